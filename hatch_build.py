@@ -1,7 +1,10 @@
-"""Build hooks of the wheel: metadata with the project's addresses, and an archive of the files beside the package.
+"""Build hooks of the wheel: metadata with the project's addresses, and an archive of the files
+beside the package.
 
-VLLM_REGRESS_REPOSITORY is the address of the repository, for example https://github.com/OWNER/NAME. Set it when the package is built for
-publishing: then the metadata has project URLs, and the links of the README are absolute. Without it the README is unchanged and there are no URLs.
+VLLM_REGRESS_REPOSITORY is the address of the repository, for example https://github.com/OWNER/NAME.
+Set it when the package is built for
+publishing: then the metadata has project URLs, and the links of the README are absolute. Without it
+the README is unchanged and there are no URLs.
 """
 
 from __future__ import annotations
@@ -30,8 +33,13 @@ class RepositoryHook(MetadataHookInterface):  # type: ignore[misc]  # only build
         text = Path(self.root, "README.md").read_text(encoding="utf-8")
         address = os.environ.get(VARIABLE, "").rstrip("/")
         if address and not address.startswith("https://"):
-            raise ValueError(f"{VARIABLE}={address!r}: expected an address that begins with https://")
-        metadata["readme"] = {"content-type": "text/markdown", "text": absolute(text, address) if address else text}
+            raise ValueError(
+                f"{VARIABLE}={address!r}: expected an address that begins with https://"
+            )
+        metadata["readme"] = {
+            "content-type": "text/markdown",
+            "text": absolute(text, address) if address else text,
+        }
         metadata["urls"] = addresses(address) if address else {}
 
 
@@ -47,11 +55,14 @@ def addresses(repository: str) -> dict[str, str]:
 
 def absolute(text: str, repository: str) -> str:
     """Return Markdown with absolute links into the repository. Pictures link to the raw files."""
-    return _RELATIVE.sub(lambda m: f"{m[1]}{m[2]}({repository}/{'raw' if m[1] else 'blob'}/main/{m[3]})", text)
+    return _RELATIVE.sub(
+        lambda m: f"{m[1]}{m[2]}({repository}/{'raw' if m[1] else 'blob'}/main/{m[3]})", text
+    )
 
 
 class ArchiveHook(BuildHookInterface[Any]):  # type: ignore[misc]  # only builds have hatchling
-    """Pack ``SHIPPED`` into the wheel as one archive; ``pytest_vllm_regress.util.paths.shipped`` reads it.
+    """Pack ``SHIPPED`` into the wheel as one archive; ``pytest_vllm_regress.util.paths.shipped``
+    reads it.
 
     One archive, because pytest reads a plugin's list of files at every start.
     """
@@ -73,7 +84,9 @@ def pack(root: Path, archive: Path) -> None:
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
         for file in sorted(file for name in SHIPPED for file in _files(root / name)):
             packed.writestr(
-                zipfile.ZipInfo(str(file.relative_to(root)), _EPOCH), file.read_bytes(), zipfile.ZIP_DEFLATED
+                zipfile.ZipInfo(str(file.relative_to(root)), _EPOCH),
+                file.read_bytes(),
+                zipfile.ZIP_DEFLATED,
             )
 
 

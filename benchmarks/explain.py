@@ -1,4 +1,5 @@
-"""Measure how long `vllm-regress explain` takes for a log of 200 MB, and how much memory: a server's log, and texts made to be slow.
+"""Measure how long `vllm-regress explain` takes for a log of 200 MB, and how much memory: a
+server's log, and texts made to be slow.
 
     python benchmarks/explain.py [MEGABYTES]
 
@@ -63,14 +64,23 @@ def measure(name: str, text: str, size: int) -> None:
     explanation = explain(Repeated(text, size), cases, name)  # type: ignore[arg-type]
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     counts = f"{len(explanation.findings)} findings, {len(explanation.unknown)} other failures"
-    print(f"{name:22}{time.process_time() - began:6.1f} s{grown / 1024:7.0f} MiB more  {counts}", flush=True)
+    print(
+        f"{name:22}{time.process_time() - began:6.1f} s{grown / 1024:7.0f} MiB more  {counts}",
+        flush=True,
+    )
 
 
 def main() -> None:
     size = int(sys.argv[1] if len(sys.argv) > 1 else 200) * 1_000_000
-    logs = {"a server's log": (SOUND_LOGS / "vllm-0.8.5.log").read_text(encoding="utf-8").replace("{", "(")}
+    logs = {
+        "a server's log": (SOUND_LOGS / "vllm-0.8.5.log")
+        .read_text(encoding="utf-8")
+        .replace("{", "(")
+    }
     for name, text in {**logs, **HOSTILE}.items():
-        process = multiprocessing.get_context("spawn").Process(target=measure, args=(name, text, size))
+        process = multiprocessing.get_context("spawn").Process(
+            target=measure, args=(name, text, size)
+        )
         process.start()
         process.join()
 

@@ -1,21 +1,24 @@
-"""Prove on a machine with a GPU that the harness works there: a ranked list of steps within ``--minutes``, in one record.
+"""Prove on a machine with a GPU that the harness works there: a ranked list of steps within
+``--minutes``, in one record.
 
-    pip install . vllm==0.22.1                  # a virtual environment with torch 2.11.0 has what this vLLM needs
-    python benchmarks/gpu_first.py --env .venv/bin/python
-    python benchmarks/gpu_first.py --env vllm-0.8.5 --device sim --record rehearsal.json
+    pip install . vllm==0.22.1                  # a virtual environment with torch 2.11.0 has what
+    this vLLM needs python benchmarks/gpu_first.py --env .venv/bin/python python
+    benchmarks/gpu_first.py --env vllm-0.8.5 --device sim --record rehearsal.json
 
-``--env`` is the environment under test. Everything runs on the first usable GPU or MIG device, and adapts to it: a driver or GPU that is too old
-for the environment ends the script before the first step, and the memory that steps hold is a part of what is free. ``--torch`` is an
-interpreter with a CUDA build of torch, which plays the other tenant of the GPU (default: that of the environment).
+``--env`` is the environment under test. Everything runs on the first usable GPU or MIG device, and
+adapts to it: a driver or GPU that is too old for the environment ends the script before the first
+step, and the memory that steps hold is a part of what is free. ``--torch`` is an interpreter with a
+CUDA build of torch, which plays the other tenant of the GPU (default: that of the environment).
 
-``STEPS`` is ranked: the first steps are necessary. Each has a share of the minutes, and time that a step leaves goes to the next one, so all of
-them together never take longer. The first start of an engine, which compiles kernels, is a step of its own; if it fails, the steps that need an
-engine are left out. Any other step that fails is recorded as failed, and the next one runs. The record is written after each step. Exit codes: 0
-all necessary steps are done and none failed; 1 one failed, or a necessary one was left out or cut off; 2 usage, or this environment cannot run on
-this GPU.
+``STEPS`` is ranked: the first steps are necessary. Each has a share of the minutes, and time that a
+step leaves goes to the next one, so all of them together never take longer. The first start of an
+engine, which compiles kernels, is a step of its own; if it fails, the steps that need an engine are
+left out. Any other step that fails is recorded as failed, and the next one runs. The record is
+written after each step. Exit codes: 0 all necessary steps are done and none failed; 1 one failed,
+or a necessary one was left out or cut off; 2 usage, or this environment cannot run on this GPU.
 
-Without a GPU the run is a rehearsal: the record says so in its first line, has ``rehearsed`` instead of ``steps``, and is not written to
-docs/records.
+Without a GPU the run is a rehearsal: the record says so in its first line, has ``rehearsed``
+instead of ``steps``, and is not written to docs/records.
 """
 
 from __future__ import annotations
@@ -54,14 +57,32 @@ from pytest_vllm_regress.util.paths import strip_machine_paths
 
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "docs" / "records"
-CASES = ("lmfe-124", "vllm-17173", "vllm-21443", "vllm-24948", "vllm-45592", "vllm-51629", "vllm-55510")
+CASES = (
+    "lmfe-124",
+    "vllm-17173",
+    "vllm-21443",
+    "vllm-24948",
+    "vllm-45592",
+    "vllm-51629",
+    "vllm-55510",
+)
 ONE_GPU = ("test_offline.py", "test_structured.py", "test_serve.py")
 MIB = 2**20
 ENGINE_MIB = 4608
-"""What a tiny engine needs with its margin: 3.25 GiB, as the harness reserves, and what CUDA itself takes."""
+"""What a tiny engine needs with its margin: 3.25 GiB, as the harness reserves, and what CUDA itself
+takes."""
 STOP_S = 20.0
 """Seconds of a step's time in which a pytest that is interrupted ends its engines."""
-PLUGINS = ("-p", "no:cacheprovider", "-p", "pytest_vllm_regress.plugin", "-p", "pytest_timeout", "-p", "xdist.plugin")
+PLUGINS = (
+    "-p",
+    "no:cacheprovider",
+    "-p",
+    "pytest_vllm_regress.plugin",
+    "-p",
+    "pytest_timeout",
+    "-p",
+    "xdist.plugin",
+)
 PROBE = """
 import os, time
 
@@ -121,7 +142,10 @@ class LeftOut(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Bench:
-    """What every step needs. ``gpu``: the one that is used, on device gpu. ``until``: when the running step must have ended."""
+    """What every step needs. ``gpu``: the one that is used, on device gpu.
+
+    ``until``: when the running step must have ended.
+    """
 
     env: str
     device: str
@@ -138,9 +162,20 @@ class Bench:
         return max(1.0, self.until - time.monotonic() - STOP_S)
 
     def pytest(self, *arguments: str) -> list[str]:
-        """Return the command line of a separate pytest. It waits for the GPU no longer than the step may take."""
+        """Return the command line of a separate pytest.
+
+        It waits for the GPU no longer than the step may take.
+        """
         return [
-            *(sys.executable, "-m", "pytest", "-q", "-rs", *PLUGINS, f"--vllm-gpu-wait={0.8 * self.left_s:.0f}"),
+            *(
+                sys.executable,
+                "-m",
+                "pytest",
+                "-q",
+                "-rs",
+                *PLUGINS,
+                f"--vllm-gpu-wait={0.8 * self.left_s:.0f}",
+            ),
             *(f"--vllm-env={self.env}", f"--vllm-device={self.device}", *arguments),
         ]
 
@@ -164,7 +199,10 @@ class Bench:
             return self.ended(process, begun)
 
     def ended(self, process: subprocess.Popen[str], begun: float) -> Facts:
-        """Wait for a pytest, which is interrupted when the step's time is used up. Raises ``LeftOut`` if it skipped all tests."""
+        """Wait for a pytest, which is interrupted when the step's time is used up.
+
+        Raises ``LeftOut`` if it skipped all tests.
+        """
         cut_off = False
         try:
             out, _ = process.communicate(timeout=self.left_s)
@@ -200,7 +238,9 @@ class Bench:
         settings = Settings(environments=(self.env,), device=self.device)
         session = Session(
             settings,
-            lambda phase, seconds: Deadline.after(phase, min(self.left_s, seconds or timeouts.of(phase))),
+            lambda phase, seconds: Deadline.after(
+                phase, min(self.left_s, seconds or timeouts.of(phase))
+            ),
             print,
         )
         try:
@@ -226,13 +266,20 @@ def facts(bench: Bench) -> Facts:
         "usable": [dataclasses.asdict(gpu) for gpu in usable().devices],
         "used": device and dataclasses.asdict(device),
         "look_ms": _median_ms(nvml.query_machine),
-        **({"usage_ms": _median_ms(lambda: nvml.usage(device.uuid)), "usage": str(_usage(device))} if device else {}),
+        **(
+            {"usage_ms": _median_ms(lambda: nvml.usage(device.uuid)), "usage": str(_usage(device))}
+            if device
+            else {}
+        ),
     }
 
 
 def first_start(bench: Bench) -> Facts:
-    """Start the first engine: import vLLM, make the checkpoint and compile kernels, so that no later step has to."""
-    return bench.run(bench.file("test_quick.py", QUICK), f"--vllm-timeout-first-start={0.9 * bench.left_s:.0f}")
+    """Start the first engine: import vLLM, make the checkpoint and compile kernels, so that no
+    later step has to."""
+    return bench.run(
+        bench.file("test_quick.py", QUICK), f"--vllm-timeout-first-start={0.9 * bench.left_s:.0f}"
+    )
 
 
 def fork(bench: Bench) -> Facts:
@@ -248,7 +295,8 @@ def fork(bench: Bench) -> Facts:
 
 
 def release(bench: Bench) -> Facts:
-    """Measure how long the driver keeps the memory of a killed process, as (milliseconds since, MiB used)."""
+    """Measure how long the driver keeps the memory of a killed process, as (milliseconds since, MiB
+    used)."""
     device = bench.cuda_device()
     with bench.session() as session:
         before = _usage(device)
@@ -271,7 +319,10 @@ def release(bench: Bench) -> Facts:
 
 
 def cases(bench: Bench) -> Facts:
-    """Run the cases, each with the engine that it needs. If time runs out, ``not_run`` names those without a verdict."""
+    """Run the cases, each with the engine that it needs.
+
+    If time runs out, ``not_run`` names those without a verdict.
+    """
     report = bench.folder / "cases.json"
     ran = bench.run(*(f"cases/{name}" for name in bench.cases), f"--vllm-report={report}")
     results = json.loads(report.read_text())["results"] if report.exists() else []
@@ -281,21 +332,34 @@ def cases(bench: Bench) -> Facts:
     return {
         **ran,
         "not_run": not_run,
-        "results": [{key: result[key] for key in ("test", "verdict", "reason", "gpu")} for result in results],
+        "results": [
+            {key: result[key] for key in ("test", "verdict", "reason", "gpu")} for result in results
+        ],
     }
 
 
 def conformance(bench: Bench) -> Facts:
-    """Run the part of the conformance suite for one GPU. The step fails if a failure is not explained by a known fault of vLLM."""
+    """Run the part of the conformance suite for one GPU.
+
+    The step fails if a failure is not explained by a known fault of vLLM.
+    """
     report, suite = bench.folder / "conformance.xml", ROOT / "conformance"
-    ran = bench.run(*(str(suite / name) for name in bench.suite), f"--junitxml={report}", "--timeout=900")
+    ran = bench.run(
+        *(str(suite / name) for name in bench.suite), f"--junitxml={report}", "--timeout=900"
+    )
     if not report.exists():
         raise RuntimeError(f"no report: {ran}")
     suite_run = read_report(bench.env, report)
     open_ones = [
-        f"{cell.section}: {cell.check}" for _, cell in unexplained([suite_run], read_faults(suite / "known.toml"))
+        f"{cell.section}: {cell.check}"
+        for _, cell in unexplained([suite_run], read_faults(suite / "known.toml"))
     ]
-    return {**ran, "status": int(bool(open_ones)), "unexplained": open_ones, "suite": dataclasses.asdict(suite_run)}
+    return {
+        **ran,
+        "status": int(bool(open_ones)),
+        "unexplained": open_ones,
+        "suite": dataclasses.asdict(suite_run),
+    }
 
 
 def core_killed(bench: Bench) -> Facts:
@@ -304,7 +368,8 @@ def core_killed(bench: Bench) -> Facts:
 
 
 def pytest_killed(bench: Bench) -> Facts:
-    """Kill pytest while its engine holds the GPU; another pytest must get the GPU, and the engine must end."""
+    """Kill pytest while its engine holds the GPU; another pytest must get the GPU, and the engine
+    must end."""
     ready = bench.folder / "ready"
     with bench.started(bench.file("test_stays.py", STAYS.format(ready=str(ready)))) as process:
         deadline = Deadline.after("start", bench.left_s / 2)
@@ -312,16 +377,21 @@ def pytest_killed(bench: Bench) -> Facts:
             time.sleep(0.2)  # another process writes the file
         if not ready.exists():
             raise RuntimeError(f"the first pytest was not ready after {deadline.allowed_s:.0f} s")
-        engine = [found for pid in ready.read_text().split() if (found := process_tree.find(int(pid)))]
+        engine = [
+            found for pid in ready.read_text().split() if (found := process_tree.find(int(pid)))
+        ]
     ran = bench.run(bench.file("test_quick.py", QUICK))
     living = process_tree.wait_until_gone(engine, bench.left_s)
     if living:
-        raise RuntimeError(f"the killed pytest's engine still runs: {', '.join(map(process_tree.describe, living))}")
+        raise RuntimeError(
+            f"the killed pytest's engine still runs: {', '.join(map(process_tree.describe, living))}"
+        )
     return ran
 
 
 def tenant(bench: Bench) -> Facts:
-    """Start an engine while another process holds half of the free memory, or what an engine leaves of it."""
+    """Start an engine while another process holds half of the free memory, or what an engine leaves
+    of it."""
     device = bench.cuda_device()
     target = built_target(bench.env, bench.device)
     python = bench.torch or (target.python if target else None)
@@ -340,7 +410,11 @@ def tenant(bench: Bench) -> Facts:
                 raise RuntimeError("the tenant held nothing in half of the step's time")
             if other.stdout.readline().strip() != "held":
                 raise RuntimeError(f"the tenant ended with {other.wait(10)}")
-            return {"tenant_mib": size, "free_mib": free, **bench.run(bench.file("test_quick.py", QUICK))}
+            return {
+                "tenant_mib": size,
+                "free_mib": free,
+                **bench.run(bench.file("test_quick.py", QUICK)),
+            }
         finally:
             other.kill()
 
@@ -356,7 +430,10 @@ def two_at_once(bench: Bench) -> Facts:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """A step and its share of 25 minutes. ``least_s``: seconds without which it is not begun. ``engine``: whether it starts an engine."""
+    """A step and its share of 25 minutes. ``least_s``: seconds without which it is not begun.
+
+    ``engine``: whether it starts an engine.
+    """
 
     do: Callable[[Bench], Facts]
     minutes: float
@@ -377,18 +454,24 @@ STEPS: Mapping[str, Step] = {
     "two-at-once": Step(two_at_once, 1.5),
     "conformance": Step(conformance, 3, least_s=60),
 }
-"""The steps, the most important first. Their minutes add up to 25; with another ``--minutes`` they scale."""
+"""The steps, the most important first.
+
+Their minutes add up to 25; with another ``--minutes`` they scale.
+"""
 PLANNED_MINUTES = 25
 FIRST_START = "first-start"
 NO_ENGINE = {"outcome": "left out", "why": f"{FIRST_START} failed", "seconds": 0.0}
-"""The result of a step that needs an engine if none has started: it would use up the time of the others."""
+"""The result of a step that needs an engine if none has started: it would use up the time of the
+others."""
 
 
 def rehearsal(device: str) -> str | None:
     """Return why this run says nothing about GPUs, or None if it runs on one."""
     if device != "gpu":
         return f"the device is {device}"
-    if "FAKE_NVML" in os.environ or not (Path("/dev/dxg").exists() or any(Path("/dev").glob("nvidia[0-9]*"))):
+    if "FAKE_NVML" in os.environ or not (
+        Path("/dev/dxg").exists() or any(Path("/dev").glob("nvidia[0-9]*"))
+    ):
         return "NVML is a stand-in: this machine has no GPU"
     return None
 
@@ -409,13 +492,29 @@ def main(arguments: list[str]) -> int:
     steps: dict[str, Facts] = record.setdefault("steps" if why is None else "rehearsed", {})
     end = time.monotonic() + 60 * options.minutes
     with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(options.env, options.device, options.torch, Path(folder), end, gpu, options.cases, options.suite)
+        bench = Bench(
+            options.env,
+            options.device,
+            options.torch,
+            Path(folder),
+            end,
+            gpu,
+            options.cases,
+            options.suite,
+        )
         for name, limit_s in limits(options.only, lambda: end - time.monotonic(), options.minutes):
             no_engine = STEPS[name].engine and steps.get(FIRST_START, {}).get("outcome") == "failed"
             entry = steps[name] = NO_ENGINE if no_engine else step(bench, STEPS[name], limit_s)
-            print(f"{name}: {entry['outcome']} in {entry['seconds']:.1f} s {entry.get('why', '')}", flush=True)
+            print(
+                f"{name}: {entry['outcome']} in {entry['seconds']:.1f} s {entry.get('why', '')}",
+                flush=True,
+            )
             write_atomically(options.record, json.dumps(record, indent=1, default=str) + "\n")
-    missing = [name for name in steps if STEPS[name].necessary and steps[name]["outcome"] in ("left out", "cut off")]
+    missing = [
+        name
+        for name in steps
+        if STEPS[name].necessary and steps[name]["outcome"] in ("left out", "cut off")
+    ]
     if missing:
         print(f"necessary, and left out or cut off: {', '.join(missing)}")
     if why is not None:
@@ -424,14 +523,20 @@ def main(arguments: list[str]) -> int:
 
 
 def choose_gpu(env: str) -> CudaDevice:
-    """Return the first GPU or MIG device that the environment can use. Raises ``UsageError`` if there is none."""
+    """Return the first GPU or MIG device that the environment can use.
+
+    Raises ``UsageError`` if there is none.
+    """
     check_gpu_fits([env])
     target = built_target(env, "gpu")
     return Placement(print).devices(target)[0] if target else usable().devices[0]
 
 
-def limits(names: Sequence[str], left_s: Callable[[], float], minutes: float) -> Iterator[tuple[str, float]]:
-    """Yield each step, by rank, with the seconds that it may take: all that is left but the shares of the steps after it."""
+def limits(
+    names: Sequence[str], left_s: Callable[[], float], minutes: float
+) -> Iterator[tuple[str, float]]:
+    """Yield each step, by rank, with the seconds that it may take: all that is left but the shares
+    of the steps after it."""
     ranked = [name for name in STEPS if name in names]
     for number, name in enumerate(ranked):
         shares = sum(STEPS[later].minutes for later in ranked[number + 1 :])
@@ -440,14 +545,25 @@ def limits(names: Sequence[str], left_s: Callable[[], float], minutes: float) ->
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """Parse the command line. Exits if it is invalid."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--env", required=True, help="environment or interpreter under test")
-    parser.add_argument("--torch", type=Path, help="an interpreter with a CUDA build of torch (default: that of --env)")
+    parser.add_argument(
+        "--torch",
+        type=Path,
+        help="an interpreter with a CUDA build of torch (default: that of --env)",
+    )
     parser.add_argument("--device", default="gpu", choices=("gpu", "sim", "cpu"))
-    parser.add_argument("--minutes", type=float, default=PLANNED_MINUTES, help="for all steps together")
+    parser.add_argument(
+        "--minutes", type=float, default=PLANNED_MINUTES, help="for all steps together"
+    )
     for name, default in (("only", tuple(STEPS)), ("cases", CASES), ("suite", ONE_GPU)):
         parser.add_argument(
-            f"--{name}", type=lambda text: tuple(text.split(",")), default=default, help=",".join(default)
+            f"--{name}",
+            type=lambda text: tuple(text.split(",")),
+            default=default,
+            help=",".join(default),
         )
     parser.add_argument("--record", type=Path, default=RECORDS / "gpu.json")
     options = parser.parse_args(arguments)
@@ -455,16 +571,23 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         parser.error(f"no such step: {', '.join(sorted(unknown))}; there are {', '.join(STEPS)}")
     why = rehearsal(options.device)
     if why is not None and RECORDS in options.record.resolve().parents:
-        parser.error(f"this is a rehearsal ({why}) and no record: name a file outside docs/records by --record")
+        parser.error(
+            f"this is a rehearsal ({why}) and no record: name a file outside docs/records by --record"
+        )
     return options
 
 
 def step(bench: Bench, ranked: Step, limit_s: float) -> Facts:
-    """Run a step. Return its result, or why it failed, was cut off or was left out. A pytest that exits with an error fails the step."""
+    """Run a step. Return its result, or why it failed, was cut off or was left out.
+
+    A pytest that exits with an error fails the step.
+    """
     begun = time.monotonic()
     try:
         if limit_s < ranked.least_s:
-            raise LeftOut(f"it needs {ranked.least_s:.0f} s, and {max(0.0, limit_s):.0f} s are left to it")
+            raise LeftOut(
+                f"it needs {ranked.least_s:.0f} s, and {max(0.0, limit_s):.0f} s are left to it"
+            )
         collected = ranked.do(dataclasses.replace(bench, until=begun + limit_s))
         entry = {"outcome": "done", "found": collected}
         if status := collected.get("status"):

@@ -1,10 +1,12 @@
-"""Measure how long the main job takes, compared with the same cases one environment at a time and with full deadlines.
+"""Measure how long the main job takes, compared with the same cases one environment at a time and
+with full deadlines.
 
     python benchmarks/main_job.py [CASE ...] [--rounds N]
 
-Both sides run the same cases in the same environments, which are built first: `vllm-regress run` as it is, and with `--jobs 1` and
-`--vllm-full-deadlines`, where every documented hang is waited for to the end. It prints both medians and their ratio, which is the number
-to compare, and exits with status 1 if the verdicts differ.
+Both sides run the same cases in the same environments, which are built first: `vllm-regress run` as
+it is, and with `--jobs 1` and `--vllm-full-deadlines`, where every documented hang is waited for to
+the end. It prints both medians and their ratio, which is the number to compare, and exits with
+status 1 if the verdicts differ.
 """
 
 from __future__ import annotations
@@ -33,9 +35,15 @@ def main() -> int:
     """Measure and print. Return 1 if the verdicts of the two sides differ."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "cases", nargs="*", default=list(MAIN_JOB), metavar="CASE", help="cases (default: the main job's)"
+        "cases",
+        nargs="*",
+        default=list(MAIN_JOB),
+        metavar="CASE",
+        help="cases (default: the main job's)",
     )
-    parser.add_argument("--rounds", type=int, default=1, help="number of rounds; each runs both sides (default 1)")
+    parser.add_argument(
+        "--rounds", type=int, default=1, help="number of rounds; each runs both sides (default 1)"
+    )
     parser.add_argument("--cases-dir", type=Path, default=ROOT / "cases")
     options = parser.parse_args()
     for job in plan_batches(select_cases(load_all_cases(options.cases_dir), options.cases)):
@@ -44,11 +52,17 @@ def main() -> int:
     sequential: list[float] = []
     verdicts_of_runs: list[Verdicts] = []
     for number in range(options.rounds):
-        for seconds, more, description in ((sequential, FULL, "one by one, full deadlines"), (normal, (), "as it is")):
+        for seconds, more, description in (
+            (sequential, FULL, "one by one, full deadlines"),
+            (normal, (), "as it is"),
+        ):
             took, verdicts = _run(options.cases, more)
             seconds.append(took)
             verdicts_of_runs.append(verdicts)
-            print(f"round {number + 1}, {description}: {took:.0f} s, {len(verdicts)} verdicts", flush=True)
+            print(
+                f"round {number + 1}, {description}: {took:.0f} s, {len(verdicts)} verdicts",
+                flush=True,
+            )
     same = all(verdicts == verdicts_of_runs[0] for verdicts in verdicts_of_runs)
     ratio = statistics.median(normal) / statistics.median(sequential)
     print(
@@ -73,13 +87,17 @@ def _run(cases: Sequence[str], more: Sequence[str]) -> tuple[float, Verdicts]:
         _command("run", *cases, "--yes", "--results", str(report), *more, check=False)
         took = time.perf_counter() - began
         return took, {
-            (result.environment, result.test): result.verdict.value for result in results.read_results(report).results
+            (result.environment, result.test): result.verdict.value
+            for result in results.read_results(report).results
         }
 
 
 def _command(*words: str, check: bool) -> None:
     subprocess.run(
-        [sys.executable, "-m", "pytest_vllm_regress", *words], cwd=ROOT, check=check, stdin=subprocess.DEVNULL
+        [sys.executable, "-m", "pytest_vllm_regress", *words],
+        cwd=ROOT,
+        check=check,
+        stdin=subprocess.DEVNULL,
     )
 
 

@@ -2,7 +2,8 @@
 
     python benchmarks/masking.py
 
-It prints seconds of processor time for the log; for each slow text, nanoseconds per character and the factor for four times the text.
+It prints seconds of processor time for the log; for each slow text, nanoseconds per character and
+the factor for four times the text.
 """
 
 from __future__ import annotations

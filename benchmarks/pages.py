@@ -1,9 +1,11 @@
-"""Measure the pages in a real browser: sizes, first paint, and the time of a filter and of a comparison.
+"""Measure the pages in a real browser: sizes, first paint, and the time of a filter and of a
+comparison.
 
     python benchmarks/pages.py [CASES RELEASES]
 
-A made-up full table of 77 cases by 54 releases, each cell with the evidence of one test; and the site of what is recorded. It needs chromium and
-its chromedriver, as the tests of the pages do. Times are medians of 15 loads from a file. The time of a filter ends with the layout.
+A made-up full table of 77 cases by 54 releases, each cell with the evidence of one test; and the
+site of what is recorded. It needs chromium and its chromedriver, as the tests of the pages do.
+Times are medians of 15 loads from a file. The time of a filter ends with the layout.
 """
 
 from __future__ import annotations
@@ -25,10 +27,14 @@ from pytest_vllm_regress.output.pages.run_page import write_page, write_pages
 from pytest_vllm_regress.output.pages.site import write_site
 
 LOADS = 15
-FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")
-PAINT = (
-    "const paint = performance.getEntriesByName('first-contentful-paint')[0]; return paint ? paint.startTime : null;"
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
 )
+PAINT = "const paint = performance.getEntriesByName('first-contentful-paint')[0]; return paint ? paint.startTime : null;"
 CHANGE = """
 const change = (id, value) => {
   const field = document.getElementById(id);
@@ -43,7 +49,10 @@ const change = (id, value) => {
 TEXT = CHANGE + "return change('filter-text', '17173');"
 TEXT_AGAIN = CHANGE + "return change('filter-text', '');"
 VERDICT = CHANGE + "return change('filter-verdict', 'REPRODUCED');"
-COMPARE = CHANGE + "change('filter-verdict', ''); change('compare-before', '3'); return change('compare-after', '9');"
+COMPARE = (
+    CHANGE
+    + "change('filter-verdict', ''); change('compare-before', '3'); return change('compare-after', '9');"
+)
 
 
 def made_up_run(cases: int, releases: int) -> RunResult:
@@ -83,7 +92,11 @@ def measure(browser: webdriver.Chrome, page: Path) -> None:
             lambda _: browser.execute_script("return !document.querySelector('.filters').hidden")
         )
         rows.setdefault("first paint", []).append(paint)
-        scripts = {"filter by text": TEXT, "filter removed": TEXT_AGAIN, "filter by verdict": VERDICT}
+        scripts = {
+            "filter by text": TEXT,
+            "filter removed": TEXT_AGAIN,
+            "filter by verdict": VERDICT,
+        }
         if browser.execute_script("return document.getElementById('compare-after') !== null"):
             scripts["compare"] = COMPARE
         for name, script in scripts.items():
@@ -104,7 +117,9 @@ def main() -> None:
     options.binary_location = shutil.which("chromium") or ""
     for flag in FLAGS:
         options.add_argument(flag)
-    browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
+    browser = webdriver.Chrome(
+        options=options, service=webdriver.ChromeService(shutil.which("chromedriver"))
+    )
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         known = load_all_cases(default_cases_dir())

@@ -2,10 +2,11 @@
 
     python benchmarks/plugin_cost.py
 
-It builds environments in a temporary folder and prints the processor time of ``pytest --collect-only`` in an empty project: for pytest
-alone, with the packages that the plugin depends on (some are pytest plugins), and with the plugin. Then it prints the plugin's own part: the
-difference that the plugin without its dependencies, which it does not need to start, makes to ``pytest.main``. This is the median over many
-pairs of consecutive runs.
+It builds environments in a temporary folder and prints the processor time of ``pytest
+--collect-only`` in an empty project: for pytest alone, with the packages that the plugin depends on
+(some are pytest plugins), and with the plugin. Then it prints the plugin's own part: the difference
+that the plugin without its dependencies, which it does not need to start, makes to ``pytest.main``.
+This is the median over many pairs of consecutive runs.
 """
 
 from __future__ import annotations
@@ -39,14 +40,23 @@ def environment(folder: Path, *requirements: str) -> Path:
     """Create an environment with these requirements and return its interpreter."""
     python = folder / "bin" / "python"
     uv.run(["venv", "--quiet", "--python", sys.executable, folder], doing="making an environment")
-    uv.run(["pip", "install", "--quiet", "--compile-bytecode", "--python", python, *requirements], doing="installing")
+    uv.run(
+        ["pip", "install", "--quiet", "--compile-bytecode", "--python", python, *requirements],
+        doing="installing",
+    )
     return python
 
 
 def run(project: Path, *command: str | Path) -> str:
     """Run a collection that finds no tests and return its output."""
-    variables = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "PYTHON"))}
-    done = subprocess.run(command, cwd=project, env=variables, capture_output=True, text=True, check=False)
+    variables = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTEST", "PYTHON"))
+    }
+    done = subprocess.run(
+        command, cwd=project, env=variables, capture_output=True, text=True, check=False
+    )
     if done.returncode != 5:  # no tests collected
         raise SystemExit(done.stdout + done.stderr)
     return done.stdout
@@ -79,7 +89,9 @@ def main() -> None:
             text=True,
             check=True,
         ).stdout.split()
-        dependencies = [package for package in listed if not package.startswith("pytest-vllm-regress")]
+        dependencies = [
+            package for package in listed if not package.startswith("pytest-vllm-regress")
+        ]
         (pytest_alone,) = (package for package in listed if package.startswith("pytest=="))
         pythons = {
             "pytest alone": environment(root / "alone", pytest_alone),
@@ -88,7 +100,17 @@ def main() -> None:
         }
         bare = environment(root / "bare", pytest_alone)
         uv.run(
-            ["pip", "install", "--quiet", "--no-deps", "--compile-bytecode", "--python", bare, ROOT], doing="installing"
+            [
+                "pip",
+                "install",
+                "--quiet",
+                "--no-deps",
+                "--compile-bytecode",
+                "--python",
+                bare,
+                ROOT,
+            ],
+            doing="installing",
         )
         project = root / "project"
         project.mkdir()
@@ -98,14 +120,19 @@ def main() -> None:
                 spent = whole(python, project)
                 if number:  # the first round only fills the file caches
                     times[name].append(spent)
-        pairs = [tuple(part(python, project) for python in (pythons["pytest alone"], bare)) for _ in range(PAIRS + 1)]
+        pairs = [
+            tuple(part(python, project) for python in (pythons["pytest alone"], bare))
+            for _ in range(PAIRS + 1)
+        ]
     medians = {name: statistics.median(values) for name, values in times.items()}
     alone = medians["pytest alone"]
     for name, values in times.items():
         print(
             f"{name:30}{medians[name]:6.0f} ms ({min(values):.0f} to {max(values):.0f}), {medians[name] / alone:.2f} times"
         )
-    low, median, high = statistics.quantiles((with_plugin - alone for alone, with_plugin in pairs[1:]), n=4)
+    low, median, high = statistics.quantiles(
+        (with_plugin - alone for alone, with_plugin in pairs[1:]), n=4
+    )
     fastest, fastest_with_plugin = map(min, zip(*pairs, strict=True))
     print(
         f"its own part{median:24.1f} ms (half of {PAIRS} pairs: {low:.1f} to {high:.1f}; "

@@ -1,11 +1,14 @@
-"""Measure grammar backends by themselves: the overhead of the harness, and how long compiling and masks take.
+"""Measure grammar backends by themselves: the overhead of the harness, and how long compiling and
+masks take.
 
-    python benchmarks/schemas.py lm-format-enforcer-0.10.11 lm-format-enforcer-0.11.3 llguidance-1.7.6 outlines-core-0.2.14
+    python benchmarks/schemas.py lm-format-enforcer-0.10.11 lm-format-enforcer-0.11.3
+    llguidance-1.7.6 outlines-core-0.2.14
 
-The first table compares the throughput of the harness with a bare loop that performs the same checks inside the target process, without
-messages and without comparing with jsonschema. Both sides get the same questions, alternately. The second table gives microseconds to compile
-a schema, for the first mask and for later masks, over schemas that all backends claim to support and a vocabulary of ``--vocabulary`` tokens made
-of letters. Real vocabularies are three to five times as large.
+The first table compares the throughput of the harness with a bare loop that performs the same
+checks inside the target process, without messages and without comparing with jsonschema. Both sides
+get the same questions, alternately. The second table gives microseconds to compile a schema, for
+the first mask and for later masks, over schemas that all backends claim to support and a vocabulary
+of ``--vocabulary`` tokens made of letters. Real vocabularies are three to five times as large.
 """
 
 from __future__ import annotations
@@ -46,7 +49,8 @@ for _ in sys.stdin:
 
 
 def draw_questions(count: int) -> list[Question]:
-    """Return the questions for every backend, with schemas of the profile that all claim to support."""
+    """Return the questions for every backend, with schemas of the profile that all claim to
+    support."""
     questions: list[Question] = []
 
     def record(question: Question) -> tuple[Problem, ...]:
@@ -58,11 +62,14 @@ def draw_questions(count: int) -> list[Question]:
 
 
 def vocabulary(plain: Path, size: int) -> Path:
-    """Write a tokenizer.json with about ``size`` tokens: the forged tokenizer's, and words of two to four letters, alone and after a space."""
+    """Write a tokenizer.json with about ``size`` tokens: the forged tokenizer's, and words of two
+    to four letters, alone and after a space."""
     document = json.loads(plain.read_text())
     known = document["model"]["vocab"]
     words = (
-        "".join(letters) for length in (2, 3, 4) for letters in itertools.product(string.ascii_lowercase, repeat=length)
+        "".join(letters)
+        for length in (2, 3, 4)
+        for letters in itertools.product(string.ascii_lowercase, repeat=length)
     )
     number = max([*known.values(), *(token["id"] for token in document["added_tokens"])]) + 1
     for word in itertools.islice(words, (size - number) // 2):
@@ -118,17 +125,25 @@ def latencies(checker: Checker, questions: list[Question]) -> str:
     """Return a row with latencies in microseconds."""
     compile_s, first, later = [], [], []
     for question in questions:
-        reply = checker.reply(dataclasses.replace(question, valid=(), invalid=(), walks=1), timings=True)
+        reply = checker.reply(
+            dataclasses.replace(question, valid=(), invalid=(), walks=1), timings=True
+        )
         if reply["error"] is None:
             compile_s.append(reply["timings"]["compile"])
             first += reply["timings"]["first"]
             later += reply["timings"]["masks"]
-    cells = [f"{percentile(values, part):,.0f}" for values in (compile_s, first, later) for part in (0.5, 0.99)]
+    cells = [
+        f"{percentile(values, part):,.0f}"
+        for values in (compile_s, first, later)
+        for part in (0.5, 0.99)
+    ]
     return f"| {checker.backend} {checker.version} | {' | '.join(cells)} | {len(later)} |"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("environments", nargs="+")
     parser.add_argument("--schemas", type=int, default=150)
     parser.add_argument("--rounds", type=int, default=5)
@@ -140,7 +155,9 @@ def main() -> None:
     with bare_session() as session:
         candidates = [(name, backend) for name in options.environments for backend in BACKENDS]
         checkers = [
-            checker for name, backend in candidates if (checker := Checker.create_if_installed(session, name, backend))
+            checker
+            for name, backend in candidates
+            if (checker := Checker.create_if_installed(session, name, backend))
         ]
         print(
             "| backend | throughput, harness over bare loop | spread | goal | checks a minute |\n| --- | --- | --- | --- | --- |"

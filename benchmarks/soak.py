@@ -1,9 +1,10 @@
-"""Start hundreds of engines and send thousands of requests in one session, and check that nothing grows.
+"""Start hundreds of engines and send thousands of requests in one session, and check that nothing
+grows.
 
     python benchmarks/soak.py --starts 500 --requests 20000 --env vllm-0.8.5
 
-It prints a row of counts now and then, and at the end the growth since the warm-up (the first fifth of the starts). It exits with status 1 if
-anything grew by more than ``ALLOWED``.
+It prints a row of counts now and then, and at the end the growth since the warm-up (the first fifth
+of the starts). It exits with status 1 if anything grew by more than ``ALLOWED``.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ ALLOWED = {
     "shared memory": 0.0,
     "disk MiB": 8.0,
 }
-"""Maximum growth since the warm-up. The small logs of stopped engines remain until the session ends."""
+"""Maximum growth since the warm-up.
+
+The small logs of stopped engines remain until the session ends.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,13 +70,19 @@ def take_sample(session: Session, starts: int, requests: int, began: float) -> S
         "threads": controller.num_threads(),
         "processes": len(process_tree.with_tag(session.run.tag)),
         "shared memory": len(os.listdir("/dev/shm")),
-        "disk MiB": round(sum(path.stat().st_size for path in session.run.path.rglob("*") if path.is_file()) / MIB, 1),
+        "disk MiB": round(
+            sum(path.stat().st_size for path in session.run.path.rglob("*") if path.is_file())
+            / MIB,
+            1,
+        ),
     }
     return Sample(starts, requests, time.monotonic() - began, values)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--env", default="vllm-0.8.5")
     parser.add_argument("--device", default="sim")
     parser.add_argument("--starts", type=int, default=500)
@@ -80,27 +90,35 @@ def main() -> int:
     options = parser.parse_args()
     timeouts = Timeouts()
     settings = Settings(environments=(options.env,), device=options.device)
-    session = Session(settings, lambda phase, seconds: Deadline.after(phase, seconds or timeouts.of(phase)))
+    session = Session(
+        settings, lambda phase, seconds: Deadline.after(phase, seconds or timeouts.of(phase))
+    )
     requests_each = -(-options.requests // options.starts)
     samples, requests, leftovers = [], 0, 0
     try:
         target = session.target(options.env)
-        versions = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+        versions = (
+            f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+        )
         print(f"{target.describe()}\n{versions}\n", flush=True)
         began = time.monotonic()
         for number in range(1, options.starts + 1):
             spec = EngineSpec.create(
-                generation="V1" if number % 2 else "V0", tensor_parallel_size=2 if number % 10 == 0 else 1
+                generation="V1" if number % 2 else "V0",
+                tensor_parallel_size=2 if number % 10 == 0 else 1,
             )
             engine = session.engine(target, spec, user="soak", fresh=True)
             answers = engine.generate(
-                [f"request {n}" for n in range(requests_each)], {"max_tokens": 4, "ignore_eos": True}
+                [f"request {n}" for n in range(requests_each)],
+                {"max_tokens": 4, "ignore_eos": True},
             )
             assert all(len(answer["outputs"][0]["token_ids"]) == 4 for answer in answers)
             requests += len(answers)
             leftovers += len(engine.stop())
             if number == 1:
-                print(f"| starts | requests | s | {' | '.join(ALLOWED)} |\n|{' --- |' * (len(ALLOWED) + 3)}")
+                print(
+                    f"| starts | requests | s | {' | '.join(ALLOWED)} |\n|{' --- |' * (len(ALLOWED) + 3)}"
+                )
             if number % max(1, options.starts // 20) == 0:
                 samples.append(take_sample(session, number, requests, began))
                 print(samples[-1].row(), flush=True)

@@ -2,7 +2,8 @@
 
     python benchmarks/start.py [ROUNDS]
 
-It prints the least processor time of several runs of each command, beside that of an interpreter that does nothing.
+It prints the least processor time of several runs of each command, beside that of an interpreter
+that does nothing.
 """
 
 from __future__ import annotations

@@ -17,7 +17,9 @@ from pytest_vllm_regress.answers.uses.answer import answer
 from pytest_vllm_regress.answers.uses.project import read_project
 
 FILES, USING = 1000, 200
-PLAIN = '"""A module."""\n\n' + "\n".join(f"def f{n}(a, b=1):\n    return [a, b, {n}]\n" for n in range(40))
+PLAIN = '"""A module."""\n\n' + "\n".join(
+    f"def f{n}(a, b=1):\n    return [a, b, {n}]\n" for n in range(40)
+)
 ENGINE = (
     PLAIN
     + """
@@ -53,7 +55,9 @@ def ask(folder: Path) -> None:
 if __name__ == "__main__":
     print(f"{FILE.name}: {FILE.stat().st_size} bytes")
     print(f"open the history: {least(History.load):.4f} s")
-    print(f"open it and look up a name: {least(lambda: History.load().symbols('vllm.entrypoints.llm')):.4f} s")
+    print(
+        f"open it and look up a name: {least(lambda: History.load().symbols('vllm.entrypoints.llm')):.4f} s"
+    )
     with tempfile.TemporaryDirectory() as folder:
         for number in range(FILES):
             Path(folder, f"m{number}.py").write_text(ENGINE if number < USING else PLAIN)

@@ -1,9 +1,11 @@
-"""Compare what `vllm-regress uses` says of a project with what environments do: imports, bindings, and starts of the server.
+"""Compare what `vllm-regress uses` says of a project with what environments do: imports, bindings,
+and starts of the server.
 
     python benchmarks/uses_in_environments.py vllm-0.8.4 vllm-0.11.2 ...
 
-The project has uses of each kind that came and went between releases. Environments are built if they are not in the cache. The exit status is 1 if
-an environment and the history contradict each other.
+The project has uses of each kind that came and went between releases. Environments are built if
+they are not in the cache. The exit status is 1 if an environment and the history contradict each
+other.
 """
 
 from __future__ import annotations
@@ -63,7 +65,11 @@ STARTED = ("plain.sh", "old.sh", "new.sh", "parser.sh")
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One comparison. ``recorded``: whether the history has it; ``observed``: whether the environment has it, None if that was not decided."""
+    """One comparison.
+
+    ``recorded``: whether the history has it; ``observed``: whether the environment has it, None if
+    that was not decided.
+    """
 
     kind: str
     name: str
@@ -76,14 +82,17 @@ def project(folder: Path) -> Project:
     for name, text in PROJECT.items():
         (folder / name).write_text(text)
     read = read_project(folder, history())
-    return dataclasses.replace(read, commands=tuple(c for c in read.commands if c.place.file in STARTED))
+    return dataclasses.replace(
+        read, commands=tuple(c for c in read.commands if c.place.file in STARTED)
+    )
 
 
 def rows(result: Smoke, read: Project, known: History) -> Iterator[Row]:
     """Yield the comparisons for one environment."""
     checker, number = Checker(known), known.releases.index(result.version)
     observed: dict[Use, bool | None] = {
-        outcome.use: None if outcome.missing is None else not outcome.missing for outcome in result.outcomes
+        outcome.use: None if outcome.missing is None else not outcome.missing
+        for outcome in result.outcomes
     }
     for use in read.uses:
         status = checker.statuses(use)[number]
@@ -91,15 +100,24 @@ def rows(result: Smoke, read: Project, known: History) -> Iterator[Row]:
             exists = _served(use, result) if use.kind in ("route", "metric") else observed.get(use)
             yield Row(use.kind, use.name, not status.missing, exists)
     for start in result.starts:
-        options = [use for use in read.uses if use.place.file == start.command.place.file and use.kind != "environment"]
+        options = [
+            use
+            for use in read.uses
+            if use.place.file == start.command.place.file and use.kind != "environment"
+        ]
         has_all = not any(checker.statuses(use)[number].missing for use in options)
         yield Row("start", " ".join(start.tried.words), has_all, _started(start))
 
 
 def _served(use: Use, result: Smoke) -> bool | None:
-    """Return whether the plain server has a route or a metric: those of this project need no option."""
+    """Return whether the plain server has a route or a metric: those of this project need no
+    option."""
     offered = result.offered.routes if use.kind == "route" else result.offered.metrics
-    return None if not offered else use.targets[0] in offered or use.targets[0].removesuffix("_total") in offered
+    return (
+        None
+        if not offered
+        else use.targets[0] in offered or use.targets[0].removesuffix("_total") in offered
+    )
 
 
 def _started(start: Start) -> bool | None:
@@ -108,7 +126,10 @@ def _started(start: Start) -> bool | None:
         return True
     return (
         False
-        if any(words in start.error for words in ("unrecognized argument", "invalid choice", "invalid tool call"))
+        if any(
+            words in start.error
+            for words in ("unrecognized argument", "invalid choice", "invalid tool call")
+        )
         else None
     )
 
@@ -129,19 +150,31 @@ def main(environments: list[str], starts: bool) -> int:
         if not starts:
             read = without_starts(read)
         for environment in environments:
-            result = smoke(session, environment, read, history(), lambda line: print(line, file=sys.stderr))
+            result = smoke(
+                session, environment, read, history(), lambda line: print(line, file=sys.stderr)
+            )
             compared = list(rows(result, read, history()))
-            wrong = [row for row in compared if row.observed is not None and row.observed != row.recorded]
+            wrong = [
+                row for row in compared if row.observed is not None and row.observed != row.recorded
+            ]
             contradictions += len(wrong)
             print(f"{environment}: vLLM {result.version}")
             for kind in dict.fromkeys(row.kind for row in compared):
-                counts = collections.Counter((row.recorded, row.observed) for row in compared if row.kind == kind)
-                agree, there, gone = counts[True, True] + counts[False, False], counts[True, True], counts[False, False]
+                counts = collections.Counter(
+                    (row.recorded, row.observed) for row in compared if row.kind == kind
+                )
+                agree, there, gone = (
+                    counts[True, True] + counts[False, False],
+                    counts[True, True],
+                    counts[False, False],
+                )
                 print(
                     f"  {kind}: {agree} agree ({there} exist, {gone} do not), {counts[True, None] + counts[False, None]} undecided"
                 )
             for row in wrong:
-                print(f"  contradiction: {row.kind} {row.name}: history {row.recorded}, environment {row.observed}")
+                print(
+                    f"  contradiction: {row.kind} {row.name}: history {row.recorded}, environment {row.observed}"
+                )
             for row in compared:
                 if row.observed is None:
                     print(f"  undecided: {row.kind} {row.name}: history {row.recorded}")
@@ -153,8 +186,12 @@ def main(environments: list[str], starts: bool) -> int:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("environments", nargs="+", metavar="ENV")
-    parser.add_argument("--no-starts", action="store_true", help="import and bind only; start no server")
+    parser.add_argument(
+        "--no-starts", action="store_true", help="import and bind only; start no server"
+    )
     arguments = parser.parse_args()
     sys.exit(main(arguments.environments, not arguments.no_starts))

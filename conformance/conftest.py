@@ -1,10 +1,12 @@
-"""The conformance suite: what vLLM must do through the fixtures. Each test is one cell of docs/generated/conformance.md.
+"""The conformance suite: what vLLM must do through the fixtures. Each test is one cell of
+docs/generated/conformance.md.
 
     pytest conformance --vllm-env vllm-0.9.2               # the whole suite in one environment
     vllm-regress conformance vllm-0.9.2 vllm-0.33.0        # the same in several, recorded
 
-Without ``--vllm-env`` only the tests marked ``smoke`` run. Each test writes the properties of its cell to the report: section (the
-module), check and generation. The check is the test's name, so renaming a test renames its cell in the records.
+Without ``--vllm-env`` only the tests marked ``smoke`` run. Each test writes the properties of its
+cell to the report: section (the module), check and generation. The check is the test's name, so
+renaming a test renames its cell in the records.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ HERE = Path(__file__).parent
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "engine: starts real vLLM in a target environment (built on first use)")
+    config.addinivalue_line(
+        "markers", "engine: starts real vLLM in a target environment (built on first use)"
+    )
     config.addinivalue_line("markers", "smoke: also runs if no environment is named")
     config.addinivalue_line(
         "markers",
@@ -55,13 +59,20 @@ def described(vllm_env: Target, record_testsuite_property: Callable[[str, object
 
 
 def _cell(item: pytest.Item) -> list[tuple[str, object]]:
-    """Return the properties of a test's cell. Parameters other than generation and environment are part of the check's name."""
+    """Return the properties of a test's cell.
+
+    Parameters other than generation and environment are part of the check's name.
+    """
     assert isinstance(item, pytest.Function)
     params: dict[str, Any] = dict(item.callspec.params) if hasattr(item, "callspec") else {}
     axes = dict(params.pop("engine_spec", {}))
     params.pop("vllm_env", None)
     generation = axes.pop("generation", "auto")
-    words = [item.originalname.removeprefix("test_"), *map(str, axes.values()), *map(str, params.values())]
+    words = [
+        item.originalname.removeprefix("test_"),
+        *map(str, axes.values()),
+        *map(str, params.values()),
+    ]
     return [
         ("section", item.path.stem.removeprefix("test_")),
         ("check", " ".join(filter(None, words)).replace("_", " ")),

@@ -1,4 +1,5 @@
-"""LoRA adapters: one for each request of a batch, loaded and unloaded, two with the same name, and ones that vLLM must reject."""
+"""LoRA adapters: one for each request of a batch, loaded and unloaded, two with the same name, and
+ones that vLLM must reject."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ def test_each_request_its_own(vllm_engine: Engine) -> None:
 
 def test_two_of_one_name(vllm_engine: Engine) -> None:
     first, second = tokens(
-        vllm_engine.generate(["Hello"] * 2, GREEDY, adapters=[Adapter("same", seed=1), Adapter("same", seed=2)])
+        vllm_engine.generate(
+            ["Hello"] * 2, GREEDY, adapters=[Adapter("same", seed=1), Adapter("same", seed=2)]
+        )
     )
     assert first != second
 
@@ -46,7 +49,9 @@ def test_replace(vllm_server: Server) -> None:
     answers = []
     for seed in (1, 2):
         vllm_server.load_adapter(Adapter("replaced", rank=4, seed=seed), replace=seed > 1)
-        answers.append(vllm_server.chat(HELLO, model="replaced", **GREEDY)["choices"][0]["message"]["content"])
+        answers.append(
+            vllm_server.chat(HELLO, model="replaced", **GREEDY)["choices"][0]["message"]["content"]
+        )
     assert answers[0] != answers[1]
 
 

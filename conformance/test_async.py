@@ -12,7 +12,9 @@ LONG = {"max_tokens": 24, "ignore_eos": True}
 
 @pytest.mark.parametrize("kind", ["cumulative", "delta", "final_only"])
 def test_stream(vllm_engine: AsyncEngine, kind: str) -> None:
-    (stream,) = vllm_engine.generate("Hello", {"max_tokens": 300, "ignore_eos": True}, output_kind=kind)
+    (stream,) = vllm_engine.generate(
+        "Hello", {"max_tokens": 300, "ignore_eos": True}, output_kind=kind
+    )
     counts = [len(result["outputs"][0]["token_ids"]) for result in stream]
     assert [result["finished"] for result in stream] == [False] * (len(stream) - 1) + [True]
     # A busy reader gets several steps in one result, so the number of results varies.
@@ -23,12 +25,18 @@ def test_stream(vllm_engine: AsyncEngine, kind: str) -> None:
 @pytest.mark.parametrize("kind", ["cumulative", "final_only"])
 def test_n_8(vllm_engine: AsyncEngine, kind: str) -> None:
     (stream,) = vllm_engine.generate("Hello", {**LONG, "n": 8}, output_kind=kind)
-    latest = {output["index"]: len(output["token_ids"]) for result in stream for output in result["outputs"]}
+    latest = {
+        output["index"]: len(output["token_ids"])
+        for result in stream
+        for output in result["outputs"]
+    }
     assert stream[-1]["finished"] and latest == dict.fromkeys(range(8), 24)
 
 
 def test_abort(vllm_engine: AsyncEngine) -> None:
-    (stream,) = vllm_engine.generate("Hello", {"max_tokens": 400, "ignore_eos": True}, abort_after=3)
+    (stream,) = vllm_engine.generate(
+        "Hello", {"max_tokens": 400, "ignore_eos": True}, abort_after=3
+    )
     assert len(stream) == 3 and not stream[-1]["finished"]
     vllm_engine.check()
 

@@ -1,4 +1,5 @@
-"""Parallel sizes, executors and tokenizer pools with each front-end: the engine starts, answers, and leaves nothing behind."""
+"""Parallel sizes, executors and tokenizer pools with each front-end: the engine starts, answers,
+and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -21,11 +22,16 @@ def use(engine: Engine) -> None:
 
 
 def use_async(engine: AsyncEngine) -> None:
-    check_and_stop(engine, [stream[-1] for stream in engine.generate(PROMPTS, SAMPLING, output_kind="final_only")])
+    check_and_stop(
+        engine,
+        [stream[-1] for stream in engine.generate(PROMPTS, SAMPLING, output_kind="final_only")],
+    )
 
 
 def check_and_stop(engine: Engine | AsyncEngine, answers: list[RequestOutput]) -> None:
-    assert [[len(output["token_ids"]) for output in answer["outputs"]] for answer in answers] == [[8, 8]] * 4
+    assert [[len(output["token_ids"]) for output in answer["outputs"]] for answer in answers] == [
+        [8, 8]
+    ] * 4
     leftovers = engine.stop()
     # V1's engine-core process ends without Ray's own shutdown; the harness removes what Ray leaves.
     if engine.spec.executor != "ray":
@@ -34,7 +40,10 @@ def check_and_stop(engine: Engine | AsyncEngine, answers: list[RequestOutput]) -
 
 def use_server(server: Server) -> None:
     for _ in range(4):
-        assert len(server.chat([{"role": "user", "content": "Hello"}], n=2, max_tokens=8)["choices"]) == 2
+        assert (
+            len(server.chat([{"role": "user", "content": "Hello"}], n=2, max_tokens=8)["choices"])
+            == 2
+        )
     assert_none(server.stop())
 
 
@@ -44,8 +53,15 @@ def assert_none(leftovers: tuple[Leftover, ...]) -> None:
 
 def assert_two_nodes(engine: Engine | AsyncEngine | Server) -> None:
     """Assert that vLLM's workers are actors of exactly two raylets."""
-    workers = [process for process in engine.child.processes() if "RayWorkerWrapper" in " ".join(process.cmdline())]
-    assert [psutil.Process(raylet).name() for raylet in {worker.ppid() for worker in workers}] == ["raylet", "raylet"]
+    workers = [
+        process
+        for process in engine.child.processes()
+        if "RayWorkerWrapper" in " ".join(process.cmdline())
+    ]
+    assert [psutil.Process(raylet).name() for raylet in {worker.ppid() for worker in workers}] == [
+        "raylet",
+        "raylet",
+    ]
 
 
 @pytest.mark.vllm_engine(executor=["uni", "mp"])

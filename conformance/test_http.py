@@ -36,7 +36,9 @@ def user(content: Any) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("way", ["whole", "stream"])
 def test_tool_choice_auto(vllm_server: Server, way: str) -> None:
     options: dict[str, Any] = {"tools": [WEATHER], "tool_choice": "auto", "max_tokens": 120}
-    (answer,) = vllm_server.answers(user(Script.text(CALL).prompt("Weather?")), stream=way == "stream", **options)
+    (answer,) = vllm_server.answers(
+        user(Script.text(CALL).prompt("Weather?")), stream=way == "stream", **options
+    )
     (call,) = answer.tool_calls
     assert call.name == "weather" and json.loads(call.arguments) == {"city": "Oslo"}
 
@@ -45,15 +47,21 @@ def test_tool_choice_auto(vllm_server: Server, way: str) -> None:
 @pytest.mark.parametrize("way", ["whole", "stream"])
 @pytest.mark.parametrize("choice", ["named", "required"])
 def test_tool_choice(vllm_server: Server, choice: str, way: str) -> None:
-    """The grammar alone makes the model call the tool, without a script. Whether the arguments match the schema depends on the version.
+    """The grammar alone makes the model call the tool, without a script. Whether the arguments
+    match the schema depends on the version.
 
     The seed fixes whether a call contains the blanks that some versions lose.
     """
     named = {"type": "function", "function": {"name": "weather"}}
-    options: dict[str, Any] = {"tools": [WEATHER], "tool_choice": named if choice == "named" else choice}
+    options: dict[str, Any] = {
+        "tools": [WEATHER],
+        "tool_choice": named if choice == "named" else choice,
+    }
     options |= {"logit_bias": single_call_bias(vllm_server), "seed": 0}
     with required_or_skip():
-        answers = vllm_server.answers(user("Weather?"), stream=way == "stream", n=4, max_tokens=200, **options)
+        answers = vllm_server.answers(
+            user("Weather?"), stream=way == "stream", n=4, max_tokens=200, **options
+        )
     assert "length" not in {answer.finish_reason for answer in answers}
     calls = [call for answer in answers for call in answer.tool_calls]
     assert len(calls) >= 4
@@ -66,17 +74,24 @@ def test_tool_choice(vllm_server: Server, choice: str, way: str) -> None:
 @pytest.mark.parametrize("way", ["whole", "stream"])
 def test_tool_choice_required_cut_off(vllm_server: Server, way: str) -> None:
     """A call that ``max_tokens`` truncates is an answer with finish reason "length", not an error."""
-    options: dict[str, Any] = {"tools": [WEATHER], "tool_choice": "required", "max_tokens": 12, "seed": 0}
+    options: dict[str, Any] = {
+        "tools": [WEATHER],
+        "tool_choice": "required",
+        "max_tokens": 12,
+        "seed": 0,
+    }
     with required_or_skip():
         (answer,) = vllm_server.answers(user("Weather?"), stream=way == "stream", **options)
     assert answer.finish_reason == "length"
 
 
 def single_call_bias(server: Server) -> dict[str, int]:
-    """Return a logit_bias that ends the answer after its first call. Otherwise ``max_tokens`` would truncate some answers at random.
+    """Return a logit_bias that ends the answer after its first call. Otherwise ``max_tokens`` would
+    truncate some answers at random.
 
-    Depending on the version, calls are a JSON list, or each is enclosed in its parser's tags. The bias for a bracket is small, because
-    with a large one, strings that the grammar does not restrict would never end.
+    Depending on the version, calls are a JSON list, or each is enclosed in its parser's tags. The
+    bias for a bracket is small, because with a large one, strings that the grammar does not
+    restrict would never end.
     """
     (more,), (close,), (end,) = map(server.tokenize, ("},", "]", "<|im_end|>"))
     return {str(more): -100, str(close): 3, str(end): 100}
@@ -97,7 +112,9 @@ def required_or_skip() -> Iterator[None]:
 def test_tools_not_called(vllm_server: Server) -> None:
     messages = user(Script.text("It rains.").prompt("Weather?"))
     (answer,) = vllm_server.answers(messages, tools=[WEATHER], tool_choice="auto", max_tokens=30)
-    assert answer.content == "It rains." and not answer.tool_calls and answer.finish_reason == "stop"
+    assert (
+        answer.content == "It rains." and not answer.tool_calls and answer.finish_reason == "stop"
+    )
 
 
 @pytest.mark.vllm_engine(server_options={"reasoning_parser": "deepseek_r1"})
@@ -108,10 +125,15 @@ def test_reasoning(vllm_server: Server, way: str) -> None:
     assert (answer.reasoning, answer.content) == ("two and two", "four")
 
 
-@pytest.mark.vllm_engine(model="vision", max_model_len=1024, extra={"limit_mm_per_prompt": {"image": 2}})
+@pytest.mark.vllm_engine(
+    model="vision", max_model_len=1024, extra={"limit_mm_per_prompt": {"image": 2}}
+)
 def test_several_images(vllm_server: Server) -> None:
     def ask(count: int) -> Any:
-        images = [{"type": "image_url", "image_url": {"url": png_url(56, 28 * (1 + index))}} for index in range(count)]
+        images = [
+            {"type": "image_url", "image_url": {"url": png_url(56, 28 * (1 + index))}}
+            for index in range(count)
+        ]
         content = [*images, {"type": "text", "text": "What are these?"}]
         body = {"model": vllm_server.model, "messages": user(content), "max_tokens": 4}
         return vllm_server.post("/v1/chat/completions", body)
@@ -128,7 +150,9 @@ def test_responses(vllm_server: Server) -> None:
 
 def test_responses_with_instructions(vllm_server: Server) -> None:
     answer = vllm_server.respond("Hello", instructions="Be brief.", max_output_tokens=3)
-    assert answer["usage"]["output_tokens"] <= 3 and answer["usage"]["input_tokens"] > len("Be brief.Hello")
+    assert answer["usage"]["output_tokens"] <= 3 and answer["usage"]["input_tokens"] > len(
+        "Be brief.Hello"
+    )
 
 
 def test_tokenize_and_detokenize(vllm_server: Server) -> None:
@@ -157,13 +181,21 @@ def test_metrics(vllm_server: Server) -> None:
 
 def test_usage_in_a_stream(vllm_server: Server) -> None:
     options = {"include_usage": True, "continuous_usage_stats": True}
-    chunks = vllm_server.stream_chat(user("Hello"), max_tokens=6, ignore_eos=True, stream_options=options)
+    chunks = vllm_server.stream_chat(
+        user("Hello"), max_tokens=6, ignore_eos=True, stream_options=options
+    )
     counts = [chunk["usage"]["completion_tokens"] for chunk in chunks if chunk.get("usage")]
     assert counts == sorted(counts) and counts[-1] == 6
 
 
 def test_echo(vllm_server: Server) -> None:
-    body = {"model": vllm_server.model, "prompt": "Hello", "echo": True, "max_tokens": 2, "logprobs": 1}
+    body = {
+        "model": vllm_server.model,
+        "prompt": "Hello",
+        "echo": True,
+        "max_tokens": 2,
+        "logprobs": 1,
+    }
     answer = vllm_server.post("/v1/completions", body)
     if "not yet supported" in answer.text:
         pytest.skip(f"this vLLM refuses logprobs of a prompt: {answer.json()['message']}")
@@ -174,9 +206,13 @@ def test_echo(vllm_server: Server) -> None:
 def test_prompt_of_tokens(vllm_server: Server) -> None:
     body = {"model": vllm_server.model, "prompt": list(b"Hello"), "max_tokens": 3, "temperature": 0}
     by_tokens, by_text = (
-        vllm_server.post("/v1/completions", {**body, **more}).json() for more in ({}, {"prompt": "Hello"})
+        vllm_server.post("/v1/completions", {**body, **more}).json()
+        for more in ({}, {"prompt": "Hello"})
     )
-    assert by_tokens["choices"][0]["text"] == by_text["choices"][0]["text"] and by_tokens["usage"]["prompt_tokens"] == 5
+    assert (
+        by_tokens["choices"][0]["text"] == by_text["choices"][0]["text"]
+        and by_tokens["usage"]["prompt_tokens"] == 5
+    )
 
 
 def test_too_long_a_prompt(vllm_server: Server) -> None:

@@ -20,7 +20,9 @@ def first(engine: Engine, sampling: dict[str, Any], prompt: str = "Hello") -> Co
 
 
 def letter_in(text: str) -> str:
-    return next(letter for letter in text[3:] if letter.isascii() and letter.isprintable() and letter != " ")
+    return next(
+        letter for letter in text[3:] if letter.isascii() and letter.isprintable() and letter != " "
+    )
 
 
 def test_start(vllm_engine: Engine) -> None:
@@ -30,11 +32,15 @@ def test_start(vllm_engine: Engine) -> None:
 def test_generate(vllm_engine: Engine) -> None:
     (answer,) = vllm_engine.generate("Hello", {"max_tokens": 9, "ignore_eos": True})
     (output,) = answer["outputs"]
-    assert answer["finished"] and len(output["token_ids"]) == 9 and output["finish_reason"] == "length"
+    assert (
+        answer["finished"] and len(output["token_ids"]) == 9 and output["finish_reason"] == "length"
+    )
 
 
 def test_chat(vllm_engine: Engine) -> None:
-    (answer,) = vllm_engine.chat([{"role": "user", "content": "Hello"}], {"max_tokens": 4, "n": 2, "ignore_eos": True})
+    (answer,) = vllm_engine.chat(
+        [{"role": "user", "content": "Hello"}], {"max_tokens": 4, "n": 2, "ignore_eos": True}
+    )
     assert [len(output["token_ids"]) for output in answer["outputs"]] == [4, 4]
 
 
@@ -45,14 +51,17 @@ def test_n_8(vllm_engine: Engine) -> None:
 
 
 def test_seed_repeats(vllm_engine: Engine) -> None:
-    reference, same, other = (first(vllm_engine, {**LONG, "seed": seed})["token_ids"] for seed in (3, 3, 4))
+    reference, same, other = (
+        first(vllm_engine, {**LONG, "seed": seed})["token_ids"] for seed in (3, 3, 4)
+    )
     assert reference == same and reference != other
 
 
 def test_greedy_repeats_in_any_batch(vllm_engine: Engine) -> None:
     alone = first(vllm_engine, GREEDY)["token_ids"]
     among = [
-        answer["outputs"][0]["token_ids"] for answer in vllm_engine.generate(["another", "Hello", "two" * 50], GREEDY)
+        answer["outputs"][0]["token_ids"]
+        for answer in vllm_engine.generate(["another", "Hello", "two" * 50], GREEDY)
     ]
     assert among[1] == alone and among[0] != alone
 
@@ -60,13 +69,20 @@ def test_greedy_repeats_in_any_batch(vllm_engine: Engine) -> None:
 def test_stop_string(vllm_engine: Engine) -> None:
     letter = letter_in(first(vllm_engine, GREEDY)["text"])
     output = first(vllm_engine, {**GREEDY, "stop": [letter]})
-    assert output["finish_reason"] == "stop" and output["stop_reason"] == letter and letter not in output["text"]
+    assert (
+        output["finish_reason"] == "stop"
+        and output["stop_reason"] == letter
+        and letter not in output["text"]
+    )
 
 
 def test_stop_token(vllm_engine: Engine) -> None:
     tokens = first(vllm_engine, GREEDY)["token_ids"]
     output = first(vllm_engine, {**GREEDY, "stop_token_ids": [tokens[5]]})
-    assert output["finish_reason"] == "stop" and output["token_ids"] == tokens[: tokens.index(tokens[5]) + 1]
+    assert (
+        output["finish_reason"] == "stop"
+        and output["token_ids"] == tokens[: tokens.index(tokens[5]) + 1]
+    )
 
 
 def test_ends_by_itself(vllm_engine: Engine) -> None:
@@ -75,7 +91,9 @@ def test_ends_by_itself(vllm_engine: Engine) -> None:
 
 
 def test_min_tokens(vllm_engine: Engine) -> None:
-    answers = vllm_engine.generate([f"text {number}" for number in range(40)], {"min_tokens": 60, "max_tokens": 61})
+    answers = vllm_engine.generate(
+        [f"text {number}" for number in range(40)], {"min_tokens": 60, "max_tokens": 61}
+    )
     assert min(len(answer["outputs"][0]["token_ids"]) for answer in answers) >= 60
 
 
@@ -84,7 +102,12 @@ def test_logprobs(vllm_engine: Engine) -> None:
     steps = output["logprobs"] or []
     assert len(steps) == 32
     for token, step in zip(output["token_ids"], steps, strict=True):
-        assert step is not None and str(token) in step and 3 <= len(step) <= 4 and max(step.values()) <= 0
+        assert (
+            step is not None
+            and str(token) in step
+            and 3 <= len(step) <= 4
+            and max(step.values()) <= 0
+        )
 
 
 def test_prompt_logprobs(vllm_engine: Engine) -> None:
@@ -98,7 +121,9 @@ def test_prompt_logprobs(vllm_engine: Engine) -> None:
 
 
 def test_logit_bias(vllm_engine: Engine) -> None:
-    assert first(vllm_engine, {"max_tokens": 5, "logit_bias": {"70": 100.0}})["token_ids"] == [70] * 5
+    assert (
+        first(vllm_engine, {"max_tokens": 5, "logit_bias": {"70": 100.0}})["token_ids"] == [70] * 5
+    )
 
 
 def test_allowed_token_ids(vllm_engine: Engine) -> None:
@@ -107,14 +132,17 @@ def test_allowed_token_ids(vllm_engine: Engine) -> None:
 
 def test_bad_words(vllm_engine: Engine) -> None:
     # A token that is a single letter.
-    byte = next(token for token in first(vllm_engine, GREEDY)["token_ids"] if ord("!") <= token <= ord("~"))
+    byte = next(
+        token for token in first(vllm_engine, GREEDY)["token_ids"] if ord("!") <= token <= ord("~")
+    )
     assert byte not in first(vllm_engine, {**GREEDY, "bad_words": [chr(byte)]})["token_ids"]
 
 
 def test_penalties(vllm_engine: Engine) -> None:
     """High penalties prevent a repetition that a bias favours."""
     tokens = first(
-        vllm_engine, {**GREEDY, "logit_bias": {"70": 10.0}, "frequency_penalty": 2.0, "presence_penalty": 2.0}
+        vllm_engine,
+        {**GREEDY, "logit_bias": {"70": 10.0}, "frequency_penalty": 2.0, "presence_penalty": 2.0},
     )["token_ids"]
     assert 1 <= tokens.count(70) < 32
 

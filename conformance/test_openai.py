@@ -17,7 +17,9 @@ GREEDY: Any = {"temperature": 0, "max_tokens": 12, "extra_body": {"ignore_eos": 
 
 
 def test_blocking(vllm_server: Server) -> None:
-    answer = vllm_server.openai.chat.completions.create(model=vllm_server.model, messages=HELLO, n=2, max_tokens=9)
+    answer = vllm_server.openai.chat.completions.create(
+        model=vllm_server.model, messages=HELLO, n=2, max_tokens=9
+    )
     assert [choice.index for choice in answer.choices] == [0, 1] and answer.usage is not None
     assert 0 < answer.usage.completion_tokens <= 18
 
@@ -25,15 +27,22 @@ def test_blocking(vllm_server: Server) -> None:
 def test_stream(vllm_server: Server) -> None:
     client, body = vllm_server.openai, {"model": vllm_server.model, "messages": HELLO, **GREEDY}
     whole = client.chat.completions.create(**body).choices[0].message.content
-    parts = [chunk.choices[0].delta.content or "" for chunk in client.chat.completions.create(**body, stream=True)]
-    assert "".join(parts) == whole  # the number of parts varies: a slow reader gets several tokens at once
+    parts = [
+        chunk.choices[0].delta.content or ""
+        for chunk in client.chat.completions.create(**body, stream=True)
+    ]
+    assert (
+        "".join(parts) == whole
+    )  # the number of parts varies: a slow reader gets several tokens at once
 
 
 def test_async(vllm_server: Server) -> None:
     async def ask() -> list[str]:
         async with vllm_server.async_openai as client:
             completions = (
-                client.completions.create(model=vllm_server.model, prompt=f"prompt {number}", **GREEDY)
+                client.completions.create(
+                    model=vllm_server.model, prompt=f"prompt {number}", **GREEDY
+                )
                 for number in range(20)
             )
             return [answer.choices[0].text for answer in await asyncio.gather(*completions)]
@@ -67,13 +76,17 @@ def test_schema(vllm_server: Server) -> None:
     answer = vllm_server.openai.chat.completions.create(
         model=vllm_server.model, messages=HELLO, n=4, max_tokens=200, response_format=form
     )
-    complete = [choice.message.content for choice in answer.choices if choice.finish_reason == "stop"]
+    complete = [
+        choice.message.content for choice in answer.choices if choice.finish_reason == "stop"
+    ]
     assert complete and all(isinstance(json.loads(text or "")["ok"], bool) for text in complete)
 
 
 def test_bad_request(vllm_server: Server) -> None:
     with pytest.raises(openai.BadRequestError, match="400"):
-        vllm_server.openai.chat.completions.create(model=vllm_server.model, messages=HELLO, temperature=-1)
+        vllm_server.openai.chat.completions.create(
+            model=vllm_server.model, messages=HELLO, temperature=-1
+        )
     vllm_server.check()
 
 
@@ -90,5 +103,7 @@ def test_embeddings(vllm_server: Server) -> None:
 
 def test_responses(vllm_server: Server) -> None:
     vllm_server.respond("Hello", max_output_tokens=2)  # skips the test if there is no such route
-    answer = vllm_server.openai.responses.create(model=vllm_server.model, input="Hello", max_output_tokens=3)
+    answer = vllm_server.openai.responses.create(
+        model=vllm_server.model, input="Hello", max_output_tokens=3
+    )
     assert answer.usage is not None and answer.usage.output_tokens <= 3

@@ -1,4 +1,5 @@
-"""Pooling: embeddings, classes and scores, offline, asynchronous and over HTTP, with decoders and encoders."""
+"""Pooling: embeddings, classes and scores, offline, asynchronous and over HTTP, with decoders and
+encoders."""
 
 from __future__ import annotations
 
@@ -11,21 +12,27 @@ import pytest
 
 from pytest_vllm_regress import AsyncEngine, Engine, RemoteError, Server
 
-# If V1 of 0.9 does not chunk prompts, a batch holds max_model_len tokens, and the default of max_num_seqs exceeds that.
+# If V1 of 0.9 does not chunk prompts, a batch holds max_model_len tokens, and the default of
+# max_num_seqs exceeds that.
 SMALL = {"max_model_len": 64, "extra": {"max_num_seqs": 32}}
 pytestmark = pytest.mark.vllm_engine(task="embed", generation=["V0", "V1"], **SMALL)
 TEXTS = ["the cat sat on the mat", "the cat sat on a mat", "42"]
 
 
 def cosine(left: list[float], right: list[float]) -> float:
-    return sum(a * b for a, b in zip(left, right, strict=True)) / (math.hypot(*left) * math.hypot(*right))
+    return sum(a * b for a, b in zip(left, right, strict=True)) / (
+        math.hypot(*left) * math.hypot(*right)
+    )
 
 
 def test_embed(vllm_engine: Engine) -> None:
     vectors = vllm_engine.embed([*TEXTS, TEXTS[0]])
     assert {len(vector) for vector in vectors} == {128}
     assert all(math.isclose(math.hypot(*vector), 1, rel_tol=1e-3) for vector in vectors)
-    assert cosine(vectors[0], vectors[3]) == pytest.approx(1, abs=1e-3) and cosine(vectors[0], vectors[2]) < 0.999
+    assert (
+        cosine(vectors[0], vectors[3]) == pytest.approx(1, abs=1e-3)
+        and cosine(vectors[0], vectors[2]) < 0.999
+    )
 
 
 def test_embed_alone_or_in_a_batch(vllm_engine: Engine) -> None:
@@ -92,7 +99,11 @@ def test_async_classify(vllm_engine: AsyncEngine) -> None:
 @pytest.mark.vllm_engine(model="encoder")
 def test_encoder(vllm_engine: Engine) -> None:
     first, second, same = vllm_engine.embed([TEXTS[0], TEXTS[2], TEXTS[0]])
-    assert len(first) == 128 and cosine(first, same) == pytest.approx(1, abs=1e-3) and cosine(first, second) < 0.999
+    assert (
+        len(first) == 128
+        and cosine(first, same) == pytest.approx(1, abs=1e-3)
+        and cosine(first, second) < 0.999
+    )
 
 
 @pytest.mark.vllm_engine(model="reranker", task="score")
@@ -105,7 +116,11 @@ def test_cross_encoder(vllm_engine: Engine) -> None:
 def test_http_classify(vllm_server: Server) -> None:
     vllm_server.check()
     first, second, same = vllm_server.classify([TEXTS[0], TEXTS[2], TEXTS[0]])
-    assert len(first) == 3 and first == pytest.approx(same, abs=1e-3) and first != pytest.approx(second, abs=1e-3)
+    assert (
+        len(first) == 3
+        and first == pytest.approx(same, abs=1e-3)
+        and first != pytest.approx(second, abs=1e-3)
+    )
 
 
 @pytest.mark.vllm_engine(front="serve", task="token_embed")
@@ -150,6 +165,11 @@ def test_http_longest_prompt(vllm_server: Server) -> None:
 def test_http_many_at_once(vllm_server: Server) -> None:
     texts = [f"prompt {number}" for number in range(60)]
     bodies = [{"model": vllm_server.model, "input": text} for text in texts]
-    alone = [answer.json()["data"][0]["embedding"] for answer in vllm_server.post_all("/v1/embeddings", bodies)]
+    alone = [
+        answer.json()["data"][0]["embedding"]
+        for answer in vllm_server.post_all("/v1/embeddings", bodies)
+    ]
     together = vllm_server.embed(texts)
-    assert all(cosine(single, batched) > 0.999 for single, batched in zip(alone, together, strict=True))
+    assert all(
+        cosine(single, batched) > 0.999 for single, batched in zip(alone, together, strict=True)
+    )

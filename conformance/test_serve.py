@@ -1,4 +1,5 @@
-"""``vllm serve``: chat, streams, structured output, clients that disconnect, many concurrent requests."""
+"""``vllm serve``: chat, streams, structured output, clients that disconnect, many concurrent
+requests."""
 
 from __future__ import annotations
 
@@ -33,22 +34,31 @@ def test_n_8(vllm_server: Server) -> None:
 
 
 def test_stream(vllm_server: Server) -> None:
-    chunks = vllm_server.stream_chat(HELLO, max_tokens=12, ignore_eos=True, stream_options={"include_usage": True})
+    chunks = vllm_server.stream_chat(
+        HELLO, max_tokens=12, ignore_eos=True, stream_options={"include_usage": True}
+    )
     assert len(chunks) >= 3 and chunks[-1]["usage"]["completion_tokens"] == 12
 
 
 def test_stop_string(vllm_server: Server) -> None:
     greedy = {"temperature": 0, "max_tokens": 24, "ignore_eos": True}
     text = vllm_server.chat(HELLO, **greedy)["choices"][0]["message"]["content"] or ""
-    letter = next(letter for letter in text if letter.isascii() and letter.isprintable() and letter != " ")
+    letter = next(
+        letter for letter in text if letter.isascii() and letter.isprintable() and letter != " "
+    )
     (choice,) = vllm_server.chat(HELLO, **greedy, stop=[letter])["choices"]
-    assert choice["finish_reason"] == "stop" and choice["message"]["content"] == text[: text.index(letter)]
+    assert (
+        choice["finish_reason"] == "stop"
+        and choice["message"]["content"] == text[: text.index(letter)]
+    )
 
 
 def test_json_schema(vllm_server: Server) -> None:
     form = {"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA}}
     choices = vllm_server.chat(HELLO, n=4, max_tokens=200, response_format=form)["choices"]
-    complete = [choice["message"]["content"] for choice in choices if choice["finish_reason"] == "stop"]
+    complete = [
+        choice["message"]["content"] for choice in choices if choice["finish_reason"] == "stop"
+    ]
     assert complete and all(isinstance(json.loads(text or "")["ok"], bool) for text in complete)
 
 
@@ -58,7 +68,13 @@ def test_key_is_asked_for(vllm_server: Server) -> None:
 
 
 def test_client_goes_away(vllm_server: Server) -> None:
-    body = {"model": vllm_server.model, "prompt": "Hello", "max_tokens": 400, "ignore_eos": True, "stream": True}
+    body = {
+        "model": vllm_server.model,
+        "prompt": "Hello",
+        "max_tokens": 400,
+        "ignore_eos": True,
+        "stream": True,
+    }
     with vllm_server.client.stream("POST", "/v1/completions", json=body, timeout=30) as response:
         assert next(response.iter_lines())
     vllm_server.check()
@@ -66,15 +82,27 @@ def test_client_goes_away(vllm_server: Server) -> None:
 
 def test_200_at_once(vllm_server: Server) -> None:
     bodies = [
-        {"model": vllm_server.model, "prompt": f"request {number}", "max_tokens": 8, "ignore_eos": True}
+        {
+            "model": vllm_server.model,
+            "prompt": f"request {number}",
+            "max_tokens": 8,
+            "ignore_eos": True,
+        }
         for number in range(200)
     ]
     with ThreadPoolExecutor(50) as pool:
-        answers = list(pool.map(lambda body: vllm_server.client.post("/v1/completions", json=body, timeout=60), bodies))
+        answers = list(
+            pool.map(
+                lambda body: vllm_server.client.post("/v1/completions", json=body, timeout=60),
+                bodies,
+            )
+        )
     assert [answer.json()["usage"]["completion_tokens"] for answer in answers] == [8] * 200
 
 
-@pytest.mark.vllm_engine(extra={"enable_prefix_caching": True}, server_options={"enable_prompt_tokens_details": True})
+@pytest.mark.vllm_engine(
+    extra={"enable_prefix_caching": True}, server_options={"enable_prompt_tokens_details": True}
+)
 def test_cached_tokens(vllm_server: Server) -> None:
     prompt = "a prompt of several blocks, that no other check uses; " * 3
     first, again = (vllm_server.cached_tokens(prompt) for _ in range(2))

@@ -1,4 +1,5 @@
-"""Audio over HTTP: transcriptions and translations, whole and streamed. vLLM reads files with the packages of its extra ``audio``."""
+"""Audio over HTTP: transcriptions and translations, whole and streamed. vLLM reads files with the
+packages of its extra ``audio``."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ SCRIPT = Script.text(" A tone.").prompt()
 
 
 def test_transcription(vllm_server: Server) -> None:
-    first, second = (vllm_server.transcribe(wav(1.5), language="en", temperature=0) for _ in range(2))
+    first, second = (
+        vllm_server.transcribe(wav(1.5), language="en", temperature=0) for _ in range(2)
+    )
     assert first == second
 
 
@@ -41,14 +44,22 @@ def test_broken_file(vllm_server: Server) -> None:
 
 
 def test_several_at_once(vllm_server: Server) -> None:
-    vllm_server.transcribe(wav(0.5), language="en", prompt=SCRIPT)  # skips the test if vLLM cannot do it
+    vllm_server.transcribe(
+        wav(0.5), language="en", prompt=SCRIPT
+    )  # skips the test if vLLM cannot do it
 
     async def ask() -> list[str]:
         async with vllm_server.async_client() as client:
 
             def post(number: int) -> Any:
-                fields = {"model": vllm_server.model, "language": "en", "prompt": Script.text(f" {number}").prompt()}
-                return client.post("/v1/audio/transcriptions", data=fields, files={"file": wav(0.5)})
+                fields = {
+                    "model": vllm_server.model,
+                    "language": "en",
+                    "prompt": Script.text(f" {number}").prompt(),
+                }
+                return client.post(
+                    "/v1/audio/transcriptions", data=fields, files={"file": wav(0.5)}
+                )
 
             answers = await asyncio.gather(*map(post, range(8)))
             return [answer.json()["text"].strip() for answer in answers]

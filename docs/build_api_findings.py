@@ -1,7 +1,8 @@
-"""Write docs/generated/api-findings.md from docs/api-findings: ``python docs/build_api_findings.py``.
+"""Write docs/generated/api-findings.md from docs/api-findings: ``python
+docs/build_api_findings.py``.
 
-With folders as arguments (written by `vllm-regress fuzz api --out FOLDER`), it first replaces the findings, one for each cause. With --ask, each
-finding is asked again in these environments.
+With folders as arguments (written by `vllm-regress fuzz api --out FOLDER`), it first replaces the
+findings, one for each cause. With --ask, each finding is asked again in these environments.
 
     python docs/build_api_findings.py /tmp/seed-1 /tmp/seed-2 --ask vllm-0.11.2 --ask vllm-0.33.0
 """
@@ -79,7 +80,8 @@ def with_releases(findings: list[ApiFinding], environments: list[str]) -> list[A
                     answers[finding.name][checker.version] = "CANNOT RUN"
             checker.close()
     return [
-        dataclasses.replace(finding, releases={**finding.releases, **answers[finding.name]}) for finding in findings
+        dataclasses.replace(finding, releases={**finding.releases, **answers[finding.name]})
+        for finding in findings
     ]
 
 
@@ -102,7 +104,9 @@ def collected(folders: list[Path]) -> list[ApiFinding]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folders", nargs="*", type=Path)
     parser.add_argument("--ask", action="append", default=[])
     arguments = parser.parse_args()

@@ -1,8 +1,9 @@
-"""Write the history of vLLM's API from the wheels on the user's package index: ``python docs/build_api_history.py [--all]``.
+"""Write the history of vLLM's API from the wheels on the user's package index: ``python
+docs/build_api_history.py [--all]``.
 
-Adds the releases that the file does not have yet; with --all it makes the file again from the first release on. The releases are those of
-data/releases.json (docs/build_releases.py). Sources are parsed; nothing is imported. ``dialect/known.json`` is
-derived from the history and written, too.
+Adds the releases that the file does not have yet; with --all it makes the file again from the first
+release on. The releases are those of data/releases.json (docs/build_releases.py). Sources are
+parsed; nothing is imported. ``dialect/known.json`` is derived from the history and written, too.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ def main(again: bool) -> None:
             history.append(release, reader.read(read_release("vllm", release)))
             print(f"{release}: {time.monotonic() - start:.0f} s", flush=True)
     FILE.write_bytes(history.content())
-    KNOWN.write_text(known_arguments.text(known_arguments.known(history, json.loads(KNOWN.read_text()))))
+    KNOWN.write_text(
+        known_arguments.text(known_arguments.known(history, json.loads(KNOWN.read_text())))
+    )
     print(f"{FILE}: {len(history.releases)} releases, {FILE.stat().st_size} bytes")
 
 

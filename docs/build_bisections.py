@@ -1,4 +1,5 @@
-"""Write docs/generated/bisections.md, the table of fixing and breaking commits: ``python docs/build_bisections.py``.
+"""Write docs/generated/bisections.md, the table of fixing and breaking commits: ``python
+docs/build_bisections.py``.
 
 The commits come from the evidence of the cases. A test fails if the page differs from it.
 """
@@ -40,7 +41,9 @@ def rows() -> Iterator[str]:
             commit.kind,
             f"[{commit.commit[:10]}]({address})",
             f"[#{number}]({commit.address})" if is_pull else "none",
-            "as documented" if commit.candidates == DOCUMENTED else f"among {commit.candidates} commits",
+            "as documented"
+            if commit.candidates == DOCUMENTED
+            else f"among {commit.candidates} commits",
             str(commit.runs),
             f"{commit.seconds / commit.runs:.0f}",
             commit.date,

@@ -1,7 +1,8 @@
 """Write docs/generated/engine-findings.md: ``python docs/build_engine_findings.py``.
 
-With folders as arguments (written by `vllm-regress fuzz engines --out FOLDER` or `fuzz lifecycle`), their findings first replace those of the same
-hunter in docs/engine-findings. With --ask, each finding is asked again in these environments.
+With folders as arguments (written by `vllm-regress fuzz engines --out FOLDER` or `fuzz lifecycle`),
+their findings first replace those of the same hunter in docs/engine-findings. With --ask, each
+finding is asked again in these environments.
 
     python docs/build_engine_findings.py /tmp/engines /tmp/lifecycle --ask vllm-0.33.0
 """
@@ -62,8 +63,15 @@ def cells(finding: Finding) -> tuple[str, ...]:
         where, what, words = "lifecycle", code(finding.story.to_text(), LONG), finding.problem.words
     else:
         where, words = finding.pair, finding.difference.words
-        what = " ".join(code(json.dumps(request.to_json()), LONG) for request in finding.question.requests)
-    return f"[{where}](../engine-findings/{finding.name})", kind_of(finding), what, code(words, LONG)
+        what = " ".join(
+            code(json.dumps(request.to_json()), LONG) for request in finding.question.requests
+        )
+    return (
+        f"[{where}](../engine-findings/{finding.name})",
+        kind_of(finding),
+        what,
+        code(words, LONG),
+    )
 
 
 def looked_up(finding: Finding) -> dict[str, Any]:
@@ -83,20 +91,28 @@ def page(findings: list[Finding]) -> str:
 
 def with_releases(findings: list[Finding], environments: list[str]) -> list[Finding]:
     """Ask every finding again in each environment."""
-    answers: dict[str, dict[str, str]] = {finding.name: dict(finding.releases) for finding in findings}
+    answers: dict[str, dict[str, str]] = {
+        finding.name: dict(finding.releases) for finding in findings
+    }
     with bare_session(max_engines=4) as session:
         for name in environments:
             pairs, stories = PairChecker(session, name), StoryChecker(session, name)
             for finding in findings:
                 is_story = isinstance(finding, StoryFinding)
-                answer = of_lifecycle.replay(finding, stories) if is_story else of_engines.replay(finding, pairs)
+                answer = (
+                    of_lifecycle.replay(finding, stories)
+                    if is_story
+                    else of_engines.replay(finding, pairs)
+                )
                 answers[finding.name][pairs.version] = answer[0]
             stories.close()
     return [dataclasses.replace(finding, releases=answers[finding.name]) for finding in findings]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folders", nargs="*", type=Path)
     parser.add_argument("--ask", action="append", default=[])
     arguments = parser.parse_args()

@@ -1,9 +1,10 @@
 """Write docs/generated/findings.md from docs/findings: ``python docs/build_findings.py``.
 
-With folders as arguments (written by `vllm-regress fuzz --out FOLDER`), it first replaces the findings: the smallest schema of each kind is kept, and
-each version named by --ask is asked again.
+With folders as arguments (written by `vllm-regress fuzz --out FOLDER`), it first replaces the
+findings: the smallest schema of each kind is kept, and each version named by --ask is asked again.
 
-    python docs/build_findings.py /tmp/findings --ask lm-format-enforcer-0.10.3 --ask lm-format-enforcer-0.11.3
+    python docs/build_findings.py /tmp/findings --ask lm-format-enforcer-0.10.3 --ask
+    lm-format-enforcer-0.11.3
 """
 
 from __future__ import annotations
@@ -43,22 +44,33 @@ vocabulary of the forged checkpoint: bytes, and a few tokens of several letters.
 def distinct(artefacts: Iterable[Artefact]) -> list[Artefact]:
     """Return the smallest of each kind: those that no smaller one explains."""
     chosen: list[Artefact] = []
-    for artefact in sorted(artefacts, key=lambda a: (len(json.dumps(a.question.schema)), a.environment)):
-        smaller = [Finding(other.question, other.problem) for other in chosen if other.backend == artefact.backend]
+    for artefact in sorted(
+        artefacts, key=lambda a: (len(json.dumps(a.question.schema)), a.environment)
+    ):
+        smaller = [
+            Finding(other.question, other.problem)
+            for other in chosen
+            if other.backend == artefact.backend
+        ]
         if not any(other.explains(artefact.question, artefact.problem) for other in smaller):
             chosen.append(artefact)
     return chosen
 
 
 def with_answers(artefacts: list[Artefact], environments: list[str]) -> list[Artefact]:
-    """Ask every environment that has the backend of an artefact again; the answers go into ``others``."""
+    """Ask every environment that has the backend of an artefact again; the answers go into
+    ``others``."""
     updated = []
     with bare_session() as session:
         for artefact in artefacts:
             answers = {}
             for name in dict.fromkeys((artefact.environment, *environments)):
-                if checker := Checker.create_if_installed(session, name, artefact.backend, artefact.allowance):
-                    answers[f"{artefact.backend} {checker.version}"] = replay(artefact, checker)[0].value
+                if checker := Checker.create_if_installed(
+                    session, name, artefact.backend, artefact.allowance
+                ):
+                    answers[f"{artefact.backend} {checker.version}"] = replay(artefact, checker)[
+                        0
+                    ].value
                     checker.close()
             updated.append(dataclasses.replace(artefact, others={**artefact.others, **answers}))
     return updated
@@ -69,7 +81,9 @@ def row(artefact: Artefact, known: dict[str, str]) -> str:
     schema = json.dumps(artefact.question.schema, ensure_ascii=False)
     failing = [name for name, answer in artefact.others.items() if answer == "STILL FAILS"]
     fixed = [name for name, answer in artefact.others.items() if answer == "FIXED"]
-    claims = "yes" if features(artefact.question.schema) <= PROFILES[artefact.backend].features else "no"
+    claims = (
+        "yes" if features(artefact.question.schema) <= PROFILES[artefact.backend].features else "no"
+    )
     upstream = known.get(artefact.name, "not found")
     fails_in = ", ".join(name.rpartition(" ")[2] for name in failing)
     works_in = ", ".join(name.rpartition(" ")[2] for name in fixed) or "-"
@@ -95,12 +109,16 @@ def code(text: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folders", nargs="*", type=Path)
     parser.add_argument("--ask", action="append", default=[])
     arguments = parser.parse_args()
     if arguments.folders:
-        new = distinct(load(path) for folder in arguments.folders for path in sorted(folder.rglob("*.json")))
+        new = distinct(
+            load(path) for folder in arguments.folders for path in sorted(folder.rglob("*.json"))
+        )
         for old in PLACE.glob("*.json"):
             old.unlink()
         for artefact in with_answers(new, arguments.ask):
@@ -108,7 +126,8 @@ def main() -> None:
                 artefact.save(PLACE)
     known = tomllib.loads(UPSTREAM.read_text()) if UPSTREAM.exists() else {}
     artefacts = sorted(
-        (load(path) for path in PLACE.glob("*.json")), key=lambda a: (a.backend, a.problem.outcome, a.problem.key)
+        (load(path) for path in PLACE.glob("*.json")),
+        key=lambda a: (a.backend, a.problem.outcome, a.problem.key),
     )
     head = "| backend | outcome | schema | problem | fails in | works in | claims | upstream |\n| --- | --- | --- | --- | --- | --- | --- | --- |"
     lines = [head, *(row(artefact, known) for artefact in artefacts)]

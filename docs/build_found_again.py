@@ -1,4 +1,7 @@
-"""Write docs/generated/found-again.md from docs/records/found-again: ``python docs/build_found_again.py``."""
+"""Write docs/generated/found-again.md from docs/records/found-again:
+
+``python docs/build_found_again.py``.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,8 @@ and `fuzz api` find documented failures again in tests that run whole campaigns 
 
 @dataclasses.dataclass(frozen=True)
 class FoundAgain:
-    """A documented failure that a campaign found: the finding, the report, and the campaign with the step that found it."""
+    """A documented failure that a campaign found: the finding, the report, and the campaign with
+    the step that found it."""
 
     finding: Finding
     report: str

@@ -1,10 +1,13 @@
-"""Write docs/generated/parsers.md and docs/generated/parser-findings.md: ``python docs/build_parser_findings.py``.
+"""Write docs/generated/parsers.md and docs/generated/parser-findings.md: ``python
+docs/build_parser_findings.py``.
 
-With folders as arguments (written by `vllm-regress fuzz parsers --out FOLDER`), it first takes over what they came to: for each release how its
-parsers answered goes into docs/records/parsers.json, and the findings of the release named by --publish replace those in docs/parser-findings. With
+With folders as arguments (written by `vllm-regress fuzz parsers --out FOLDER`), it first takes over
+what they came to: for each release how its parsers answered goes into docs/records/parsers.json,
+and the findings of the release named by --publish replace those in docs/parser-findings. With
 --ask, each finding is asked again in these environments.
 
-    python docs/build_parser_findings.py /tmp/0.11.2 /tmp/0.33.0 --publish 0.33.0 --ask vllm-0.11.2 --ask vllm-0.33.0
+    python docs/build_parser_findings.py /tmp/0.11.2 /tmp/0.33.0 --publish 0.33.0 --ask vllm-0.11.2
+    --ask vllm-0.33.0
 """
 
 from __future__ import annotations
@@ -79,7 +82,8 @@ def label_of(step: dict[str, Any]) -> str:
 
 
 def summary(folder: Path) -> tuple[str, dict[str, Any]]:
-    """Return the release of a campaign, and for each parser the number of answers and of wrong ones by way and kind.
+    """Return the release of a campaign, and for each parser the number of answers and of wrong ones
+    by way and kind.
 
     A campaign against some parsers is partial: it replaces what is recorded of these alone.
     """
@@ -92,7 +96,11 @@ def summary(folder: Path) -> tuple[str, dict[str, Any]]:
             kinds = entry["wrong"].setdefault(way, {})
             kinds[kind] = kinds.get(kind, 0) + count
     plan = journal["plan"]
-    return plan["vllm"], {"seed": plan["seed"], "parsers": parsers, "partial": bool(plan["parsers"])}
+    return plan["vllm"], {
+        "seed": plan["seed"],
+        "parsers": parsers,
+        "partial": bool(plan["parsers"]),
+    }
 
 
 def cell(entry: dict[str, Any] | None) -> str:
@@ -110,7 +118,8 @@ def table(record: dict[str, Any]) -> str:
     """Return the page of parsers by release."""
     releases = sorted(record, key=lambda release: [int(part) for part in release.split(".")])
     names = sorted(
-        {name for release in releases for name in record[release]["parsers"]}, key=lambda name: ("(" in name, name)
+        {name for release in releases for name in record[release]["parsers"]},
+        key=lambda name: ("(" in name, name),
     )
     lines = [f"| parser | {' | '.join(releases)} |", f"| --- |{' --- |' * len(releases)}"]
     for name in names:
@@ -125,7 +134,9 @@ def table(record: dict[str, Any]) -> str:
 
 def cells(finding: ParserFinding) -> tuple[str, ...]:
     """Return what a row says of a finding."""
-    pieces = finding.question.cuts[0][1].pieces if finding.question.cuts else (finding.question.text,)
+    pieces = (
+        finding.question.cuts[0][1].pieces if finding.question.cuts else (finding.question.text,)
+    )
     return (
         f"[{finding.parser}](../parser-findings/{finding.name})",
         finding.problem.kind,
@@ -136,19 +147,24 @@ def cells(finding: ParserFinding) -> tuple[str, ...]:
 
 
 def looked_up(finding: ParserFinding) -> dict[str, Any]:
-    """Return what was looked up by hand for a finding: the entry of its file, of its parser and kind of problem, or of its parser."""
+    """Return what was looked up by hand for a finding: the entry of its file, of its parser and
+    kind of problem, or of its parser."""
     parser = f"{finding.parser.name} {finding.parser.kind}"
     return look_up(UPSTREAM, (finding.name, f"{parser}: {finding.problem.kind}", parser))
 
 
 def in_parsers(findings: Sequence[ParserFinding]) -> str:
     """Return in how many parsers the findings are."""
-    return f" in {len({(finding.parser.kind, finding.parser.name) for finding in findings})} parsers"
+    return (
+        f" in {len({(finding.parser.kind, finding.parser.name) for finding in findings})} parsers"
+    )
 
 
 def page(findings: list[ParserFinding]) -> str:
     """Return the page of findings."""
-    return PAGE_HEAD + listing(findings, COLUMNS, cells, looked_up, lambda one: str(one.parser), PLACE.name, in_parsers)
+    return PAGE_HEAD + listing(
+        findings, COLUMNS, cells, looked_up, lambda one: str(one.parser), PLACE.name, in_parsers
+    )
 
 
 def with_releases(findings: list[ParserFinding], environments: list[str]) -> list[ParserFinding]:
@@ -164,7 +180,8 @@ def with_releases(findings: list[ParserFinding], environments: list[str]) -> lis
                     continue
             checker.close()
     return [
-        dataclasses.replace(finding, releases={**finding.releases, **answers[finding.name]}) for finding in findings
+        dataclasses.replace(finding, releases={**finding.releases, **answers[finding.name]})
+        for finding in findings
     ]
 
 
@@ -172,12 +189,21 @@ def published() -> list[ParserFinding]:
     """Return the findings in docs/parser-findings, sorted."""
     findings = [load(path) for path in PLACE.glob("*.json")]
     return sorted(
-        findings, key=lambda one: (one.parser.kind, one.parser.name, one.problem.side, one.problem.kind, one.name)
+        findings,
+        key=lambda one: (
+            one.parser.kind,
+            one.parser.name,
+            one.problem.side,
+            one.problem.kind,
+            one.name,
+        ),
     )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folders", nargs="*", type=Path)
     parser.add_argument("--publish", default="")
     parser.add_argument("--ask", action="append", default=[])

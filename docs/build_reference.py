@@ -1,4 +1,7 @@
-"""Write the generated parts of docs/reference/api.md from the code: ``python docs/build_reference.py``. A test fails if the page differs."""
+"""Write the generated parts of docs/reference/api.md from the code:
+
+``python docs/build_reference.py``. A test fails if the page differs.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +30,30 @@ HARNESS = ("lend", "route_through", "wait_ready", "close", "parts")
 """Methods of public classes that the fixtures call, not tests."""
 HELPERS = ("unpack_bitmask",)
 """Functions in modules of built-in probes that are no probes: only the backends call them."""
-JSON_TYPES = {"str", "int", "float", "bool", "Any", "Dict", "Json", "List", "Optional", "Sequence", "Union"}
+JSON_TYPES = {
+    "str",
+    "int",
+    "float",
+    "bool",
+    "Any",
+    "Dict",
+    "Json",
+    "List",
+    "Optional",
+    "Sequence",
+    "Union",
+}
 
 
 def option_rows() -> Iterator[str]:
     yield "| option | meaning |"
     yield "| --- | --- |"
     for option in options.OPTIONS:
-        values = "" if option.flag else "=" + ("|".join(option.choices) if option.choices else str(option.metavar))
+        values = (
+            ""
+            if option.flag
+            else "=" + ("|".join(option.choices) if option.choices else str(option.metavar))
+        )
         yield f"| `{option.flag_name}{_cell(values)}` | {_cell(option.help)} |"
 
 
@@ -63,14 +82,18 @@ def _keys(prefix: str, schema: dict[str, Any], document: dict[str, Any]) -> Iter
     for name, property in schema.get("properties", {}).items():
         if meaning := property.get("description", ""):
             yield f"| `{prefix}{name}` | {_cell(meaning)} |"
-        yield from _keys(f"{prefix}{name}[].", _resolved(property.get("items", {}), document), document)
+        yield from _keys(
+            f"{prefix}{name}[].", _resolved(property.get("items", {}), document), document
+        )
         for form in property.get("anyOf", [property]):
             yield from _keys(f"{prefix}{name}.", _resolved(form, document), document)
 
 
 def _resolved(schema: dict[str, Any], document: dict[str, Any]) -> dict[str, Any]:
     """Return the schema, or the one that it refers to."""
-    resolved: dict[str, Any] = document["$defs"][schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
+    resolved: dict[str, Any] = (
+        document["$defs"][schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
+    )
     return resolved
 
 
@@ -100,15 +123,26 @@ def api_rows() -> Iterator[str]:
 
 
 def method_rows(*classes: str) -> Iterator[str]:
-    """Yield the public methods and properties of classes of the API with those they inherit, except those that only the harness calls."""
+    """Yield the public methods and properties of classes of the API with those they inherit, except
+    those that only the harness calls."""
     listed: dict[Any, str] = {}
     for name in classes:
         value = getattr(pytest_vllm_regress, name)
-        members = {key: member for base in reversed(value.__mro__[:-1]) for key, member in vars(base).items()}
+        members = {
+            key: member
+            for base in reversed(value.__mro__[:-1])
+            for key, member in vars(base).items()
+        }
         rows, shared = [], []
         for key, member in sorted(members.items()):
-            function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
-            if not inspect.isfunction(function) or key in HARNESS or (key != "__call__" and key.startswith("_")):
+            function = (
+                member.fget if isinstance(member, property) else getattr(member, "__func__", member)
+            )
+            if (
+                not inspect.isfunction(function)
+                or key in HARNESS
+                or (key != "__call__" and key.startswith("_"))
+            ):
                 continue
             if function in listed:
                 shared.append(f"`{key}`")
@@ -127,9 +161,15 @@ def probe_rows() -> Iterator[str]:
     yield "| probe | what it does |"
     yield "| --- | --- |"
     for module in BUILT_IN:
-        source = next(file for file in built_in_sources(module) if file.stem in (module, "__init__"))
+        source = next(
+            file for file in built_in_sources(module) if file.stem in (module, "__init__")
+        )
         for node in ast.parse(source.read_text()).body:
-            if not isinstance(node, ast.FunctionDef) or node.name.startswith("_") or node.name in HELPERS:
+            if (
+                not isinstance(node, ast.FunctionDef)
+                or node.name.startswith("_")
+                or node.name in HELPERS
+            ):
                 continue
             if _annotations(node) <= JSON_TYPES:
                 returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
@@ -141,7 +181,11 @@ def _annotations(function: ast.FunctionDef) -> set[str]:
     """Return the names in the annotations of a function's arguments and result."""
     annotations = [function.returns, *(argument.annotation for argument in function.args.args)]
     return {
-        name.id for node in annotations if node is not None for name in ast.walk(node) if isinstance(name, ast.Name)
+        name.id
+        for node in annotations
+        if node is not None
+        for name in ast.walk(node)
+        if isinstance(name, ast.Name)
     }
 
 
@@ -165,20 +209,31 @@ def _first_paragraph(function: Callable[..., Any]) -> str:
 
 
 def _meaning(name: str) -> str:
-    """Return the first paragraph of a docstring; for a value, of the string that follows it in its module."""
+    """Return the first paragraph of a docstring; for a value, of the string that follows it in its
+    module."""
     value = getattr(pytest_vllm_regress, name)
-    text = inspect.getdoc(value) if inspect.isclass(value) or inspect.isroutine(value) else _text_after(name)
+    text = (
+        inspect.getdoc(value)
+        if inspect.isclass(value) or inspect.isroutine(value)
+        else _text_after(name)
+    )
     return " ".join((text or "").split("\n\n")[0].split())
 
 
 def _text_after(name: str) -> str:
-    home = Path(pytest_vllm_regress.__file__).parent.joinpath(*pytest_vllm_regress._MODULE_OF[name].split("."))
+    home = Path(pytest_vllm_regress.__file__).parent.joinpath(
+        *pytest_vllm_regress._MODULE_OF[name].split(".")
+    )
     for file in sorted(home.glob("*.py")) if home.is_dir() else [home.with_suffix(".py")]:
         body = ast.parse(file.read_text()).body
         for line, after in itertools.pairwise(body):
-            targets = line.targets if isinstance(line, ast.Assign) else [getattr(line, "target", None)]
+            targets = (
+                line.targets if isinstance(line, ast.Assign) else [getattr(line, "target", None)]
+            )
             if any(isinstance(target, ast.Name) and target.id == name for target in targets):
-                assert isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant), f"{name} has no docstring"
+                assert isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant), (
+                    f"{name} has no docstring"
+                )
                 return str(after.value.value)
     raise SystemExit(f"{name}: not found")
 

@@ -1,4 +1,5 @@
-"""Write the list of releases that environments can be made from, according to the user's package index: ``python docs/build_releases.py``."""
+"""Write the list of releases that environments can be made from, according to the user's package
+index: ``python docs/build_releases.py``."""
 
 from __future__ import annotations
 
@@ -8,6 +9,12 @@ from pytest_vllm_regress.environments.index.releases import RELEASES, releases
 from pytest_vllm_regress.environments.recipes import GRAMMARS, PACKAGES
 
 if __name__ == "__main__":
-    by_package = {package: [str(version) for version in releases(package)] for package in (*PACKAGES, *GRAMMARS)}
-    lines = (f" {json.dumps(package)}: {json.dumps(versions)}" for package, versions in by_package.items())
+    by_package = {
+        package: [str(version) for version in releases(package)]
+        for package in (*PACKAGES, *GRAMMARS)
+    }
+    lines = (
+        f" {json.dumps(package)}: {json.dumps(versions)}"
+        for package, versions in by_package.items()
+    )
     RELEASES.write_text("{\n" + ",\n".join(lines) + "\n}\n")

@@ -1,7 +1,9 @@
-"""Record the output of successful runs, for the static check of patterns: ``python docs/build_sound_logs.py [ENVIRONMENT ...]``.
+"""Record the output of successful runs, for the static check of patterns: ``python
+docs/build_sound_logs.py [ENVIRONMENT ...]``.
 
-In each environment one server starts on the simulated device and answers. The log and the stacks of the idle processes are recorded. Secrets and
-machine paths are masked; lines that differ only in numbers are kept once.
+In each environment one server starts on the simulated device and answers. The log and the stacks of
+the idle processes are recorded. Secrets and machine paths are masked; lines that differ only in
+numbers are kept once.
 """
 
 from __future__ import annotations
@@ -27,13 +29,23 @@ _NUMBER = re.compile(r"\d+|0x[0-9a-f]+")
 
 def record(environment: str) -> None:
     """Write ``<environment>.log`` and ``.stacks``."""
-    with engine(environment, front="serve", device="sim", generation=ENVIRONMENTS.get(environment, "auto")) as server:
+    with engine(
+        environment, front="serve", device="sim", generation=ENVIRONMENTS.get(environment, "auto")
+    ) as server:
         server.chat([{"role": "user", "content": "Hello"}], max_tokens=4)
-        server.post("/v1/completions", {"model": server.model, "prompt": "Hello", "max_tokens": 4, "stream": True})
+        server.post(
+            "/v1/completions",
+            {"model": server.model, "prompt": "Hello", "max_tokens": 4, "stream": True},
+        )
         dossier = compile_dossier(title=environment, processes=server.child.processes(), logs=[])
-        texts = {Part.LOG: server.child.log.read_text(errors="replace"), Part.STACKS: dossier.stack_text}
+        texts = {
+            Part.LOG: server.child.log.read_text(errors="replace"),
+            Part.STACKS: dossier.stack_text,
+        }
     for part, raw in texts.items():
-        text = truncate_middle("\n".join(distinct_lines(strip_machine_paths(mask(_COLOUR.sub("", raw))))), MAX_TEXT)
+        text = truncate_middle(
+            "\n".join(distinct_lines(strip_machine_paths(mask(_COLOUR.sub("", raw))))), MAX_TEXT
+        )
         (SOUND_LOGS / f"{environment}.{part}").write_text(text + "\n")
         print(f"{environment}: {part}: {len(text)} characters")
 

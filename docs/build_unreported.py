@@ -1,4 +1,7 @@
-"""Write docs/generated/unreported.md from docs/records/unreported.toml: ``python docs/build_unreported.py``."""
+"""Write docs/generated/unreported.md from docs/records/unreported.toml:
+
+``python docs/build_unreported.py``.
+"""
 
 from __future__ import annotations
 
@@ -63,11 +66,13 @@ def page() -> str:
     paths, rows = unreported(), []
     for cause in causes():
         links = [
-            f"[{number}](../{paths[name].parent.name}/{name}.json)" for number, name in enumerate(cause.findings, 1)
+            f"[{number}](../{paths[name].parent.name}/{name}.json)"
+            for number, name in enumerate(cause.findings, 1)
         ]
         rows.append(f"| {cause.hunter} | {cause.what} | {', '.join(links)} |")
     counts = ", ".join(
-        f"{count} by `fuzz {hunter}`" for hunter, count in Counter(cause.hunter for cause in causes()).items()
+        f"{count} by `fuzz {hunter}`"
+        for hunter, count in Counter(cause.hunter for cause in causes()).items()
     )
     return HEAD + "\n".join(rows) + f"\n\n{len(rows)} causes: {counts}.\n"
 

@@ -1,7 +1,8 @@
 """Write docs/generated/upstream.md: ``python docs/build_upstream.py``.
 
-With files as arguments (written by `vllm-regress upstream --out FILE`), their results first go into docs/records/upstream, one record for each vLLM.
-The results of a file of tests replace earlier ones, unless the record is of another commit.
+With files as arguments (written by `vllm-regress upstream --out FILE`), their results first go into
+docs/records/upstream, one record for each vLLM. The results of a file of tests replace earlier
+ones, unless the record is of another commit.
 
     python docs/build_upstream.py /tmp/units.json /tmp/servers.json
 """
@@ -18,7 +19,13 @@ from typing import Any
 from page_parts import code
 
 from pytest_vllm_regress.surveys.upstream.listed import listed_tests
-from pytest_vllm_regress.surveys.upstream.triage import NOT_SKIPPED, Listed, UpstreamOutcome, entry_for, outcome_of
+from pytest_vllm_regress.surveys.upstream.triage import (
+    NOT_SKIPPED,
+    Listed,
+    UpstreamOutcome,
+    entry_for,
+    outcome_of,
+)
 
 HERE = Path(__file__).parent
 RECORDS = HERE / "records" / "upstream"
@@ -27,7 +34,8 @@ _REASON = 160
 _OF_MACHINE = re.compile(r"; dossier: \S+| \(\.\./.*")
 """What a reason has after its sentence: paths outside the tests."""
 _OWN_LINE = (UpstreamOutcome.FAILED, UpstreamOutcome.MEANING)
-"""Outcomes of which the record and the page name each test; of the others, they count equal reasons."""
+"""Outcomes of which the record and the page name each test; of the others, they count equal
+reasons."""
 
 HEAD = """# Upstream's own tests
 
@@ -42,7 +50,8 @@ the default of the simulated device.
 
 
 def entry_of(results: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the record of one file of tests: the number that passed, each failure, and counts of equal reasons of the others."""
+    """Return the record of one file of tests: the number that passed, each failure, and counts of
+    equal reasons of the others."""
     passed = sum(result["outcome"] == UpstreamOutcome.PASSED for result in results)
     own: dict[str, list[str]] = {}
     others: Counter[tuple[str, str]] = Counter()
@@ -57,7 +66,9 @@ def entry_of(results: list[dict[str, Any]]) -> dict[str, Any]:
             others[outcome, reason] += 1
     skipped: dict[str, list[Any]] = {}
     for (outcome, reason), number in others.most_common():
-        skipped.setdefault(outcome, [0, reason])[0] += number  # of several reasons, the most frequent one
+        skipped.setdefault(outcome, [0, reason])[0] += (
+            number  # of several reasons, the most frequent one
+        )
     return {"passed": passed, "failed": own, "skipped": skipped}
 
 
@@ -82,7 +93,11 @@ def triage_again(record: dict[str, Any]) -> None:
     listed = listed_tests(record["files"])
     for file, of_file in record["files"].items():
         for test, (outcome, why) in list(of_file["failed"].items()):
-            by_error = outcome_of("failed", why) if outcome == UpstreamOutcome.FAILED else UpstreamOutcome(outcome)
+            by_error = (
+                outcome_of("failed", why)
+                if outcome == UpstreamOutcome.FAILED
+                else UpstreamOutcome(outcome)
+            )
             entry = entry_for(f"{file}::{test}", listed) or Listed(by_error, why)
             if entry.outcome in _OWN_LINE:
                 of_file["failed"][test] = [entry.outcome.value, entry.why]
@@ -109,10 +124,19 @@ def counts_of(entry: dict[str, Any]) -> Counter[str]:
 
 def summary(every: list[dict[str, Any]]) -> list[str]:
     """Return the table of releases and outcomes."""
-    lines = ["| | " + " | ".join(record["vllm"] for record in every) + " |", "| --- |" + " --- |" * len(every)]
-    totals = [sum((counts_of(entry) for entry in record["files"].values()), Counter[str]()) for record in every]
+    lines = [
+        "| | " + " | ".join(record["vllm"] for record in every) + " |",
+        "| --- |" + " --- |" * len(every),
+    ]
+    totals = [
+        sum((counts_of(entry) for entry in record["files"].values()), Counter[str]())
+        for record in every
+    ]
     ran = [
-        sum(any(counts_of(entry)[kind] for kind in NOT_SKIPPED) for entry in record["files"].values())
+        sum(
+            any(counts_of(entry)[kind] for kind in NOT_SKIPPED)
+            for entry in record["files"].values()
+        )
         for record in every
     ]
     rows: dict[str, list[str]] = {
@@ -122,13 +146,16 @@ def summary(every: list[dict[str, Any]]) -> list[str]:
     }
     for outcome in UpstreamOutcome:
         rows[outcome.value] = [str(total[outcome.value]) for total in totals]
-    shares = [total["passed"] / max(1, sum(total[kind.value] for kind in NOT_SKIPPED)) for total in totals]
+    shares = [
+        total["passed"] / max(1, sum(total[kind.value] for kind in NOT_SKIPPED)) for total in totals
+    ]
     rows["passed of those not skipped"] = [f"{share:.0%}" for share in shares]
     return [*lines, *(f"| {name} | {' | '.join(cells)} |" for name, cells in rows.items())]
 
 
 def section(record: dict[str, Any]) -> list[str]:
-    """Return the tables of one release: its files, and the tests that did not pass although they could run."""
+    """Return the tables of one release: its files, and the tests that did not pass although they
+    could run."""
     lines = [
         "",
         f"## {record['vllm']}",
@@ -138,7 +165,9 @@ def section(record: dict[str, Any]) -> list[str]:
     lines.append("| --- | --- | --- | --- | --- |")
     for file, entry in record["files"].items():
         number = counts_of(entry)
-        skipped = "; ".join(f"{count} {kind}: {code(why, 90)}" for kind, (count, why) in entry["skipped"].items())
+        skipped = "; ".join(
+            f"{count} {kind}: {code(why, 90)}" for kind, (count, why) in entry["skipped"].items()
+        )
         mark = " (V0)" if entry.get("default") == "V0" else ""
         cells = (number[kind] or "" for kind in ("passed", "failed", "meaning"))
         lines.append(f"| {file}{mark} | {' | '.join(map(str, cells))} | {skipped} |")
@@ -155,7 +184,11 @@ def section(record: dict[str, Any]) -> list[str]:
 
 def page(every: list[dict[str, Any]]) -> str:
     """Return the page of all releases."""
-    return HEAD + "\n".join([*summary(every), *(line for record in every for line in section(record))]) + "\n"
+    return (
+        HEAD
+        + "\n".join([*summary(every), *(line for record in every for line in section(record))])
+        + "\n"
+    )
 
 
 def main() -> None:

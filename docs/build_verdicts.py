@@ -1,8 +1,9 @@
 """Write the generated parts of docs/generated/verdicts.md: ``python docs/build_verdicts.py``.
 
-The matrix and the boundaries come from cases/verdicts.json (written by `vllm-regress report --record`) and the proofs, the attempts from
-cases/attempts.json (`vllm-regress report --attempts`). Impostors come from each case's evidence.json; mutations are run again.
-A test fails if the page differs.
+The matrix and the boundaries come from cases/verdicts.json (written by `vllm-regress report
+--record`) and the proofs, the attempts from cases/attempts.json (`vllm-regress report --attempts`).
+Impostors come from each case's evidence.json; mutations are run again. A test fails if the page
+differs.
 """
 
 from __future__ import annotations
@@ -35,13 +36,19 @@ TABLE = read_table(CASES)
 
 
 def matrix_rows(package: str, device: str) -> Iterator[str]:
-    """Yield the table of verdicts on the releases of ``package``, for the cases that can run on ``device``, and what it adds up to."""
+    """Yield the table of verdicts on the releases of ``package``, for the cases that can run on
+    ``device``, and what it adds up to."""
     cells = {
         case.id: {entry.environment: entry.verdict for entry in TABLE.of_case(case.id)}
         for case in CASES
         if {device, "none"} & set(case.devices)
     }
-    releases = {release_of(name) for row in cells.values() for name in row if name == f"{package}-{release_of(name)}"}
+    releases = {
+        release_of(name)
+        for row in cells.values()
+        for name in row
+        if name == f"{package}-{release_of(name)}"
+    }
     columns = sorted(releases, key=Version)
     yield f"| case | {' | '.join(columns)} |"
     yield f"| --- |{' --- |' * len(columns)}"
@@ -51,7 +58,9 @@ def matrix_rows(package: str, device: str) -> Iterator[str]:
         verdicts.update(verdict for verdict in by_release if verdict is not None)
         yield f"| {case_id} | {' | '.join('' if verdict is None else SYMBOLS[verdict] for verdict in by_release)} |"
     yield ""
-    counts = ", ".join(f"{SYMBOLS[verdict]} {verdict.value} {count:,}" for verdict, count in verdicts.most_common())
+    counts = ", ".join(
+        f"{SYMBOLS[verdict]} {verdict.value} {count:,}" for verdict, count in verdicts.most_common()
+    )
     yield f"{verdicts.total():,} of {len(cells) * len(columns):,} cells were run: {counts}."
     unexpected = [
         f"{case_id} on {name} {verdict.value}"
@@ -94,7 +103,11 @@ def impostor_rows() -> Iterator[str]:
         proven = proof.read_proof(case.directory / proof.FILE).environments
         rejected = {environment.environment: environment.impostors for environment in proven}
         sides = [listed[:1] for listed in (case.evidence.affected, case.evidence.fixed)]
-        cells = [cell for side in sides for cell in ((side[0], str(rejected[side[0]])) if side else ("none", ""))]
+        cells = [
+            cell
+            for side in sides
+            for cell in ((side[0], str(rejected[side[0]])) if side else ("none", ""))
+        ]
         yield f"| {case.id} | {' | '.join(cells)} |"
 
 

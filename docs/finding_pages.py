@@ -1,4 +1,5 @@
-"""Shared parts of the pages of findings: table rows, upstream look-ups, and the section of findings that are by design."""
+"""Shared parts of the pages of findings: table rows, upstream look-ups, and the section of findings
+that are by design."""
 
 from __future__ import annotations
 
@@ -26,13 +27,20 @@ def with_upstream(finding: F, entry: dict[str, Any]) -> F:
 
 
 def row(finding: FindingFile, cells: Sequence[str]) -> str:
-    """Return a row: ``cells``, the releases that fail, those that are right, and what upstream knows."""
+    """Return a row:
+
+    ``cells``, the releases that fail, those that are right, and what upstream knows.
+    """
     failing = [release for release, answer in finding.releases.items() if answer == "STILL FAILS"]
     sound = [release for release, answer in finding.releases.items() if answer == "FIXED"]
     upstream = ", ".join(finding.upstream.reports) or (
-        f"not found ({'; '.join(finding.upstream.words)})" if finding.upstream.words else "not looked up"
+        f"not found ({'; '.join(finding.upstream.words)})"
+        if finding.upstream.words
+        else "not looked up"
     )
-    return f"| {' | '.join((*cells, ', '.join(failing) or '-', ', '.join(sound) or '-', upstream))} |"
+    return (
+        f"| {' | '.join((*cells, ', '.join(failing) or '-', ', '.join(sound) or '-', upstream))} |"
+    )
 
 
 def listing(
@@ -44,14 +52,19 @@ def listing(
     folder: str,
     of: Callable[[Sequence[F]], str] = lambda findings: "",
 ) -> str:
-    """Return the table of findings with their count, and apart from it those that are by design, each with its reason.
+    """Return the table of findings with their count, and apart from it those that are by design,
+    each with its reason.
 
     ``entry``: what was looked up for a finding. ``of``: of what the findings are, for the count.
     """
     findings = [finding for finding in everything if "by_design" not in entry(finding)]
     designed = [finding for finding in everything if "by_design" in entry(finding)]
     names = (*columns, "fails in", "right in", "upstream")
-    lines = [f"| {' | '.join(names)} |", "|" + " --- |" * len(names), *(row(one, cells(one)) for one in findings)]
+    lines = [
+        f"| {' | '.join(names)} |",
+        "|" + " --- |" * len(names),
+        *(row(one, cells(one)) for one in findings),
+    ]
     searched = sum(bool(finding.upstream.words) for finding in findings)
     known = sum(bool(finding.upstream.reports) for finding in findings)
     lines += [
@@ -61,6 +74,9 @@ def listing(
     ]
     if designed:
         lines += ["## By design", ""]
-        lines += [f"- [{title(one)}](../{folder}/{one.name}): {entry(one)['by_design']}." for one in designed]
+        lines += [
+            f"- [{title(one)}](../{folder}/{one.name}): {entry(one)['by_design']}."
+            for one in designed
+        ]
         lines += [""]
     return "\n".join(lines)

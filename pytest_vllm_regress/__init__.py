@@ -1,7 +1,8 @@
 """Documented vLLM failures as pytest cases, on real vLLM wheels, with or without a GPU.
 
-The names in ``__all__`` are the public API: the types of the fixtures, the values that their methods return, the errors that they raise, and the
-strategies for JSON schemas. All other modules are private and may change. Names are loaded at first use, so importing the package is cheap.
+The names in ``__all__`` are the public API: the types of the fixtures, the values that their
+methods return, the errors that they raise, and the strategies for JSON schemas. All other modules
+are private and may change. Names are loaded at first use, so importing the package is cheap.
 """
 
 from __future__ import annotations
@@ -71,14 +72,29 @@ if TYPE_CHECKING:
 _PUBLIC_NAMES = {
     "_version": ("__version__",),
     "engines.checkpoints.adapters": ("Adapter",),
-    "engines.inputs.chat": ("ChatChoice", "ChatChunk", "ChatCompletion", "ChatDelta", "ChatMessage"),
+    "engines.inputs.chat": (
+        "ChatChoice",
+        "ChatChunk",
+        "ChatCompletion",
+        "ChatDelta",
+        "ChatMessage",
+    ),
     "engines.inputs.embeddings": ("tensor_base64",),
     "engines.inputs.images": ("png_url",),
     "engines.inputs.messages": ("Message", "ToolCall"),
     "engines.inputs.script": ("Script",),
     "engines.inputs.sounds": ("wav",),
     "engines.engine": (
-        *("AsyncEngine", "Beam", "CompletionOutput", "Engine", "Prompt", "RequestOutput", "Sampling", "StartReport"),
+        *(
+            "AsyncEngine",
+            "Beam",
+            "CompletionOutput",
+            "Engine",
+            "Prompt",
+            "RequestOutput",
+            "Sampling",
+            "StartReport",
+        ),
     ),
     "engines.http.health": ("Health",),
     "engines.http.metrics": ("Metrics",),
@@ -90,8 +106,23 @@ _PUBLIC_NAMES = {
     "engines.standalone": ("Engines", "engine"),
     "engines.target": ("Target",),
     "errors": (
-        *("BuildError", "CaseFileError", "ChildDied", "ChildError", "DeadlineExceeded", "EnvironmentFileError"),
-        *("LimitExceeded", "ProtocolError", "RegressError", "RemoteError", "ScriptError", "Unsupported", "UsageError"),
+        *(
+            "BuildError",
+            "CaseFileError",
+            "ChildDied",
+            "ChildError",
+            "DeadlineExceeded",
+            "EnvironmentFileError",
+        ),
+        *(
+            "LimitExceeded",
+            "ProtocolError",
+            "RegressError",
+            "RemoteError",
+            "ScriptError",
+            "Unsupported",
+            "UsageError",
+        ),
     ),
     "schemas": (
         *("PROFILES", "Budget", "Dialect", "Feature", "Invalid", "Profile"),

@@ -1,4 +1,7 @@
-"""Allowed values and defaults of options. Every start of pytest imports this module, so it defines no classes and imports little."""
+"""Allowed values and defaults of options.
+
+Every start of pytest imports this module, so it defines no classes and imports little.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,8 @@ TIMEOUTS_S = MappingProxyType(
         "first_start": 600.0,
     }
 )
-"""Seconds that each phase may take. ``first_start`` replaces start and ready for the first engine of an environment on a GPU, which compiles
+"""Seconds that each phase may take. ``first_start`` replaces start and ready for the first engine
+of an environment on a GPU, which compiles
 its kernels."""
 GPU_WAIT_S = 600.0
 """Seconds that an engine waits for GPUs held by other runs or tenants."""

@@ -1,4 +1,5 @@
-"""The errors that this package raises on purpose, one tree below ``RegressError``, and its deprecation warnings.
+"""The errors that this package raises on purpose, one tree below ``RegressError``, and its
+deprecation warnings.
 
 Every message says what happened, where the value came from, what is allowed, and what to do next.
 
@@ -10,11 +11,13 @@ Every message says what happened, where the value came from, what is allowed, an
         Unsupported                 this vLLM or device lacks what a test needs (NOT_APPLICABLE)
         NotAtWork                   the positive control of a test failed (INCONCLUSIVE)
         ScriptError                 the simulated model could not follow its script (INCONCLUSIVE)
-        ChildError                  a failure in a target process; carries the parts that a verdict looks at
+        ChildError                  a failure in a target process; carries the parts that a verdict
+        looks at
             RemoteError             an exception in the target
             DeadlineExceeded        a hang
             ChildDied               a process that ended without a reply
-            LimitExceeded           too much memory or time, too many processes or engines (INCONCLUSIVE)
+            LimitExceeded           too much memory or time, too many processes or engines
+            (INCONCLUSIVE)
             DeviceBusy              no GPU became free in time
             PortTaken               another program listens at a server's address
             ProtocolError           a reply that cannot be read
@@ -44,7 +47,10 @@ class Kind(enum.StrEnum):
 
 
 class Part(enum.StrEnum):
-    """The texts that describe a failure. The symptom of a case names those in which its pattern must match."""
+    """The texts that describe a failure.
+
+    The symptom of a case names those in which its pattern must match.
+    """
 
     EXCEPTION = "exception"
     """The exception chain as ``Class: message`` lines, root cause first."""
@@ -55,7 +61,8 @@ class Part(enum.StrEnum):
     ANSWER = "answer"
     """Status and body of the HTTP response, or the server's health where there was none."""
     LOG = "log"
-    """Log lines of the engine's processes since the test took the engine, or since the probe was called."""
+    """Log lines of the engine's processes since the test took the engine, or since the probe was
+    called."""
     STACKS = "stacks"
     """Stack and wait channel of each process of the engine."""
     EXIT = "exit"
@@ -63,12 +70,16 @@ class Part(enum.StrEnum):
 
 
 Masked = NewType("Masked", str)
-"""Text without secrets, from ``util/masking``. Call ``Masked(...)`` only for text composed of masked text and the harness's own words."""
+"""Text without secrets, from ``util/masking``.
+
+Call ``Masked(...)`` only for text composed of masked text and the harness's own words.
+"""
 Parts = Mapping[Part, Masked]
 
 
 FIRST_ERROR = "the first error in its log: "
-"""Stands in the message of a ``ChildError`` before the first error that the log of its processes has."""
+"""Stands in the message of a ``ChildError`` before the first error that the log of its processes
+has."""
 
 
 class RegressError(Exception):
@@ -76,7 +87,8 @@ class RegressError(Exception):
 
 
 class UsageError(RegressError):
-    """The request cannot be fulfilled: an unknown name, an invalid value, a device that this machine does not have."""
+    """The request cannot be fulfilled: an unknown name, an invalid value, a device that this
+    machine does not have."""
 
 
 class CaseFileError(UsageError):
@@ -88,17 +100,22 @@ class EnvironmentFileError(UsageError):
 
 
 class BuildError(RegressError):
-    """A target environment could not be built. The message names the requirement that failed; no partial environment remains."""
+    """A target environment could not be built.
+
+    The message names the requirement that failed; no partial environment remains.
+    """
 
 
 class NotAtWork(RegressError):
-    """The positive control of a test failed: the feature under test was not active, so neither a pass nor a failure proves anything."""
+    """The positive control of a test failed: the feature under test was not active, so neither a
+    pass nor a failure proves anything."""
 
 
 class Unsupported(RegressError):
     """The installed vLLM or the device lacks what a spec asks for.
 
-    The verdict is NOT_APPLICABLE if at least one of these reasons is given, else the error is a failure:
+    The verdict is NOT_APPLICABLE if at least one of these reasons is given, else the error is a
+    failure:
 
     ``since``, ``until``: the first or last vLLM version that supports it (``0.9.2``).
     ``device``: the device that does not support it.
@@ -150,7 +167,9 @@ class ChildError(RegressError):
 
     kind = Kind.EXCEPTION
 
-    def __init__(self, message: str, *, phase: str, detail: str = "", parts: Parts = MappingProxyType({})) -> None:
+    def __init__(
+        self, message: str, *, phase: str, detail: str = "", parts: Parts = MappingProxyType({})
+    ) -> None:
         super().__init__(message)
         self.phase = phase
         self.detail = detail
@@ -162,9 +181,11 @@ class ChildError(RegressError):
 
 
 class RemoteError(ChildError):
-    """Code in the target process raised an exception. ``type_name`` is the qualified name of its class.
+    """Code in the target process raised an exception. ``type_name`` is the qualified name of its
+    class.
 
-    ``engine_died``: the exception or the engine's processes show that the engine is dead; ``kind`` is then ``engine-death``.
+    ``engine_died``: the exception or the engine's processes show that the engine is dead; ``kind``
+    is then ``engine-death``.
     """
 
     def __init__(
@@ -184,7 +205,10 @@ class RemoteError(ChildError):
 
 
 class DeadlineExceeded(ChildError):
-    """A phase exceeded its deadline. ``detail`` holds the dossier that was taken before the processes were killed."""
+    """A phase exceeded its deadline.
+
+    ``detail`` holds the dossier that was taken before the processes were killed.
+    """
 
     kind = Kind.HANG
 
@@ -212,36 +236,51 @@ class ChildDied(ChildError):
 
 
 class LimitExceeded(ChildError):
-    """The session, or a target process with its descendants, exceeded a limit. The message names the limit, its option, and the usage.
+    """The session, or a target process with its descendants, exceeded a limit. The message names
+    the limit, its option, and the usage.
 
-    ``limit``: memory, processes or session if the processes were killed for it; empty if something was not started, such as one more engine.
-    A log that grows too long is shortened and raises nothing.
+    ``limit``: memory, processes or session if the processes were killed for it; empty if something
+    was not started, such as one more engine. A log that grows too long is shortened and raises
+    nothing.
     """
 
     kind = Kind.LIMIT
 
     def __init__(
-        self, message: str, *, phase: str, detail: str = "", parts: Parts = MappingProxyType({}), limit: str = ""
+        self,
+        message: str,
+        *,
+        phase: str,
+        detail: str = "",
+        parts: Parts = MappingProxyType({}),
+        limit: str = "",
     ) -> None:
         super().__init__(message, phase=phase, detail=detail, parts=parts)
         self.limit = limit
 
 
 class ScriptError(RegressError):
-    """The simulated model could not follow its script. The message names the request, the position, and the expected and actual tokens.
+    """The simulated model could not follow its script. The message names the request, the position,
+    and the expected and actual tokens.
 
     No symptom names its phase ("test"), so it makes the verdict of a case INCONCLUSIVE.
     """
 
 
 class DeviceBusy(ChildError):
-    """No GPU became free in time because other runs or tenants held them. This is neither a hang nor a fault of vLLM."""
+    """No GPU became free in time because other runs or tenants held them.
+
+    This is neither a hang nor a fault of vLLM.
+    """
 
     kind = Kind.LIMIT
 
 
 class PortTaken(ChildError):
-    """Another program listens at the address of a server. The message names it. This is no fault of vLLM, and nothing was sent there."""
+    """Another program listens at the address of a server. The message names it.
+
+    This is no fault of vLLM, and nothing was sent there.
+    """
 
     kind = Kind.LIMIT
 
@@ -253,9 +292,11 @@ class ProtocolError(ChildError):
 
 
 def warn_deprecated(old: str, instead: str, removed_in: str, *, stacklevel: int = 3) -> None:
-    """Emit a ``DeprecationWarning`` that names the replacement and the version that removes ``old``.
+    """Emit a ``DeprecationWarning`` that names the replacement and the version that removes
+    ``old``.
 
-    ``stacklevel``: as in ``warnings.warn``, counted from this function; 3 is the caller of the deprecated function.
+    ``stacklevel``: as in ``warnings.warn``, counted from this function; 3 is the caller of the
+    deprecated function.
     """
     message = f"{old} is deprecated and will be removed in pytest-vllm-regress {removed_in}: use {instead}"
     warnings.warn(message, DeprecationWarning, stacklevel=stacklevel)

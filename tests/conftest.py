@@ -23,16 +23,20 @@ from tests.helpers.cases import project_cases
 
 pytest_plugins = ["pytester"]
 SLOW_FOLDERS = ("hostile", "cluster", "integration/browser")
-settings.register_profile("project", deadline=None)  # how long one example takes says how busy the machine is
+settings.register_profile(
+    "project", deadline=None
+)  # how long one example takes says how busy the machine is
 settings.load_profile("project")
 
 MakeTarget = Callable[..., Path]
 
-# Some container images set this variable. The tests start hundreds of processes, and each would compile every module again.
+# Some container images set this variable. The tests start hundreds of processes, and each would
+# compile every module again.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-# What tests start must be interruptible, also under a shell's & or nohup. A handler, unlike SIG_IGN, is not inherited.
+# What tests start must be interruptible, also under a shell's & or nohup. A handler, unlike
+# SIG_IGN, is not inherited.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
@@ -53,8 +57,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def few_plugins_in_pytester(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs of pytester start faster, and without the warning that schemathesis's plugin adds to each error of collection."""
+def few_plugins_in_pytester(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs of pytester start faster, and without the warning that schemathesis's plugin adds to
+    each error of collection."""
     if "pytester" in request.fixturenames:
         request.getfixturevalue("pytester")  # which removes PYTEST_ADDOPTS
         monkeypatch.setenv("PYTEST_ADDOPTS", FEWER_PLUGINS)
@@ -62,7 +69,10 @@ def few_plugins_in_pytester(request: pytest.FixtureRequest, monkeypatch: pytest.
 
 @pytest.fixture(scope="session")
 def make_target(tmp_path_factory: pytest.TempPathFactory) -> MakeTarget:
-    """Makes an interpreter that has the named distributions as empty packages: ``make_target(vllm="0.8.4")``."""
+    """Makes an interpreter that has the named distributions as empty packages:
+
+    ``make_target(vllm="0.8.4")``.
+    """
 
     def make(**versions: str) -> Path:
         root = tmp_path_factory.mktemp("target")
@@ -112,11 +122,16 @@ def agent(run_dir: RunDir) -> Iterator[Agent]:
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Mapping[str, str | bytes]:
-    """The files of the project's site. Building them takes several seconds, so one worker of pytest-xdist does it for all."""
+    """The files of the project's site.
+
+    Building them takes several seconds, so one worker of pytest-xdist does it for all.
+    """
     folder = tmp_path_factory.getbasetemp()
     file = (folder if worker_id == "master" else folder.parent) / "site.pickle"
     with FileLock(f"{file}.lock"):
         if not file.exists():
-            file.write_bytes(pickle.dumps(build_site(project_cases(), ROOT / "locks", ROOT, now=0.0)))
+            file.write_bytes(
+                pickle.dumps(build_site(project_cases(), ROOT / "locks", ROOT, now=0.0))
+            )
     built: Mapping[str, str | bytes] = pickle.loads(file.read_bytes())
     return built

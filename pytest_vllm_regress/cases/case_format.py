@@ -1,4 +1,5 @@
-"""The format of case files: which one can be read, and how a parsed file of an older one becomes the current."""
+"""The format of case files: which one can be read, and how a parsed file of an older one becomes
+the current."""
 
 from __future__ import annotations
 
@@ -17,7 +18,10 @@ _INVISIBLE = re.compile("[\xad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 
 
 def format_problem(document: MutableMapping[str, Any]) -> str:
-    """Return why a case file's format cannot be read; empty if it can. A file without ``format`` is older than format 1 and can be."""
+    """Return why a case file's format cannot be read; empty if it can.
+
+    A file without ``format`` is older than format 1 and can be.
+    """
     declared = document.get("format", FORMAT)
     if declared == FORMAT:
         return ""
@@ -27,7 +31,10 @@ def format_problem(document: MutableMapping[str, Any]) -> str:
 
 
 def upgrade(document: MutableMapping[str, Any]) -> list[str]:
-    """Rewrite a parsed case file in place to the current format, and return the changes. What cannot be rewritten stays as it is."""
+    """Rewrite a parsed case file in place to the current format, and return the changes.
+
+    What cannot be rewritten stays as it is.
+    """
     if "format" in document:
         return []
     changes = [*_upgrade_control(document.get("control")), *_remove_invisible(document, "")]
@@ -36,7 +43,8 @@ def upgrade(document: MutableMapping[str, Any]) -> list[str]:
 
 
 def _upgrade_control(control: Any) -> Iterator[str]:
-    """``reason`` became ``omits``, which is one line and required where the control leg changes something."""
+    """``reason`` became ``omits``, which is one line and required where the control leg changes
+    something."""
     if not isinstance(control, MutableMapping):
         return
     reason = control.get("reason")
@@ -45,9 +53,13 @@ def _upgrade_control(control: Any) -> Iterator[str]:
         del control["reason"]
         control["omits"] = line if len(line) <= _MAX_LINE else line[: _MAX_LINE - 4] + " ..."
         yield "control.reason is called omits"
-    changed = {name: value for name, value in control.items() if name not in (*RESERVED_KEYS, "reason")}
+    changed = {
+        name: value for name, value in control.items() if name not in (*RESERVED_KEYS, "reason")
+    }
     if changed and not {"omits", "none", "reason"}.intersection(control):
-        control["omits"] = ", ".join(f"{name} other than {value}" for name, value in changed.items())[:_MAX_LINE]
+        control["omits"] = ", ".join(
+            f"{name} other than {value}" for name, value in changed.items()
+        )[:_MAX_LINE]
         yield f"added control.omits = {control['omits']!r}"
 
 

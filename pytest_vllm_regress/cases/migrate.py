@@ -1,4 +1,5 @@
-"""Rewrite case files, keeping comments and layout: those of older formats, with what has to be rewritten by hand, and corrected claims."""
+"""Rewrite case files, keeping comments and layout: those of older formats, with what has to be
+rewritten by hand, and corrected claims."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ from .case_format import FORMAT, format_problem, upgrade
 from .loading import CASE_FILE, MAX_BYTES
 from .model import Range
 
-_REASON = re.compile(r"^(\[control\][^\n]*\n(?:(?!\[)[^\n]*\n)*?[ \t]*)reason(?=[ \t]*=)", re.MULTILINE)
+_REASON = re.compile(
+    r"^(\[control\][^\n]*\n(?:(?!\[)[^\n]*\n)*?[ \t]*)reason(?=[ \t]*=)", re.MULTILINE
+)
 _OLD_CODE = (
     (
         re.compile(r"vllm_regress_target\.grammars import .*\btakes\b"),
@@ -36,7 +39,8 @@ _OLD_CODE = (
 class Migration:
     """A case file in the current format. ``changes`` is empty if the file has that format already.
 
-    ``manual``: what has to be rewritten by hand, in the case file and in the Python files beside it.
+    ``manual``: what has to be rewritten by hand, in the case file and in the Python files beside
+    it.
     """
 
     path: Path
@@ -51,8 +55,13 @@ class Migration:
 
 
 def case_files(directory: Path) -> list[Path]:
-    """Return the case file of ``directory``, or those of its subdirectories. Raises ``UsageError`` if there is none."""
-    files = [path for path in (directory / CASE_FILE,) if path.exists()] or sorted(directory.glob(f"*/{CASE_FILE}"))
+    """Return the case file of ``directory``, or those of its subdirectories.
+
+    Raises ``UsageError`` if there is none.
+    """
+    files = [path for path in (directory / CASE_FILE,) if path.exists()] or sorted(
+        directory.glob(f"*/{CASE_FILE}")
+    )
     if not files:
         raise UsageError(
             f"{directory}: neither a case nor a directory of cases: no {CASE_FILE} in it or one level below"
@@ -61,7 +70,10 @@ def case_files(directory: Path) -> list[Path]:
 
 
 def migrate(path: Path) -> Migration:
-    """Return the case file at ``path`` in the current format, with its comments and layout. Raises ``CaseFileError`` if it cannot be read."""
+    """Return the case file at ``path`` in the current format, with its comments and layout.
+
+    Raises ``CaseFileError`` if it cannot be read.
+    """
     content = read_bounded(path, MAX_BYTES, what="a case file", error=CaseFileError)
     try:
         text = content.decode("utf-8")
@@ -72,16 +84,21 @@ def migrate(path: Path) -> Migration:
         raise CaseFileError(f"{path}: {problem}")
     changes = upgrade(document)
     manual = [*_manual(path, document, changes), *_old_code(path.parent)]
-    return Migration(path, _rewritten(text, document) if changes else text, tuple(changes), tuple(manual))
+    return Migration(
+        path, _rewritten(text, document) if changes else text, tuple(changes), tuple(manual)
+    )
 
 
 def with_range(text: str, affected: Range) -> str:
-    """Return the text of a case file in which ``[affected]`` has this specifier for the range's package, which it must name."""
+    """Return the text of a case file in which ``[affected]`` has this specifier for the range's
+    package, which it must name."""
     import tomlkit
 
     file: Any = tomlkit.parse(text)
     table = file["affected"]
-    table[next(name for name in table if canonicalize_name(name) == affected.package)] = affected.specifier
+    table[next(name for name in table if canonicalize_name(name) == affected.package)] = (
+        affected.specifier
+    )
     return _checked(file.as_string())
 
 
@@ -95,7 +112,10 @@ def with_fixed_evidence(text: str, environment: str) -> str:
 
 
 def _rewritten(text: str, document: MutableMapping[str, Any]) -> str:
-    """Return ``text`` with the values of the upgraded ``document``. Comments and layout stay where tomlkit can keep them."""
+    """Return ``text`` with the values of the upgraded ``document``.
+
+    Comments and layout stay where tomlkit can keep them.
+    """
     import tomlkit
 
     renamed = _REASON.sub(r"\1omits", text)  # tomlkit cannot rename a key in its place
@@ -139,9 +159,15 @@ def _manual(path: Path, document: MutableMapping[str, Any], changes: list[str]) 
 
 def _old_code(directory: Path) -> Iterator[str]:
     for file in files_below(directory, ".py"):
-        text = read_bounded(file, 4 * 1024 * 1024, what="a test or probe").decode("utf-8", errors="replace")
+        text = read_bounded(file, 4 * 1024 * 1024, what="a test or probe").decode(
+            "utf-8", errors="replace"
+        )
         for number, line in enumerate(text.splitlines(), 1):
-            yield from (f"{file}:{number}: {advice}" for pattern, advice in _OLD_CODE if pattern.search(line))
+            yield from (
+                f"{file}:{number}: {advice}"
+                for pattern, advice in _OLD_CODE
+                if pattern.search(line)
+            )
 
 
 def _checked(text: str) -> str:

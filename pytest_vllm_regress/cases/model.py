@@ -1,6 +1,7 @@
 """Cases: one documented failure each, as data.
 
-Forms of a failure that show in fewer versions, or in none, are variants in the case file, with a reason, rather than conditions in tests.
+Forms of a failure that show in fewer versions, or in none, are variants in the case file, with a
+reason, rather than conditions in tests.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ class Affectedness:
 class Range:
     """Versions of one distribution. ``package``: its normalized name.
 
-    ``specifier``: PEP 440, as in the file; alternatives, of which one must match, are separated by ``||``.
+    ``specifier``: PEP 440, as in the file; alternatives, of which one must match, are separated by
+    ``||``.
     """
 
     package: str
@@ -60,13 +62,20 @@ class Range:
 
     def contains(self, version: Version | str) -> bool:
         """Return whether a version is in the range. Pre-releases count."""
-        return any(specifiers.contains(version, prereleases=True) for specifiers in self.alternatives)
+        return any(
+            specifiers.contains(version, prereleases=True) for specifiers in self.alternatives
+        )
 
     def check(self, versions: Mapping[str, str]) -> Affectedness:
-        """Return whether the installed version is in the range. Local parts (+cpu) are ignored, pre-releases count."""
+        """Return whether the installed version is in the range.
+
+        Local parts (+cpu) are ignored, pre-releases count.
+        """
         name, installed = _installed(versions, self.package)
         if installed is None:
-            return Affectedness(False, f"not affected: {self.package} is not installed (affected are {self})")
+            return Affectedness(
+                False, f"not affected: {self.package} is not installed (affected are {self})"
+            )
         return self._compare(name, installed)
 
     def is_installed(self, versions: Mapping[str, str]) -> bool:
@@ -83,7 +92,9 @@ class Range:
         below_range = not inside and self._begins_after(version)
         where = "in" if inside else "below" if below_range else "not in"
         state = f"{name} {installed} is {where} {self.specifier or 'any version'}"
-        return Affectedness(inside, f"{'affected' if inside else 'not affected'}: {state}", below_range)
+        return Affectedness(
+            inside, f"{'affected' if inside else 'not affected'}: {state}", below_range
+        )
 
     def _begins_after(self, version: Version) -> bool:
         return all(
@@ -96,7 +107,8 @@ class Range:
         )
 
     def first_outside(self) -> str | None:
-        """Return the first version above the range (above its last alternative), in words, if the range has an upper bound."""
+        """Return the first version above the range (above its last alternative), in words, if the
+        range has an upper bound."""
         for specifier in self.alternatives[-1]:
             if specifier.operator == "<":
                 return f"{self.package} {specifier.version}"
@@ -110,7 +122,10 @@ class Range:
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """A form of the failure. ``never``: no installation shows it; otherwise ``ranges`` narrow those of the case."""
+    """A form of the failure.
+
+    ``never``: no installation shows it; otherwise ``ranges`` narrow those of the case.
+    """
 
     name: str
     never: bool
@@ -120,7 +135,10 @@ class Variant:
 
 @dataclasses.dataclass(frozen=True)
 class EvidenceEnvironments:
-    """Environments that must show the failure, and that must not. A plain run uses the first of each."""
+    """Environments that must show the failure, and that must not.
+
+    A plain run uses the first of each.
+    """
 
     affected: tuple[str, ...]
     fixed: tuple[str, ...]
@@ -141,7 +159,9 @@ class Case:
     path: Path
     fixed_by: tuple[str, ...] = ()
     broken_by: tuple[str, ...] = ()
-    variants: Mapping[str, Variant] = dataclasses.field(default_factory=lambda: MappingProxyType({}), hash=False)
+    variants: Mapping[str, Variant] = dataclasses.field(
+        default_factory=lambda: MappingProxyType({}), hash=False
+    )
     control: Control = dataclasses.field(default_factory=Control)
     workaround: str = ""
     racy: bool = False
@@ -160,25 +180,37 @@ class Case:
         """
         narrowed = self.variant(variant) if variant is not None else None
         if narrowed is not None and narrowed.never:
-            return Affectedness(False, f"not affected: variant {narrowed.name} never fails{_because(narrowed.reason)}")
+            return Affectedness(
+                False,
+                f"not affected: variant {narrowed.name} never fails{_because(narrowed.reason)}",
+            )
         checked = [affected.check(versions) for affected in self.affected]
         if narrowed is not None:
             extra = [affected.check(versions) for affected in narrowed.ranges]
             note = f" (variant {narrowed.name}{_because(narrowed.reason)})"
-            checked += [dataclasses.replace(result, reason=result.reason + note) for result in extra]
+            checked += [
+                dataclasses.replace(result, reason=result.reason + note) for result in extra
+            ]
         for result in checked:
             if not result:
                 return result
         return Affectedness(
-            True, "affected: " + "; ".join(result.reason.removeprefix("affected: ") for result in checked)
+            True,
+            "affected: "
+            + "; ".join(result.reason.removeprefix("affected: ") for result in checked),
         )
 
     def variant(self, name: str) -> Variant:
-        """Return the variant called ``name``. Raises ``UsageError`` that lists the existing ones."""
+        """Return the variant called ``name``.
+
+        Raises ``UsageError`` that lists the existing ones.
+        """
         if name not in self.variants:
             known = ", ".join(self.variants) or "none"
             hint = did_you_mean(name, self.variants)
-            raise UsageError(f"{self.path}: there is no [variants.{name}].{hint} Existing variants: {known}")
+            raise UsageError(
+                f"{self.path}: there is no [variants.{name}].{hint} Existing variants: {known}"
+            )
         return self.variants[name]
 
     def first_fixed(self) -> str | None:

@@ -11,7 +11,10 @@ from ..errors import Kind, Part, Parts
 from ..util.text import truncate_middle
 
 MAX_PART = 120_000
-"""Maximum characters of a part; the middle of a longer one is cut out. A part holds at least one complete log window."""
+"""Maximum characters of a part; the middle of a longer one is cut out.
+
+A part holds at least one complete log window.
+"""
 MAX_SUMMARY = 2_000
 MAX_AT_WORK = 50
 TEST = "test"
@@ -22,7 +25,8 @@ FAILURES = (Kind.EXCEPTION, Kind.WRONG_RESULT, Kind.HANG, Kind.CRASH, Kind.ENGIN
 
 @dataclasses.dataclass(frozen=True)
 class Mechanism:
-    """A positive control: what the test requires to be at work (``what``), and whether it was (``held``)."""
+    """A positive control: what the test requires to be at work (``what``), and whether it was
+    (``held``)."""
 
     what: str
     held: bool
@@ -30,9 +34,11 @@ class Mechanism:
 
 @dataclasses.dataclass(frozen=True)
 class Observation:
-    """What one leg of a test did. ``summary`` is one line for people; ``claim`` names the versions or devices if it is not applicable.
+    """What one leg of a test did. ``summary`` is one line for people; ``claim`` names the versions
+    or devices if it is not applicable.
 
-    Parts come masked from the caller and are truncated here, so that judging now and judging again later see the same text.
+    Parts come masked from the caller and are truncated here, so that judging now and judging again
+    later see the same text.
     """
 
     kind: Kind
@@ -43,7 +49,9 @@ class Observation:
     claim: str = ""
 
     def __post_init__(self) -> None:
-        parts = {Part(part): truncate_middle(text, MAX_PART) for part, text in self.parts.items() if text}
+        parts = {
+            Part(part): truncate_middle(text, MAX_PART) for part, text in self.parts.items() if text
+        }
         object.__setattr__(self, "kind", Kind(self.kind))
         object.__setattr__(self, "parts", MappingProxyType(parts))
         object.__setattr__(self, "summary", truncate_middle(self.summary, MAX_SUMMARY))

@@ -1,4 +1,5 @@
-"""Result files: versioned JSON (``result_schema.json``), written by the plugin and by ``vllm-regress run``."""
+"""Result files: versioned JSON (``result_schema.json``), written by the plugin and by
+``vllm-regress run``."""
 
 from __future__ import annotations
 
@@ -31,13 +32,17 @@ MAX_DOSSIER = 100_000
 class TestResult:
     """Outcome of one test in one environment.
 
-    Texts come masked from the caller and are truncated when written. ``started_at``: seconds since the epoch.
+    Texts come masked from the caller and are truncated when written. ``started_at``: seconds since
+    the epoch.
     ``control``: outcome of the control leg ("passed", "failed"), empty if none was run.
-    ``match``: where the symptom was found. ``observation``: what the subject leg showed; it can be judged again while the fingerprint of the
-    case's tests and probe is ``code``.
-    ``gpu``: what the engine ran on: card, capability, driver, CUDA, modes, attention backend, start method of its process.
-    ``node``: the remote machine that ran the test: name, machine, processor, kernel, Python, driver; empty if it ran locally.
-    ``not_expected_because``: why a verdict that is expected by itself is not expected here (evidence, --vllm-fail-on-known).
+    ``match``: where the symptom was found. ``observation``: what the subject leg showed; it can be
+    judged again while the fingerprint of the case's tests and probe is ``code``.
+    ``gpu``: what the engine ran on: card, capability, driver, CUDA, modes, attention backend, start
+    method of its process.
+    ``node``: the remote machine that ran the test: name, machine, processor, kernel, Python,
+    driver; empty if it ran locally.
+    ``not_expected_because``: why a verdict that is expected by itself is not expected here
+    (evidence, --vllm-fail-on-known).
     """
 
     __test__: ClassVar[bool] = False  # not a pytest class
@@ -96,7 +101,8 @@ class TestResult:
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> TestResult:
-        """Create it from what ``to_json`` returned; the caller has checked ``plain`` against the schema."""
+        """Create it from what ``to_json`` returned; the caller has checked ``plain`` against the
+        schema."""
         values = {name: value for name, value in plain.items() if name != "expected"}
         match, observation = plain.get("match"), plain.get("observation")
         return cls(
@@ -111,7 +117,10 @@ class TestResult:
 
 @dataclasses.dataclass(frozen=True)
 class RunResult:
-    """Outcome of a run. ``problems``: errors that belong to no verdict; a run with problems is red."""
+    """Outcome of a run.
+
+    ``problems``: errors that belong to no verdict; a run with problems is red.
+    """
 
     results: tuple[TestResult, ...] = ()
     problems: tuple[str, ...] = ()
@@ -120,7 +129,11 @@ class RunResult:
     @property
     def as_expected(self) -> bool:
         """Whether there are results, all as expected, and no problems."""
-        return bool(self.results) and not self.problems and all(result.expected for result in self.results)
+        return (
+            bool(self.results)
+            and not self.problems
+            and all(result.expected for result in self.results)
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for a result file."""
@@ -134,13 +147,18 @@ class RunResult:
 
 def write_results(path: Path, run: RunResult) -> None:
     """Write ``path`` atomically. Raises ``UsageError`` if it cannot be written."""
-    write_atomically(path, json.dumps(run.to_json(), indent=1, sort_keys=True, ensure_ascii=True) + "\n")
+    write_atomically(
+        path, json.dumps(run.to_json(), indent=1, sort_keys=True, ensure_ascii=True) + "\n"
+    )
 
 
 def write_compact_results(path: Path, run: RunResult) -> None:
-    """Like ``write_results``, with one result per line and without fields that have their default: for result files that are committed."""
+    """Like ``write_results``, with one result per line and without fields that have their default:
+    for result files that are committed."""
     document = run.to_json()
-    lines = ",\n".join(json.dumps(_without_defaults(result), sort_keys=True) for result in document.pop("results"))
+    lines = ",\n".join(
+        json.dumps(_without_defaults(result), sort_keys=True) for result in document.pop("results")
+    )
     head = json.dumps(document, sort_keys=True)
     write_atomically(path, f'{head[:-1]}, "results": [\n{lines}\n]}}\n')
 
@@ -151,9 +169,16 @@ def _without_defaults(result: dict[str, Any]) -> dict[str, Any]:
         field.name: {} if field.default is dataclasses.MISSING else field.default
         for field in dataclasses.fields(TestResult)
         if field.name not in required
-        and (field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING)
+        and (
+            field.default is not dataclasses.MISSING
+            or field.default_factory is not dataclasses.MISSING
+        )
     }
-    return {name: value for name, value in result.items() if name not in defaults or value != defaults[name]}
+    return {
+        name: value
+        for name, value in result.items()
+        if name not in defaults or value != defaults[name]
+    }
 
 
 def read_results(path: Path) -> RunResult:
@@ -165,15 +190,19 @@ def read_results(path: Path) -> RunResult:
 
 
 def append_results(path: Path, run: RunResult, *, truncate: bool = False) -> None:
-    """Append ``run`` to a report in JSON lines, each of which is a result file. ``truncate``: start a new report.
+    """Append ``run`` to a report in JSON lines, each of which is a result file. ``truncate``: start
+    a new report.
 
     Raises ``UsageError`` when the place cannot be written.
     """
-    append_line(path, json.dumps(run.to_json(), sort_keys=True, ensure_ascii=True), truncate=truncate)
+    append_line(
+        path, json.dumps(run.to_json(), sort_keys=True, ensure_ascii=True), truncate=truncate
+    )
 
 
 def read_appended_results(path: Path, offset: int = 0) -> tuple[RunResult, int]:
-    """Read the complete lines of a report in JSON lines from ``offset`` on; return their results and where they end.
+    """Read the complete lines of a report in JSON lines from ``offset`` on; return their results
+    and where they end.
 
     Raises ``UsageError`` as ``read_results`` does. A report that does not exist yet is empty.
     """
@@ -191,7 +220,10 @@ def _read_line(line: bytes, where: str) -> RunResult:
 
 
 def run_from_document(document: Any, where: str) -> RunResult:
-    """Create a run from what ``to_json`` returned and mask secrets in it. Raises ``UsageError`` like ``read_results``, naming ``where``."""
+    """Create a run from what ``to_json`` returned and mask secrets in it.
+
+    Raises ``UsageError`` like ``read_results``, naming ``where``.
+    """
     invalid = _version_problem(document) or problems(document, "result_schema.json")
     invalid = invalid or _contradictions(document["results"])
     if invalid:
@@ -205,7 +237,10 @@ def run_from_document(document: Any, where: str) -> RunResult:
 
 
 def merge_results(runs: Iterable[RunResult]) -> RunResult:
-    """Merge the results of several runs. The later of two results for the same test, environment and device counts."""
+    """Merge the results of several runs.
+
+    The later of two results for the same test, environment and device counts.
+    """
     latest: dict[tuple[str, str, str, str], TestResult] = {}
     run_problems: dict[str, None] = {}
     for run in runs:
@@ -220,7 +255,9 @@ def merge_results(runs: Iterable[RunResult]) -> RunResult:
 
 def hide_secrets(document: Any) -> Any:
     """Return the document with all secrets known now masked."""
-    return mask_values(document, functools.cache(masker()))  # the same keys and texts occur again and again
+    return mask_values(
+        document, functools.cache(masker())
+    )  # the same keys and texts occur again and again
 
 
 def mask_values(value: Any, hide: Callable[[str], str]) -> Any:

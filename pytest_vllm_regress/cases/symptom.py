@@ -34,7 +34,12 @@ class Match:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for the result file."""
-        return {"part": self.part.value, "number": self.number, "line": self.line, "text": self.text}
+        return {
+            "part": self.part.value,
+            "number": self.number,
+            "line": self.line,
+            "text": self.text,
+        }
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Match:
@@ -44,9 +49,11 @@ class Match:
 
 @dataclasses.dataclass(frozen=True)
 class Symptom:
-    """What a failure looks like. ``kinds`` and ``phases`` (import, start, ready, request, stop, probe) are not empty.
+    """What a failure looks like. ``kinds`` and ``phases`` (import, start, ready, request, stop,
+    probe) are not empty.
 
-    ``where``: the parts that are searched for the pattern, in this order; empty for those of ``WHERE``.
+    ``where``: the parts that are searched for the pattern, in this order; empty for those of
+    ``WHERE``.
     """
 
     kinds: tuple[Kind, ...]
@@ -73,8 +80,9 @@ class Symptom:
 
 
 def search(pattern: str, text: str) -> tuple[int, int] | None:
-    """Return the span of the first match of a case's pattern (MULTILINE). Verdicts, lint and impostors search with this
-    function; a running wait follows the log with ``processes/sampling.py``.
+    """Return the span of the first match of a case's pattern (MULTILINE). Verdicts, lint and
+    impostors search with this function; a running wait follows the log with
+    ``processes/sampling.py``.
 
     Raises ``PatternError`` where it cannot be searched within ``patterns.SECONDS``.
     """

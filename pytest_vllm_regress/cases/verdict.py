@@ -1,4 +1,7 @@
-"""Verdicts from installed versions and observations. Pure: no clock, no files, no target, so that a stored result can be judged again."""
+"""Verdicts from installed versions and observations.
+
+Pure: no clock, no files, no target, so that a stored result can be judged again.
+"""
 
 from __future__ import annotations
 
@@ -61,9 +64,15 @@ def decide(
     *,
     declared: str = "",
 ) -> Decision:
-    """Decide the verdict. ``control``: the control leg, None if none was run; ``declared``: what the case says that leg leaves out."""
+    """Decide the verdict.
+
+    ``control``: the control leg, None if none was run; ``declared``: what the case says that leg
+    leaves out.
+    """
     if observed.kind is Kind.USAGE:
-        return Decision(Verdict.INCONCLUSIVE, f"the test requests something impossible: {observed.summary}")
+        return Decision(
+            Verdict.INCONCLUSIVE, f"the test requests something impossible: {observed.summary}"
+        )
     if observed.kind is Kind.NOT_APPLICABLE:
         if observed.claim:
             return Decision(Verdict.NOT_APPLICABLE, observed.summary or observed.claim)
@@ -73,13 +82,18 @@ def decide(
             f"skipped without naming the versions or devices that can show it; the message was: {message}",
         )
     if observed.absent:
-        return Decision(Verdict.INCONCLUSIVE, f"the mechanism of the case was not at work: {observed.absent}")
+        return Decision(
+            Verdict.INCONCLUSIVE, f"the mechanism of the case was not at work: {observed.absent}"
+        )
     if observed.kind is Kind.EXCEPTION and observed.phase == TEST:
-        return Decision(Verdict.INCONCLUSIVE, f"the test itself failed: {excerpt(observed.summary)}")
+        return Decision(
+            Verdict.INCONCLUSIVE, f"the test itself failed: {excerpt(observed.summary)}"
+        )
     if control is not None and control.kind is not Kind.PASSED:
         started = "" if observed.phase not in START_PHASES else "nothing was ready for the test: "
         return Decision(
-            Verdict.INCONCLUSIVE, f"{started}{_seen(observed)}; the control leg failed too: {_seen(control)}"
+            Verdict.INCONCLUSIVE,
+            f"{started}{_seen(observed)}; the control leg failed too: {_seen(control)}",
         )
     if observed.kind is Kind.PASSED:
         if affected:
@@ -102,7 +116,9 @@ def decide(
         )
     if affected:
         return Decision(Verdict.REPRODUCED, failure, match)
-    return Decision(Verdict.REGRESSED, f"an installation that is not affected shows {failure}", match)
+    return Decision(
+        Verdict.REGRESSED, f"an installation that is not affected shows {failure}", match
+    )
 
 
 def judge_observation(
@@ -112,16 +128,21 @@ def judge_observation(
     observed: Observation,
     control: Observation | None = None,
 ) -> Decision:
-    """Judge one leg of a test: the verdict of ``case`` on ``versions`` (distribution name to version), with the reason and the range that decided."""
+    """Judge one leg of a test: the verdict of ``case`` on ``versions`` (distribution name to
+    version), with the reason and the range that decided."""
     affectedness = case.is_affected(versions, variant)
-    decision = decide(affectedness.affected, case.symptom, observed, control, declared=case.control.omits)
+    decision = decide(
+        affectedness.affected, case.symptom, observed, control, declared=case.control.omits
+    )
     reason = f"{decision.reason} ({affectedness.reason})"
     if decision.verdict is Verdict.REGRESSED and affectedness.below_range:
         reason = f"it fails on a version below the range, so the range begins too late: {reason}"
     return dataclasses.replace(decision, reason=reason)
 
 
-def cases_that_document(cases: Iterable[Case], versions: Mapping[str, str], observed: Observation) -> tuple[str, ...]:
+def cases_that_document(
+    cases: Iterable[Case], versions: Mapping[str, str], observed: Observation
+) -> tuple[str, ...]:
     """Return the ids of the cases that affect ``versions`` and whose symptom matches ``observed``."""
     return tuple(
         case.id
@@ -131,19 +152,24 @@ def cases_that_document(cases: Iterable[Case], versions: Mapping[str, str], obse
 
 
 def name_others(decision: Decision, observed: Observation, others: Sequence[str]) -> Decision:
-    """Add to an INCONCLUSIVE decision the names of the cases (``others``) that document the failure that was seen instead.
+    """Add to an INCONCLUSIVE decision the names of the cases (``others``) that document the failure
+    that was seen instead.
 
-    If their failure prevents the start, the judged case cannot be shown here, and the verdict is NOT_APPLICABLE instead. A hang does not count,
-    because silence has many causes.
+    If their failure prevents the start, the judged case cannot be shown here, and the verdict is
+    NOT_APPLICABLE instead. A hang does not count, because silence has many causes.
     """
     names = ", ".join(others)
     if observed.phase in START_PHASES and observed.kind is not Kind.HANG:
-        return Decision(Verdict.NOT_APPLICABLE, f"nothing starts here because of {names}; seen: {_seen(observed)}")
+        return Decision(
+            Verdict.NOT_APPLICABLE,
+            f"nothing starts here because of {names}; seen: {_seen(observed)}",
+        )
     return dataclasses.replace(decision, reason=f"{decision.reason}; this looks like {names}")
 
 
 def combine(verdicts: Iterable[Verdict]) -> Verdict:
-    """Return the worst verdict of several tests of a case in one environment; INCONCLUSIVE without any."""
+    """Return the worst verdict of several tests of a case in one environment; INCONCLUSIVE without
+    any."""
     distinct = set(verdicts)
     return next((verdict for verdict in _PRIORITY if verdict in distinct), Verdict.INCONCLUSIVE)
 

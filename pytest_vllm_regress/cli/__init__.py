@@ -1,4 +1,7 @@
-"""The command ``vllm-regress``. Command modules parse, delegate and print; each is imported when its command runs."""
+"""The command ``vllm-regress``.
+
+Command modules parse, delegate and print; each is imported when its command runs.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,18 @@ import typer.main
 from .._version import __version__
 from ..errors import BuildError, RegressError, UsageError
 from ..util.logs import LOGGER, logging_to
-from .context import BROKEN_PIPE, HELP, INTERNAL, INTERRUPTED, OK, UNBUILT, USAGE, Invocation, say, warn
+from .context import (
+    BROKEN_PIPE,
+    HELP,
+    INTERNAL,
+    INTERRUPTED,
+    OK,
+    UNBUILT,
+    USAGE,
+    Invocation,
+    say,
+    warn,
+)
 
 MODULES = {
     "ask": "run",
@@ -53,12 +67,18 @@ MODULES = {
     "watch": "changes",
 }
 """The module that defines each command in its typer application ``app``."""
-PASSING_ON = frozenset({"ask", "bisect", "conformance", "matrix", "run", "try", "upstream", "validate", "watch"})
+PASSING_ON = frozenset(
+    {"ask", "bisect", "conformance", "matrix", "run", "try", "upstream", "validate", "watch"}
+)
 """Commands that pass arguments after ``--`` on: to pytest; ``ask`` runs them as a command."""
 LINUX_ONLY = PASSING_ON | {"doctor", "drift", "env", "fuzz", "replay", "states"}
-"""Commands that start processes in target environments. The others only read files and work everywhere."""
+"""Commands that start processes in target environments.
+
+The others only read files and work everywhere.
+"""
 _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""Errors that mean that output cannot be written: a full disk, an exceeded quota or file size, a closed terminal."""
+"""Errors that mean that output cannot be written: a full disk, an exceeded quota or file size, a
+closed terminal."""
 EPILOG = (
     "Exit codes: 0 all verdicts as expected; 1 some verdict is not expected; 2 usage or bad input; "
     "3 an environment could not be built; 4 internal error; 130 interrupted; "
@@ -123,7 +143,10 @@ def _prepare_streams() -> None:
 
 
 def _flush(stream: TextIO) -> OSError | None:
-    """Flush a stream and return the error if that fails. What is left in it is dropped then, because Python would try again at its end."""
+    """Flush a stream and return the error if that fails.
+
+    What is left in it is dropped then, because Python would try again at its end.
+    """
     try:
         stream.flush()
     except OSError as error:
@@ -140,17 +163,28 @@ def _run(arguments: Sequence[str] | None) -> int:
         app(args=own_args, prog_name="vllm-regress", obj=(own_args, pytest_args))
     except SystemExit as exit_request:
         # typer and rich turn it into an exit with 1, which means something else.
-        return BROKEN_PIPE if isinstance(exit_request.__context__, BrokenPipeError) else _status(exit_request.code)
+        return (
+            BROKEN_PIPE
+            if isinstance(exit_request.__context__, BrokenPipeError)
+            else _status(exit_request.code)
+        )
     except KeyboardInterrupt:
         warn("interrupted")
         return INTERRUPTED
     except RegressError as error:
         warn(f"vllm-regress: {error}")
-        return UNBUILT if isinstance(error, BuildError) else USAGE if isinstance(error, UsageError) else INTERNAL
+        return (
+            UNBUILT
+            if isinstance(error, BuildError)
+            else USAGE
+            if isinstance(error, UsageError)
+            else INTERNAL
+        )
     except OSError as error:  # a full disk, a missing or protected file: no defect of this program
         if error.filename is None and error.errno not in _NOT_WRITTEN:
             return _internal_error()
-        # Writing to an open file gives an error without a name. Our own files are written by `write_atomically`, which adds it.
+        # Writing to an open file gives an error without a name. Our own files are written by
+        # `write_atomically`, which adds it.
         name = "standard output" if error.filename is None else os.fsdecode(error.filename)
         warn(f"vllm-regress: {name}: {error.strerror}")
         return USAGE
@@ -196,15 +230,24 @@ def root(
     ] = 0,
     log_file: Annotated[
         Path | None,
-        typer.Option("--log-file", metavar="FILE", help="Append the log of -vv to FILE, whatever is shown."),
+        typer.Option(
+            "--log-file", metavar="FILE", help="Append the log of -vv to FILE, whatever is shown."
+        ),
     ] = None,
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", is_eager=True, callback=_print_version
+        ),
     ] = False,
 ) -> None:
     own_args, pytest_args = context.obj
     command = context.invoked_subcommand
-    if sys.platform != "linux" and command in LINUX_ONLY and not {*HELP["help_option_names"]} & {*own_args}:
+    if (
+        sys.platform != "linux"
+        and command in LINUX_ONLY
+        and not {*HELP["help_option_names"]} & {*own_args}
+    ):
         raise UsageError(
             f"{command}: Linux only, because it starts engines or builds environments. On {sys.platform} these commands work: "
             f"{', '.join(name for name in MODULES if name not in LINUX_ONLY)}"
@@ -224,12 +267,17 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
 
 
 def _refuse_empty(arguments: Sequence[str]) -> None:
-    """Raise ``UsageError`` for an empty argument: no option accepts one, and an empty path would mean the working directory."""
+    """Raise ``UsageError`` for an empty argument: no option accepts one, and an empty path would
+    mean the working directory."""
     for before, word in zip(["", *arguments], arguments, strict=False):
-        option, equals, value = word.partition("=") if word.startswith("--") else (before, "=", word)
+        option, equals, value = (
+            word.partition("=") if word.startswith("--") else (before, "=", word)
+        )
         if equals and not value.strip():
             which = f"the argument after {option}" if option.startswith("-") else "an argument"
-            raise UsageError(f"{which} is empty, perhaps because a variable is not set: give it, or leave it out")
+            raise UsageError(
+                f"{which} is empty, perhaps because a variable is not set: give it, or leave it out"
+            )
 
 
 def _status(code: object) -> int:

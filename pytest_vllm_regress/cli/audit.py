@@ -1,4 +1,5 @@
-"""``vllm-regress audit`` and ``uses``: what files say about versions and about a project, without running anything of it."""
+"""``vllm-regress audit`` and ``uses``: what files say about versions and about a project, without
+running anything of it."""
 
 from __future__ import annotations
 
@@ -56,7 +57,11 @@ def audit(
     ] = None,
     python: Annotated[
         Path | None,
-        typer.Option("--python", metavar="PATH", help="Interpreter to audit; it is started to ask for its path."),
+        typer.Option(
+            "--python",
+            metavar="PATH",
+            help="Interpreter to audit; it is started to ask for its path.",
+        ),
     ] = None,
     vllm: Annotated[
         list[str] | None,
@@ -67,7 +72,10 @@ def audit(
         ),
     ] = None,
     releases: Annotated[
-        bool, typer.Option("--releases", help="Summarize all releases that have a lock instead, one line each.")
+        bool,
+        typer.Option(
+            "--releases", help="Summarize all releases that have a lock instead, one line each."
+        ),
     ] = False,
     serve: Annotated[
         str | None,
@@ -78,18 +86,26 @@ def audit(
             "a compose file, a Kubernetes manifest, or Helm values. It is read, not run.",
         ),
     ] = None,
-    preflight: Annotated[bool, typer.Option("--preflight", help="Also check the environment itself.")] = False,
+    preflight: Annotated[
+        bool, typer.Option("--preflight", help="Also check the environment itself.")
+    ] = False,
     ignore: Annotated[
         list[str] | None,
-        typer.Option(metavar="ID", help="Id of a case or preflight check that does not count; repeatable."),
+        typer.Option(
+            metavar="ID", help="Id of a case or preflight check that does not count; repeatable."
+        ),
     ] = None,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Print everything about each failure, not one line.")
+        bool,
+        typer.Option("--verbose", "-v", help="Print everything about each failure, not one line."),
     ] = False,
     as_json: AsJson = False,
     as_sarif: Annotated[bool, typer.Option("--sarif", help="Print SARIF 2.1.0.")] = False,
 ) -> None:
-    """Find the documented failures of a combination of versions. Reads metadata and lists; imports and runs nothing."""
+    """Find the documented failures of a combination of versions.
+
+    Reads metadata and lists; imports and runs nothing.
+    """
     from ..answers.audit import target as audit_target
     from ..answers.audit.checks import CHECKS
     from ..answers.audit.releases import overview, release, table
@@ -97,14 +113,18 @@ def audit(
     from ..environments.recipes import find_file, load
 
     if releases and (targets or vllm or python or preflight or ignore or as_sarif or serve):
-        raise UsageError("--releases summarizes all releases: the only other option it takes is --json")
+        raise UsageError(
+            "--releases summarizes all releases: the only other option it takes is --json"
+        )
     if as_json and as_sarif:
         raise UsageError("--json and --sarif contradict each other: give one of them")
     cases = invocation(context).cases()
     if releases:
         summary = overview(cases, load(find_file()).locks)
         if as_json:
-            print_json({"schema": SCHEMA_VERSION, "releases": [entry.to_json() for entry in summary]})
+            print_json(
+                {"schema": SCHEMA_VERSION, "releases": [entry.to_json() for entry in summary]}
+            )
         else:
             say(table(summary))
         raise typer.Exit(OK)
@@ -118,7 +138,10 @@ def audit(
     ]
     host = _host() if preflight else None
     deployments = read_deployments(serve) if serve is not None else ()
-    audits = [audit_target.audit(inventory, cases, host, ignored, deployments) for inventory in inventories]
+    audits = [
+        audit_target.audit(inventory, cases, host, ignored, deployments)
+        for inventory in inventories
+    ]
     if as_sarif:
         from ..answers.audit.sarif import to_sarif
 
@@ -171,7 +194,8 @@ def _print_lines(result: Audit) -> None:
 
 
 def _grouped(result: Audit) -> list[AuditMatch]:
-    """Return the findings in their order, those with the same reason together, the reason of the worst first."""
+    """Return the findings in their order, those with the same reason together, the reason of the
+    worst first."""
     reasons: dict[tuple[int, str], list[AuditMatch]] = {}
     for finding in result.findings:
         relevance = result.relevance.get(finding.case.id)
@@ -190,7 +214,10 @@ def _print_finding(finding: AuditMatch, result: Audit) -> None:
     if relevance := result.relevance.get(case.id):
         _field("here", f"{relevance.reach}: {relevance.reason}")
     _field("severity", severity(case))
-    _field("shows as", f"{case.symptom.kind} ({' or '.join(case.symptom.phases)}), text like {case.symptom.pattern}")
+    _field(
+        "shows as",
+        f"{case.symptom.kind} ({' or '.join(case.symptom.phases)}), text like {case.symptom.pattern}",
+    )
     _field("because", finding.reason.removeprefix("affected: "))
     _field("known by", finding.observed or "inferred: this very release was not run")
     for form in finding.forms:
@@ -234,13 +261,15 @@ def uses(
     diff: Annotated[
         tuple[str, str] | None,
         typer.Option(
-            metavar="A B", help="Show what changed from release A to B of what PATH uses; without PATH everything."
+            metavar="A B",
+            help="Show what changed from release A to B of what PATH uses; without PATH everything.",
         ),
     ] = None,
     ignore: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME", help="Option, variable, route, metric or dotted name that does not count; repeatable."
+            metavar="NAME",
+            help="Option, variable, route, metric or dotted name that does not count; repeatable.",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -249,15 +278,20 @@ def uses(
     run: Annotated[
         bool,
         typer.Option(
-            "--run", help="Also import and bind each use, and start each server command, in the environments of --env."
+            "--run",
+            help="Also import and bind each use, and start each server command, in the environments of --env.",
         ),
     ] = False,
     environments: Annotated[
-        list[str] | None, typer.Option("--env", metavar="ENV", help="Environment for --run; repeatable.")
+        list[str] | None,
+        typer.Option("--env", metavar="ENV", help="Environment for --run; repeatable."),
     ] = None,
     yes: Yes = False,
 ) -> None:
-    """Find the releases of vLLM that have everything a project uses. Reads its files, of which it imports and runs nothing."""
+    """Find the releases of vLLM that have everything a project uses.
+
+    Reads its files, of which it imports and runs nothing.
+    """
     from ..answers.api_history.store import history
     from ..answers.uses.answer import answer
     from ..answers.uses.project import read_project
@@ -268,7 +302,9 @@ def uses(
         raise UsageError("--json, --sarif and --markdown contradict each other: give one of them")
     if diff is not None:
         if as_sarif or ignore or run:
-            raise UsageError("--diff takes --json or --markdown, but not --sarif, --ignore and --run")
+            raise UsageError(
+                "--diff takes --json or --markdown, but not --sarif, --ignore and --run"
+            )
         _print_diff(diff, path, as_json, as_markdown)
         return
     if run != bool(environments) or (run and as_sarif):
@@ -282,7 +318,9 @@ def uses(
 
         print_json(to_sarif(result, source))
     elif as_json:
-        print_json({**to_json(result, source), **({"runs": smoke_report.to_json(smokes)} if run else {})})
+        print_json(
+            {**to_json(result, source), **({"runs": smoke_report.to_json(smokes)} if run else {})}
+        )
     elif as_markdown:
         say(markdown(result, source) + smoke_report.markdown(smokes))
     else:
@@ -303,10 +341,14 @@ def _smoke(project: Project, environments: Sequence[str], *, yes: bool) -> list[
 
     confirm_downloads(environments, yes=yes)
     with bare_session(warn, device="sim") as session:
-        return [smoke(session, environment, project, history(), warn) for environment in environments]
+        return [
+            smoke(session, environment, project, history(), warn) for environment in environments
+        ]
 
 
-def _print_diff(versions: tuple[str, str], path: Path | None, as_json: bool, as_markdown: bool) -> None:
+def _print_diff(
+    versions: tuple[str, str], path: Path | None, as_json: bool, as_markdown: bool
+) -> None:
     from ..answers.api_history.store import history
     from ..answers.uses.diff import diff, markdown, release_number, text, to_json
     from ..answers.uses.project import read_project

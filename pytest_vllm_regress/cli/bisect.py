@@ -1,4 +1,5 @@
-"""``vllm-regress bisect``: find the releases, and the commit, at which a failure was fixed or introduced."""
+"""``vllm-regress bisect``: find the releases, and the commit, at which a failure was fixed or
+introduced."""
 
 from __future__ import annotations
 
@@ -55,20 +56,34 @@ app = typer.Typer(context_settings=HELP)
 def bisect(
     context: typer.Context,
     case_id: Annotated[str, typer.Argument(metavar="CASE", help="The case's id.")],
-    find_fix: Annotated[bool, typer.Option("--find-fix", help="Find the release that fixed the failure.")] = False,
+    find_fix: Annotated[
+        bool, typer.Option("--find-fix", help="Find the release that fixed the failure.")
+    ] = False,
     find_break: Annotated[
         bool, typer.Option("--find-break", help="Find the release that introduced the failure.")
     ] = False,
-    package: Annotated[str, typer.Option(metavar="NAME", help="Distribution whose releases are tried.")] = "vllm",
+    package: Annotated[
+        str, typer.Option(metavar="NAME", help="Distribution whose releases are tried.")
+    ] = "vllm",
     specifier: Annotated[
         str | None,
-        typer.Option("--releases", metavar="SPECIFIER", help="Releases to choose from, for example '>=0.7.3,<=0.9.2'."),
+        typer.Option(
+            "--releases",
+            metavar="SPECIFIER",
+            help="Releases to choose from, for example '>=0.7.3,<=0.9.2'.",
+        ),
     ] = None,
     good: Annotated[
-        str | None, typer.Option(metavar="VERSION|REV", help="One end: a release or commit without the failure.")
+        str | None,
+        typer.Option(
+            metavar="VERSION|REV", help="One end: a release or commit without the failure."
+        ),
     ] = None,
     bad: Annotated[
-        str | None, typer.Option(metavar="VERSION|REV", help="The other end: a release or commit with the failure.")
+        str | None,
+        typer.Option(
+            metavar="VERSION|REV", help="The other end: a release or commit with the failure."
+        ),
     ] = None,
     commits: Annotated[
         bool,
@@ -78,54 +93,78 @@ def bisect(
         ),
     ] = False,
     every_parent: Annotated[
-        bool, typer.Option("--every-parent", help="Also try the commits of merged branches, not only the merges.")
+        bool,
+        typer.Option(
+            "--every-parent", help="Also try the commits of merged branches, not only the merges."
+        ),
     ] = False,
     branch: Annotated[
         str,
-        typer.Option(metavar="REV", help="Branch of the clone on which a release without a tag is found by its date."),
+        typer.Option(
+            metavar="REV",
+            help="Branch of the clone on which a release without a tag is found by its date.",
+        ),
     ] = "HEAD",
     trials: Annotated[
         int | None,
         typer.Option(
-            min=1, max=100, help=f"Runs of each candidate (default: 1; {RACY_TRIALS} where the case is racy)."
+            min=1,
+            max=100,
+            help=f"Runs of each candidate (default: 1; {RACY_TRIALS} where the case is racy).",
         ),
     ] = None,
     env: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="Base environment in which releases of --package, or commits, are installed in turn."
+            metavar="NAME",
+            help="Base environment in which releases of --package, or commits, are installed in turn.",
         ),
     ] = None,
     source: Source = None,
     wheel_index: WheelIndex = None,
     device: Device = None,
     repeat: Annotated[
-        int, typer.Option(min=1, max=20, help="Number of INCONCLUSIVE runs after which a candidate is skipped.")
+        int,
+        typer.Option(
+            min=1, max=20, help="Number of INCONCLUSIVE runs after which a candidate is skipped."
+        ),
     ] = 2,
     on: On = None,
     gpus: GpusEach = None,
     state: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Keep the results in FILE and resume from it (default: in the cache)."),
+        typer.Option(
+            metavar="FILE",
+            help="Keep the results in FILE and resume from it (default: in the cache).",
+        ),
     ] = None,
     restart: Annotated[
         bool, typer.Option("--restart", help="Discard the results of an interrupted bisection.")
     ] = False,
-    prefetch: Annotated[bool, typer.Option(help="Build the next environments while one runs.")] = True,
+    prefetch: Annotated[
+        bool, typer.Option(help="Build the next environments while one runs.")
+    ] = True,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print the answer as JSON, and nothing else on standard output.")
+        bool,
+        typer.Option(
+            "--json", help="Print the answer as JSON, and nothing else on standard output."
+        ),
     ] = False,
 ) -> None:
-    """Find the releases between which a failure was fixed or introduced, and the commit. Both ends are tried first; the case's range is ignored.
+    """Find the releases between which a failure was fixed or introduced, and the commit. Both ends
+    are tried first; the case's range is ignored.
 
-    Each candidate is one line, with the steps and the estimated time left; the output of builds and pytest goes to a file.
-    With --on each candidate runs on the cluster. With --commits or --source the search continues to the commit, which is confirmed by further runs.
-    Exit codes: 0 found; 1 no such change among these candidates; 2 usage; 3 no release gave a clear verdict; 130 interrupted (repeat the command
-    to resume).
+    Each candidate is one line, with the steps and the estimated time left; the output of builds and
+    pytest goes to a file. With --on each candidate runs on the cluster. With --commits or --source
+    the search continues to the commit, which is confirmed by further runs.
+    Exit codes: 0 found; 1 no such change among these candidates; 2 usage; 3 no release gave a clear
+    verdict; 130 interrupted (repeat the command to resume).
     """
     check_device(device)
     if find_fix and find_break:
-        raise UsageError("--find-fix and --find-break contradict each other: give one of them, or none for any change")
+        raise UsageError(
+            "--find-fix and --find-break contradict each other: give one of them, or none for any change"
+        )
     search_commits = commits or bool(source)
     if on is None:
         check_gpus(gpus)
@@ -175,7 +214,10 @@ def bisect(
 
 @dataclasses.dataclass(frozen=True)
 class _Output:
-    """Where builds and pytest write: ``say`` their lines, ``stream`` the rest (None: standard output)."""
+    """Where builds and pytest write:
+
+    ``say`` their lines, ``stream`` the rest (None: standard output).
+    """
 
     say: Say
     stream: TextIO | None
@@ -184,7 +226,10 @@ class _Output:
 
 @contextlib.contextmanager
 def _output(options: RunOptions, case_id: str, show: Say, *, as_json: bool) -> Iterator[_Output]:
-    """Write output to the case's file, or with live output to our own terminal. With ``as_json``, only the answer goes to standard output."""
+    """Write output to the case's file, or with live output to our own terminal.
+
+    With ``as_json``, only the answer goes to standard output.
+    """
     if options.live:
         yield _Output(show, sys.stderr if as_json else None, to_file=False)
         return
@@ -201,14 +246,22 @@ def _output(options: RunOptions, case_id: str, show: Say, *, as_json: bool) -> I
 
 
 def _candidate_runner(
-    options: RunOptions, on: str | None, gpus: int | None, output: _Output, show: Say, *, prefetch: bool
+    options: RunOptions,
+    on: str | None,
+    gpus: int | None,
+    output: _Output,
+    show: Say,
+    *,
+    prefetch: bool,
 ) -> CandidateRunner:
     """Run candidates here or on the cluster ``on``. ``show`` tells the user about each."""
     build: Callable[[str], None] | None = None
     runner: BatchRunner
     if on is None:
         build = build_with_cache(output.say)
-        start = functools.partial(run_command, output=output.stream.buffer if output.stream else None)
+        start = functools.partial(
+            run_command, output=output.stream.buffer if output.stream else None
+        )
         runner = SequentialRunner(build, options, output.say, start, bar=output.to_file)
     else:
         executor = make_executor(on, gpus, None, output.say)

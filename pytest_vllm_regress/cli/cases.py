@@ -11,7 +11,18 @@ import typer
 
 from ..errors import CaseFileError, Kind, UsageError
 from ..util.text import one_line
-from .context import HELP, OK, UNEXPECTED, USAGE, AsJson, invocation, print_columns, print_json, say, warn
+from .context import (
+    HELP,
+    OK,
+    UNEXPECTED,
+    USAGE,
+    AsJson,
+    invocation,
+    print_columns,
+    print_json,
+    say,
+    warn,
+)
 
 if TYPE_CHECKING:
     from ..cases.model import Case, Range
@@ -31,13 +42,16 @@ def list_cases(
     show_boundaries: Annotated[
         bool,
         typer.Option(
-            "--boundaries", help="List the ends of all affected ranges instead: observed or inferred, and why."
+            "--boundaries",
+            help="List the ends of all affected ranges instead: observed or inferred, and why.",
         ),
     ] = False,
 ) -> None:
-    """List the cases: id, family, affected versions, title. Invalid case files are named on standard error.
+    """List the cases: id, family, affected versions, title. Invalid case files are named on
+    standard error.
 
-    Exit codes: 0 all case files are valid; 2 usage, or some case file is invalid (the others are listed).
+    Exit codes: 0 all case files are valid; 2 usage, or some case file is invalid (the others are
+    listed).
     """
     command = invocation(context)
     cases = command.cases()
@@ -77,7 +91,9 @@ def show(
 
     command = invocation(context)
     (case,) = command.select([case_id])
-    if command.cases_dir is not None:  # tests check the built-in cases, and the check takes a second
+    if (
+        command.cases_dir is not None
+    ):  # tests check the built-in cases, and the check takes a second
         from ..cases.proofs import lint
 
         for line in lint.lint_case(case, command.loaded.cases):
@@ -98,12 +114,18 @@ def show(
 @app.command()
 def new(
     context: typer.Context,
-    upstream: Annotated[str | None, typer.Argument(metavar="[URL|OWNER/NAME#N|N]", help="The upstream report.")] = None,
+    upstream: Annotated[
+        str | None, typer.Argument(metavar="[URL|OWNER/NAME#N|N]", help="The upstream report.")
+    ] = None,
     from_: Annotated[
-        str | None, typer.Option("--from", metavar="URL|OWNER/NAME#N|N", help="The same as an option.")
+        str | None,
+        typer.Option("--from", metavar="URL|OWNER/NAME#N|N", help="The same as an option."),
     ] = None,
     finding: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A finding of `vllm-regress fuzz`; the report is then optional.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="A finding of `vllm-regress fuzz`; the report is then optional."
+        ),
     ] = None,
     front: Annotated[
         str,
@@ -128,10 +150,12 @@ def new(
         ),
     ] = None,
     package: Annotated[
-        str | None, typer.Option(help="Distribution that has the failure (default: the repository's name).")
+        str | None,
+        typer.Option(help="Distribution that has the failure (default: the repository's name)."),
     ] = None,
     affected: Annotated[
-        str, typer.Option(metavar="SPECIFIER", help="Affected versions, for example '>=0.7,<0.8.5'.")
+        str,
+        typer.Option(metavar="SPECIFIER", help="Affected versions, for example '>=0.7,<0.8.5'."),
     ] = ">=0",
     kind: Annotated[
         str,
@@ -149,19 +173,23 @@ def new(
     pattern: Annotated[
         str | None,
         typer.Option(
-            metavar="REGEX", help="Pattern of the failure's text (default: that of the assertion in the test)."
+            metavar="REGEX",
+            help="Pattern of the failure's text (default: that of the assertion in the test).",
         ),
     ] = None,
     affected_env: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Environment with the failure; repeatable.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Environment with the failure; repeatable."),
     ] = None,
     fixed_env: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Environment without the failure; repeatable.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Environment without the failure; repeatable."),
     ] = None,
     fixed_by: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="N|OWNER/NAME#N|HASH|URL", help="Pull request or commit that fixed it (fixed-by); repeatable."
+            metavar="N|OWNER/NAME#N|HASH|URL",
+            help="Pull request or commit that fixed it (fixed-by); repeatable.",
         ),
     ] = None,
     control: Annotated[
@@ -171,7 +199,9 @@ def new(
             help="Engine argument of the control leg (default: the test omits its trigger); repeatable.",
         ),
     ] = None,
-    omits: Annotated[str, typer.Option(metavar="TEXT", help="What the control leg omits, in words.")] = "",
+    omits: Annotated[
+        str, typer.Option(metavar="TEXT", help="What the control leg omits, in words.")
+    ] = "",
 ) -> None:
     """Write the directory of a new case: case.toml, a test that runs, and a README."""
     from ..cases.loading import load_valid_cases
@@ -180,7 +210,9 @@ def new(
     from ..cases.proofs import lint
 
     if finding is None and (upstream is None) == (from_ is None):
-        raise UsageError("new: give exactly one upstream report, as a URL, owner/name#number or a number")
+        raise UsageError(
+            "new: give exactly one upstream report, as a URL, owner/name#number or a number"
+        )
     if front and front not in TEMPLATES:
         raise UsageError(f"--front {front!r}: allowed are {', '.join(TEMPLATES)}")
 
@@ -220,19 +252,25 @@ def new(
         warn(f"Next: set symptom.pattern in {case.path} to a text that only this failure prints")
     if not case.evidence.affected:
         warn(f"Next: name an environment with the failure under [evidence] in {case.path}")
-    warn(f"Next: write the test, then prove the case: {invocation(context).command('validate', case.id)}")
+    warn(
+        f"Next: write the test, then prove the case: {invocation(context).command('validate', case.id)}"
+    )
 
 
 @app.command()
 def migrate(
     context: typer.Context,
     directory: Annotated[
-        Path | None, typer.Argument(metavar="DIR", help="A case, or a directory of cases (default: that of --cases).")
+        Path | None,
+        typer.Argument(
+            metavar="DIR", help="A case, or a directory of cases (default: that of --cases)."
+        ),
     ] = None,
     check: Annotated[
         bool,
         typer.Option(
-            "--check", help="Change nothing; exit with 1 if a file would change, with 2 if one cannot be read."
+            "--check",
+            help="Change nothing; exit with 1 if a file would change, with 2 if one cannot be read.",
         ),
     ] = False,
 ) -> None:
@@ -264,7 +302,9 @@ def migrate(
 def _control_field(text: str) -> tuple[str, str | int | bool]:
     name, separator, value = text.partition("=")
     if not separator or not name:
-        raise UsageError(f"--control {text!r}: allowed is FIELD=VALUE, for example tokenizer_pool_size=0")
+        raise UsageError(
+            f"--control {text!r}: allowed is FIELD=VALUE, for example tokenizer_pool_size=0"
+        )
     if value in ("true", "false"):
         return name, value == "true"
     with contextlib.suppress(ValueError):
@@ -292,7 +332,10 @@ def _as_json(case: Case) -> dict[str, Any]:
             "where": {kind.value: list(symptom.parts_for(kind)) for kind in symptom.kinds},
         },
         "variants": {
-            name: {"affected": False if variant.never else _ranges_to_json(variant.ranges), "reason": variant.reason}
+            name: {
+                "affected": False if variant.never else _ranges_to_json(variant.ranges),
+                "reason": variant.reason,
+            }
             for name, variant in case.variants.items()
         },
         "control": {
@@ -316,7 +359,11 @@ def _as_json(case: Case) -> dict[str, Any]:
 def _print_variants(variants: Mapping[str, Mapping[str, Any]]) -> None:
     """Print one variant per line, since a reason may contain any separator."""
     for name, variant in variants.items():
-        affected = f"affected {_one_line(variant['affected'])}" if variant["affected"] else "never affected"
+        affected = (
+            f"affected {_one_line(variant['affected'])}"
+            if variant["affected"]
+            else "never affected"
+        )
         reason = one_line(variant["reason"])
         say(f"{'variant:':14}{name}: {affected}{reason and f' ({reason})'}")
 
@@ -327,7 +374,11 @@ def _ranges_to_json(ranges: Iterable[Range]) -> dict[str, str]:
 
 def _one_line(value: object) -> str:
     if isinstance(value, dict):
-        return "; ".join(f"{key} {_one_line(item)}".strip() for key, item in value.items() if item not in ("", []))
+        return "; ".join(
+            f"{key} {_one_line(item)}".strip()
+            for key, item in value.items()
+            if item not in ("", [])
+        )
     if isinstance(value, list):
         return ", ".join(map(_one_line, value))
     return str(value).lower() if isinstance(value, bool) else one_line(str(value))

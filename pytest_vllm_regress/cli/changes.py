@@ -1,4 +1,5 @@
-"""``vllm-regress try`` and ``watch``: what a patch to vLLM, and what new releases, change about the cases."""
+"""``vllm-regress try`` and ``watch``: what a patch to vLLM, and what new releases, change about the
+cases."""
 
 from __future__ import annotations
 
@@ -61,30 +62,40 @@ app = typer.Typer(context_settings=HELP)
 @app.command("try")
 def try_patch(
     context: typer.Context,
-    tree: Annotated[Path, typer.Argument(metavar="PATH", help="A work tree of vLLM, with its uncommitted changes.")],
+    tree: Annotated[
+        Path,
+        typer.Argument(metavar="PATH", help="A work tree of vLLM, with its uncommitted changes."),
+    ],
     case_ids: CaseIds = None,
     against: Annotated[
         str | None,
         typer.Option(
-            metavar="REV", help="What to compare with (default: where the branch left upstream's, else HEAD)."
+            metavar="REV",
+            help="What to compare with (default: where the branch left upstream's, else HEAD).",
         ),
     ] = None,
     env: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="The environment that both are laid over (default: the release that fits best)."
+            metavar="NAME",
+            help="The environment that both are laid over (default: the release that fits best).",
         ),
     ] = None,
     jobs: Jobs = None,
     destination: Results = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print the answer as JSON, and nothing else on standard output.")
+        bool,
+        typer.Option(
+            "--json", help="Print the answer as JSON, and nothing else on standard output."
+        ),
     ] = False,
 ) -> None:
-    """Run all (or named) cases once on a work tree and once on its base, on the simulated device; show which ones the patch fixes and breaks.
+    """Run all (or named) cases once on a work tree and once on its base, on the simulated device;
+    show which ones the patch fixes and breaks.
 
-    Unless cases are named, those run first whose fix or text concerns the changed modules. Arguments after -- go to pytest. Exit codes: 0 the patch
-    breaks nothing; 1 it breaks something; 2 usage; 3 an environment could not be built; 130 interrupted (repeat the command to resume).
+    Unless cases are named, those run first whose fix or text concerns the changed modules.
+    Arguments after -- go to pytest. Exit codes: 0 the patch breaks nothing; 1 it breaks something;
+    2 usage; 3 an environment could not be built; 130 interrupted (repeat the command to resume).
     """
     show = warn if as_json else say
     shared = invocation(context)
@@ -99,7 +110,9 @@ def try_patch(
     journal = Journal(writable_root() / "try", [*trial.key, *shared.pytest_args])
     options = shared.run_options(None)
     progress = CaseLines(show, logs=False, bar=not shared.verbose)
-    executor = ThreadsExecutor(progress.watching(build_with_cache(show)), jobs or machine_room(), show)
+    executor = ThreadsExecutor(
+        progress.watching(build_with_cache(show)), jobs or machine_room(), show
+    )
     with terminate_as_interrupt():
         outcome = run_batches(RunRequest(trial.batches, executor, options, progress, journal))
     if outcome.interrupted:
@@ -110,13 +123,17 @@ def try_patch(
     effects = trial.effects(outcome.run.results)
     if as_json:
         names = ("effect", "before", "after", "tests", "why")
-        print_json([{"case": e.case.id, **{name: getattr(e, name) for name in names}} for e in effects])
+        print_json(
+            [{"case": e.case.id, **{name: getattr(e, name) for name in names}} for e in effects]
+        )
     else:
         _print_effects(effects, base)
     _save(outcome.run, destination, show)
     if outcome.unbuilt:
         raise typer.Exit(outcome.exit_code)
-    raise typer.Exit(UNEXPECTED if any(effect.effect is PatchEffect.BREAKS for effect in effects) else OK)
+    raise typer.Exit(
+        UNEXPECTED if any(effect.effect is PatchEffect.BREAKS for effect in effects) else OK
+    )
 
 
 def _save(run: RunResult, destination: Path | None, show: Say) -> None:
@@ -150,26 +167,35 @@ def watch(
     ] = None,
     write: Annotated[
         bool,
-        typer.Option("--write", help="Apply the edits to the case files, and add the verdicts to verdicts.json."),
+        typer.Option(
+            "--write",
+            help="Apply the edits to the case files, and add the verdicts to verdicts.json.",
+        ),
     ] = False,
-    again: Annotated[bool, typer.Option("--again", help="Look again on the day of the last look.")] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Look again on the day of the last look.")
+    ] = False,
     device: Device = None,
     jobs: Jobs = None,
     destination: Results = None,
     diff: Annotated[
-        Path | None, typer.Option("--diff", metavar="FILE", help="Write the edits to FILE as a unified diff.")
+        Path | None,
+        typer.Option("--diff", metavar="FILE", help="Write the edits to FILE as a unified diff."),
     ] = None,
     markdown: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write Markdown to FILE, for a CI job; - prints it.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Write Markdown to FILE, for a CI job; - prints it."),
     ] = None,
     as_json: AsJson = False,
     yes: Yes = False,
 ) -> None:
-    """Run cases on releases of vLLM and of grammar libraries that are new since the last look, and say what changed.
+    """Run cases on releases of vLLM and of grammar libraries that are new since the last look, and
+    say what changed.
 
-    On a new vLLM all cases run. On a new library those about it run, in the newest vLLM with the new library in place of its own, or without vLLM
-    if the case has such evidence. Unexpected verdicts become edits of case files: a range is extended, ended, or gets an alternative.
-    A second look on the same day does nothing. Arguments after -- go to pytest.
+    On a new vLLM all cases run. On a new library those about it run, in the newest vLLM with the
+    new library in place of its own, or without vLLM if the case has such evidence. Unexpected
+    verdicts become edits of case files: a range is extended, ended, or gets an alternative. A
+    second look on the same day does nothing. Arguments after -- go to pytest.
     """
     from ..environments.index.releases import known_releases, releases
     from ..history.watch.look import look
@@ -191,10 +217,14 @@ def watch(
             check_writable(path)
     packages = watched_packages(cases)
     listed = {package: releases(package) for package in packages}
-    news = new_releases(listed, {package: known_releases(package) for package in packages}, before.seen)
+    news = new_releases(
+        listed, {package: known_releases(package) for package in packages}, before.seen
+    )
     looks = plan(news, cases, listed["vllm"][-1])
     if not looks:
-        show(f"no new release of {', '.join(packages)} since {before.day or 'this package was made'}")
+        show(
+            f"no new release of {', '.join(packages)} since {before.day or 'this package was made'}"
+        )
         write_state(place, before.after(today, news))
         raise typer.Exit(OK)
     journal = Journal(
@@ -222,7 +252,10 @@ def watch(
         write_atomically(diff, report.diff())
     unapplied = () if write else report.unexpected_releases
     # A look with a failed build is not complete, so it may be repeated on the same day.
-    write_state(place, before.after(before.day if report.unbuilt else today, report.seen_releases, unapplied))
+    write_state(
+        place,
+        before.after(before.day if report.unbuilt else today, report.seen_releases, unapplied),
+    )
     if not unapplied and not report.unbuilt:
         journal.close()
     _print(report, markdown, as_json=as_json, show=show)
@@ -238,7 +271,9 @@ def _finish(report: Report, show: Say, *, write: bool) -> Report:
     report, table, count = look.write(report)
     show(f"{len(report.edits)} case files were corrected, {count} verdicts are new in {table}")
     if report.edits:
-        show("the proofs of these cases are out of date now: `vllm-regress validate --stale` renews them")
+        show(
+            "the proofs of these cases are out of date now: `vllm-regress validate --stale` renews them"
+        )
     return report
 
 
@@ -253,11 +288,17 @@ def _print(report: Report, markdown: Path | None, *, as_json: bool, show: Say) -
         for line in (*report.lines(), *report.diff().splitlines()):
             say(line)
     if report.edits and not report.written:
-        show("nothing was written: the same command with --write applies this, without running anything again")
+        show(
+            "nothing was written: the same command with --write applies this, without running anything again"
+        )
 
 
 def _not_due(state: State) -> str:
-    left = f" Edits for {', '.join(state.unapplied)} are not applied: --write does that." if state.unapplied else ""
+    left = (
+        f" Edits for {', '.join(state.unapplied)} are not applied: --write does that."
+        if state.unapplied
+        else ""
+    )
     return f"looked already today, {state.day}: nothing to do; --again looks again.{left}"
 
 

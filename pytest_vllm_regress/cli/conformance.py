@@ -1,4 +1,5 @@
-"""``vllm-regress conformance``: run the conformance suite in environments and write the table. ``upstream``: run vLLM's own tests.
+"""``vllm-regress conformance``: run the conformance suite in environments and write the table.
+``upstream``: run vLLM's own tests.
 
 ``states``: measure health addresses and shutdown of releases.
 """
@@ -50,9 +51,14 @@ def conformance(
     context: typer.Context,
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="NAME", help="Environments to run the suite in (default: none, only write the table)."),
+        typer.Argument(
+            metavar="NAME",
+            help="Environments to run the suite in (default: none, only write the table).",
+        ),
     ] = None,
-    again: Annotated[bool, typer.Option("--again", help="Run environments even if the record has them.")] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Run environments even if the record has them.")
+    ] = False,
     only: Annotated[
         str | None,
         typer.Option(
@@ -63,19 +69,28 @@ def conformance(
     ] = None,
     merge: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE.json", help="Merge this record into the own one; its cells take precedence."),
+        typer.Option(
+            metavar="FILE.json",
+            help="Merge this record into the own one; its cells take precedence.",
+        ),
     ] = None,
     source: Source = None,
     wheel_index: WheelIndex = None,
     record: Annotated[
-        Path, typer.Option(metavar="FILE.json", help="Record of all results, saved after every environment.")
+        Path,
+        typer.Option(
+            metavar="FILE.json", help="Record of all results, saved after every environment."
+        ),
     ] = RECORD,
-    write: Annotated[Path, typer.Option(metavar="FILE.md", help="File for the table of all results.")] = TABLE,
+    write: Annotated[
+        Path, typer.Option(metavar="FILE.md", help="File for the table of all results.")
+    ] = TABLE,
 ) -> None:
     """Run the conformance suite in each environment and write the table: version by check.
 
-    Environments that the record has are skipped, so that an interrupted run resumes. If -k or arguments for pytest (after --) select
-    checks, nothing is skipped, and only the cells of these checks are replaced (`NAME -- -m smoke`).
+    Environments that the record has are skipped, so that an interrupted run resumes. If -k or
+    arguments for pytest (after --) select checks, nothing is skipped, and only the cells of these
+    checks are replaced (`NAME -- -m smoke`).
     """
     suite = suite_directory()
     faults = read_faults(suite / "known.toml")
@@ -94,9 +109,15 @@ def conformance(
     partial = any(argument not in ON_GPU for argument in selection)
     with terminate_as_interrupt():
         for name in dict.fromkeys(names or ()):
-            recorded = [ran for ran in runs.values() if ran.environment == name and (ran.device == "gpu") is on_gpu]
+            recorded = [
+                ran
+                for ran in runs.values()
+                if ran.environment == name and (ran.device == "gpu") is on_gpu
+            ]
             if recorded and recorded[0].whole and not (again or partial):
-                say(f"{name} on {recorded[0].device}: in the record since {recorded[0].at}; --again runs it again")
+                say(
+                    f"{name} on {recorded[0].device}: in the record since {recorded[0].at}; --again runs it again"
+                )
                 continue
             try:
                 build(name)
@@ -122,34 +143,58 @@ def upstream(
     context: typer.Context,
     paths: Annotated[
         list[str],
-        typer.Argument(metavar="FILE|FOLDER", help="Tests, from the root of vLLM's sources: tests/entrypoints/openai."),
+        typer.Argument(
+            metavar="FILE|FOLDER",
+            help="Tests, from the root of vLLM's sources: tests/entrypoints/openai.",
+        ),
     ],
-    source: Annotated[Path, typer.Option("--source", metavar="PATH", help="A clone of vLLM's sources.")],
-    ref: Annotated[str, typer.Option("--ref", metavar="REV", help="The revision whose tests are run.")],
+    source: Annotated[
+        Path, typer.Option("--source", metavar="PATH", help="A clone of vLLM's sources.")
+    ],
+    ref: Annotated[
+        str, typer.Option("--ref", metavar="REV", help="The revision whose tests are run.")
+    ],
     env: Annotated[
-        str, typer.Option("--env", metavar="NAME|PATH", help="The environment or interpreter that runs them.")
+        str,
+        typer.Option(
+            "--env", metavar="NAME|PATH", help="The environment or interpreter that runs them."
+        ),
     ],
     replaced: Annotated[
         str,
         typer.Option(
-            "--replace", metavar="CLASSES", help="Which classes ours replace: server, runner, server,runner or none."
+            "--replace",
+            metavar="CLASSES",
+            help="Which classes ours replace: server, runner, server,runner or none.",
         ),
     ] = "server",
     test_timeout: Annotated[
         float, typer.Option("--test-timeout", metavar="S", min=1, help="Seconds for each test.")
     ] = 300.0,
     run_timeout: Annotated[
-        float | None, typer.Option("--run-timeout", metavar="S", min=1, help="Seconds for the whole run.")
+        float | None,
+        typer.Option("--run-timeout", metavar="S", min=1, help="Seconds for the whole run."),
     ] = None,
     destination: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Also write the results to FILE as JSON.")
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="Also write the results to FILE as JSON."),
     ] = None,
-    log: Annotated[Path | None, typer.Option("--log", metavar="FILE", help="Append pytest's output to FILE.")] = None,
+    log: Annotated[
+        Path | None, typer.Option("--log", metavar="FILE", help="Append pytest's output to FILE.")
+    ] = None,
     dossiers: Annotated[
-        Path, typer.Option("--dossiers", metavar="DIR", help="Folder for the dossiers of servers that do not start.")
+        Path,
+        typer.Option(
+            "--dossiers",
+            metavar="DIR",
+            help="Folder for the dossiers of servers that do not start.",
+        ),
     ] = Path("vllm-regress-dossiers"),
 ) -> None:
-    """Run vLLM's own tests, unmodified, on the simulated device. Arguments after -- go to pytest."""
+    """Run vLLM's own tests, unmodified, on the simulated device.
+
+    Arguments after -- go to pytest.
+    """
     from ..engines.standalone import bare_session
     from ..environments.git import Repository
     from ..surveys.upstream import report
@@ -160,7 +205,9 @@ def upstream(
 
     classes = tuple(name for name in replaced.split(",") if name != "none")
     if wrong := set(classes) - {"server", "runner"}:
-        raise UsageError(f"--replace {', '.join(sorted(wrong))}: allowed is server, runner, server,runner or none")
+        raise UsageError(
+            f"--replace {', '.join(sorted(wrong))}: allowed is server, runner, server,runner or none"
+        )
     repository = Repository.at(source)
     with bare_session(warn, device="sim") as session, scratch() as folder:
         target = session.target(env)
@@ -182,8 +229,12 @@ def upstream(
         say(line)
     print_columns(("outcome", "tests"), report.count_rows(done.results))
     if destination is not None:
-        write_atomically(destination, report.document(done, target.versions["vllm"], tree.commit.id))
-    raise typer.Exit(UNEXPECTED if any(result.outcome == "failed" for result in done.results) else OK)
+        write_atomically(
+            destination, report.document(done, target.versions["vllm"], tree.commit.id)
+        )
+    raise typer.Exit(
+        UNEXPECTED if any(result.outcome == "failed" for result in done.results) else OK
+    )
 
 
 @app.command(
@@ -193,26 +244,37 @@ def upstream(
 def states(
     environments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="ENVIRONMENT", help="Environments: vllm-0.11.2. None: only write the pages."),
+        typer.Argument(
+            metavar="ENVIRONMENT", help="Environments: vllm-0.11.2. None: only write the pages."
+        ),
     ] = None,
     only: Annotated[
-        list[str] | None, typer.Option("--only", metavar="health|shutdown|growth", help="Measure only this table.")
+        list[str] | None,
+        typer.Option("--only", metavar="health|shutdown|growth", help="Measure only this table."),
     ] = None,
-    again: Annotated[bool, typer.Option("--again", help="Measure rows that the record has, too.")] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Measure rows that the record has, too.")
+    ] = False,
     record: Annotated[
         Path | None,
-        typer.Option("--record", metavar="FILE.json", help="Read and save all results here, after each row."),
+        typer.Option(
+            "--record", metavar="FILE.json", help="Read and save all results here, after each row."
+        ),
     ] = None,
     write: Annotated[
-        Path | None, typer.Option("--write", metavar="DIR", help="Write health.md, shutdown.md and growth.md there.")
+        Path | None,
+        typer.Option(
+            "--write", metavar="DIR", help="Write health.md, shutdown.md and growth.md there."
+        ),
     ] = None,
     as_json: AsJson = False,
     yes: Yes = False,
 ) -> None:
-    """Measure what the health addresses of releases say while the engine works, sleeps, hangs or is dead, how their servers end, and how
-    their memory grows.
+    """Measure what the health addresses of releases say while the engine works, sleeps, hangs or is
+    dead, how their servers end, and how their memory grows.
 
-    Servers run on the simulated device. Rows that --record has are not measured again, so that an interrupted command can be repeated.
+    Servers run on the simulated device. Rows that --record has are not measured again, so that an
+    interrupted command can be repeated.
     """
     from ..surveys.states.measure import TABLES, measure_environment
     from ..surveys.states.record import pages, read_record, to_json, write_record

@@ -1,8 +1,11 @@
-"""What all commands of ``vllm-regress`` share: common options, the names of exit codes, and printing. Command modules import this, not ``cli``.
+"""What all commands of ``vllm-regress`` share: common options, the names of exit codes, and
+printing. Command modules import this, not ``cli``.
 
-Which exit code a command ends with is decided elsewhere: after a run by ``runner/batch.RunOutcome.exit_code``, after an error by ``cli.main``.
+Which exit code a command ends with is decided elsewhere: after a run by
+``runner/batch.RunOutcome.exit_code``, after an error by ``cli.main``.
 
-All printing is done here, with secrets masked and control characters escaped, so that no file, name or error can control the terminal.
+All printing is done here, with secrets masked and control characters escaped, so that no file, name
+or error can control the terminal.
 """
 
 from __future__ import annotations
@@ -37,10 +40,16 @@ OK, UNEXPECTED, USAGE, UNBUILT, INTERNAL, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3,
 DISK = "30GiB"
 HELP = {"help_option_names": ["-h", "--help"]}
 Yes = Annotated[
-    bool, typer.Option("--yes", "-y", help="Download without asking. Without a terminal there is no question.")
+    bool,
+    typer.Option(
+        "--yes", "-y", help="Download without asking. Without a terminal there is no question."
+    ),
 ]
 Jobs = Annotated[
-    int | None, typer.Option("--jobs", "-j", min=1, help="Environments at a time (default: by cores and memory).")
+    int | None,
+    typer.Option(
+        "--jobs", "-j", min=1, help="Environments at a time (default: by cores and memory)."
+    ),
 ]
 Shard = Annotated[
     str | None,
@@ -60,19 +69,28 @@ On = Annotated[
 ]
 GpusEach = Annotated[
     int | None,
-    typer.Option("--gpus", min=1, metavar="N", help="With --on: GPUs for each environment (default 1)."),
+    typer.Option(
+        "--gpus", min=1, metavar="N", help="With --on: GPUs for each environment (default 1)."
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-CaseIds = Annotated[list[str] | None, typer.Argument(metavar="CASE", help="Ids of cases (default: all).")]
+CaseIds = Annotated[
+    list[str] | None, typer.Argument(metavar="CASE", help="Ids of cases (default: all).")
+]
 Device = Annotated[
     str | None,
     typer.Option(
-        metavar="DEVICE", help=f"{', '.join(ASKED_DEVICES)}: for all environments (default: each environment's own)."
+        metavar="DEVICE",
+        help=f"{', '.join(ASKED_DEVICES)}: for all environments (default: each environment's own).",
     ),
 ]
 Results = Annotated[
     Path | None,
-    typer.Option("--results", metavar="DIR|FILE.json", help="Write the results to this file or directory as JSON."),
+    typer.Option(
+        "--results",
+        metavar="DIR|FILE.json",
+        help="Write the results to this file or directory as JSON.",
+    ),
 ]
 
 
@@ -111,12 +129,18 @@ Source = Annotated[
         callback=_use_sources,
     ),
 ]
-"""An option of every command that takes environments. It takes effect by being given; the command does not pass it on."""
+"""An option of every command that takes environments.
+
+It takes effect by being given; the command does not pass it on.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
 class Invocation:
-    """Options of ``vllm-regress`` itself. ``pytest_args`` are the arguments after ``--``, for pytest; those of ``ask`` are a command."""
+    """Options of ``vllm-regress`` itself.
+
+    ``pytest_args`` are the arguments after ``--``, for pytest; those of ``ask`` are a command.
+    """
 
     cases_dir: Path | None
     pytest_args: tuple[str, ...]
@@ -160,8 +184,9 @@ class Invocation:
     def select(self, case_ids: Sequence[str]) -> tuple[Case, ...]:
         """Return the cases with these ids, or all cases if no id is given.
 
-        An invalid file of another case is only a warning, and that case is left out. Raises ``CaseFileError`` if all cases are requested and a
-        file is invalid, and ``UsageError`` for an unknown id.
+        An invalid file of another case is only a warning, and that case is left out. Raises
+        ``CaseFileError`` if all cases are requested and a file is invalid, and ``UsageError`` for
+        an unknown id.
         """
         from ..cases.loading import select_cases
 
@@ -175,7 +200,8 @@ class Invocation:
         return select_cases(self.cases(), case_ids)
 
     def cases_if_any(self) -> tuple[Case, ...]:
-        """Return the valid cases, or none if there is no directory of cases: result files can be read without them."""
+        """Return the valid cases, or none if there is no directory of cases: result files can be
+        read without them."""
         try:
             return self.cases()
         except UsageError:
@@ -183,7 +209,10 @@ class Invocation:
 
 
 def disk_limit(text: str) -> int:
-    """Return the limit given with ``--disk``, in bytes. Raises ``UsageError`` if it is not a size."""
+    """Return the limit given with ``--disk``, in bytes.
+
+    Raises ``UsageError`` if it is not a size.
+    """
     limit = size_of(text)
     if limit is None:
         raise UsageError(f"--disk {format_value(text)}: allowed is a size such as {DISK}")
@@ -204,7 +233,10 @@ def check_device(device: str | None) -> None:
 
 
 def confirm_downloads(environments: Sequence[str], *, yes: bool, show: Say | None = None) -> None:
-    """Show what must be downloaded for these environments, and ask whether to go on (``confirm``). ``show``: ``warn`` if JSON is printed."""
+    """Show what must be downloaded for these environments, and ask whether to go on (``confirm``).
+
+    ``show``: ``warn`` if JSON is printed.
+    """
     from ..environments.downloads import downloads
 
     needed = downloads(environments)
@@ -215,7 +247,10 @@ def confirm_downloads(environments: Sequence[str], *, yes: bool, show: Say | Non
 
 
 def confirm(*, yes: bool) -> None:
-    """On a terminal, ask whether to go on, unless ``yes`` was given. "No", Ctrl-C and Ctrl-D end the command with exit code 130."""
+    """On a terminal, ask whether to go on, unless ``yes`` was given.
+
+    "No", Ctrl-C and Ctrl-D end the command with exit code 130.
+    """
     if yes or not on_a_terminal():
         return
     try:
@@ -229,7 +264,8 @@ def confirm(*, yes: bool) -> None:
 
 
 def end_if_idle(batches: Sequence[object], shard: str | None, destination: Path | None) -> None:
-    """End the command successfully if its shard is empty, with the result file that ``report`` looks for."""
+    """End the command successfully if its shard is empty, with the result file that ``report``
+    looks for."""
     if not batches and shard is not None:
         from ..cases.results import RunResult
         from ..runner.result_files import save_results
@@ -243,7 +279,8 @@ def end_if_idle(batches: Sequence[object], shard: str | None, destination: Path 
 def make_executor(
     on: str | None, gpus: int | None, jobs: int | None, say: Say, progress: CaseLines | None = None
 ) -> Executor:
-    """Return the executor that the options ask for: a cluster, or threads on this machine. Raises ``UsageError`` for options that contradict.
+    """Return the executor that the options ask for: a cluster, or threads on this machine. Raises
+    ``UsageError`` for options that contradict.
 
     ``progress`` shows what is built on this machine.
     """
@@ -254,7 +291,9 @@ def make_executor(
     if on is None:
         check_gpus(gpus)
         build = build_with_cache(say)
-        return ThreadsExecutor(progress.watching(build) if progress else build, jobs or machine_room(), say)
+        return ThreadsExecutor(
+            progress.watching(build) if progress else build, jobs or machine_room(), say
+        )
     from ..runner.executors.ray import RayExecutor
 
     if jobs is not None:
@@ -272,7 +311,10 @@ def check_gpus(gpus: int | None) -> None:
 
 @contextlib.contextmanager
 def cluster(on: str | None) -> Iterator[None]:
-    """Keep one connection to the cluster while a command uses it. Does nothing if no cluster was named."""
+    """Keep one connection to the cluster while a command uses it.
+
+    Does nothing if no cluster was named.
+    """
     if on is None:
         yield
     else:
@@ -289,12 +331,16 @@ def on_a_terminal() -> bool:
 
 
 def print_json(value: object) -> None:
-    """Print a value as JSON in ASCII. Secrets are masked value by value, so that the output stays valid JSON."""
+    """Print a value as JSON in ASCII.
+
+    Secrets are masked value by value, so that the output stays valid JSON.
+    """
     from ..cases.results import mask_values
     from ..util import codec
 
     text = json.dumps(mask_values(codec.encode(value), masker()), indent=2)
-    # GitHub Actions would obey ##[error]. Both signs stand in texts only, where JSON allows an escape.
+    # GitHub Actions would obey ##[error]. Both signs stand in texts only, where JSON allows an
+    # escape.
     print(text.replace("\x7f", "\\u007f").replace("##[", "#\\u0023["))
 
 

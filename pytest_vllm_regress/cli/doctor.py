@@ -10,7 +10,9 @@ import typer
 from .context import HELP, OK, UNEXPECTED, AsJson, On, print_columns, print_json, say
 
 Leftover = dict[str, str | int | float | bool]
-EPILOG = "Exit codes: 0 nothing is left behind; 1 something is left behind; 2 usage; 4 internal error."
+EPILOG = (
+    "Exit codes: 0 nothing is left behind; 1 something is left behind; 2 usage; 4 internal error."
+)
 _UNITS = ("B", "KiB", "MiB", "GiB")
 app = typer.Typer(context_settings=HELP, add_completion=False)
 
@@ -21,8 +23,10 @@ def doctor(
     on: On = None,
     as_json: AsJson = False,
 ) -> None:
-    """List what earlier runs left behind: processes, shared memory, run directories and partial environments. Only what provably belongs to a run
-    that has ended is listed or removed; anything of a running run, or of unknown origin, is not touched."""
+    """List what earlier runs left behind: processes, shared memory, run directories and partial
+    environments. Only what provably belongs to a run
+    that has ended is listed or removed; anything of a running run, or of unknown origin, is not
+    touched."""
     leftovers = _on_this_machine(remove) if on is None else _on_cluster(on, remove)
     if as_json:
         print_json(leftovers)
@@ -30,7 +34,10 @@ def doctor(
         say("nothing is left behind")
     else:
         node_column = [] if on is None else ["node"]
-        rows = [[*(str(entry[name]) for name in node_column), *_row(entry, remove)] for entry in leftovers]
+        rows = [
+            [*(str(entry[name]) for name in node_column), *_row(entry, remove)]
+            for entry in leftovers
+        ]
         print_columns((*node_column, "what", "size", "since", "left by", "", "name"), rows)
         if not remove:
             say(f"`vllm-regress doctor --remove` removes {'it' if len(leftovers) == 1 else 'them'}")

@@ -24,12 +24,16 @@ app = typer.Typer(
 _DAY_S = 86400
 Names = Annotated[
     list[str] | None,
-    typer.Argument(metavar="NAME", help="Names from environments.toml, or PACKAGE-VERSION[+OTHER==VERSION]."),
+    typer.Argument(
+        metavar="NAME", help="Names from environments.toml, or PACKAGE-VERSION[+OTHER==VERSION]."
+    ),
 ]
 
 
 @app.command("list")
-def list_environments(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def list_environments(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
     """List the environments of environments.toml, and others in the cache."""
     from ..environments.cache import EnvironmentCache
     from ..util.sizes import GIB
@@ -49,7 +53,10 @@ def list_environments(as_json: Annotated[bool, typer.Option("--json", help="Prin
                 recipe.lock is not None,
             )
         )
-    rows += [_row(entry.name, "", True, entry.size, _origin(file, entry.name), False) for entry in built.values()]
+    rows += [
+        _row(entry.name, "", True, entry.size, _origin(file, entry.name), False)
+        for entry in built.values()
+    ]
     if as_json:
         print_json({"cache": str(cache.root), "default": file.default, "environments": rows})
         return
@@ -62,17 +69,24 @@ def list_environments(as_json: Annotated[bool, typer.Option("--json", help="Prin
         size = row["size"]
         size_text = f"{size / GIB:.1f} GiB" if isinstance(size, int) else "-"
         table.add_row(
-            *(Text(one_line(str(cell))) for cell in (row["name"], row["device"], size_text, row["description"]))
+            *(
+                Text(one_line(str(cell)))
+                for cell in (row["name"], row["device"], size_text, row["description"])
+            )
         )
     console = Console(soft_wrap=not sys.stdout.isatty())
     console.print(table)
-    say(f"{cache.root}: {cache.total_size() / GIB:.1f} GiB, files shared by hard links counted once")
+    say(
+        f"{cache.root}: {cache.total_size() / GIB:.1f} GiB, files shared by hard links counted once"
+    )
 
 
 @app.command()
 def build(
     names: Names = None,
-    everything: Annotated[bool, typer.Option("--all", help="Build all environments of environments.toml.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Build all environments of environments.toml.")
+    ] = False,
     source: Source = None,
     yes: Yes = False,
 ) -> None:
@@ -80,7 +94,9 @@ def build(
     from ..environments.cache import EnvironmentCache
 
     if bool(names) == everything:
-        raise UsageError("name the environments to build (`vllm-regress env list` shows some), or give --all")
+        raise UsageError(
+            "name the environments to build (`vllm-regress env list` shows some), or give --all"
+        )
     recipes = _recipes(names)
     confirm_downloads([recipe.name for recipe in recipes], yes=yes, show=warn)
     cache, failures = EnvironmentCache(), []
@@ -91,19 +107,24 @@ def build(
             failures.append(error)
             warn(str(error))
     if failures:
-        raise type(failures[0])(f"{len(failures)} of the environments could not be built; see the reasons above")
+        raise type(failures[0])(
+            f"{len(failures)} of the environments could not be built; see the reasons above"
+        )
 
 
 @app.command()
 def lock(names: Names = None) -> None:
-    """Resolve environments again and write locks/NAME.txt beside environments.toml (default: all of environments.toml)."""
+    """Resolve environments again and write locks/NAME.txt beside environments.toml (default: all of
+    environments.toml)."""
     from ..environments.locks import lock_text
     from ..errors import BuildError
 
     file = _file()
     for recipe in _recipes(names):
         if recipe.name not in file.recipes:
-            raise UsageError(f"{recipe.name} is not in {file.path}: only environments in that file can have a lock")
+            raise UsageError(
+                f"{recipe.name} is not in {file.path}: only environments in that file can have a lock"
+            )
         file.locks.mkdir(exist_ok=True)
         texts = {f"{recipe.name}.txt": lock_text(recipe, progress=warn)}
         if recipe.relax_local:
@@ -112,12 +133,16 @@ def lock(names: Names = None) -> None:
                 texts[local] = lock_text(recipe, local=True, progress=warn)
             except BuildError as error:
                 (file.locks / local).unlink(missing_ok=True)
-                warn(f"no {local}: no local builds were found with the index settings of this machine. {error}")
+                warn(
+                    f"no {local}: no local builds were found with the index settings of this machine. {error}"
+                )
         for name, text in texts.items():
             path = file.locks / name
             before = peek(path, 16 * 1024 * 1024)
             write_atomically(path, text)
-            say(f"{path}: {'unchanged' if before == text else 'written'}, {text.count('==')} packages")
+            say(
+                f"{path}: {'unchanged' if before == text else 'written'}, {text.count('==')} packages"
+            )
 
 
 @app.command()
@@ -126,15 +151,19 @@ def prune(
     everything: Annotated[bool, typer.Option("--all", help="Remove every environment.")] = False,
     older_than: Annotated[
         float | None,
-        typer.Option(metavar="DAYS", min=0, help="Remove environments that were not used for this many days."),
+        typer.Option(
+            metavar="DAYS", min=0, help="Remove environments that were not used for this many days."
+        ),
     ] = None,
 ) -> None:
-    """Remove environments that are not in use. Without NAME or option: those of outdated recipes, and what interrupted builds left.
+    """Remove environments that are not in use. Without NAME or option: those of outdated recipes,
+    and what interrupted builds left.
 
-    With NAME or an option the compiled GPU kernels of that vLLM are removed too; the next engine compiles them again.
+    With NAME or an option the compiled GPU kernels of that vLLM are removed too; the next engine
+    compiles them again.
 
-    uv keeps downloaded files in a cache of its own, which shares them with the environments by hard links: `uv cache prune` removes what no
-    environment uses.
+    uv keeps downloaded files in a cache of its own, which shares them with the environments by hard
+    links: `uv cache prune` removes what no environment uses.
     """
     from ..engines.gpus import compiled
     from ..environments.cache import EnvironmentCache
@@ -150,7 +179,11 @@ def prune(
     def selected(name: str, used: float, is_outdated: bool = False) -> bool:
         if names:
             return name in names
-        return time.time() - used > older_than * _DAY_S if older_than is not None else everything or is_outdated
+        return (
+            time.time() - used > older_than * _DAY_S
+            if older_than is not None
+            else everything or is_outdated
+        )
 
     def total() -> int:
         return cache.total_size() + sum(entry.size for entry in compiled.list_kernels())
@@ -159,10 +192,14 @@ def prune(
     for environment in listed:
         is_outdated = environment.name in file.recipes and environment.path not in current
         if selected(environment.name, environment.used, is_outdated):
-            say(f"{environment.path.name}: {'removed' if cache.remove(environment) else 'in use, kept'}")
+            say(
+                f"{environment.path.name}: {'removed' if cache.remove(environment) else 'in use, kept'}"
+            )
     for entry in kernels:
         if selected(entry.name, entry.used):
-            say(f"{entry.name}, compiled kernels: {'removed' if compiled.remove(entry) else 'in use, kept'}")
+            say(
+                f"{entry.name}, compiled kernels: {'removed' if compiled.remove(entry) else 'in use, kept'}"
+            )
     partial = cache.sweep()
     if partial:
         say(f"{partial} left by interrupted builds: removed")
@@ -175,7 +212,10 @@ def prune(
 
 @app.command()
 def path(
-    name: Annotated[str, typer.Argument(help="A name from environments.toml, or PACKAGE-VERSION[+OTHER==VERSION].")],
+    name: Annotated[
+        str,
+        typer.Argument(help="A name from environments.toml, or PACKAGE-VERSION[+OTHER==VERSION]."),
+    ],
     source: Source = None,
 ) -> None:
     """Print the path of an environment's interpreter, without building it."""
@@ -207,4 +247,11 @@ def _origin(file: EnvironmentFile, name: str) -> str:
 def _row(
     name: str, device: str, built: bool, size: int | None, description: str, locked: bool
 ) -> dict[str, str | bool | int | None]:
-    return {"name": name, "device": device, "built": built, "size": size, "locked": locked, "description": description}
+    return {
+        "name": name,
+        "device": device,
+        "built": built,
+        "size": size,
+        "locked": locked,
+        "description": description,
+    }

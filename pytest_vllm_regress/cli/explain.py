@@ -39,11 +39,17 @@ def explain(
     context: typer.Context,
     file: Annotated[
         str,
-        typer.Argument(metavar="FILE|-", help="A log, a traceback, a dossier, or the output of pytest or a CI job."),
+        typer.Argument(
+            metavar="FILE|-",
+            help="A log, a traceback, a dossier, or the output of pytest or a CI job.",
+        ),
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Say which documented failures a log shows, on which lines, and what to do. Reads the log and runs nothing."""
+    """Say which documented failures a log shows, on which lines, and what to do.
+
+    Reads the log and runs nothing.
+    """
     from ..answers.explain.log import explain as explain_log
 
     cases = invocation(context).cases()
@@ -98,7 +104,10 @@ def _check(stream: BinaryIO, source: str) -> None:
 
 
 def _print(explanation: Explanation) -> None:
-    named = ", ".join(f"{named.package} {named.version} (line {named.number})" for named in explanation.versions[:10])
+    named = ", ".join(
+        f"{named.package} {named.version} (line {named.number})"
+        for named in explanation.versions[:10]
+    )
     say(f"{one_line(explanation.source)}: {named or 'names no version'}")
     count = len(explanation.findings)
     say(f"{count or 'no'} documented failure{'' if count == 1 else 's'}")
@@ -114,7 +123,11 @@ def _print_finding(finding: LogMatch) -> None:
     case = finding.case
     say(f"\n{case.id}: {case.title}")
     _field("certainty", f"{finding.certainty}: {finding.reason}")
-    more = f" and {finding.count - len(finding.lines)} more" if finding.count > len(finding.lines) else ""
+    more = (
+        f" and {finding.count - len(finding.lines)} more"
+        if finding.count > len(finding.lines)
+        else ""
+    )
     _field("lines", f"{', '.join(map(str, finding.lines))}{more}")
     _field("text", finding.text)
     if finding.alternatives:
@@ -128,7 +141,9 @@ def _print_finding(finding: LogMatch) -> None:
 def _print_unknown(failure: UnknownFailure) -> None:
     signature = failure.signature
     times = f" ({failure.count} times)" if failure.count > 1 else ""
-    say(f"\nline {failure.line}{times}: {one_line(signature.exception)}: {one_line(failure.message[:MAX_SHOWN])}")
+    say(
+        f"\nline {failure.line}{times}: {one_line(signature.exception)}: {one_line(failure.message[:MAX_SHOWN])}"
+    )
     _field("phase", signature.phase)
     _field("raised in", " < ".join(signature.frames))
     _field("search for", failure.search_text)

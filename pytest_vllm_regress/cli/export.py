@@ -25,15 +25,20 @@ app = typer.Typer(context_settings=HELP, add_completion=False)
 def export(
     context: typer.Context,
     case_ids: Annotated[
-        list[str] | None, typer.Argument(metavar="[CASE]...", help="Ids of cases; all with --osv and none given.")
+        list[str] | None,
+        typer.Argument(metavar="[CASE]...", help="Ids of cases; all with --osv and none given."),
     ] = None,
     issue: Annotated[
-        bool, typer.Option("--issue", help="Print the text of vLLM's bug-report form, with the script in it.")
+        bool,
+        typer.Option(
+            "--issue", help="Print the text of vLLM's bug-report form, with the script in it."
+        ),
     ] = False,
     ci_failure: Annotated[
         bool,
         typer.Option(
-            "--ci-failure", help="Print the text of vLLM's form for a failing test in CI, with the script in it."
+            "--ci-failure",
+            help="Print the text of vLLM's form for a failing test in CI, with the script in it.",
         ),
     ] = False,
     collected: Annotated[
@@ -45,7 +50,10 @@ def export(
         ),
     ] = False,
     osv: Annotated[
-        bool, typer.Option("--osv", help="Print an OSV record instead. Reads the case file and runs nothing.")
+        bool,
+        typer.Option(
+            "--osv", help="Print an OSV record instead. Reads the case file and runs nothing."
+        ),
     ] = False,
     output: Annotated[
         Path | None,
@@ -57,9 +65,11 @@ def export(
         ),
     ] = None,
 ) -> None:
-    """Write a standalone script that shows a failure: one file with its requirements, which imports nothing of this project.
+    """Write a standalone script that shows a failure: one file with its requirements, which imports
+    nothing of this project.
 
-    The script repeats a test that was recorded as REPRODUCED. pytest collects the case's tests for that; none is run.
+    The script repeats a test that was recorded as REPRODUCED. pytest collects the case's tests for
+    that; none is run.
     """
     if issue + ci_failure + osv > 1:
         raise UsageError("--issue, --ci-failure and --osv contradict each other: give one of them")
@@ -71,7 +81,9 @@ def export(
         _export_osv(context, case_ids or [], output)
         return
     if not case_ids or len(case_ids) != 1:
-        raise UsageError("name one case: a script shows one failure. `vllm-regress list` lists the cases")
+        raise UsageError(
+            "name one case: a script shows one failure. `vllm-regress list` lists the cases"
+        )
     (case,) = invocation(context).select(case_ids)
     from ..output.export.script import export_script
 
@@ -102,7 +114,9 @@ def _report(case: Case, script: Script, *, collected: bool) -> Report:
         from ..output.export.collect_env import collect_env
 
         if sys.platform != "linux":
-            raise UsageError("--collect-env: Linux only, because it runs a script in an environment")
+            raise UsageError(
+                "--collect-env: Linux only, because it runs a script in an environment"
+            )
         output = collect_env(script.result.environment, EnvironmentCache())
     proof = case.directory / FILE
     commits = read_proof(proof).commits if proof.exists() else ()
@@ -116,7 +130,9 @@ def _export_osv(context: typer.Context, case_ids: list[str], output: Path | None
     from ..util.files import write_atomically
 
     if output is not None and output.exists() and not output.is_dir():
-        raise UsageError(f"-o {output}: not a directory. With --osv, name a directory, which gets a file for each case")
+        raise UsageError(
+            f"-o {output}: not a directory. With --osv, name a directory, which gets a file for each case"
+        )
     records = []
     for case in invocation(context).select(case_ids):
         try:

@@ -1,4 +1,5 @@
-"""``vllm-regress matrix``: run cases in many environments in parallel, resume an interrupted run, and write the page of results.
+"""``vllm-regress matrix``: run cases in many environments in parallel, resume an interrupted run,
+and write the page of results.
 
 ``drift``: try whether releases still install and start.
 """
@@ -72,7 +73,8 @@ def matrix(
     context: typer.Context,
     case_ids: CaseIds = None,
     env: Annotated[
-        list[str] | None, typer.Option(metavar="NAME|PATH", help="An environment or interpreter; repeatable.")
+        list[str] | None,
+        typer.Option(metavar="NAME|PATH", help="An environment or interpreter; repeatable."),
     ] = None,
     source: Source = None,
     wheel_index: WheelIndex = None,
@@ -100,7 +102,10 @@ def matrix(
     ] = None,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="With --releases: run nothing; list the releases in their order, with sizes."),
+        typer.Option(
+            "--dry-run",
+            help="With --releases: run nothing; list the releases in their order, with sizes.",
+        ),
     ] = False,
     only_boundaries: Annotated[
         bool,
@@ -124,26 +129,37 @@ def matrix(
     shard: Shard = None,
     plan: Annotated[
         CiSystem | None,
-        typer.Option(help="Run nothing; print the job matrix for this CI system, one job for each shard."),
+        typer.Option(
+            help="Run nothing; print the job matrix for this CI system, one job for each shard."
+        ),
     ] = None,
     shards: Annotated[
         int | None,
-        typer.Option(min=1, max=MAX_SHARDS, help="With --plan: number of shards (default: one for each environment)."),
+        typer.Option(
+            min=1,
+            max=MAX_SHARDS,
+            help="With --plan: number of shards (default: one for each environment).",
+        ),
     ] = None,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Run everything, including what an interrupted matrix had finished.")
+        bool,
+        typer.Option(
+            "--fresh", help="Run everything, including what an interrupted matrix had finished."
+        ),
     ] = False,
     destination: Results = None,
     html: Annotated[
         Path | None,
-        typer.Option("--html", metavar="FILE", help="Write the page of verdicts and evidence to this file."),
+        typer.Option(
+            "--html", metavar="FILE", help="Write the page of verdicts and evidence to this file."
+        ),
     ] = None,
     yes: Yes = False,
 ) -> None:
     """Run cases over many environments and show case by version. Arguments after -- go to pytest.
 
-    Without --env, --versions and --releases the evidence environments of the cases are used. Repeat the command to resume an interrupted matrix.
-    Exit codes are those of `run`.
+    Without --env, --versions and --releases the evidence environments of the cases are used. Repeat
+    the command to resume an interrupted matrix. Exit codes are those of `run`.
     """
     check_device(device)
     if plan is None and shards is not None:
@@ -158,12 +174,26 @@ def matrix(
         all_batches = _undecided(cases, all_batches)
     if only_missing:
         all_batches = _without_verdict(cases, all_batches)
-    flags = [name for name, given in (("--boundaries", only_boundaries), ("--missing", only_missing)) if given]
+    flags = [
+        name
+        for name, given in (("--boundaries", only_boundaries), ("--missing", only_missing))
+        if given
+    ]
     if plan is not None:
-        here = (("--results", destination), ("--html", html), ("--jobs", jobs), ("--on", on), ("--fresh", fresh))
+        here = (
+            ("--results", destination),
+            ("--html", html),
+            ("--jobs", jobs),
+            ("--on", on),
+            ("--fresh", fresh),
+        )
         if unused := [option for option, given in (*here, ("--shard", shard)) if given]:
-            raise UsageError(f"--plan only prints jobs and does not pass on {', '.join(unused)}: leave that out here")
-        check_environments([batch for batch in all_batches if not names_interpreter(batch.environment)])
+            raise UsageError(
+                f"--plan only prints jobs and does not pass on {', '.join(unused)}: leave that out here"
+            )
+        check_environments(
+            [batch for batch in all_batches if not names_interpreter(batch.environment)]
+        )
         options_given = [
             ("--env", env),
             ("--source", source),
@@ -173,9 +203,18 @@ def matrix(
             ("--device", device),
             ("--wheel-index", wheel_index),
         ]
-        arguments = [part for option, value in options_given for text in _listed(value) for part in (option, text)]
+        arguments = [
+            part
+            for option, value in options_given
+            for text in _listed(value)
+            for part in (option, text)
+        ]
         command = shlex.split(shared.command("matrix", *(case_ids or []), *arguments, *flags))
-        print_json(ci_job_matrix(plan, all_batches, shards or len(all_batches), command, shared.pytest_args))
+        print_json(
+            ci_job_matrix(
+                plan, all_batches, shards or len(all_batches), command, shared.pytest_args
+            )
+        )
         raise typer.Exit(OK)
     batches: Sequence[Batch] = take_shard(all_batches, shard)
     end_if_idle(batches, shard, destination)
@@ -224,7 +263,10 @@ def matrix(
 
 
 def _undecided(cases: Sequence[Case], batches: Sequence[Batch]) -> tuple[Batch, ...]:
-    """Return the batches with only those cases of which the release is an end that was not run. Raises ``UsageError`` if nothing is left."""
+    """Return the batches with only those cases of which the release is an end that was not run.
+
+    Raises ``UsageError`` if nothing is left.
+    """
     from ..answers.audit.boundaries import boundaries
     from ..answers.audit.verdict_table import read_table
 
@@ -233,12 +275,17 @@ def _undecided(cases: Sequence[Case], batches: Sequence[Batch]) -> tuple[Batch, 
     missing = {(f"{end.package}-{version}", end.case_id) for end in ends for version in end.missing}
     reduced = _reduced(batches, lambda environment, case_id: (environment, case_id) in missing)
     if not reduced:
-        raise UsageError("--boundaries: the table of verdicts has every end of a range among these releases")
+        raise UsageError(
+            "--boundaries: the table of verdicts has every end of a range among these releases"
+        )
     return reduced
 
 
 def _without_verdict(cases: Sequence[Case], batches: Sequence[Batch]) -> tuple[Batch, ...]:
-    """Return the batches with only the cases whose present test has no clear verdict there. Raises ``UsageError`` if nothing is left."""
+    """Return the batches with only the cases whose present test has no clear verdict there.
+
+    Raises ``UsageError`` if nothing is left.
+    """
     from ..answers.audit.verdict_table import read_table
     from ..cases.proofs.fingerprint import code_fingerprint
     from ..cases.verdict import Verdict
@@ -253,18 +300,27 @@ def _without_verdict(cases: Sequence[Case], batches: Sequence[Batch]) -> tuple[B
     }
     reduced = _reduced(batches, lambda environment, case_id: (environment, case_id) not in clear)
     if not reduced:
-        raise UsageError("--missing: the table of verdicts has a clear one for every case in these environments")
+        raise UsageError(
+            "--missing: the table of verdicts has a clear one for every case in these environments"
+        )
     return reduced
 
 
 def _reduced(batches: Sequence[Batch], wanted: Callable[[str, str], bool]) -> tuple[Batch, ...]:
-    """Return the batches with the cases for which ``wanted(environment, case_id)`` holds, as far as any are left."""
-    reduced = [batch.only({case.id for case in batch.cases if wanted(batch.environment, case.id)}) for batch in batches]
+    """Return the batches with the cases for which ``wanted(environment, case_id)`` holds, as far as
+    any are left."""
+    reduced = [
+        batch.only({case.id for case in batch.cases if wanted(batch.environment, case.id)})
+        for batch in batches
+    ]
     return tuple(batch for batch in reduced if batch.cases)
 
 
-def _disk_limit(disk: str | None, releases: str | None, on: str | None, dry_run: bool) -> int | None:
-    """Return the bytes that a sweep over releases on this machine may take; None for any other matrix."""
+def _disk_limit(
+    disk: str | None, releases: str | None, on: str | None, dry_run: bool
+) -> int | None:
+    """Return the bytes that a sweep over releases on this machine may take; None for any other
+    matrix."""
     if releases is None or on is not None:
         where = " on this machine; a node's cache has a limit of its own" if on is not None else ""
         if dry_run:
@@ -273,7 +329,9 @@ def _disk_limit(disk: str | None, releases: str | None, on: str | None, dry_run:
                 "--plan github instead"
             )
         if disk is not None:
-            raise UsageError(f"--disk limits what --releases downloads{where or '. Leave it out here'}")
+            raise UsageError(
+                f"--disk limits what --releases downloads{where or '. Leave it out here'}"
+            )
         return None
     return disk_limit(disk or DISK)
 
@@ -287,7 +345,8 @@ def _sweep(
     yes: bool,
     dry_run: bool,
 ) -> tuple[Sequence[Batch], Executor]:
-    """Return the batches in the order of a sweep and the executor that runs them within ``limit`` bytes while ``context`` is open."""
+    """Return the batches in the order of a sweep and the executor that runs them within ``limit``
+    bytes while ``context`` is open."""
     from ..environments import uv
     from ..environments.cache import EnvironmentCache
     from ..runner.executors.sweep import DiskBudget, plan_sweep
@@ -295,7 +354,9 @@ def _sweep(
 
     by_name = {batch.environment: batch for batch in batches}
     planned = plan_sweep(list(by_name))
-    rows = [(entry.name, entry.torch, f"{entry.added / GIB:.1f} GiB", entry.notes) for entry in planned]
+    rows = [
+        (entry.name, entry.torch, f"{entry.added / GIB:.1f} GiB", entry.notes) for entry in planned
+    ]
     total = sum(entry.added for entry in planned)
     summary = f"{len(planned)} releases, about {total / GIB:.0f} GiB in all, at most {limit / GIB:.0f} GiB at a time"
     if dry_run:
@@ -307,7 +368,9 @@ def _sweep(
     say(summary)
     confirm(yes=yes)
     context.enter_context(budget.opened())
-    executor = ThreadsExecutor(budget.build, jobs or machine_room(), say, seconds=None, release=budget.release, ahead=1)
+    executor = ThreadsExecutor(
+        budget.build, jobs or machine_room(), say, seconds=None, release=budget.release, ahead=1
+    )
     return [by_name[entry.name] for entry in planned], executor
 
 
@@ -320,33 +383,52 @@ def _listed(value: list[str] | str | None) -> list[str]:
     "130 interrupted."
 )
 def drift(
-    versions: Annotated[list[str] | None, typer.Argument(metavar="VERSION", help="Releases of vLLM: 0.11.2.")] = None,
+    versions: Annotated[
+        list[str] | None, typer.Argument(metavar="VERSION", help="Releases of vLLM: 0.11.2.")
+    ] = None,
     specifier: Annotated[
         str | None,
-        typer.Option("--releases", metavar="SPECIFIER", help="All stable releases in this range: '>=0.8,<0.10'."),
+        typer.Option(
+            "--releases",
+            metavar="SPECIFIER",
+            help="All stable releases in this range: '>=0.8,<0.10'.",
+        ),
     ] = None,
-    python: Annotated[str, typer.Option("--python", metavar="X.Y", help="Version of Python to install for.")] = "3.11",
+    python: Annotated[
+        str, typer.Option("--python", metavar="X.Y", help="Version of Python to install for.")
+    ] = "3.11",
     disk: Annotated[
         str | None,
         typer.Option(
-            metavar="SIZE", help=f"Most disk space for downloads and installations (default with --releases: {DISK})."
+            metavar="SIZE",
+            help=f"Most disk space for downloads and installations (default with --releases: {DISK}).",
         ),
     ] = None,
-    again: Annotated[bool, typer.Option("--again", help="Try releases even if the record has them of today.")] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Try releases even if the record has them of today.")
+    ] = False,
     record: Annotated[
         Path | None,
-        typer.Option("--record", metavar="FILE.json", help="Read and save all results here, after each release."),
+        typer.Option(
+            "--record",
+            metavar="FILE.json",
+            help="Read and save all results here, after each release.",
+        ),
     ] = None,
     write: Annotated[
-        Path | None, typer.Option("--write", metavar="FILE.md", help="Write the table of all results.")
+        Path | None,
+        typer.Option("--write", metavar="FILE.md", help="Write the table of all results."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say whether releases of vLLM still install, start and answer with the newest packages that their requirements allow today.
+    """Say whether releases of vLLM still install, start and answer with the newest packages that
+    their requirements allow today.
 
-    Where one does not, the dependency to blame is searched among those that are newer than on the day after the release, its first bad version
-    is bisected, and the pin that restores the release is confirmed by one more installation. Nothing but vLLM's own requirements is used: no
-    lock, and no rule of environments.toml. The server runs on the simulated device. Releases that --record has of today are not tried again.
+    Where one does not, the dependency to blame is searched among those that are newer than on the
+    day after the release, its first bad version is bisected, and the pin that restores the release
+    is confirmed by one more installation. Nothing but vLLM's own requirements is used: no lock, and
+    no rule of environments.toml. The server runs on the simulated device. Releases that --record
+    has of today are not tried again.
     """
     from ..surveys.drift.diagnosis import diagnose
     from ..surveys.drift.installation import Release, limited_downloads
@@ -364,7 +446,9 @@ def drift(
             recorded = drifts.get(version)
             if again or recorded is None or (recorded.day, recorded.python) != (today, python):
                 make_room()
-                drifts[version] = diagnose(Release(version, today, python), warn, known_culprits(drifts.values()))
+                drifts[version] = diagnose(
+                    Release(version, today, python), warn, known_culprits(drifts.values())
+                )
                 if record:
                     write_record(record, drifts)
             if not as_json:
@@ -378,7 +462,10 @@ def drift(
 
 
 def _releases(versions: list[str] | tuple[str, ...], specifier: str | None) -> list[str]:
-    """Return the releases to try, newest first, so that consecutive ones share downloads. Raises ``UsageError``."""
+    """Return the releases to try, newest first, so that consecutive ones share downloads.
+
+    Raises ``UsageError``.
+    """
     from ..environments.index.releases import known_releases, releases_in
     from ..util.validation import did_you_mean
     from ..util.versions import version_of
@@ -391,5 +478,7 @@ def _releases(versions: list[str] | tuple[str, ...], specifier: str | None) -> l
     if specifier is not None:
         chosen |= set(releases_in("vllm", specifier))
     if not chosen:
-        raise UsageError("drift: name releases (drift 0.11.2) or a range of them (--releases '>=0.11')")
+        raise UsageError(
+            "drift: name releases (drift 0.11.2) or a range of them (--releases '>=0.11')"
+        )
     return [str(version) for version in sorted(chosen, reverse=True)]

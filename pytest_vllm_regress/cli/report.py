@@ -1,4 +1,5 @@
-"""``vllm-regress report``, ``site``, ``judge`` and ``compare``: stored results shown, as a site, judged again, and compared."""
+"""``vllm-regress report``, ``site``, ``judge`` and ``compare``: stored results shown, as a site,
+judged again, and compared."""
 
 from __future__ import annotations
 
@@ -41,33 +42,50 @@ def report(
     context: typer.Context,
     paths: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="FILE|DIR", help="Result files, or directories of them (default: the last run)."),
+        typer.Argument(
+            metavar="FILE|DIR", help="Result files, or directories of them (default: the last run)."
+        ),
     ] = None,
     as_json: AsJson = False,
     html: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write a page with all verdicts and their evidence to FILE; - prints it."),
+        typer.Option(
+            metavar="FILE",
+            help="Write a page with all verdicts and their evidence to FILE; - prints it.",
+        ),
     ] = None,
     pages: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Write the same as a folder with a page for each case and environment."),
+        typer.Option(
+            metavar="DIR",
+            help="Write the same as a folder with a page for each case and environment.",
+        ),
     ] = None,
     markdown: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write Markdown to FILE, for the summary of a CI job; - prints it."),
+        typer.Option(
+            metavar="FILE", help="Write Markdown to FILE, for the summary of a CI job; - prints it."
+        ),
     ] = None,
-    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML to FILE; - prints it.")] = None,
+    junit: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write JUnit XML to FILE; - prints it.")
+    ] = None,
     record: Annotated[
-        bool, typer.Option("--record", help="Add the verdicts to the table beside the cases (verdicts.json).")
+        bool,
+        typer.Option(
+            "--record", help="Add the verdicts to the table beside the cases (verdicts.json)."
+        ),
     ] = False,
     attempts: Annotated[
         bool,
         typer.Option(
-            "--attempts", help="Count each run of a proof's environment in the record beside the cases (attempts.json)."
+            "--attempts",
+            help="Count each run of a proof's environment in the record beside the cases (attempts.json).",
         ),
     ] = False,
 ) -> None:
-    """Merge result files of several runs, shards and machines. The later of two results for the same test counts.
+    """Merge result files of several runs, shards and machines. The later of two results for the
+    same test counts.
 
     Exit code 0: all verdicts as expected.
     """
@@ -76,12 +94,20 @@ def report(
     files = result_files(paths or [])
     runs = [read_results(path) for path in files]
     prints = [
-        name for name, path in (("--html -", html), ("--markdown -", markdown), ("--junit -", junit)) if path == STDOUT
+        name
+        for name, path in (("--html -", html), ("--markdown -", markdown), ("--junit -", junit))
+        if path == STDOUT
     ]
     prints += ["--json"] * as_json
     if len(prints) > 1:
-        raise UsageError(f"{' and '.join(prints)} contradict each other: standard output can have one of them")
-    _check_outputs([path for path in (html, markdown, junit) if path is not None and path != STDOUT], pages, files)
+        raise UsageError(
+            f"{' and '.join(prints)} contradict each other: standard output can have one of them"
+        )
+    _check_outputs(
+        [path for path in (html, markdown, junit) if path is not None and path != STDOUT],
+        pages,
+        files,
+    )
     show = warn if prints else say
     merged = merge_results(runs)
     if html is not None or pages is not None:
@@ -107,7 +133,9 @@ def report(
 
         cases = invocation(context).cases()
         place = cases[0].directory.parent
-        show(f"{verdict_table.record(place, cases, merged.results)} verdicts are new in {place / verdict_table.FILE}")
+        show(
+            f"{verdict_table.record(place, cases, merged.results)} verdicts are new in {place / verdict_table.FILE}"
+        )
     if attempts:
         from ..answers.audit.attempts import FILE, count_attempts
 
@@ -123,15 +151,22 @@ def report(
     raise typer.Exit(OK if merged.as_expected else UNEXPECTED)
 
 
-@app.command(epilog="Exit codes: 0 written; 2 usage or bad input, such as a link that leads nowhere; 4 internal error.")
+@app.command(
+    epilog="Exit codes: 0 written; 2 usage or bad input, such as a link that leads nowhere; 4 internal error."
+)
 def site(
     context: typer.Context,
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder, or one of an earlier site.")],
+    directory: Annotated[
+        Path,
+        typer.Argument(metavar="DIR", help="A new or empty folder, or one of an earlier site."),
+    ],
 ) -> None:
-    """Write a site of everything that is recorded about the cases, for any static host. Runs nothing.
+    """Write a site of everything that is recorded about the cases, for any static host. Runs
+    nothing.
 
-    It has an overview, a page and history for each case, a page and an SVG badge for each release of vLLM, and the documentation if this is a
-    checkout of the project. All links are checked first. DIR/index.html also works without a server.
+    It has an overview, a page and history for each case, a page and an SVG badge for each release
+    of vLLM, and the documentation if this is a checkout of the project. All links are checked
+    first. DIR/index.html also works without a server.
     """
     from ..environments.recipes import find_file, load
     from ..output.pages.site import write_site
@@ -139,7 +174,12 @@ def site(
 
     project = shipped("cases").parent
     with_docs = (project / "docs" / "README.md").is_file()
-    count = write_site(directory, invocation(context).cases(), load(find_file()).locks, project if with_docs else None)
+    count = write_site(
+        directory,
+        invocation(context).cases(),
+        load(find_file()).locks,
+        project if with_docs else None,
+    )
     say(f"site: {directory / 'index.html'} ({count} files)")
 
 
@@ -156,19 +196,30 @@ def judge(
     ] = None,
     write: Annotated[
         Path | None,
-        typer.Option("--write", metavar="FILE.json", help="Write the results with their new verdicts to FILE.json."),
+        typer.Option(
+            "--write",
+            metavar="FILE.json",
+            help="Write the results with their new verdicts to FILE.json.",
+        ),
     ] = None,
 ) -> None:
-    """Recompute the verdicts of a case from stored results, after its kind, pattern, parts or range were changed.
+    """Recompute the verdicts of a case from stored results, after its kind, pattern, parts or range
+    were changed.
 
-    Runs nothing. Lists which verdicts change, and which observations are out of date because a test or probe changed since.
-    Exit codes: 0 all verdicts as expected and no observation is out of date; 1 otherwise; 2 usage or bad input.
+    Runs nothing. Lists which verdicts change, and which observations are out of date because a test
+    or probe changed since.
+    Exit codes: 0 all verdicts as expected and no observation is out of date; 1 otherwise; 2 usage
+    or bad input.
     """
     from ..cases import results
     from ..cases.proofs.rejudge import OBSERVATIONS_FILE, rejudge_case
 
     (case,) = invocation(context).select([case_id])
-    recorded = (path for path in (case.directory / OBSERVATIONS_FILE, cache_root() / "results") if path.exists())
+    recorded = (
+        path
+        for path in (case.directory / OBSERVATIONS_FILE, cache_root() / "results")
+        if path.exists()
+    )
     files = _existing_files(stored or list(recorded))
     if write is not None:
         check_distinct([write], files)
@@ -179,21 +230,32 @@ def judge(
         )
     for judgement in judgements:
         now = judgement.now
-        change = f"{judgement.before.verdict.value} -> {now.verdict.value}" if judgement.changed else now.verdict.value
+        change = (
+            f"{judgement.before.verdict.value} -> {now.verdict.value}"
+            if judgement.changed
+            else now.verdict.value
+        )
         say(f"{change:34} {now.environment} on {now.device}: {now.test}")
         say(f"    {now.reason}")
         if judgement.stale:
             say(f"    out of date: {judgement.stale}")
     if write is not None:
-        results.write_results(write, results.RunResult(tuple(judgement.now for judgement in judgements)))
+        results.write_results(
+            write, results.RunResult(tuple(judgement.now for judgement in judgements))
+        )
     stale = sum(bool(judgement.stale) for judgement in judgements)
     changed = sum(judgement.changed for judgement in judgements)
-    say(f"observations judged again: {len(judgements)}; verdicts changed: {changed}; out of date: {stale}")
-    raise typer.Exit(OK if all(entry.now.expected and not entry.stale for entry in judgements) else UNEXPECTED)
+    say(
+        f"observations judged again: {len(judgements)}; verdicts changed: {changed}; out of date: {stale}"
+    )
+    raise typer.Exit(
+        OK if all(entry.now.expected and not entry.stale for entry in judgements) else UNEXPECTED
+    )
 
 
 def _check_outputs(files: list[Path], folder: Path | None, inputs: list[Path]) -> None:
-    """Raise ``UsageError`` if an output would replace an input or another output, or if a file cannot be written."""
+    """Raise ``UsageError`` if an output would replace an input or another output, or if a file
+    cannot be written."""
     check_distinct([*files, *([] if folder is None else [folder])], inputs)
     for path in files:
         check_writable(path)
@@ -210,11 +272,14 @@ def _write(path: Path, text: str) -> None:
 
 
 def result_files(paths: list[Path]) -> list[Path]:
-    """Return the files at ``paths`` and in directories among them; without paths, the result file of the last run."""
+    """Return the files at ``paths`` and in directories among them; without paths, the result file
+    of the last run."""
     if not paths:
         stored = sorted((cache_root() / "results").glob("*.json"))
         if not stored:
-            raise UsageError("no run is stored yet: give result files, or start a run with `vllm-regress run`")
+            raise UsageError(
+                "no run is stored yet: give result files, or start a run with `vllm-regress run`"
+            )
         return stored[-1:]
     for path in paths:
         if path.is_dir() and not any(path.glob("*.json")):
@@ -231,11 +296,19 @@ def _existing_files(paths: list[Path]) -> list[Path]:
 
 
 def _expand(paths: list[Path]) -> list[Path]:
-    return distinct_files(file for path in paths for file in (sorted(path.glob("*.json")) if path.is_dir() else [path]))
+    return distinct_files(
+        file
+        for path in paths
+        for file in (sorted(path.glob("*.json")) if path.is_dir() else [path])
+    )
 
 
 def _readable(files: list[Path], *, strict: bool) -> list[RunResult]:
-    """Read the result files. Unless ``strict``, skip those of another format with a warning: they may be copies of older runs."""
+    """Read the result files.
+
+    Unless ``strict``, skip those of another format with a warning: they may be copies of older
+    runs.
+    """
     from ..cases import results
 
     runs = []
@@ -276,7 +349,10 @@ def compare(
     ] = False,
     yes: Yes = False,
 ) -> None:
-    """Say which documented failures a change of versions fixes, breaks and leaves. Reads recorded results and ranges, and runs only with --run."""
+    """Say which documented failures a change of versions fixes, breaks and leaves.
+
+    Reads recorded results and ranges, and runs only with --run.
+    """
     from ..answers.audit import comparison
     from ..answers.audit.severity import severity
 
@@ -288,7 +364,8 @@ def compare(
     if run:
         concerned = [change.case for change in result.changes]
         missing = {
-            _environment(name): comparison.not_recorded(side, concerned) for name, side in ((before, old), (after, new))
+            _environment(name): comparison.not_recorded(side, concerned)
+            for name, side in ((before, old), (after, new))
         }
         result = comparison.compare(old, new, cases, _run(invocation(context), missing, yes))
     if as_json:
@@ -308,7 +385,10 @@ def compare(
 
 
 def _environment(side: str) -> str:
-    """Return the environment that runs a side of a comparison. Raises ``UsageError`` for a list of packages."""
+    """Return the environment that runs a side of a comparison.
+
+    Raises ``UsageError`` for a list of packages.
+    """
     from ..util.versions import is_version
 
     if Path(side).exists():
@@ -318,7 +398,9 @@ def _environment(side: str) -> str:
     return f"vllm-{side}" if is_version(side) else side
 
 
-def _run(command: Invocation, missing: Mapping[str, tuple[Case, ...]], yes: bool) -> tuple[TestResult, ...]:
+def _run(
+    command: Invocation, missing: Mapping[str, tuple[Case, ...]], yes: bool
+) -> tuple[TestResult, ...]:
     """Run the cases that are missing in each environment, and return their results."""
     from ..runner.batch import Batch
     from ..runner.build import build_with_cache, check_environments

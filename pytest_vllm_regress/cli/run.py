@@ -1,4 +1,7 @@
-"""``vllm-regress run``: run cases in their evidence environments, or in named ones. ``ask``: one probe or server, by hand."""
+"""``vllm-regress run``: run cases in their evidence environments, or in named ones.
+
+``ask``: one probe or server, by hand.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,10 @@ def run(
         ),
     ] = None,
     all_evidence: Annotated[
-        bool, typer.Option("--all-evidence", help="Use all evidence environments instead of the first two.")
+        bool,
+        typer.Option(
+            "--all-evidence", help="Use all evidence environments instead of the first two."
+        ),
     ] = False,
     device: Device = None,
     destination: Results = None,
@@ -70,16 +76,22 @@ def run(
     gpus: GpusEach = None,
     shard: Shard = None,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Also print what each test saw, passing tests included.")
+        bool,
+        typer.Option(
+            "--verbose", "-v", help="Also print what each test saw, passing tests included."
+        ),
     ] = False,
     yes: Yes = False,
 ) -> None:
-    """Run cases in their evidence environments and print a verdict for each. Arguments after -- go to pytest.
+    """Run cases in their evidence environments and print a verdict for each. Arguments after -- go
+    to pytest.
 
-    Environments run side by side (with -n: one at a time), and one is built while others run. Each case that ends is one line. pytest's output
-    is shown of environments in which something is unexpected; with `vllm-regress -v run` all of it is.
-    Environments that do not exist yet are built; on a terminal you are asked before anything is downloaded.
-    Without --env each case must be REPRODUCED in its first affected environment and FIXED in its first fixed one; anything else is unexpected.
+    Environments run side by side (with -n: one at a time), and one is built while others run. Each
+    case that ends is one line. pytest's output is shown of environments in which something is
+    unexpected; with `vllm-regress -v run` all of it is. Environments that do not exist yet are
+    built; on a terminal you are asked before anything is downloaded. Without --env each case must
+    be REPRODUCED in its first affected environment and FIXED in its first fixed one; anything else
+    is unexpected.
     """
     from ..output.table import observation_lines, print_to_console
     from ..runner.build import build_with_cache, check_environments
@@ -105,7 +117,9 @@ def run(
     if on is None:
         at_once = jobs or (1 if workers else machine_room())
         spare = None if jobs else Spare.of_machine()
-        request = local_request(batches, LocalMachine(build_with_cache(say), at_once, spare), options, say)
+        request = local_request(
+            batches, LocalMachine(build_with_cache(say), at_once, spare), options, say
+        )
     else:
         request = RunRequest(batches, executor, options, batch_progress(options, say))
     rescue = rescue_to(destination, writable_root() / "results", warn)
@@ -123,21 +137,33 @@ def run(
 
 
 def _check_run(
-    env: list[str] | None, all_evidence: bool, device: str | None, workers: str | None, on: str | None
+    env: list[str] | None,
+    all_evidence: bool,
+    device: str | None,
+    workers: str | None,
+    on: str | None,
 ) -> None:
     if env and all_evidence:
         raise UsageError("--env and --all-evidence contradict each other: give one of them")
     if on and workers:
-        raise UsageError("-n and --on contradict each other: the cluster runs environments, one pytest each")
+        raise UsageError(
+            "-n and --on contradict each other: the cluster runs environments, one pytest each"
+        )
     check_device(device)
-    if workers is not None and workers not in ("auto", "logical") and not (workers.isdecimal() and len(workers) < 5):
+    if (
+        workers is not None
+        and workers not in ("auto", "logical")
+        and not (workers.isdecimal() and len(workers) < 5)
+    ):
         raise UsageError(f"-n {workers!r}: allowed are a number of workers, auto and logical")
 
 
 @app.command(epilog=ASK_EPILOG)
 def ask(
     context: typer.Context,
-    environment: Annotated[str, typer.Argument(metavar="NAME|PATH", help="Environment or interpreter.")],
+    environment: Annotated[
+        str, typer.Argument(metavar="NAME|PATH", help="Environment or interpreter.")
+    ],
     arguments: Annotated[
         list[str] | None,
         typer.Argument(
@@ -163,35 +189,46 @@ def ask(
     fields: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="FIELD=VALUE", help="Field of the server's EngineSpec: JSON, or else text; repeatable."
+            "--set",
+            metavar="FIELD=VALUE",
+            help="Field of the server's EngineSpec: JSON, or else text; repeatable.",
         ),
     ] = None,
     show_log: Annotated[
-        bool, typer.Option("--log", help="With --serve: then print what the server logged, on standard error.")
+        bool,
+        typer.Option(
+            "--log", help="With --serve: then print what the server logged, on standard error."
+        ),
     ] = False,
     device: Device = None,
     yes: Yes = False,
 ) -> None:
     """Call a probe function, or send requests to a server, by hand in any environment.
 
-    Examples: ask vllm-0.8.5 --probe probe.py:count n=8; ask vllm-0.8.5 --serve --set tp=2 -- sh -c 'curl -H "Authorization: Bearer
-    $OPENAI_API_KEY" $OPENAI_BASE_URL/models'
+    Examples: ask vllm-0.8.5 --probe probe.py:count n=8; ask vllm-0.8.5 --serve --set tp=2 -- sh -c
+    'curl -H "Authorization: Bearer $OPENAI_API_KEY" $OPENAI_BASE_URL/models'
     """
     from ..engines.standalone import bare_session
 
     command = invocation(context).pytest_args
     if (probe is None) != serve or serve != bool(command):
-        raise UsageError("ask: give either --probe FILE:FUNCTION, or --serve and after -- the command to run")
+        raise UsageError(
+            "ask: give either --probe FILE:FUNCTION, or --serve and after -- the command to run"
+        )
     if show_log and not serve:
         raise UsageError("ask: --log prints what a server logged: it needs --serve")
     check_device(device)
-    confirm_downloads([environment], yes=yes, show=warn)  # standard output is the command's, or JSON
+    confirm_downloads(
+        [environment], yes=yes, show=warn
+    )  # standard output is the command's, or JSON
     try:
         with bare_session(warn, device=device or "auto") as session:
             if probe is not None:
                 print_json(_probed(session, environment, probe, _values(arguments or ())))
             else:
-                raise typer.Exit(_served(session, environment, _values(fields or ()), command, show_log))
+                raise typer.Exit(
+                    _served(session, environment, _values(fields or ()), command, show_log)
+                )
     except (ChildError, Unsupported) as error:
         warn(f"vllm-regress: {error}")
         raise typer.Exit(UNEXPECTED) from None
@@ -205,11 +242,23 @@ def _probed(session: Session, environment: str, probe: str, arguments: dict[str,
     if in_file and not Path(file).is_file():
         raise UsageError(f"--probe {probe}: there is no file {file}")
     target = session.target(environment)
-    paths = {name: session.model_path("text", target.device) for name, value in arguments.items() if value == "{model}"}
-    return probe_in(session, target, Path(file).resolve())(function if in_file else probe, **{**arguments, **paths})
+    paths = {
+        name: session.model_path("text", target.device)
+        for name, value in arguments.items()
+        if value == "{model}"
+    }
+    return probe_in(session, target, Path(file).resolve())(
+        function if in_file else probe, **{**arguments, **paths}
+    )
 
 
-def _served(session: Session, environment: str, fields: dict[str, Any], command: Sequence[str], show_log: bool) -> int:
+def _served(
+    session: Session,
+    environment: str,
+    fields: dict[str, Any],
+    command: Sequence[str],
+    show_log: bool,
+) -> int:
     from ..engines.spec import EngineSpec
     from ..engines.standalone import run_client
 

@@ -1,4 +1,5 @@
-"""``vllm-regress validate``: prove cases in all their evidence environments, and write the proof beside them."""
+"""``vllm-regress validate``: prove cases in all their evidence environments, and write the proof
+beside them."""
 
 from __future__ import annotations
 
@@ -23,7 +24,14 @@ from ..runner.impostors import try_impostors
 from ..runner.prove import ProofRunner, ValidateRequest, evidence_problems
 from ..runner.prove import validate as prove
 from ..runner.result_files import check_destination, save_results
-from ..runner.run import LocalMachine, RunRequest, SequentialRunner, batch_progress, local_request, run_batches
+from ..runner.run import (
+    LocalMachine,
+    RunRequest,
+    SequentialRunner,
+    batch_progress,
+    local_request,
+    run_batches,
+)
 from ..runner.slots import machine_room
 from ..util.paths import writable_root
 from ..util.signals import terminate_as_interrupt
@@ -54,12 +62,15 @@ app = typer.Typer(context_settings=HELP)
 @app.command()
 def validate(
     context: typer.Context,
-    case_ids: Annotated[list[str] | None, typer.Argument(metavar="CASE", help="Ids of cases.")] = None,
+    case_ids: Annotated[
+        list[str] | None, typer.Argument(metavar="CASE", help="Ids of cases.")
+    ] = None,
     everything: Annotated[bool, typer.Option("--all", help="All cases.")] = False,
     stale: Annotated[
         bool,
         typer.Option(
-            "--stale", help="Cases whose evidence is missing or out of date (the case, a test or the lock changed)."
+            "--stale",
+            help="Cases whose evidence is missing or out of date (the case, a test or the lock changed).",
         ),
     ] = False,
     check: Annotated[
@@ -95,34 +106,44 @@ def validate(
     branch: Annotated[
         str,
         typer.Option(
-            metavar="REV", help="With --commits: the branch on which a release without a tag is found by its date."
+            metavar="REV",
+            help="With --commits: the branch on which a release without a tag is found by its date.",
         ),
     ] = "HEAD",
     source: Source = None,
     wheel_index: WheelIndex = None,
     results: Annotated[
-        Path | None, typer.Option(metavar="DIR|FILE.json", help="Write the results of the runs as JSON.")
+        Path | None,
+        typer.Option(metavar="DIR|FILE.json", help="Write the results of the runs as JSON."),
     ] = None,
 ) -> None:
-    """Prove cases: REPRODUCED in each affected evidence environment, FIXED in each fixed one, the control leg passed, impostors rejected.
+    """Prove cases: REPRODUCED in each affected evidence environment, FIXED in each fixed one, the
+    control leg passed, impostors rejected.
 
-    Impostors are failures that are not the case's own: an unrelated exception, a killed or stopped engine, an empty answer, an error
-    status, a log full of other cases' texts, a wrong argument. None of them may count as the documented failure.
+    Impostors are failures that are not the case's own: an unrelated exception, a killed or stopped
+    engine, an empty answer, an error status, a log full of other cases' texts, a wrong argument.
+    None of them may count as the documented failure.
 
-    For each proven case, evidence.json (versions, date, counts) and observations.json (for `vllm-regress judge`) are written beside
-    case.toml; commit both. A case that is not proven keeps its files. With --on the runs are on the cluster, the impostors here.
+    For each proven case, evidence.json (versions, date, counts) and observations.json (for
+    `vllm-regress judge`) are written beside case.toml; commit both. A case that is not proven keeps
+    its files. With --on the runs are on the cluster, the impostors here.
     Exit code 0: all proven (with --check: all evidence is up to date).
 
-    With --commits the named cases are not proven again. Instead the commits at which the failure appeared and disappeared are searched,
-    confirmed, compared with case.toml and written into evidence.json. Results are kept until case.toml names the right commit.
+    With --commits the named cases are not proven again. Instead the commits at which the failure
+    appeared and disappeared are searched, confirmed, compared with case.toml and written into
+    evidence.json. Results are kept until case.toml names the right commit.
     """
     check_device(device)
     if not (case_ids or everything or stale or check):
         raise UsageError("name cases, or give --all, --stale or --check")
     if everything and case_ids:
-        raise UsageError(f"--all proves every case: leave it out to prove {' '.join(case_ids)} only")
+        raise UsageError(
+            f"--all proves every case: leave it out to prove {' '.join(case_ids)} only"
+        )
     if commits and (everything or stale or check or not case_ids):
-        raise UsageError("--commits takes minutes for each case: name cases, without --all, --stale and --check")
+        raise UsageError(
+            "--commits takes minutes for each case: name cases, without --all, --stale and --check"
+        )
     if not commits and (env is not None or branch != "HEAD"):
         raise UsageError("--env and --branch are for --commits")
     command = invocation(context)
@@ -131,7 +152,9 @@ def validate(
     if commits:
         raise typer.Exit(_trace(cases, command, TraceOptions(env, branch), trials, options))
     if check or stale:
-        problems = {case.id: evidence_problems(case, command.command("validate", case.id)) for case in cases}
+        problems = {
+            case.id: evidence_problems(case, command.command("validate", case.id)) for case in cases
+        }
         for line in (line for lines in problems.values() for line in lines):
             (say if check else warn)(line)
         if check:
@@ -155,8 +178,11 @@ def validate(
     raise typer.Exit(OK if report.proven else UNEXPECTED)
 
 
-def _proof_runner(options: RunOptions, on: str | None, jobs: int | None, results: Path | None) -> ProofRunner:
-    """Run evidence environments here or on the cluster ``on``, and impostors here; save the results of every run."""
+def _proof_runner(
+    options: RunOptions, on: str | None, jobs: int | None, results: Path | None
+) -> ProofRunner:
+    """Run evidence environments here or on the cluster ``on``, and impostors here; save the results
+    of every run."""
     executor = make_executor(on, None, jobs, say)
     full_options = dataclasses.replace(options, pytest_args=(*FULL_DEADLINES, *options.pytest_args))
 
@@ -169,7 +195,9 @@ def _proof_runner(options: RunOptions, on: str | None, jobs: int | None, results
             check_environments(batches, gpu=full_options.asks_for_gpu)
             outcome = run_here(batches, full_options)
         else:
-            outcome = run_batches(RunRequest(batches, executor, full_options, batch_progress(full_options, say)))
+            outcome = run_batches(
+                RunRequest(batches, executor, full_options, batch_progress(full_options, say))
+            )
         try:
             save_results(outcome.run, results, writable_root() / "results", say)
         except UsageError as error:  # the disk filled up; the proof goes on
@@ -183,18 +211,26 @@ def _proof_runner(options: RunOptions, on: str | None, jobs: int | None, results
 
 
 def _trace(
-    cases: Sequence[Case], command: Invocation, trace_options: TraceOptions, trials: int | None, options: RunOptions
+    cases: Sequence[Case],
+    command: Invocation,
+    trace_options: TraceOptions,
+    trials: int | None,
+    options: RunOptions,
 ) -> int:
     build = build_with_cache(say)
     runner = CandidateRunner(SequentialRunner(build, options, say).run, build, say)
     traced = []
     for case in cases:
         case_options = dataclasses.replace(
-            trace_options, trials=trials or (RACY_TRIALS if case.racy else 1), arguments=options.pytest_args
+            trace_options,
+            trials=trials or (RACY_TRIALS if case.racy else 1),
+            arguments=options.pytest_args,
         )
         try:
             with terminate_as_interrupt():
-                report = trace_case(case, case_options, runner, lambda case_id: command.command("validate", case_id))
+                report = trace_case(
+                    case, case_options, runner, lambda case_id: command.command("validate", case_id)
+                )
         except KeyboardInterrupt:
             warn("interrupted: repeat the command to resume")
             return INTERRUPTED

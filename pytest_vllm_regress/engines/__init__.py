@@ -1,1 +1,2 @@
-"""What tests use: engines, servers and probes, the devices they run on, and the session that owns them."""
+"""What tests use: engines, servers and probes, the devices they run on, and the session that owns
+them."""

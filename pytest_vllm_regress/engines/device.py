@@ -1,4 +1,5 @@
-"""Devices: none (a structured-output package without vLLM), sim (stock wheel, simulated arithmetic), cpu (real CPU kernels), gpu (real CUDA)."""
+"""Devices: none (a structured-output package without vLLM), sim (stock wheel, simulated
+arithmetic), cpu (real CPU kernels), gpu (real CUDA)."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ DESCRIPTIONS: Mapping[str, str] = MappingProxyType(
 
 
 def choose(requested: str, installed: Installed) -> str:
-    """Return the device for an environment. ``auto`` is cpu for the CPU build of vLLM, none without vLLM, and otherwise sim.
+    """Return the device for an environment. ``auto`` is cpu for the CPU build of vLLM, none without
+    vLLM, and otherwise sim.
 
     Raises ``UsageError`` if the environment cannot run on the requested device.
     """

@@ -20,22 +20,33 @@ from .spec import EngineSpec, Front
 
 _log = logging.getLogger("vllm_regress.engines")
 Prompt = str | dict[str, Any]
-"""A prompt: text; or a mapping with ``prompt`` (text) and ``image`` (``{"size": [w, h]}``), ``images`` (several of them) or ``audio``
-(``{"seconds": 1.5}``, a tone); or ``{"embeds": {"length": 9, "seed": 0}}``, embeddings of this many tokens instead of text; or any other prompt that
+"""A prompt: text; or a mapping with ``prompt`` (text) and ``image`` (``{"size": [w, h]}``),
+``images`` (several of them) or ``audio`` (``{"seconds": 1.5}``, a tone); or ``{"embeds": {"length":
+9, "seed": 0}}``, embeddings of this many tokens instead of text; or any other prompt that
 vLLM takes and JSON can express."""
 Sampling = Mapping[str, Any]
-"""Sampling parameters: vLLM's SamplingParams by name. ``structured_outputs`` is translated for each version."""
+"""Sampling parameters: vLLM's SamplingParams by name.
+
+``structured_outputs`` is translated for each version.
+"""
 Adapters = Adapter | Sequence[Adapter | None]
 """A LoRA adapter for all prompts, or one (or None) per prompt."""
 Priority = int | Sequence[int]
-"""A priority for all prompts, or one per prompt. Lower numbers are served first. The engine needs ``extra={"scheduling_policy": "priority"}``."""
+"""A priority for all prompts, or one per prompt. Lower numbers are served first.
+
+The engine needs ``extra={"scheduling_policy": "priority"}``.
+"""
 PROMPT = "Are you there?"
-"""The prompt that proves that an engine works. It has enough tokens, because some CPU builds crash with very few (see the page on devices)."""
+"""The prompt that proves that an engine works.
+
+It has enough tokens, because some CPU builds crash with very few (see the page on devices).
+"""
 
 
 @dataclasses.dataclass(frozen=True)
 class StartReport:
-    """How the target started the engine: its keyword arguments, environment variables, remarks, and the generation that runs."""
+    """How the target started the engine: its keyword arguments, environment variables, remarks, and
+    the generation that runs."""
 
     kwargs: Mapping[str, Any]
     env: Mapping[str, str]
@@ -44,7 +55,8 @@ class StartReport:
 
 
 class CompletionOutput(TypedDict):
-    """One of the ``n`` texts of a request, like vLLM's class of this name. ``logprobs``: for each position, log probabilities by token id (as
+    """One of the ``n`` texts of a request, like vLLM's class of this name. ``logprobs``: for each
+    position, log probabilities by token id (as
     text)."""
 
     index: int
@@ -57,7 +69,10 @@ class CompletionOutput(TypedDict):
 
 
 class Beam(TypedDict):
-    """A result of beam search, like vLLM's ``BeamSearchSequence``. Text and tokens begin with the prompt."""
+    """A result of beam search, like vLLM's ``BeamSearchSequence``.
+
+    Text and tokens begin with the prompt.
+    """
 
     text: str
     token_ids: list[int]
@@ -67,11 +82,14 @@ class Beam(TypedDict):
 
 
 class RequestOutput(TypedDict):
-    """The result of a request so far, like vLLM's class of this name. The last result is ``finished``. ``prompt_logprobs`` begins with None.
+    """The result of a request so far, like vLLM's class of this name. The last result is
+    ``finished``. ``prompt_logprobs`` begins with None.
 
-    ``cached_tokens``: number of the prompt's tokens that came from the prefix cache; None if this vLLM does not report it.
+    ``cached_tokens``: number of the prompt's tokens that came from the prefix cache; None if this
+    vLLM does not report it.
 
-    ``arrival`` is added by the harness: the position among all results of an asynchronous engine, from 1 (0 from other engines).
+    ``arrival`` is added by the harness: the position among all results of an asynchronous engine,
+    from 1 (0 from other engines).
     """
 
     arrival: int
@@ -84,39 +102,69 @@ class RequestOutput(TypedDict):
 
 
 class RunningEngine(Running):
-    """Base of both kinds of engines. The session makes them; tests get one from the fixture ``vllm_engine``."""
+    """Base of both kinds of engines.
+
+    The session makes them; tests get one from the fixture ``vllm_engine``.
+    """
 
     front: ClassVar[Front]
     front_role = "engine"
 
     def __init__(
-        self, child: Child, spec: EngineSpec, started: StartReport, deadline_for: DeadlineFor, scripts: ScriptWatch
+        self,
+        child: Child,
+        spec: EngineSpec,
+        started: StartReport,
+        deadline_for: DeadlineFor,
+        scripts: ScriptWatch,
     ) -> None:
         super().__init__(child, spec, deadline_for, scripts)
         self.started = started
         self.probe_file: Path | None = None
-        """The file whose functions ``call`` runs: ``probe.py`` beside the test that uses the engine."""
+        """The file whose functions ``call`` runs:
+
+        ``probe.py`` beside the test that uses the engine.
+        """
         self._adapters: dict[Adapter, int] = {}  # the numbers that vLLM gets, from 1
 
     def call(
-        self, function: str | Path, name: str | None = None, /, *, timeout: float | None = None, **arguments: Any
+        self,
+        function: str | Path,
+        name: str | None = None,
+        /,
+        *,
+        timeout: float | None = None,
+        **arguments: Any,
     ) -> Any:
-        """Run ``function`` of ``probe.py`` in the engine's process and return its value, which must be JSON.
+        """Run ``function`` of ``probe.py`` in the engine's process and return its value, which must
+        be JSON.
 
-        vLLM's engine object is its first argument. ``name`` is deprecated: in ``call(file, name)`` the function is ``name`` in ``file``.
+        vLLM's engine object is its first argument. ``name`` is deprecated: in ``call(file, name)``
+        the function is ``name`` in ``file``.
         """
         file = self.probe_file
         if name is not None:
-            warn_deprecated("call(file, name)", "call(name), which looks in probe.py beside the test", "0.2.0")
+            warn_deprecated(
+                "call(file, name)", "call(name), which looks in probe.py beside the test", "0.2.0"
+            )
             file, function = Path(function), name
         if file is None or not file.exists():
-            raise UsageError(f"Engine.call({function!r}): there is no {file or 'probe.py'}: write the function there")
+            raise UsageError(
+                f"Engine.call({function!r}): there is no {file or 'probe.py'}: write the function there"
+            )
         return self.child.request(
-            "call", self._deadline("request", timeout), file=str(file), function=function, arguments=arguments
+            "call",
+            self._deadline("request", timeout),
+            file=str(file),
+            function=function,
+            arguments=arguments,
         )
 
     def adapter_path(self, adapter: Adapter) -> str:
-        """Return the path of the forged adapter, which is written on first use. For functions of ``probe.py`` that load it themselves."""
+        """Return the path of the forged adapter, which is written on first use.
+
+        For functions of ``probe.py`` that load it themselves.
+        """
         model = Path(str(self.started.kwargs["model"]))
         return str(ensure_adapter(adapter, model, writable_root() / "checkpoints"))
 
@@ -137,9 +185,11 @@ class RunningEngine(Running):
             raise RemoteError(f"a request for one token returned none: {last}", phase="request")
 
     def sleep(self, level: int = 1, *, timeout: float | None = None) -> None:
-        """Release the KV cache. Level 1 also moves the weights to CPU memory, level 2 discards them.
+        """Release the KV cache. Level 1 also moves the weights to CPU memory, level 2 discards
+        them.
 
-        The engine needs ``extra={"enable_sleep_mode": True}`` and must have no running requests. Errors as in ``generate``.
+        The engine needs ``extra={"enable_sleep_mode": True}`` and must have no running requests.
+        Errors as in ``generate``.
         """
         self.child.request("sleep", self._deadline("request", timeout), level=level)
 
@@ -151,16 +201,31 @@ class RunningEngine(Running):
         """Forget the cached blocks of earlier prompts. Errors as in ``generate``."""
         self.child.request("reset_prefix_cache", self._deadline("request", timeout))
 
-    def embed(self, prompts: Prompt | Sequence[Prompt], *, timeout: float | None = None) -> list[list[float]]:
-        """Return the vector of each prompt, in order. For engines with ``task="embed"``. Errors as in ``generate``."""
+    def embed(
+        self, prompts: Prompt | Sequence[Prompt], *, timeout: float | None = None
+    ) -> list[list[float]]:
+        """Return the vector of each prompt, in order. For engines with ``task="embed"``.
+
+        Errors as in ``generate``.
+        """
         return self._pool("embed", prompts, timeout)
 
-    def classify(self, prompts: Prompt | Sequence[Prompt], *, timeout: float | None = None) -> list[list[float]]:
-        """Return the probability of each class for each prompt. For engines with ``task="classify"``. Errors as in ``generate``."""
+    def classify(
+        self, prompts: Prompt | Sequence[Prompt], *, timeout: float | None = None
+    ) -> list[list[float]]:
+        """Return the probability of each class for each prompt.
+
+        For engines with ``task="classify"``. Errors as in ``generate``.
+        """
         return self._pool("classify", prompts, timeout)
 
-    def encode(self, prompts: Prompt | Sequence[Prompt], *, timeout: float | None = None) -> list[list[list[float]]]:
-        """Return the vectors of each prompt's tokens, in order. For engines with ``task="token_embed"``. Errors as in ``generate``."""
+    def encode(
+        self, prompts: Prompt | Sequence[Prompt], *, timeout: float | None = None
+    ) -> list[list[list[float]]]:
+        """Return the vectors of each prompt's tokens, in order.
+
+        For engines with ``task="token_embed"``. Errors as in ``generate``.
+        """
         return self._pool("token_embed", prompts, timeout)
 
     def beam_search(
@@ -172,10 +237,12 @@ class RunningEngine(Running):
         timeout: float | None = None,
         **params: Any,
     ) -> list[list[Beam]]:
-        """Call ``beam_search`` of vLLM's engine. Returns for each prompt, in order, the ``beam_width`` best texts, best first.
+        """Call ``beam_search`` of vLLM's engine. Returns for each prompt, in order, the
+        ``beam_width`` best texts, best first.
 
-        ``params``: vLLM's BeamSearchParams by name. Errors as in ``generate``, and ``UsageError`` for a scripted prompt, because each beam is sent
-        as a new prompt and the simulated model cannot know where its answer begins. ``Unsupported`` for an asynchronous engine without beam
+        ``params``: vLLM's BeamSearchParams by name. Errors as in ``generate``, and ``UsageError``
+        for a scripted prompt, because each beam is sent as a new prompt and the simulated model
+        cannot know where its answer begins. ``Unsupported`` for an asynchronous engine without beam
         search: from 0.11 on only the server has it.
         """
         prompts = _as_list(prompts)
@@ -185,7 +252,10 @@ class RunningEngine(Running):
         return self._request_list("beam_search", timeout, prompts=prompts, params=search)
 
     def stop(self, timeout: float | None = None) -> tuple[Leftover, ...]:
-        """Stop by vLLM's own shutdown. Returns what the engine left behind, which has been removed."""
+        """Stop by vLLM's own shutdown.
+
+        Returns what the engine left behind, which has been removed.
+        """
         return self.child.stop(self._deadline("stop", timeout))
 
     def _generate(
@@ -200,7 +270,9 @@ class RunningEngine(Running):
     ) -> list[Any]:
         prompts = _as_list(prompts)
         if adapters is not None:
-            adapters = [adapters] * len(prompts) if isinstance(adapters, Adapter) else list(adapters)
+            adapters = (
+                [adapters] * len(prompts) if isinstance(adapters, Adapter) else list(adapters)
+            )
             _check_count(prompts, adapters, "adapters")
             arguments["adapters"] = [adapter and self._numbered(adapter) for adapter in adapters]
         if priority is not None:
@@ -216,9 +288,14 @@ class RunningEngine(Running):
         return self._request_list("generate", timeout, **arguments)
 
     def _core_in_front(self) -> bool:
-        return self.started.generation == "V0" or self.started.env.get("VLLM_ENABLE_V1_MULTIPROCESSING") == "0"
+        return (
+            self.started.generation == "V0"
+            or self.started.env.get("VLLM_ENABLE_V1_MULTIPROCESSING") == "0"
+        )
 
-    def _pool(self, task: str, prompts: Prompt | Sequence[Prompt], timeout: float | None) -> list[Any]:
+    def _pool(
+        self, task: str, prompts: Prompt | Sequence[Prompt], timeout: float | None
+    ) -> list[Any]:
         return self._request_list("pool", timeout, task=task, prompts=_as_list(prompts))
 
     def _numbered(self, adapter: Adapter) -> dict[str, Any]:
@@ -238,8 +315,11 @@ class Engine(RunningEngine):
 
     front = "offline"
 
-    def score(self, text: str, others: Sequence[str], *, timeout: float | None = None) -> list[float]:
-        """Return the similarity of ``text`` and each of ``others``: the cosine of their vectors (``task="embed"``), or a cross-encoder's score
+    def score(
+        self, text: str, others: Sequence[str], *, timeout: float | None = None
+    ) -> list[float]:
+        """Return the similarity of ``text`` and each of ``others``: the cosine of their vectors
+        (``task="embed"``), or a cross-encoder's score
         of each pair (``task="score"``, for example with ``model="reranker"``)."""
         return self._request_list("score", timeout, text=text, others=list(others))
 
@@ -255,16 +335,23 @@ class Engine(RunningEngine):
     ) -> list[RequestOutput]:
         """Generate for every prompt. Returns one result per prompt, in order.
 
-        ``prompts``: see ``Prompt``. ``sampling``: SamplingParams by name, with ``structured_outputs={"json": schema}`` (or regex, choice, grammar)
-        for every version; a list has one entry per prompt, all in one batch. ``output_kind``: cumulative, delta or final_only. ``adapters``: a forged
-        LoRA adapter, or one (or None) per prompt; the engine needs ``extra={"enable_lora": True}``. ``priority``: see ``Priority``. ``timeout`` in
-        seconds replaces that of the request phase. Raises ``RemoteError``, ``ChildDied``, ``DeadlineExceeded``, ``Unsupported``, and ``ScriptError``
-        if a scripted answer could not be followed.
+        ``prompts``: see ``Prompt``. ``sampling``: SamplingParams by name, with
+        ``structured_outputs={"json": schema}`` (or regex, choice, grammar) for every version; a
+        list has one entry per prompt, all in one batch. ``output_kind``: cumulative, delta or
+        final_only. ``adapters``: a forged LoRA adapter, or one (or None) per prompt; the engine
+        needs ``extra={"enable_lora": True}``. ``priority``: see ``Priority``. ``timeout`` in
+        seconds replaces that of the request phase. Raises ``RemoteError``, ``ChildDied``,
+        ``DeadlineExceeded``, ``Unsupported``, and ``ScriptError`` if a scripted answer could not be
+        followed.
         """
         return self._generate(prompts, sampling, output_kind, timeout, adapters, priority)
 
     def chat(
-        self, messages: Sequence[Mapping[str, Any]], sampling: Sampling | None = None, *, timeout: float | None = None
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        sampling: Sampling | None = None,
+        *,
+        timeout: float | None = None,
     ) -> list[RequestOutput]:
         """Call ``LLM.chat`` with one conversation. Returns a list of one result."""
         return self._request_list(
@@ -292,18 +379,23 @@ class AsyncEngine(RunningEngine):
         in_turn: bool = False,
         timeout: float | None = None,
     ) -> list[list[RequestOutput]]:
-        """Generate for all prompts at the same time. Returns for each prompt, in order, the list of results that were streamed.
+        """Generate for all prompts at the same time. Returns for each prompt, in order, the list of
+        results that were streamed.
 
-        Arguments and errors as in ``Engine.generate``. ``abort_after``: abort each request after this many results, or each after its own number
-        (None: not at all). ``in_turn``: send each request
-        after the first result of the one before.
+        Arguments and errors as in ``Engine.generate``. ``abort_after``: abort each request after
+        this many results, or each after its own number (None: not at all). ``in_turn``: send each
+        request after the first result of the one before.
         """
         options: dict[str, Any] = {}
         if abort_after is not None:
-            options["abort_after"] = abort_after if isinstance(abort_after, int) else list(abort_after)
+            options["abort_after"] = (
+                abort_after if isinstance(abort_after, int) else list(abort_after)
+            )
         if in_turn:
             options["in_turn"] = True
-        return self._generate(prompts, sampling, output_kind, timeout, adapters, priority, **options)
+        return self._generate(
+            prompts, sampling, output_kind, timeout, adapters, priority, **options
+        )
 
 
 E = TypeVar("E", Engine, AsyncEngine)
@@ -315,7 +407,9 @@ def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
 
 def _check_count(prompts: Sequence[Prompt], values: Sequence[object], what: str) -> None:
     if len(values) != len(prompts):
-        raise UsageError(f"{len(prompts)} prompts, but {len(values)} {what}: give one, or one for each prompt")
+        raise UsageError(
+            f"{len(prompts)} prompts, but {len(values)} {what}: give one, or one for each prompt"
+        )
 
 
 def start_engine(
@@ -327,11 +421,22 @@ def start_engine(
     scripts: ScriptWatch,
     timeout: float | None = None,
 ) -> E:
-    """Start the engine in ``child``. If that fails, the child and its descendants are killed before the error is raised."""
+    """Start the engine in ``child``.
+
+    If that fails, the child and its descendants are killed before the error is raised.
+    """
     try:
-        plan = child.request("start", deadline_for("start", timeout), spec=dict(request), front=kind.front)
+        plan = child.request(
+            "start", deadline_for("start", timeout), spec=dict(request), front=kind.front
+        )
         started = StartReport(plan["kwargs"], plan["env"], tuple(plan["notes"]), plan["generation"])
-        _log.info("%s runs a %s engine, generation %s: %s", child.name, kind.front, started.generation, started.kwargs)
+        _log.info(
+            "%s runs a %s engine, generation %s: %s",
+            child.name,
+            kind.front,
+            started.generation,
+            started.kwargs,
+        )
         child.adopt_engine()
     except BaseException:
         child.kill()

@@ -10,8 +10,8 @@ from typing import Any
 class FrozenMapping(Mapping[str, Any]):
     """An immutable mapping of JSON values, sorted by key.
 
-    Equality and hash follow the canonical JSON text, so that 1, 1.0 and True are different values. ``plain`` returns an ordinary copy.
-    Raises ``TypeError`` for a value that JSON does not have.
+    Equality and hash follow the canonical JSON text, so that 1, 1.0 and True are different values.
+    ``plain`` returns an ordinary copy. Raises ``TypeError`` for a value that JSON does not have.
     """
 
     def __init__(self, values: Mapping[str, Any] | None = None) -> None:
@@ -31,7 +31,10 @@ class FrozenMapping(Mapping[str, Any]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Mapping):
             return NotImplemented
-        return self._canonical == (other if isinstance(other, FrozenMapping) else FrozenMapping(other))._canonical
+        return (
+            self._canonical
+            == (other if isinstance(other, FrozenMapping) else FrozenMapping(other))._canonical
+        )
 
     def __hash__(self) -> int:
         return hash(self._canonical)

@@ -1,17 +1,23 @@
 """Engine reuse: when does a test get a running engine, and when is one stopped?
 
-Tests share an engine if its key is equal: environment, ``EngineSpec`` (with the changes of a control leg) and front. Exceptions:
+Tests share an engine if its key is equal: environment, ``EngineSpec`` (with the changes of a
+control leg) and front. Exceptions:
 
-- ``fresh=True`` on the marker: the test gets an engine of its own, which is stopped after it (``plugin/fixtures.py``).
+- ``fresh=True`` on the marker: the test gets an engine of its own, which is stopped after it
+  (``plugin/fixtures.py``).
 - An engine whose ``check`` fails when the next test asks for it is replaced (``acquire``).
-- After a test it is stopped if it must not be used again: the test raised, the leg ran on a smaller engine (``--vllm-minimize``), the child has
-  ended, or an injected fault ends the engine (``plugin/fixtures._is_spent``). One that is held and still works stays (``give_up``), unless a test has
-  sent it a signal (``spent``).
-- The least recently used idle engine is stopped when there would be more than ``--vllm-max-engines``, or when GPUs are needed (``drop_idle``).
-  Idle: nobody holds it (``vllm_engines`` holds until ``release``), and the test that asks is not its last user.
+- After a test it is stopped if it must not be used again: the test raised, the leg ran on a smaller
+  engine (``--vllm-minimize``), the child has
+  ended, or an injected fault ends the engine (``plugin/fixtures._is_spent``). One that is held and
+  still works stays (``give_up``), unless a test has sent it a signal (``spent``).
+- The least recently used idle engine is stopped when there would be more than
+  ``--vllm-max-engines``, or when GPUs are needed (``drop_idle``).
+  Idle: nobody holds it (``vllm_engines`` holds until ``release``), and the test that asks is not
+  its last user.
 
-A shared engine keeps what vLLM keeps between requests: prefix cache, loaded adapters, sleep level. Per test it starts with a new log window, a new
-list of the processes that must live, and the test's own schema filter and probe file (``Child.lend``, ``Engine.lend``).
+A shared engine keeps what vLLM keeps between requests: prefix cache, loaded adapters, sleep level.
+Per test it starts with a new log window, a new list of the processes that must live, and the test's
+own schema filter and probe file (``Child.lend``, ``Engine.lend``).
 """
 
 from __future__ import annotations
@@ -39,7 +45,10 @@ E = TypeVar("E", bound=Poolable)
 
 
 class EnginePool:
-    """Keeps at most ``capacity`` engines alive. ``charge`` is called with the last user of an engine and what it left behind."""
+    """Keeps at most ``capacity`` engines alive.
+
+    ``charge`` is called with the last user of an engine and what it left behind.
+    """
 
     def __init__(self, capacity: int, charge: Callable[[str, tuple[Leftover, ...]], None]) -> None:
         self._capacity = max(1, capacity)
@@ -52,7 +61,8 @@ class EnginePool:
         return len(self._engines)
 
     def acquire(self, key: Hashable, user: str, start: Callable[[], E]) -> E:
-        """Return the engine of ``key`` if ``check`` proves that it works, else a new one, after making room for it.
+        """Return the engine of ``key`` if ``check`` proves that it works, else a new one, after
+        making room for it.
 
         One key always starts one kind of engine.
         """
@@ -87,8 +97,13 @@ class EnginePool:
                 raise LimitExceeded(words, phase="start")
 
     def drop_idle(self, user: str = "") -> bool:
-        """Stop the least recently used engine that nobody holds and ``user`` does not use. Return False if there is none."""
-        idle = next((key for key in self._engines if self._users[key] != user and not self._held[key]), None)
+        """Stop the least recently used engine that nobody holds and ``user`` does not use.
+
+        Return False if there is none.
+        """
+        idle = next(
+            (key for key in self._engines if self._users[key] != user and not self._held[key]), None
+        )
         if idle is not None:
             self.drop(idle)
         return idle is not None
@@ -98,14 +113,20 @@ class EnginePool:
         self._held[key] += 1
 
     def release(self, key: Hashable) -> None:
-        """Undo one ``hold``. After the last one the engine may be stopped for others, as the most recently used."""
+        """Undo one ``hold``.
+
+        After the last one the engine may be stopped for others, as the most recently used.
+        """
         self._held[key] = max(0, self._held[key] - 1)
         if key in self._engines and not self._held[key]:
             self._release(key)
 
     def release_all(self, user: str) -> None:
-        """Allow every engine that ``user`` used, and that nobody holds, to be stopped for others, and for ``user`` itself."""
-        for key in [key for key in self._engines if self._users[key] == user and not self._held[key]]:
+        """Allow every engine that ``user`` used, and that nobody holds, to be stopped for others,
+        and for ``user`` itself."""
+        for key in [
+            key for key in self._engines if self._users[key] == user and not self._held[key]
+        ]:
             self._release(key)
 
     def _release(self, key: Hashable) -> None:
@@ -113,7 +134,8 @@ class EnginePool:
         self._engines.move_to_end(key)
 
     def give_up(self, key: Hashable) -> None:
-        """Stop the engine of ``key`` after a failure of one user, unless others hold it and it still works."""
+        """Stop the engine of ``key`` after a failure of one user, unless others hold it and it
+        still works."""
         if self._held[key] and key in self._engines and not self._engines[key].spent:
             try:
                 return self._engines[key].check()
@@ -127,7 +149,8 @@ class EnginePool:
             self.drop(key)
 
     def drop(self, key: Hashable) -> None:
-        """Stop the engine of ``key``, if there is one, and charge its last user with what it left behind."""
+        """Stop the engine of ``key``, if there is one, and charge its last user with what it left
+        behind."""
         engine = self._engines.pop(key, None)
         if engine is None:
             return

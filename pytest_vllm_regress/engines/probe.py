@@ -1,4 +1,5 @@
-"""Probes: functions called in the target, from a test's own ``probe.py`` or from the built-in modules."""
+"""Probes: functions called in the target, from a test's own ``probe.py`` or from the built-in
+modules."""
 
 from __future__ import annotations
 
@@ -19,12 +20,19 @@ if TYPE_CHECKING:
     from .processes.lifecycle import Leftover
 
 BUILT_IN = ("batch_files", "frontend", "grammars", "parsers")
-"""Modules of ``vllm_regress_target`` whose functions every test may call: ``vllm_probe("parsers:tool_calls", ...)``."""
+"""Modules of ``vllm_regress_target`` whose functions every test may call:
+
+``vllm_probe("parsers:tool_calls", ...)``.
+"""
 _CALLED_ONCE = ("batch_files",)
-"""Modules that run a command of vLLM. Each call gets a process of its own, because the command may leave a closed event loop behind."""
+"""Modules that run a command of vLLM.
+
+Each call gets a process of its own, because the command may leave a closed event loop behind.
+"""
 _TARGET = PACKAGE / "target_site" / "vllm_regress_target"
 AtWork = Callable[[str, object], None]
-"""Type of the fixture ``vllm_at_work``: takes the name of a mechanism and whether it was at work."""
+"""Type of the fixture ``vllm_at_work``: takes the name of a mechanism and whether it was at work.
+"""
 
 
 def built_in_sources(module: str) -> tuple[Path, ...]:
@@ -38,16 +46,20 @@ def _functions(module: str) -> tuple[str, ...]:
     """Return the names of the public functions of a built-in module (one of ``BUILT_IN``)."""
     file = next(file for file in built_in_sources(module) if file.stem in ("__init__", module))
     names = (
-        node.name for node in ast.parse(file.read_text(encoding="utf-8")).body if isinstance(node, ast.FunctionDef)
+        node.name
+        for node in ast.parse(file.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef)
     )
     return tuple(sorted(name for name in names if not name.startswith("_")))
 
 
 class Probe:
-    """A probe process. It is started at the first call and reused; after a hang or crash the next call starts a new one.
+    """A probe process. It is started at the first call and reused; after a hang or crash the next
+    call starts a new one.
 
-    Tests get it from the fixture ``vllm_probe``. ``start`` starts a process, ``file`` is the ``probe.py``, ``loan`` holds the terms of each call,
-    and ``changed`` returns the arguments as this leg of the test changes them.
+    Tests get it from the fixture ``vllm_probe``. ``start`` starts a process, ``file`` is the
+    ``probe.py``, ``loan`` holds the terms of each call, and ``changed`` returns the arguments as
+    this leg of the test changes them.
     """
 
     def __init__(
@@ -66,9 +78,11 @@ class Probe:
     def __call__(self, function: str, /, *, timeout: float | None = None, **arguments: Any) -> Any:
         """Run ``function(**arguments)`` in the target and return its JSON value.
 
-        ``function`` names one in ``probe.py`` beside the test; ``"module:function"`` names one of a built-in module (``BUILT_IN``).
-        ``timeout`` in seconds replaces the deadline of the probe phase. Raises what ``Child.request`` raises, and ``UsageError`` if there
-        is no ``probe.py`` or no such built-in module.
+        ``function`` names one in ``probe.py`` beside the test; ``"module:function"`` names one of a
+        built-in module (``BUILT_IN``).
+        ``timeout`` in seconds replaces the deadline of the probe phase. Raises what
+        ``Child.request`` raises, and ``UsageError`` if there is no ``probe.py`` or no such built-in
+        module.
         """
         source, name = self._locate(function)
         called_once = function.partition(":")[0] in _CALLED_ONCE
@@ -85,7 +99,8 @@ class Probe:
                 self._end()
 
     def _locate(self, function: str) -> tuple[str, str]:
-        """Return where the target finds ``function`` (a file, or a dotted module name) and its name there."""
+        """Return where the target finds ``function`` (a file, or a dotted module name) and its name
+        there."""
         module, built_in, name = function.partition(":")
         if built_in:
             if module not in BUILT_IN:
@@ -101,7 +116,9 @@ class Probe:
                 )
             return f"{_TARGET.name}.{module}", name
         if not self._file.exists():
-            raise UsageError(f"vllm_probe calls {function}(), but there is no {self._file}: write the function there")
+            raise UsageError(
+                f"vllm_probe calls {function}(), but there is no {self._file}: write the function there"
+            )
         return str(self._file), function
 
     def parts(self) -> Parts:

@@ -16,7 +16,8 @@ from ..util.masking import mask
 from .processes import process_tree
 
 Role = Literal["server", "engine", "core", "worker", "coordinator", "helper"]
-"""What a process is: the front process of a server or of an engine, an engine core, a worker, the coordinator of data-parallel engines, or a helper
+"""What a process is: the front process of a server or of an engine, an engine core, a worker, the
+coordinator of data-parallel engines, or a helper
 of Python, torch or Ray."""
 _TITLE = re.compile(r"(?:VLLM|ray)::\S+")
 _ROLE_OF_TITLE: tuple[tuple[str, Role], ...] = (
@@ -36,9 +37,11 @@ _MAX_LOG_BYTES = 1024 * 1024
 class ProcessInfo:
     """One process of an engine or server.
 
-    ``name``: the title that vLLM gave it (``VLLM::EngineCore``), else its name in vLLM's log (``EngineCore``); older versions give neither, then it
-    is the name of the program. ``command``: its command line, masked. ``alive``: whether it runs; a zombie does not. ``rank``: the data-parallel rank
-    of a core or worker, which the title or the log tells; None without data parallelism, and where a version gives neither.
+    ``name``: the title that vLLM gave it (``VLLM::EngineCore``), else its name in vLLM's log
+    (``EngineCore``); older versions give neither, then it
+    is the name of the program. ``command``: its command line, masked. ``alive``: whether it runs; a
+    zombie does not. ``rank``: the data-parallel rank of a core or worker, which the title or the
+    log tells; None without data parallelism, and where a version gives neither.
     """
 
     pid: int
@@ -64,16 +67,19 @@ def list_processes(
     core_in_front: bool,
     logged: Mapping[int, str] = MappingProxyType({}),
 ) -> Mapping[psutil.Process, ProcessInfo]:
-    """Describe the processes of ``tree``, in its order. ``front``: pid of the front process. ``core_in_front``: it runs the engine itself.
+    """Describe the processes of ``tree``, in its order. ``front``: pid of the front process.
+    ``core_in_front``: it runs the engine itself.
 
-    The role comes from vLLM's title; where a process has none, from its name in vLLM's log (``logged``, by pid), and where a version gives neither,
-    from the place below the front process.
+    The role comes from vLLM's title; where a process has none, from its name in vLLM's log
+    (``logged``, by pid), and where a version gives neither, from the place below the front process.
     """
     listed: dict[psutil.Process, ProcessInfo] = {}
     above_core = {front}  # the front process; and the fork server, whose first child is the core
     starters = {front}
     seen = [_Seen.of(process, logged) for process in tree]
-    titled = any(process is not None and _role_of_title(process.title) == "core" for process in seen)
+    titled = any(
+        process is not None and _role_of_title(process.title) == "core" for process in seen
+    )
     for process in filter(None, seen):
         role = front_role if process.pid == front else _role_of_title(process.title)
         if process.name == FORK_SERVER:
@@ -94,7 +100,10 @@ def list_processes(
 
 
 def names_in_log(log: Path) -> Mapping[int, str]:
-    """Return the names of processes by pid, from the beginning of vLLM's log. Since 0.10, lines start with ``(EngineCore_DP1 pid=12)``."""
+    """Return the names of processes by pid, from the beginning of vLLM's log.
+
+    Since 0.10, lines start with ``(EngineCore_DP1 pid=12)``.
+    """
     try:
         with log.open("rb") as file:
             start = file.read(_MAX_LOG_BYTES)
@@ -131,7 +140,9 @@ class _Seen:
         """Describe the process in its role."""
         rank = _RANK.search(self.title)
         command = mask(self.command)[:_MAX_COMMAND]
-        return ProcessInfo(self.pid, role, self.title or self.name, command, rank=int(rank[1]) if rank else None)
+        return ProcessInfo(
+            self.pid, role, self.title or self.name, command, rank=int(rank[1]) if rank else None
+        )
 
 
 def _role_of_title(title: str) -> Role | None:

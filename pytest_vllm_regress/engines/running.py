@@ -1,4 +1,5 @@
-"""What engines and servers have in common: the loan to a test, and their processes: signals, exit codes and the log."""
+"""What engines and servers have in common: the loan to a test, and their processes: signals, exit
+codes and the log."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ class Running:
 
     front_role: ClassVar[Role]
 
-    def __init__(self, child: Child, spec: EngineSpec, deadline_for: DeadlineFor, scripts: ScriptWatch) -> None:
+    def __init__(
+        self, child: Child, spec: EngineSpec, deadline_for: DeadlineFor, scripts: ScriptWatch
+    ) -> None:
         self.child = child
         self.spec = spec
         self.schemas = SchemaFilter()
@@ -34,7 +37,10 @@ class Running:
 
     @contextlib.contextmanager
     def lend(self, loan: Loan, schemas: SchemaFilter) -> Iterator[None]:
-        """Lend it to a test: ``loan`` applies to its process, ``schemas`` to the schemas of its requests."""
+        """Lend it to a test:
+
+        ``loan`` applies to its process, ``schemas`` to the schemas of its requests.
+        """
         previous, self.schemas, self._processes = self.schemas, schemas, {}
         try:
             with self.child.lend(loan):
@@ -44,11 +50,15 @@ class Running:
 
     @property
     def spent(self) -> bool:
-        """Whether no other test may use it, because a test has sent it a signal or waited for its end."""
+        """Whether no other test may use it, because a test has sent it a signal or waited for its
+        end."""
         return self.child.end_expected
 
     def processes(self) -> list[ProcessInfo]:
-        """Return its processes, the front process first. Those that an earlier call of this test saw are listed after their end, too."""
+        """Return its processes, the front process first.
+
+        Those that an earlier call of this test saw are listed after their end, too.
+        """
         core_in_front = self._core_in_front()
         running = dict(
             list_processes(
@@ -64,17 +74,27 @@ class Running:
                 self._processes[process].name == running[process].name
             ):  # an orphan without a title keeps the role that it had
                 running[process] = self._processes[process]
-        ended = {process: info.ended() for process, info in self._processes.items() if process not in running}
+        ended = {
+            process: info.ended()
+            for process, info in self._processes.items()
+            if process not in running
+        }
         self._processes = {**self._processes, **running, **ended}
         return list(self._processes.values())
 
-    def signal(self, number: int, process: int | str | None = None, *, rank: int | None = None) -> ProcessInfo:
-        """Send a signal (``signal.SIGTERM``) to one process and return which one. Another test never gets this engine or server.
+    def signal(
+        self, number: int, process: int | str | None = None, *, rank: int | None = None
+    ) -> ProcessInfo:
+        """Send a signal (``signal.SIGTERM``) to one process and return which one. Another test
+        never gets this engine or server.
 
-        ``process``: a pid, or a role (``"core"``, ``"worker"``, ...), which means the first process that has it (default: the front process).
+        ``process``: a pid, or a role (``"core"``, ``"worker"``, ...), which means the first process
+        that has it (default: the front process).
         ``rank``: the data-parallel rank that the process must have.
-        From now on the end of a process is no failure by itself. Raises ``ChildDied`` if the front process had ended before any signal, and
-        ``UsageError`` for a number that is no signal and for a process that is not, or no longer, one of its own.
+        From now on the end of a process is no failure by itself. Raises ``ChildDied`` if the front
+        process had ended before any signal, and
+        ``UsageError`` for a number that is no signal and for a process that is not, or no longer,
+        one of its own.
         """
         if number not in set(signal.Signals):
             raise UsageError(
@@ -89,21 +109,32 @@ class Running:
                 self.child.expect_end()
                 process_tree.send_signal([target], signal.Signals(number))
                 return info
-        wanted = "this pid or role" if rank is None else f"this pid or role and the data-parallel rank {rank}"
-        raise UsageError(f"signal(..., {selector!r}): no running process has {wanted}; there are: {known}")
+        wanted = (
+            "this pid or role"
+            if rank is None
+            else f"this pid or role and the data-parallel rank {rank}"
+        )
+        raise UsageError(
+            f"signal(..., {selector!r}): no running process has {wanted}; there are: {known}"
+        )
 
     def wait_for_exit(self, timeout: float | None = None, *, all_processes: bool = False) -> int:
-        """Wait until the front process has ended, and return its exit code; -15 means that SIGTERM killed it.
+        """Wait until the front process has ended, and return its exit code; -15 means that SIGTERM
+        killed it.
 
-        ``timeout`` in seconds replaces that of the stop phase. ``all_processes``: wait until every other process has ended, too, except helpers.
-        Raises ``DeadlineExceeded`` in phase stop, with the stacks of what still runs. Another test never gets this engine or server.
+        ``timeout`` in seconds replaces that of the stop phase. ``all_processes``: wait until every
+        other process has ended, too, except helpers. Raises ``DeadlineExceeded`` in phase stop,
+        with the stacks of what still runs. Another test never gets this engine or server.
         """
         self.processes()
         self.child.expect_end()
-        return self.child.wait_for_exit(self._deadline("stop", timeout), all_processes=all_processes)
+        return self.child.wait_for_exit(
+            self._deadline("stop", timeout), all_processes=all_processes
+        )
 
     def log(self) -> str:
-        """Return what all processes have logged since this test got the engine or server, also after their end. Secrets are masked."""
+        """Return what all processes have logged since this test got the engine or server, also
+        after their end. Secrets are masked."""
         return self.child.logged()
 
     def _core_in_front(self) -> bool:

@@ -32,14 +32,16 @@ _log = logging.getLogger("vllm_regress.engines")
 _UNSUPPORTED = re.compile(
     r"VLLM_USE_V1=1 is not supported with [^\n]+?(?=\.(?:[\s;]|$))|[\w -]+ is not supported on current platform"
 )
-"""Errors in the log of a server that ended because this vLLM supports something in V0 only, or not on this platform."""
+"""Errors in the log of a server that ended because this vLLM supports something in V0 only, or not
+on this platform."""
 
 
 class Server(TextRequests, PoolingRequests, ReadinessRequests, MaintenanceRequests, OpenAIClients):
     """A running server. Tests get it from the fixture ``vllm_server``."""
 
     def engine_processes(self) -> list[psutil.Process]:
-        """Return the engine's processes below the API server: the engine core first, then its workers, without multiprocessing's helpers."""
+        """Return the engine's processes below the API server: the engine core first, then its
+        workers, without multiprocessing's helpers."""
         return [
             process
             for process in self.child.processes()
@@ -47,7 +49,10 @@ class Server(TextRequests, PoolingRequests, ReadinessRequests, MaintenanceReques
         ]
 
     def stop(self, timeout: float | None = None) -> tuple[Leftover, ...]:
-        """Send TERM and wait for vLLM's own shutdown. Returns what the server left behind, which has been removed."""
+        """Send TERM and wait for vLLM's own shutdown.
+
+        Returns what the server left behind, which has been removed.
+        """
         self.client.close()
         self._close_openai()
         try:
@@ -65,7 +70,8 @@ def start_server(
     scripts: ScriptWatch,
     timeout: float | None = None,
 ) -> Server:
-    """Start a server in ``child`` and wait until it is ready. If that fails, the child is killed and the port released before the error is raised.
+    """Start a server in ``child`` and wait until it is ready. If that fails, the child is killed
+    and the port released before the error is raised.
 
     A server with a command line of its own gets no key: its tests send requests without one.
     """
@@ -73,10 +79,18 @@ def start_server(
     server = None
     try:
         plan = child.request(
-            "serve", deadline_for("start", timeout), spec=dict(request), host=HOST, port=port.number, api_key=key
+            "serve",
+            deadline_for("start", timeout),
+            spec=dict(request),
+            host=HOST,
+            port=port.number,
+            api_key=key,
         )
         started = ServerReport(
-            tuple(plan["argv"]), tuple(plan["notes"]), Path(str(request["model_path"])), str(plan["sound_needs"])
+            tuple(plan["argv"]),
+            tuple(plan["notes"]),
+            Path(str(request["model_path"])),
+            str(plan["sound_needs"]),
         )
         _log.info("%s runs %s", child.name, " ".join(started.argv))
         server = Server(child, spec, port, key, deadline_for, scripts, started)
@@ -89,7 +103,9 @@ def start_server(
             server.client.close()
         child.kill()
         port.release()
-        unsupported = _UNSUPPORTED.search(str(error.args[0])) if isinstance(error, ChildDied) else None
+        unsupported = (
+            _UNSUPPORTED.search(str(error.args[0])) if isinstance(error, ChildDied) else None
+        )
         if unsupported:
             raise Unsupported(unsupported.group(), refused_by="this vLLM") from error
         raise

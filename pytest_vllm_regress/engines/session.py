@@ -1,4 +1,7 @@
-"""One run of the harness: its run directory, target environments, agents and engines. The plugin uses it; it does not know pytest."""
+"""One run of the harness: its run directory, target environments, agents and engines.
+
+The plugin uses it; it does not know pytest.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,8 @@ NEWEST_TRIED = "0.33.0"  # see docs/generated/conformance.md; a newer one runs w
 
 @dataclasses.dataclass(frozen=True)
 class _Start:
-    """A prepared start: the process, the request that starts the engine or server in it, its scripts and timeout, and what to note afterwards."""
+    """A prepared start: the process, the request that starts the engine or server in it, its
+    scripts and timeout, and what to note afterwards."""
 
     child: Child
     request: dict[str, Any]
@@ -62,7 +66,8 @@ class _Start:
 class Session:
     """Created on first use, closed once. Not shared between threads.
 
-    ``early_exit``: returns the policy of the running test. ``on_waited``: called after the session has waited for GPUs of other runs.
+    ``early_exit``: returns the policy of the running test. ``on_waited``: called after the session
+    has waited for GPUs of other runs.
     """
 
     def __init__(
@@ -113,9 +118,14 @@ class Session:
         return self._run
 
     def environment_names(self) -> tuple[str, ...]:
-        """Return the requested environments, or the default one. They are looked up once, because a test may change the working directory."""
+        """Return the requested environments, or the default one.
+
+        They are looked up once, because a test may change the working directory.
+        """
         if not self._names:
-            self._names = tuple(map(canonical_name, self.settings.environments)) or (default_environment(),)
+            self._names = tuple(map(canonical_name, self.settings.environments)) or (
+                default_environment(),
+            )
         return self._names
 
     def target(self, name: str) -> Target:
@@ -130,7 +140,8 @@ class Session:
     def preview(self, name: str) -> str:
         """Return one line about an environment, which may not be built yet. Builds nothing.
 
-        Raises ``UsageError`` if it cannot run here, on device gpu also if driver and GPUs are too old for it.
+        Raises ``UsageError`` if it cannot run here, on device gpu also if driver and GPUs are too
+        old for it.
         """
         target = built_target(name, self.settings.device)
         if target is not None:
@@ -149,7 +160,8 @@ class Session:
                 )
 
     def model_path(self, kind: str, device: str = "sim") -> str:
-        """Return the checkpoint for ``kind`` (text, vision and others): forged once per machine, or named by --vllm-model. A path stays as it is.
+        """Return the checkpoint for ``kind`` (text, vision and others): forged once per machine, or
+        named by --vllm-model. A path stays as it is.
 
         On gpu its heads are wider, as CUDA's attention backends need.
         """
@@ -157,7 +169,11 @@ class Session:
             return self.settings.model
         if kind not in KINDS:
             return kind
-        return str(ensure_checkpoint(kind, writable_root() / "checkpoints", head=64 if device == "gpu" else 32))
+        return str(
+            ensure_checkpoint(
+                kind, writable_root() / "checkpoints", head=64 if device == "gpu" else 32
+            )
+        )
 
     def default_early_exit(self) -> EarlyExitPolicy:
         """Return what may end a wait early where no test has a policy of its own."""
@@ -168,31 +184,60 @@ class Session:
         return self._gpu_facts.get(child, {})
 
     def probe(self, target: Target, user: str = "") -> Child:
-        """Start a probe process in ``target``. On GPUs it leases one, since it may start an engine itself."""
+        """Start a probe process in ``target``.
+
+        On GPUs it leases one, since it may start an engine itself.
+        """
         agent = self.warm_agent(target)
-        agent.inspect(self._deadline("import", None), architectures=architectures_of(self.model_path("text")))
+        agent.inspect(
+            self._deadline("import", None), architectures=architectures_of(self.model_path("text"))
+        )
         lease = self._lease(target, 1, PROBE, user) if target.device == "gpu" else None
         return self._start_child(agent, "probe", lease, {}, None)
 
-    def bare_agent(self, name: str, limits: Mapping[str, float], limit_options: Mapping[str, str]) -> Agent:
-        """Return an agent that does not import vLLM. ``limits`` replace the session's; ``limit_options`` name the options that set them."""
+    def bare_agent(
+        self, name: str, limits: Mapping[str, float], limit_options: Mapping[str, str]
+    ) -> Agent:
+        """Return an agent that does not import vLLM.
+
+        ``limits`` replace the session's; ``limit_options`` name the options that set them.
+        """
         self._check_budget()
         return self._agents.bare(name, limits, limit_options)
 
     def engine(
-        self, target: Target, spec: EngineSpec, *, user: str, fresh: bool, timeout: float | None = None
+        self,
+        target: Target,
+        spec: EngineSpec,
+        *,
+        user: str,
+        fresh: bool,
+        timeout: float | None = None,
     ) -> Engine:
-        """Return an offline engine for ``spec``, shared with other users of the same spec unless ``fresh``."""
+        """Return an offline engine for ``spec``, shared with other users of the same spec unless
+        ``fresh``."""
         return self._shared_engine(Engine, target, spec, user, fresh, timeout)
 
     def async_engine(
-        self, target: Target, spec: EngineSpec, *, user: str, fresh: bool, timeout: float | None = None
+        self,
+        target: Target,
+        spec: EngineSpec,
+        *,
+        user: str,
+        fresh: bool,
+        timeout: float | None = None,
     ) -> AsyncEngine:
         """Return an asynchronous engine for ``spec``, shared like ``engine``."""
         return self._shared_engine(AsyncEngine, target, spec, user, fresh, timeout)
 
     def server(
-        self, target: Target, spec: EngineSpec, *, user: str, fresh: bool, timeout: float | None = None
+        self,
+        target: Target,
+        spec: EngineSpec,
+        *,
+        user: str,
+        fresh: bool,
+        timeout: float | None = None,
     ) -> Server:
         """Return a server for ``spec``, shared like ``engine``."""
         from .server import start_server  # imports HTTP clients, which takes 0.15 s
@@ -201,7 +246,9 @@ class Session:
             prepared = self._prepare(target, spec, "serve", timeout, user)
             try:
                 child, request, scripts = prepared.child, prepared.request, prepared.scripts
-                server = start_server(child, spec, lease_port(), request, self._deadline, scripts, prepared.timeout)
+                server = start_server(
+                    child, spec, lease_port(), request, self._deadline, scripts, prepared.timeout
+                )
             except ChildError as error:
                 words = refusal_in(error.detail) if target.device == "gpu" else None
                 if words is None:
@@ -213,7 +260,10 @@ class Session:
         return self._shared((target.name, spec, "serve"), user, fresh, start)
 
     def drop(self, target: Target, spec: EngineSpec, front: Front) -> None:
-        """Stop the shared engine of ``spec`` after a failure, so that the next test gets a new one. An engine that is held and still works stays."""
+        """Stop the shared engine of ``spec`` after a failure, so that the next test gets a new one.
+
+        An engine that is held and still works stays.
+        """
         self._engines.give_up((target.name, spec, front))
 
     def discard(self, target: Target, spec: EngineSpec, front: Front) -> None:
@@ -229,7 +279,8 @@ class Session:
         self._engines.release((target.name, spec, front))
 
     def close(self) -> None:
-        """Stop all engines and agents, end any processes that are left, and remove the run directory. Does nothing in a forked process."""
+        """Stop all engines and agents, end any processes that are left, and remove the run
+        directory. Does nothing in a forked process."""
         if os.getpid() != self._pid:
             return
         self._engines.clear()
@@ -237,28 +288,47 @@ class Session:
         if self._run is not None:
             strays = process_tree.with_tag(self._run.tag)
             if strays:
-                self._charge("the session", tuple(Leftover("process", process_tree.describe(p)) for p in strays))
+                self._charge(
+                    "the session",
+                    tuple(Leftover("process", process_tree.describe(p)) for p in strays),
+                )
                 process_tree.terminate(strays, grace_s=0.5)
-            for segment in self._run.segments():  # noted by nannies that died before they removed it
+            for (
+                segment
+            ) in self._run.segments():  # noted by nannies that died before they removed it
                 self._charge("the session", (Leftover("shared memory", str(segment)),))
                 segment.unlink(missing_ok=True)
             self._run.remove()
             self._run = None
 
     def _shared_engine(
-        self, kind: type[T], target: Target, spec: EngineSpec, user: str, fresh: bool, timeout: float | None
+        self,
+        kind: type[T],
+        target: Target,
+        spec: EngineSpec,
+        user: str,
+        fresh: bool,
+        timeout: float | None,
     ) -> T:
         def start() -> T:
             prepared = self._prepare(target, spec, kind.front, timeout, user)
             engine = start_engine(
-                kind, prepared.child, spec, prepared.request, self._deadline, prepared.scripts, prepared.timeout
+                kind,
+                prepared.child,
+                spec,
+                prepared.request,
+                self._deadline,
+                prepared.scripts,
+                prepared.timeout,
             )
             prepared.note()
             return engine
 
         return self._shared((target.name, spec, kind.front), user, fresh, start)
 
-    def _shared(self, key: tuple[str, EngineSpec, str], user: str, fresh: bool, start: Callable[[], E]) -> E:
+    def _shared(
+        self, key: tuple[str, EngineSpec, str], user: str, fresh: bool, start: Callable[[], E]
+    ) -> E:
         self._check_budget()
         try:
             if fresh:
@@ -270,15 +340,20 @@ class Session:
                 self._run.check()  # processes die when their files are removed
             raise
 
-    def _prepare(self, target: Target, spec: EngineSpec, front: Front, timeout: float | None, user: str) -> _Start:
-        """Start the process for an engine or a server of ``spec`` and prepare the request that starts the engine in it."""
+    def _prepare(
+        self, target: Target, spec: EngineSpec, front: Front, timeout: float | None, user: str
+    ) -> _Start:
+        """Start the process for an engine or a server of ``spec`` and prepare the request that
+        starts the engine in it."""
         if spec.server_options and front != "serve":
             raise UsageError(
                 f"vllm_engine: server_options are options of `vllm serve` and mean nothing to front={front!r}: use the fixture vllm_server, or extra "
                 "for engine arguments"
             )
         if spec.command_line is not None and front != "serve":
-            raise UsageError(f"vllm_engine: command_line is that of `vllm serve` and means nothing to front={front!r}")
+            raise UsageError(
+                f"vllm_engine: command_line is that of `vllm serve` and means nothing to front={front!r}"
+            )
         if relative := [folder for folder in spec.import_path if not Path(folder).is_absolute()]:
             raise UsageError(
                 f"engine spec: import_path={relative}: relative folders mean something in the marker vllm_engine only, where they begin at the test "
@@ -288,7 +363,9 @@ class Session:
             raise Unsupported(f"{target.name} has no engines", needs="vLLM")
         needs = unmet_needs(spec.model, target.versions) if self.settings.model is None else ()
         if needs:
-            raise Unsupported(f"{target.name} cannot load the {spec.model} model", needs=" and ".join(needs))
+            raise Unsupported(
+                f"{target.name} cannot load the {spec.model} model", needs=" and ".join(needs)
+            )
         agent = self.warm_agent(target)
         if agent.import_error is not None:
             raise agent.import_error.with_traceback(None)
@@ -299,11 +376,17 @@ class Session:
         model_path = self.model_path(spec.model, target.device)
         files = snapshot_of(model_path, self.settings.hub_cache) or model_path
         agent.inspect(self._deadline("import", None), architectures=architectures_of(str(files)))
-        draft = self.model_path(spec.draft, target.device) if spec.draft and spec.draft in KINDS else None
+        draft = (
+            self.model_path(spec.draft, target.device)
+            if spec.draft and spec.draft in KINDS
+            else None
+        )
         role = "server" if front == "serve" else "engine"
         lease = gpu = None
         if target.device == "gpu":
-            memory = MemoryRequest.of(spec, forged=is_forged(spec, self.settings.model), share=agent.gpu_share)
+            memory = MemoryRequest.of(
+                spec, forged=is_forged(spec, self.settings.model), share=agent.gpu_share
+            )
             lease = self._lease(target, spec.gpus, memory, user)
             gpu = self._gpus.request(lease, memory)
             if timeout is None and not first_start(target, lease).exists():
@@ -317,11 +400,14 @@ class Session:
         )
         scripts = ScriptWatch.of(request, self.run.logs / f"scripts-{secrets.token_hex(4)}")
         environment = {**spec.env, **scripts.environment}
-        child = self._start_child(agent, role, lease, environment, timeout, label=front, import_path=spec.import_path)
+        child = self._start_child(
+            agent, role, lease, environment, timeout, label=front, import_path=spec.import_path
+        )
         return _Start(child, request, scripts, timeout, lambda: self._note(target, lease, child))
 
     def _note(self, target: Target, lease: GpuLease | None, child: Child) -> None:
-        """Record what is known once an engine has started: its shared memory; on GPUs also its processes, and that its kernels are compiled."""
+        """Record what is known once an engine has started: its shared memory; on GPUs also its
+        processes, and that its kernels are compiled."""
         child.life.note_shared_memory()
         if lease is not None:
             lease.claim([process.pid for process in child.processes()])
@@ -359,16 +445,22 @@ class Session:
         return child
 
     def _lease(self, target: Target, count: int, memory: MemoryRequest, user: str) -> GpuLease:
-        """Lease GPUs for ``user``. Idle engines of this run are stopped before the lease waits for other runs."""
+        """Lease GPUs for ``user``.
+
+        Idle engines of this run are stopped before the lease waits for other runs.
+        """
         deadline = self._deadline("start", self.settings.gpu_wait_s)
         begun = time.monotonic()
-        lease = self._gpus.lease(target, count, memory, deadline, lambda: self._engines.drop_idle(user))
+        lease = self._gpus.lease(
+            target, count, memory, deadline, lambda: self._engines.drop_idle(user)
+        )
         if time.monotonic() - begun > _SHORT_WAIT_S:
             self._on_waited()
         return lease
 
     def begin_again(self, user: str) -> None:
-        """The test ``user`` runs once more: its engines may be reused, or stopped for others that it starts."""
+        """The test ``user`` runs once more: its engines may be reused, or stopped for others that
+        it starts."""
         self._engines.release_all(user)
 
     def give_way(self) -> None:
@@ -377,8 +469,14 @@ class Session:
             pass
 
     def _give_back(self, lease: GpuLease) -> tuple[Leftover, ...]:
-        """Give back the GPUs of an engine that has ended, once their memory is free. Memory still in use counts as leftover."""
-        return tuple(Leftover("GPU memory", description) for description in lease.release(self._deadline("stop", None)))
+        """Give back the GPUs of an engine that has ended, once their memory is free.
+
+        Memory still in use counts as leftover.
+        """
+        return tuple(
+            Leftover("GPU memory", description)
+            for description in lease.release(self._deadline("stop", None))
+        )
 
     def _check_budget(self) -> None:
         if self._until is not None and time.monotonic() > self._until:

@@ -1,4 +1,7 @@
-"""The options of a run, resolved once. They are named tuples because dataclasses take ten times as long to create."""
+"""The options of a run, resolved once.
+
+They are named tuples because dataclasses take ten times as long to create.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +31,11 @@ class Timeouts(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """Hard limits: ``session_s`` for the whole run (None: no limit), the others for one engine, server or probe and everything it starts.
+    """Hard limits: ``session_s`` for the whole run (None: no limit), the others for one engine,
+    server or probe and everything it starts.
 
-    A ``memory_bytes`` of None means nine tenths of the memory of the machine or container. ``option_names``: the option that sets each limit,
-    for messages; None means pytest's.
+    A ``memory_bytes`` of None means nine tenths of the memory of the machine or container.
+    ``option_names``: the option that sets each limit, for messages; None means pytest's.
     """
 
     session_s: float | None = None
@@ -41,7 +45,10 @@ class Limits(NamedTuple):
     option_names: Mapping[str, str] | None = None
 
     def as_request(self, until: float | None) -> dict[str, float]:
-        """Return the limits in the form that the nanny reads. ``until``: end of the session's budget, in seconds of the monotonic clock."""
+        """Return the limits in the form that the nanny reads.
+
+        ``until``: end of the session's budget, in seconds of the monotonic clock.
+        """
         from .processes.shortages import all_memory
 
         limits = {
@@ -61,10 +68,13 @@ class Limits(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """Options of one run. ``environments`` are names or interpreter paths; empty means the default environment.
+    """Options of one run. ``environments`` are names or interpreter paths; empty means the default
+    environment.
 
-    ``hub_cache``: the Hugging Face cache in which targets look up names of models (default: the user's own). ``variables``: environment variables
-    of all targets. ``inherited``: the variables that these replace (default: those of this process when a target starts).
+    ``hub_cache``: the Hugging Face cache in which targets look up names of models (default: the
+    user's own). ``variables``: environment variables
+    of all targets. ``inherited``: the variables that these replace (default: those of this process
+    when a target starts).
     """
 
     environments: tuple[str, ...] = ()

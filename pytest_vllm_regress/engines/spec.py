@@ -1,4 +1,5 @@
-"""EngineSpec: the engine that a test asks for, as an immutable value, and the axes by which a marker parametrizes a test."""
+"""EngineSpec: the engine that a test asks for, as an immutable value, and the axes by which a
+marker parametrizes a test."""
 
 from __future__ import annotations
 
@@ -28,16 +29,22 @@ _NOTHING = FrozenMapping()
 class EngineSpec:
     """One engine configuration. It is hashable, and tests with equal specs share an engine.
 
-    ``task``: ``generate``, or a pooling task: ``embed`` (one vector), ``token_embed`` (one vector per token), ``classify`` (class
-    probabilities) or ``score`` (a cross-encoder's score for a pair of texts).
-    ``tokenizer_pool_size``: None keeps vLLM's default. Its meaning depends on the version: a Ray actor pool up to 0.8.4, later accepted and
-    ignored, then removed, then the thread pool ``renderer_num_workers``. ``extra``: further engine arguments. ``server_options``: options of
-    ``vllm serve`` that are not engine arguments, e.g. ``{"tool_call_parser": "hermes"}``. ``env``: environment variables of the engine's process.
-    ``import_path``: folders from which each of its processes imports modules, after our own and before those of the environment. In the marker
-    they are relative to the test file, elsewhere absolute. ``command_line``: the words after ``vllm serve MODEL``, as they are; ``launch`` and
-    ``render`` before them stand for that command. Such a server has no API key of ours, and of the other fields only ``model``, ``env``,
+    ``task``: ``generate``, or a pooling task: ``embed`` (one vector), ``token_embed`` (one vector
+    per token), ``classify`` (class probabilities) or ``score`` (a cross-encoder's score for a pair
+    of texts).
+    ``tokenizer_pool_size``: None keeps vLLM's default. Its meaning depends on the version: a Ray
+    actor pool up to 0.8.4, later accepted and ignored, then removed, then the thread pool
+    ``renderer_num_workers``. ``extra``: further engine arguments. ``server_options``: options of
+    ``vllm serve`` that are not engine arguments, e.g. ``{"tool_call_parser": "hermes"}``. ``env``:
+    environment variables of the engine's process.
+    ``import_path``: folders from which each of its processes imports modules, after our own and
+    before those of the environment. In the marker they are relative to the test file, elsewhere
+    absolute. ``command_line``: the words after ``vllm serve MODEL``, as they are; ``launch`` and
+    ``render`` before them stand for that command. Such a server has no API key of ours, and of the
+    other fields only ``model``, ``env``,
     ``import_path`` and ``generation`` count.
-    Values are checked, and mappings frozen, when the spec is made. Raises ``UsageError`` for a value that is not allowed.
+    Values are checked, and mappings frozen, when the spec is made. Raises ``UsageError`` for a
+    value that is not allowed.
     """
 
     model: str = "text"
@@ -60,7 +67,12 @@ class EngineSpec:
     command_line: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "max_model_len"):
+        for name in (
+            "tensor_parallel_size",
+            "pipeline_parallel_size",
+            "data_parallel_size",
+            "max_model_len",
+        ):
             _check_int(name, getattr(self, name), least=1)
         if self.tokenizer_pool_size is not None:
             _check_int("tokenizer_pool_size", self.tokenizer_pool_size, least=0)
@@ -95,14 +107,21 @@ class EngineSpec:
         return EngineSpec.create(**{**{name: getattr(self, name) for name in _FIELDS}, **changes})
 
     def merged_with(self, changes: Mapping[str, Json]) -> EngineSpec:
-        """Return a copy with these fields changed. Mappings are merged into this spec's mappings key by key."""
+        """Return a copy with these fields changed.
+
+        Mappings are merged into this spec's mappings key by key.
+        """
         merged = {
-            name: {**getattr(self, name), **value} if name in _MAPPINGS else value for name, value in changes.items()
+            name: {**getattr(self, name), **value} if name in _MAPPINGS else value
+            for name, value in changes.items()
         }
         return self.replace(**merged)
 
     def relative_to(self, folder: Path) -> EngineSpec:
-        """Return a copy whose ``import_path`` is absolute. Raises ``UsageError`` for what is no folder below or beside ``folder``."""
+        """Return a copy whose ``import_path`` is absolute.
+
+        Raises ``UsageError`` for what is no folder below or beside ``folder``.
+        """
         folders = [folder / path for path in self.import_path]
         for path in folders:
             if not path.is_dir():
@@ -120,8 +139,9 @@ class EngineSpec:
     ) -> dict[str, Json]:
         """Return the spec in the form that the target's dialect reads.
 
-        ``draft_path``: path of the draft model, if it differs from the name in the spec. ``default_arguments``: engine arguments that count
-        where ``extra`` does not name them. ``gpu``: what was leased for the engine, on the gpu device.
+        ``draft_path``: path of the draft model, if it differs from the name in the spec.
+        ``default_arguments``: engine arguments that count where ``extra`` does not name them.
+        ``gpu``: what was leased for the engine, on the gpu device.
         """
         fields = {name: thaw(getattr(self, name)) for name in _FIELDS}
         extra = {**default_arguments, **fields["extra"]}
@@ -132,7 +152,10 @@ class EngineSpec:
 
     @property
     def draft(self) -> str | None:
-        """The draft model of speculative decoding: a kind of forged checkpoint, a path or a name. None without a draft model."""
+        """The draft model of speculative decoding: a kind of forged checkpoint, a path or a name.
+
+        None without a draft model.
+        """
         config = self.extra.get(_SPECULATION)
         model = config.get("model") if isinstance(config, Mapping) else None
         return model if isinstance(model, str) else None
@@ -176,15 +199,21 @@ def front_named(name: object) -> Front:
 
 
 def full_names(values: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the values with full names in place of short ones. Raises ``UsageError`` for a field that has a value under both."""
+    """Return the values with full names in place of short ones.
+
+    Raises ``UsageError`` for a field that has a value under both.
+    """
     for short, name in SHORT.items():
         if short in values and name in values:
             raise UsageError(f"engine spec: {short} is short for {name}: give one of them")
     return {SHORT.get(name, name): value for name, value in values.items()}
 
 
-def parse_axes(arguments: Mapping[str, Json], others: Sequence[str] = ()) -> tuple[dict[str, Json], tuple[Axis, ...]]:
-    """Split a marker's arguments into fields with one value and axes (lists of values). Raises ``UsageError`` for unknown names and bad values.
+def parse_axes(
+    arguments: Mapping[str, Json], others: Sequence[str] = ()
+) -> tuple[dict[str, Json], tuple[Axis, ...]]:
+    """Split a marker's arguments into fields with one value and axes (lists of values). Raises
+    ``UsageError`` for unknown names and bad values.
 
     ``others``: what else the marker accepts, for the message about an unknown name.
     """
@@ -210,7 +239,10 @@ def parse_axes(arguments: Mapping[str, Json], others: Sequence[str] = ()) -> tup
 def combinations(axes: tuple[Axis, ...]) -> list[dict[str, Json]]:
     """Return every combination of the axes' values; the last axis changes fastest."""
     names = [axis.name for axis in axes]
-    return [dict(zip(names, values, strict=True)) for values in itertools.product(*(axis.values for axis in axes))]
+    return [
+        dict(zip(names, values, strict=True))
+        for values in itertools.product(*(axis.values for axis in axes))
+    ]
 
 
 def combination_id(values: Mapping[str, Json]) -> str:
@@ -227,7 +259,8 @@ def _value_id(name: str, value: Json) -> str:
 
 
 def _frozen(name: str, value: Json) -> FrozenMapping | None:
-    """Return the immutable mapping for a field; the tokenizer pool's configuration may also be None or JSON text."""
+    """Return the immutable mapping for a field; the tokenizer pool's configuration may also be None
+    or JSON text."""
     if name == "tokenizer_pool_extra_config":
         if value is None:
             return None
@@ -241,7 +274,10 @@ def _frozen(name: str, value: Json) -> FrozenMapping | None:
 
 
 def _variables(value: Mapping[Any, object]) -> dict[str, str]:
-    """Return the variables with their values as text. Raises ``UsageError`` for a name or a value that no process can have."""
+    """Return the variables with their values as text.
+
+    Raises ``UsageError`` for a name or a value that no process can have.
+    """
     variables = {key: str(text) for key, text in value.items()}
     for key, text in variables.items():
         if not isinstance(key, str) or not key or "=" in key or "\0" in key + text:
@@ -253,7 +289,9 @@ def _variables(value: Mapping[Any, object]) -> dict[str, str]:
 
 
 def _folders(value: object) -> tuple[str, ...]:
-    if not isinstance(value, (list, tuple)) or not all(isinstance(folder, (str, Path)) for folder in value):
+    if not isinstance(value, (list, tuple)) or not all(
+        isinstance(folder, (str, Path)) for folder in value
+    ):
         raise UsageError(f"engine spec: import_path={value!r} is not a list of folders")
     return tuple(map(str, value))
 

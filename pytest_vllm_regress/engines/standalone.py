@@ -1,4 +1,5 @@
-"""Engines on demand, for fixtures with a wider scope than a test, for commands, and for scripts and notebooks."""
+"""Engines on demand, for fixtures with a wider scope than a test, for commands, and for scripts and
+notebooks."""
 
 from __future__ import annotations
 
@@ -32,13 +33,18 @@ USER = "vllm_engines"
 
 
 class Engines:
-    """Provides engines and servers of one environment. Tests with the same spec share them, and they stay until they are released.
+    """Provides engines and servers of one environment. Tests with the same spec share them, and
+    they stay until they are released.
 
     ``on_reply`` is called with the phase of each answer.
     """
 
     def __init__(
-        self, session: Session, target: Target, on_reply: Callable[[str], None] | None = None, user: str = USER
+        self,
+        session: Session,
+        target: Target,
+        on_reply: Callable[[str], None] | None = None,
+        user: str = USER,
     ) -> None:
         self.target = target
         self._session = session
@@ -56,23 +62,42 @@ class Engines:
     ) -> Engine: ...
     @overload
     def __call__(
-        self, spec: EngineSpec | None = None, *, front: Literal["async"], timeout: float | None = None, **fields: Any
+        self,
+        spec: EngineSpec | None = None,
+        *,
+        front: Literal["async"],
+        timeout: float | None = None,
+        **fields: Any,
     ) -> AsyncEngine: ...
     @overload
     def __call__(
-        self, spec: EngineSpec | None = None, *, front: Literal["serve"], timeout: float | None = None, **fields: Any
+        self,
+        spec: EngineSpec | None = None,
+        *,
+        front: Literal["serve"],
+        timeout: float | None = None,
+        **fields: Any,
     ) -> Server: ...
     def __call__(
-        self, spec: EngineSpec | None = None, *, front: Front = "offline", timeout: float | None = None, **fields: Any
+        self,
+        spec: EngineSpec | None = None,
+        *,
+        front: Front = "offline",
+        timeout: float | None = None,
+        **fields: Any,
     ) -> Engine | AsyncEngine | Server:
-        """Return a running engine or server for ``spec``, or for an EngineSpec with these ``fields``.
+        """Return a running engine or server for ``spec``, or for an EngineSpec with these
+        ``fields``.
 
-        ``timeout`` in seconds replaces that of the start phase. The engine is not stopped to make room for others until ``release`` or the end of the
-        session. Raises ``UsageError`` for an unknown front or field, ``LimitExceeded`` if more engines are held than may run at the same time,
-        and the errors of starting an engine.
+        ``timeout`` in seconds replaces that of the start phase. The engine is not stopped to make
+        room for others until ``release`` or the end of the session. Raises ``UsageError`` for an
+        unknown front or field, ``LimitExceeded`` if more engines are held than may run at the same
+        time, and the errors of starting an engine.
         """
         if spec is not None and fields:
-            raise UsageError(f"give an EngineSpec or its fields, not both: {', '.join(sorted(fields))}")
+            raise UsageError(
+                f"give an EngineSpec or its fields, not both: {', '.join(sorted(fields))}"
+            )
         starters: dict[str, Callable[..., Any]] = {
             "offline": self._session.engine,
             "async": self._session.async_engine,
@@ -95,12 +120,18 @@ class Engines:
         self._session.warm_agent(self.target)
 
     def release(self, engine: Engine | AsyncEngine | Server) -> None:
-        """Release an engine, once for each call that returned it. It is reused until it is stopped to make room for another one."""
+        """Release an engine, once for each call that returned it.
+
+        It is reused until it is stopped to make room for another one.
+        """
         front: Front = "serve" if isinstance(engine, Server) else engine.front
         self._session.release(self.target, engine.spec, front)
 
     def discard(self, server: Server) -> None:
-        """Release a server and stop it, so that nobody sees the state that it has now. One that others hold stays for them."""
+        """Release a server and stop it, so that nobody sees the state that it has now.
+
+        One that others hold stays for them.
+        """
         self.release(server)
         self._session.discard(self.target, server.spec, "serve")
 
@@ -113,7 +144,10 @@ def bare_session(
     max_engines: int = MAX_ENGINES,
     limits: Limits | None = None,
 ) -> Iterator[Session]:
-    """Provide a session with default settings and close it at the end. ``progress`` gets a line for each step that takes long."""
+    """Provide a session with default settings and close it at the end.
+
+    ``progress`` gets a line for each step that takes long.
+    """
     limits = limits or Limits(option_names={})  # without pytest no option sets a limit
     session = _session(Settings(device=device, max_engines=max_engines, limits=limits), progress)
     with terminate_as_interrupt():
@@ -124,19 +158,25 @@ def bare_session(
 
 
 def probe_in(session: Session, target: Target, file: Path) -> Probe:
-    """Return a probe that calls functions of ``file``, or built-in ones, in one process of ``target``. The session ends the process."""
+    """Return a probe that calls functions of ``file``, or built-in ones, in one process of
+    ``target``. The session ends the process."""
     loan = Loan(session.default_early_exit())
     return Probe(lambda: session.probe(target, USER), file, _deadline_for, loan)
 
 
 def run_client(server: Server, command: Sequence[str]) -> int:
-    """Run a command that sends requests to ``server``. Returns its exit status; after a signal 128 and the signal's number.
+    """Run a command that sends requests to ``server``. Returns its exit status; after a signal 128
+    and the signal's number.
 
-    In its arguments ``{url}``, ``{key}`` and ``{model}`` are replaced. The variables VLLM_REGRESS_URL, VLLM_REGRESS_MODEL, OPENAI_BASE_URL and
-    OPENAI_API_KEY tell it the same. Raises ``OSError`` if it cannot be run.
+    In its arguments ``{url}``, ``{key}`` and ``{model}`` are replaced. The variables
+    VLLM_REGRESS_URL, VLLM_REGRESS_MODEL, OPENAI_BASE_URL and OPENAI_API_KEY tell it the same.
+    Raises ``OSError`` if it cannot be run.
     """
     values = {"{url}": server.root_url, "{key}": server.api_key, "{model}": server.model}
-    words = [functools.reduce(lambda text, name: text.replace(name, values[name]), values, word) for word in command]
+    words = [
+        functools.reduce(lambda text, name: text.replace(name, values[name]), values, word)
+        for word in command
+    ]
     variables = {
         "VLLM_REGRESS_URL": server.root_url,
         "VLLM_REGRESS_MODEL": server.model,
@@ -187,11 +227,13 @@ def engine(
     timeout: float | None = None,
     **fields: Any,
 ) -> Iterator[Any]:
-    """Provide a running engine or server outside pytest: ``with engine("vllm-0.8.5", tensor_parallel_size=2) as e``. Do not share it between threads.
+    """Provide a running engine or server outside pytest: ``with engine("vllm-0.8.5",
+    tensor_parallel_size=2) as e``. Do not share it between threads.
 
-    ``environment``: a name or the path of an interpreter (default: this interpreter, if it has vLLM). ``fields``: fields of EngineSpec. vLLM is
-    imported once per environment, and engines with the same spec are reused: an engine stays after the block until room is needed for another or the
-    process ends. ``timeout`` in seconds for the start. Raises the errors of starting an engine.
+    ``environment``: a name or the path of an interpreter (default: this interpreter, if it has
+    vLLM). ``fields``: fields of EngineSpec. vLLM is imported once per environment, and engines with
+    the same spec are reused: an engine stays after the block until room is needed for another or
+    the process ends. ``timeout`` in seconds for the start. Raises the errors of starting an engine.
     """
     engines = _engines(environment, device)
     lent = engines(spec, front=front, timeout=timeout, **fields)
@@ -203,14 +245,23 @@ def engine(
 
 @functools.cache
 def _engines(environment: str | None, device: str) -> Engines:
-    """Return the engines of an environment and device. Their session is closed when the process ends."""
-    return engines_until_exit(Settings(environments=(environment,) if environment else (), device=device), "engine")
+    """Return the engines of an environment and device.
+
+    Their session is closed when the process ends.
+    """
+    return engines_until_exit(
+        Settings(environments=(environment,) if environment else (), device=device), "engine"
+    )
 
 
 def engines_until_exit(settings: Settings, user: str) -> Engines:
-    """Return engines of the first environment of ``settings``. Their session is closed when the process ends. Progress goes to standard error."""
+    """Return engines of the first environment of ``settings``.
+
+    Their session is closed when the process ends. Progress goes to standard error.
+    """
     session = _session(
-        settings, lambda line: print(printable(mask(f"vllm-regress: {line}")), file=sys.stderr, flush=True)
+        settings,
+        lambda line: print(printable(mask(f"vllm-regress: {line}")), file=sys.stderr, flush=True),
     )
     atexit.register(session.close)
     return Engines(session, session.target(session.environment_names()[0]), user=user)

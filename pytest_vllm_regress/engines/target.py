@@ -18,7 +18,8 @@ from .device import choose
 
 RUNNING_INTERPRETER = "this interpreter"
 BORROWED = "vllm-build"
-"""Key beside the versions of an environment built from source, for the parts that were taken from another build."""
+"""Key beside the versions of an environment built from source, for the parts that were taken from
+another build."""
 
 RELEVANT = ("vllm", *GRAMMARS, "torch", "transformers", "ray")
 """Packages whose versions matter most."""
@@ -35,7 +36,8 @@ class Target:
 
     @property
     def versions(self) -> dict[str, str]:
-        """Versions by distribution name. ``vllm`` is present for every build of vLLM, whatever its distribution. Borrowed parts are under
+        """Versions by distribution name. ``vllm`` is present for every build of vLLM, whatever its
+        distribution. Borrowed parts are under
         ``BORROWED``."""
         versions = dict(self.installed.packages)
         overlay = about(self.python)
@@ -48,12 +50,17 @@ class Target:
     def describe(self) -> str:
         """Return one line with the relevant versions and the device."""
         versions = self.versions
-        packages = ", ".join(f"{name} {versions[name]}" for name in (*RELEVANT, BORROWED) if name in versions)
+        packages = ", ".join(
+            f"{name} {versions[name]}" for name in (*RELEVANT, BORROWED) if name in versions
+        )
         return f"{self.name}: {packages}, python {self.installed.python}; device {self.device} ({devices.DESCRIPTIONS[self.device]})"
 
 
 def named_interpreter(name: str) -> Path | None:
-    """Return the interpreter if ``name`` is a path or stands for the running interpreter. Return None for the name of an environment."""
+    """Return the interpreter if ``name`` is a path or stands for the running interpreter.
+
+    Return None for the name of an environment.
+    """
     if name == RUNNING_INTERPRETER:
         return Path(sys.executable)
     if names_interpreter(name):
@@ -67,7 +74,10 @@ def named_interpreter(name: str) -> Path | None:
 
 
 def inspect(name: str, python: Path, device: str) -> Target:
-    """Return the target for the interpreter ``python``. Raises ``UsageError`` if it has neither vLLM nor a structured-output package."""
+    """Return the target for the interpreter ``python``.
+
+    Raises ``UsageError`` if it has neither vLLM nor a structured-output package.
+    """
     installed = read_installed(python)
     if not installed.usable:
         alias = "" if name == str(python) else f" ({name})"
@@ -94,7 +104,8 @@ def _interpreter(name: str) -> Path | None:
 
 
 def default_environment() -> str:
-    """Return the running interpreter if it has vLLM, else the default of the environments.toml around the working directory.
+    """Return the running interpreter if it has vLLM, else the default of the environments.toml
+    around the working directory.
 
     Raises ``UsageError`` if there is neither: gigabytes are downloaded only on request.
     """
@@ -114,7 +125,8 @@ def default_environment() -> str:
 
 
 def canonical_name(name: str) -> str:
-    """Return the name of an environment in results. tox's form of a name (vllm0.8.4-sim) becomes the environment's own."""
+    """Return the name of an environment in results. tox's form of a name (vllm0.8.4-sim) becomes
+    the environment's own."""
     from ..environments.names import resolve
 
     return name if name == RUNNING_INTERPRETER or names_interpreter(name) else resolve(name).name

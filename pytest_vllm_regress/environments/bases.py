@@ -1,4 +1,5 @@
-"""Choose the release that provides a commit's compiled parts and dependencies, and describe the result: version and remarks."""
+"""Choose the release that provides a commit's compiled parts and dependencies, and describe the
+result: version and remarks."""
 
 from __future__ import annotations
 
@@ -23,16 +24,18 @@ COMPILED_AGAINST = (
         "flashinfer-cubin",
     ),  # the second has the kernels of the first, which refuses another version
 )
-"""Packages that compiled parts need in exactly the wheel's version, whatever the commit requires."""
+"""Packages that compiled parts need in exactly the wheel's version, whatever the commit requires.
+"""
 
 
 def base_release(source: Source) -> str:
     """Return the release whose wheel fits the source best.
 
-    With tags in the clone, the candidates are the newest release in its history, the newest at its date and the first that contains it; the
-    one whose requirements and compiled sources differ least is chosen. Without tags it is the first release after its date, if that pins the
-    commit's torch, else the newest at its date.
-    Raises ``UsageError`` for a commit older than the first release, ``BuildError`` if the package index cannot be reached.
+    With tags in the clone, the candidates are the newest release in its history, the newest at its
+    date and the first that contains it; the one whose requirements and compiled sources differ
+    least is chosen. Without tags it is the first release after its date, if that pins the commit's
+    torch, else the newest at its date. Raises ``UsageError`` for a commit older than the first
+    release, ``BuildError`` if the package index cannot be reached.
     """
     project, commit = source.project, source.commit
     newest = newest_release(project.distribution, commit.day)
@@ -47,20 +50,28 @@ def base_release(source: Source) -> str:
     torch = _torch(source)
     if torch is None:
         return newest
-    # Code that registers an operator fails to import over older compiled parts; newer ones only have additional operators.
-    later = next((str(version) for version in releases(project.distribution) if version > Version(newest)), None)
+    # Code that registers an operator fails to import over older compiled parts; newer ones only
+    # have additional operators.
+    later = next(
+        (str(version) for version in releases(project.distribution) if version > Version(newest)),
+        None,
+    )
     if later is not None and pin_of(project.distribution, later, "torch") == torch:
         return later
     return newest
 
 
 def reported_version(source: Source, release: str) -> str:
-    """Return the version that setuptools-scm would give the source: ``0.8.5.dev123+g0e42544`` for 123 commits after 0.8.4.
+    """Return the version that setuptools-scm would give the source: ``0.8.5.dev123+g0e42544`` for
+    123 commits after 0.8.4.
 
-    Counts from the base ``release``, or from the newest release at the source's date if the base is newer than the source.
+    Counts from the base ``release``, or from the newest release at the source's date if the base is
+    newer than the source.
     """
     start = _commit_of(source, release)
-    if start is None or (start != source.commit.id and source.repository.is_ancestor(source.commit.id, start)):
+    if start is None or (
+        start != source.commit.id and source.repository.is_ancestor(source.commit.id, start)
+    ):
         release = newest_release(source.project.distribution, source.commit.day) or release
         start = _commit_of(source, release)
     version = Version(release)
@@ -74,7 +85,8 @@ def reported_version(source: Source, release: str) -> str:
 
 
 def remarks(source: Source, release: str) -> str:
-    """Describe what an environment takes from the release instead of the source; empty for a package without compiled parts."""
+    """Describe what an environment takes from the release instead of the source; empty for a
+    package without compiled parts."""
     project = source.project
     if not project.compiled:
         return ""
@@ -90,9 +102,11 @@ def remarks(source: Source, release: str) -> str:
 def unmet_requirements(
     source: Source, installed: Mapping[str, str], python: str, chosen: Iterable[str]
 ) -> tuple[str, ...]:
-    """Return the requirements of the source that an environment does not meet. ``installed`` maps normalized names to versions.
+    """Return the requirements of the source that an environment does not meet. ``installed`` maps
+    normalized names to versions.
 
-    Ignores packages that are bound to the compiled parts, and those for which the recipe has ``chosen`` a version.
+    Ignores packages that are bound to the compiled parts, and those for which the recipe has
+    ``chosen`` a version.
     """
     fixed = {*COMPILED_AGAINST, *chosen, source.project.distribution}
     missing = {}
@@ -100,10 +114,15 @@ def unmet_requirements(
         name = str(canonicalize_name(requirement.name))
         marker = requirement.marker
         if name in fixed or (
-            marker and not marker.evaluate({"python_version": python, "python_full_version": f"{python}.0"})
+            marker
+            and not marker.evaluate(
+                {"python_version": python, "python_full_version": f"{python}.0"}
+            )
         ):
             continue
-        if name not in installed or not requirement.specifier.contains(installed[name], prereleases=True):
+        if name not in installed or not requirement.specifier.contains(
+            installed[name], prereleases=True
+        ):
             missing[name] = str(requirement)
     return tuple(missing[name] for name in sorted(missing))
 
@@ -123,7 +142,8 @@ def requirement_lines(source: Source) -> tuple[Requirement, ...]:
 
 
 def requirements_day(source: Source) -> datetime.date:
-    """Return the date of the last change to the commit's requirement files, for which dependencies are resolved."""
+    """Return the date of the last change to the commit's requirement files, for which dependencies
+    are resolved."""
     last = source.repository.last_change(source.commit.id, source.requirement_files())
     return (source.repository.commit(last) if last else source.commit).day
 
@@ -142,7 +162,8 @@ def release_tags(repository: Repository) -> Mapping[Version, str]:
 
 
 def first_release_with(source: Source) -> str | None:
-    """Return the first release with the commit: by ancestry if the clone has tags, else the next one after the commit's date."""
+    """Return the first release with the commit: by ancestry if the clone has tags, else the next
+    one after the commit's date."""
     project, commit = source.project, source.commit
     tagged = release_tags(source.repository)
     containing = {name.removeprefix("v") for name in source.repository.tags_with(commit.id)}
@@ -153,13 +174,20 @@ def first_release_with(source: Source) -> str | None:
     if newest is not None and Version(newest) in tagged:
         return None  # the clone has the tags of that time, and none contains it
     return next(
-        (str(version) for version in releases(project.distribution) if newest is None or version > Version(newest)),
+        (
+            str(version)
+            for version in releases(project.distribution)
+            if newest is None or version > Version(newest)
+        ),
         None,
     )
 
 
-def release_commit(project: Project, repository: Repository, release: str, branch: str) -> str | None:
-    """Return the commit of a release: of its tag, else the last one on ``branch`` before its upload date; None if unknown."""
+def release_commit(
+    project: Project, repository: Repository, release: str, branch: str
+) -> str | None:
+    """Return the commit of a release: of its tag, else the last one on ``branch`` before its upload
+    date; None if unknown."""
     tagged = release_tags(repository).get(Version(release))
     if tagged is not None:
         return tagged
@@ -171,7 +199,8 @@ def release_commit(project: Project, repository: Repository, release: str, branc
 
 
 def _commit_of(source: Source, release: str) -> str | None:
-    """Return the commit of the release's tag, else its position in the source's history; None for a newer release without a tag."""
+    """Return the commit of the release's tag, else its position in the source's history; None for a
+    newer release without a tag."""
     tagged = release_tags(source.repository).get(Version(release))
     if tagged is not None:
         return tagged
@@ -190,23 +219,38 @@ def _best_fitting(source: Source, tagged: Mapping[Version, str], newest: Version
     containing = {name.removeprefix("v") for name in repository.tags_with(commit)}
     before = max((version for version in tagged if str(version) in contained), default=None)
     after = min((version for version in tagged if str(version) in containing), default=None)
-    candidates = {version for version in (before, newest, after) if version and _has_wheel(source.project, version)}
-    paths = (*source.project.compiled, *(path for group in source.project.requirements for path in group))
+    candidates = {
+        version
+        for version in (before, newest, after)
+        if version and _has_wheel(source.project, version)
+    }
+    paths = (
+        *source.project.compiled,
+        *(path for group in source.project.requirements for path in group),
+    )
     if not paths:
         return max(version for version in candidates if version in (before, newest))
 
     by_age = sorted(candidates)
 
     def misfit(version: Version) -> tuple[bool, int, int]:
-        other_torch = _torch(source) != _torch(Source(source.project, repository, repository.commit(tagged[version])))
-        return other_torch, len(repository.differing(tagged[version], commit, *paths)), -by_age.index(version)
+        other_torch = _torch(source) != _torch(
+            Source(source.project, repository, repository.commit(tagged[version]))
+        )
+        return (
+            other_torch,
+            len(repository.differing(tagged[version], commit, *paths)),
+            -by_age.index(version),
+        )
 
     return min(candidates, key=misfit)
 
 
 def _torch(source: Source) -> str | None:
     """Return the version of torch that the source pins."""
-    lines = (f"{requirement.name}{requirement.specifier}" for requirement in requirement_lines(source))
+    lines = (
+        f"{requirement.name}{requirement.specifier}" for requirement in requirement_lines(source)
+    )
     return dict(filter(None, map(parse_pin, lines))).get("torch")
 
 

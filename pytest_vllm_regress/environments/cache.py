@@ -1,8 +1,10 @@
 """The cache of target environments: one build at a time per environment, atomic, limited in size.
 
-Each environment has a folder NAME-KEY in ``<cache>/environments``, where the key depends on recipe, lock and platform, and a lock file beside
-it that builders hold. The marker inside the folder is written last: a folder without it is an interrupted build. Users hold a shared lock on
-the lease file inside; a leased environment is never removed. The kernel releases both locks when their process ends.
+Each environment has a folder NAME-KEY in ``<cache>/environments``, where the key depends on recipe,
+lock and platform, and a lock file beside it that builders hold. The marker inside the folder is
+written last: a folder without it is an interrupted build. Users hold a shared lock on the lease
+file inside; a leased environment is never removed. The kernel releases both locks when their
+process ends.
 """
 
 from __future__ import annotations
@@ -48,7 +50,10 @@ _DEFAULT_LIMIT = 60 * GIB
 
 @dataclasses.dataclass(frozen=True)
 class CachedEnvironment:
-    """A complete environment. ``size`` in bytes includes files shared by hard links; ``used`` is in seconds since the epoch."""
+    """A complete environment.
+
+    ``size`` in bytes includes files shared by hard links; ``used`` is in seconds since the epoch.
+    """
 
     name: str
     path: Path
@@ -60,8 +65,9 @@ class CachedEnvironment:
 class EnvironmentCache:
     """The environments in ``root``/environments. Safe for several processes.
 
-    ``limit_bytes`` limits their total size (default: VLLM_REGRESS_CACHE_LIMIT in GiB, else 60 GiB), counting files shared by hard links once.
-    Above it the least recently used environments that are not in use are removed.
+    ``limit_bytes`` limits their total size (default: VLLM_REGRESS_CACHE_LIMIT in GiB, else 60 GiB),
+    counting files shared by hard links once. Above it the least recently used environments that are
+    not in use are removed.
     """
 
     def __init__(self, root: Path | None = None, limit_bytes: int | None = None) -> None:
@@ -69,13 +75,17 @@ class EnvironmentCache:
         self._limit = limit_bytes if limit_bytes is not None else _limit_from_environment()
 
     def ensure(self, recipe: Recipe, *, progress: Progress = lambda line: None) -> Path:
-        """Return the interpreter of ``recipe``'s environment, after building it if necessary. Raises ``BuildError`` or ``UsageError``."""
+        """Return the interpreter of ``recipe``'s environment, after building it if necessary.
+
+        Raises ``BuildError`` or ``UsageError``.
+        """
         with self.lease(recipe, progress=progress) as python:
             return python
 
     @contextlib.contextmanager
     def lease(self, recipe: Recipe, *, progress: Progress = lambda line: None) -> Iterator[Path]:
-        """Like ``ensure``, and keep the environment, with the one it overlays, from being removed while the context is open."""
+        """Like ``ensure``, and keep the environment, with the one it overlays, from being removed
+        while the context is open."""
         with contextlib.ExitStack() as leases:
             base = None
             if recipe.overlay is not None:
@@ -83,7 +93,11 @@ class EnvironmentCache:
                 completed = overlay.base_with_requirements(recipe.overlay, base)
                 if completed is not None:
                     base = leases.enter_context(self.lease(completed, progress=progress))
-            elif (varied := recipe.source_of_copy) and self.built(varied) and not self._complete(self.place(recipe)):
+            elif (
+                (varied := recipe.source_of_copy)
+                and self.built(varied)
+                and not self._complete(self.place(recipe))
+            ):
                 base = leases.enter_context(self.lease(varied, progress=progress))
             yield leases.enter_context(self._lease(recipe, base, progress))
 
@@ -98,7 +112,12 @@ class EnvironmentCache:
         try:
             is_new = not self._complete(folder)
             if is_new:
-                logger.info("%s: building in %s: %s", recipe.name, folder, self._why_not_built(recipe, folder))
+                logger.info(
+                    "%s: building in %s: %s",
+                    recipe.name,
+                    folder,
+                    self._why_not_built(recipe, folder),
+                )
                 self._sweep(folder)
                 with interruptible():
                     self._build(recipe, folder, base, progress)
@@ -117,7 +136,10 @@ class EnvironmentCache:
             os.close(lease)
 
     def check_place(self, name: str) -> None:
-        """Raise ``UsageError`` if there is no place to build the environment ``name`` in. Creates nothing."""
+        """Raise ``UsageError`` if there is no place to build the environment ``name`` in.
+
+        Creates nothing.
+        """
         if not self.root.is_dir() and (why := missing_home()):
             raise UsageError(
                 f"{name} is not built: {why}, so there is no place for gigabytes in {self.root}. Set VLLM_REGRESS_CACHE to a folder of yours"
@@ -132,7 +154,9 @@ class EnvironmentCache:
             try:
                 lock.acquire(timeout=0)
             except Timeout:
-                logger.info("%s: waiting for the lock %s, without a deadline", recipe.name, lock.lock_file)
+                logger.info(
+                    "%s: waiting for the lock %s, without a deadline", recipe.name, lock.lock_file
+                )
                 progress(f"{recipe.name}: another process is building it; waiting")
                 while not lock.is_locked:
                     uv.check_cancelled()
@@ -150,11 +174,18 @@ class EnvironmentCache:
         if folder.exists():
             return "an earlier build was interrupted"
         older = [path.name for path in self.root.glob(f"{folder.name.rpartition('-')[0]}-*/")]
-        return f"recipe, lock or platform differ from {', '.join(older)}" if older else "it is not in the cache"
+        return (
+            f"recipe, lock or platform differ from {', '.join(older)}"
+            if older
+            else "it is not in the cache"
+        )
 
     @contextlib.contextmanager
     def _read_only_lease(self, place: Path, progress: Progress) -> Iterator[Path]:
-        """Lease an environment of a read-only cache, such as one in a container image. Processes that can write there see the lease."""
+        """Lease an environment of a read-only cache, such as one in a container image.
+
+        Processes that can write there see the lease.
+        """
         if self.root not in _reported_read_only:
             _reported_read_only.add(self.root)
             progress(
@@ -177,17 +208,32 @@ class EnvironmentCache:
         """Return the folder of ``recipe``'s environment, whether or not it exists."""
         if recipe.overlay is not None:
             base = self.place(recipe.overlay.base).name
-            parts = (_FORMAT, recipe.overlay.source.key, recipe.overlay.version, recipe.overlay.remarks, base)
+            parts = (
+                _FORMAT,
+                recipe.overlay.source.key,
+                recipe.overlay.version,
+                recipe.overlay.remarks,
+                base,
+            )
             slug = f"{recipe.name.partition('@')[0]}@{recipe.overlay.source.commit.id[:10]}"
-            return self.root / f"{slug.replace('=', '')}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:10]}"
+            return (
+                self.root
+                / f"{slug.replace('=', '')}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:10]}"
+            )
         plain = dataclasses.replace(recipe, lock=None, lock_local=None, description="", device="")
-        digest = hashlib.sha256(repr((_FORMAT, plain, platform.system(), platform.machine())).encode())
+        digest = hashlib.sha256(
+            repr((_FORMAT, plain, platform.system(), platform.machine())).encode()
+        )
         if recipe.build is not None:
             digest.update(repr(recipe.build).encode())
         for path in (
             recipe.lock,
             recipe.lock_local,
-            *(file for name in recipe.stand_ins for file in sorted((STAND_INS / name).rglob("*.py"))),
+            *(
+                file
+                for name in recipe.stand_ins
+                for file in sorted((STAND_INS / name).rglob("*.py"))
+            ),
         ):
             if path is not None:
                 digest.update(read_bounded(path, MAX_LOCK, what="a lock"))
@@ -204,7 +250,9 @@ class EnvironmentCache:
                     continue
                 used = (folder / _LEASE if (folder / _LEASE).exists() else marker).stat().st_mtime
                 size = int(content["size"])
-                environments.append(CachedEnvironment(str(content["name"]), folder, size, used, _in_use(folder)))
+                environments.append(
+                    CachedEnvironment(str(content["name"]), folder, size, used, _in_use(folder))
+                )
         return tuple(sorted(environments, key=lambda environment: environment.used))
 
     def remove(self, environment: CachedEnvironment) -> bool:
@@ -220,7 +268,9 @@ class EnvironmentCache:
                     return False
                 logger.info("%s: removing %s", environment.name, environment.path)
                 with contextlib.suppress(FileNotFoundError):
-                    os.unlink(_MARKER, dir_fd=folder)  # first, so that a partial removal counts as not built
+                    os.unlink(
+                        _MARKER, dir_fd=folder
+                    )  # first, so that a partial removal counts as not built
                 remove_tree(environment.path)
             return not os.path.lexists(environment.path)
         finally:
@@ -231,8 +281,13 @@ class EnvironmentCache:
         return self._sweep(None)
 
     def total_size(self) -> int:
-        """Return the disk usage of all environments in bytes, counting shared files once. It is remembered until one comes or goes."""
-        environments = sorted((environment.path.name, environment.size) for environment in self.listing())
+        """Return the disk usage of all environments in bytes, counting shared files once.
+
+        It is remembered until one comes or goes.
+        """
+        environments = sorted(
+            (environment.path.name, environment.size) for environment in self.listing()
+        )
         now = hashlib.sha256(repr(environments).encode()).hexdigest()
         with contextlib.suppress(OSError, UsageError, ValueError, KeyError, TypeError):
             remembered = load_json(self.root / _TOTAL, _MAX_MARKER)
@@ -241,7 +296,9 @@ class EnvironmentCache:
         size = disk_usage(self.root)
         if environments and can_write(self.root):
             with contextlib.suppress(UsageError):  # a full disk
-                write_atomically(self.root / _TOTAL, json.dumps({"environments": now, "size": size}))
+                write_atomically(
+                    self.root / _TOTAL, json.dumps({"environments": now, "size": size})
+                )
         return size
 
     def _build(self, recipe: Recipe, folder: Path, base: Path | None, progress: Progress) -> None:
@@ -252,15 +309,24 @@ class EnvironmentCache:
             lock = fill_environment(recipe, folder, base, progress)
             for step in (folder, *_steps(folder)):
                 if step.exists():
-                    step.chmod(step.stat().st_mode & ~0o022)  # a umask of 0 would make them useless (see _complete)
+                    step.chmod(
+                        step.stat().st_mode & ~0o022
+                    )  # a umask of 0 would make them useless (see _complete)
             now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
             size = disk_usage(folder)
-            content = {"name": recipe.name, "size": size, "built": now, "lock": lock.name if lock else None}
+            content = {
+                "name": recipe.name,
+                "size": size,
+                "built": now,
+                "lock": lock.name if lock else None,
+            }
             write_atomically(folder / _MARKER, json.dumps(content))
         except BaseException as error:
             remove_tree(folder)
             if isinstance(error, KeyboardInterrupt):
-                progress(f"{recipe.name}: the build was interrupted and its half-built environment removed")
+                progress(
+                    f"{recipe.name}: the build was interrupted and its half-built environment removed"
+                )
             if isinstance(error, OSError):
                 raise BuildError(
                     uv.explain(f"{recipe.name}: building in {folder}", str(error), error.errno or 1)
@@ -271,10 +337,15 @@ class EnvironmentCache:
 
     def unfinished(self) -> tuple[Path, ...]:
         """Return the folders of interrupted builds: without a marker, and nobody is building there."""
-        return tuple(place for place in sorted(self.root.glob("*/")) if self._abandoned(place, lambda: None))
+        return tuple(
+            place for place in sorted(self.root.glob("*/")) if self._abandoned(place, lambda: None)
+        )
 
     def remove_unfinished(self, place: Path) -> bool:
-        """Remove the interrupted build in ``place``. Return False if it is being built or complete, or cannot be removed."""
+        """Remove the interrupted build in ``place``.
+
+        Return False if it is being built or complete, or cannot be removed.
+        """
 
         def remove() -> None:
             _end_writers(place)
@@ -283,16 +354,19 @@ class EnvironmentCache:
         return self._abandoned(place, remove) and not os.path.lexists(place)
 
     def _complete(self, place: Path) -> bool:
-        """Return whether the build finished and the Python that the environment links to still exists.
+        """Return whether the build finished and the Python that the environment links to still
+        exists.
 
-        Raises ``UsageError`` if somebody else can change a step from the cache to the interpreter or to its packages.
+        Raises ``UsageError`` if somebody else can change a step from the cache to the interpreter
+        or to its packages.
         """
         check_steps(self.root.parent, place)
         if not (place / _MARKER).exists() or not (place / "bin" / "python").exists():
             return False
         for path in _steps(place):
             check_writers(path)
-        # Its own owner is not checked: it is the Python that the user, or an administrator, has installed for uv.
+        # Its own owner is not checked: it is the Python that the user, or an administrator, has
+        # installed for uv.
         python = place / "bin" / "python"
         check_writers(python, linked=False)
         if is_world_writable(python):
@@ -302,7 +376,10 @@ class EnvironmentCache:
         return True
 
     def _abandoned(self, place: Path, then: Callable[[], None]) -> bool:
-        """Return whether ``place`` is an interrupted build. If so, call ``then`` while holding its lock."""
+        """Return whether ``place`` is an interrupted build.
+
+        If so, call ``then`` while holding its lock.
+        """
         if not place.is_symlink() and not (place / _MARKER).exists():
             with (
                 contextlib.suppress(Timeout, OSError),
@@ -325,15 +402,19 @@ class EnvironmentCache:
             if self.total_size() <= self._limit:
                 return
             if environment.path != keep and not environment.in_use and self.remove(environment):
-                progress(f"{environment.name}: removed from the cache, which is limited to {self._limit / GIB:.0f} GiB")
+                progress(
+                    f"{environment.name}: removed from the cache, which is limited to {self._limit / GIB:.0f} GiB"
+                )
 
 
 def bytecode_folder(python: Path) -> Path | None:
-    """Return where ``python`` keeps its bytecode: inside its environment, if that is in a cache and writable or has such a folder. Else None.
+    """Return where ``python`` keeps its bytecode: inside its environment, if that is in a cache and
+    writable or has such a folder. Else None.
 
     Also None if somebody else can write there, because bytecode is code.
 
-    uv installs no bytecode. Only modules that are imported get compiled: tens of megabytes instead of gigabytes.
+    uv installs no bytecode. Only modules that are imported get compiled: tens of megabytes instead
+    of gigabytes.
     """
     place = python.parent.parent
     folder = place / overlay.BYTECODE
@@ -347,13 +428,21 @@ def bytecode_folder(python: Path) -> Path | None:
 
 
 def _steps(place: Path) -> tuple[Path, ...]:
-    """Return the folders and files of an environment that decide which code its interpreter runs, without the interpreter itself."""
-    libraries = [path for pattern in ("lib/python3.*", "lib/python3.*/site-packages") for path in place.glob(pattern)]
+    """Return the folders and files of an environment that decide which code its interpreter runs,
+    without the interpreter itself."""
+    libraries = [
+        path
+        for pattern in ("lib/python3.*", "lib/python3.*/site-packages")
+        for path in place.glob(pattern)
+    ]
     return (place / "bin", place / "pyvenv.cfg", place / "lib", *libraries)
 
 
 def _end_writers(place: Path) -> None:
-    """End uv processes that still write to ``place``. Their controller was killed, otherwise this process would not hold the lock."""
+    """End uv processes that still write to ``place``.
+
+    Their controller was killed, otherwise this process would not hold the lock.
+    """
     import psutil
 
     paths = {str(place), str(place / "bin" / "python")}
@@ -372,13 +461,20 @@ def _in_use(place: Path) -> bool:
 
 @contextlib.contextmanager
 def _unused(place: Path) -> Iterator[int | None]:
-    """Yield a descriptor of the folder ``place``; None if somebody uses it, or if it is no folder. Nobody can lease it while the context is open."""
+    """Yield a descriptor of the folder ``place``; None if somebody uses it, or if it is no folder.
+
+    Nobody can lease it while the context is open.
+    """
     with contextlib.ExitStack() as files:
         try:
             folder = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             files.callback(os.close, folder)
             with contextlib.suppress(FileNotFoundError):
-                lease = os.open(_LEASE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+                lease = os.open(
+                    _LEASE,
+                    os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC,
+                    dir_fd=folder,
+                )
                 files.callback(os.close, lease)
                 fcntl.flock(lease, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

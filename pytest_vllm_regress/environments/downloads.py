@@ -1,4 +1,7 @@
-"""Estimate what building environments downloads. Sizes come from the package index; only metadata is fetched."""
+"""Estimate what building environments downloads.
+
+Sizes come from the package index; only metadata is fetched.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,8 @@ DISK_FACTOR = 2.0
 class Contents:
     """What an environment will consist of.
 
-    ``files``: size in bytes of every file by name; empty if the index gave no sizes. ``torch``: its version, empty if it has none.
+    ``files``: size in bytes of every file by name; empty if the index gave no sizes. ``torch``: its
+    version, empty if it has none.
     ``yanked``: whether the index has withdrawn the release.
     """
 
@@ -42,7 +46,8 @@ class Contents:
 class Downloads:
     """What has to be built.
 
-    environments: their names. size: bytes of all their files, shared files counted once. unknown: environments whose sizes the index did not
+    environments: their names. size: bytes of all their files, shared files counted once. unknown:
+    environments whose sizes the index did not
     provide. free: free bytes on the disk of the cache at ``place``.
     """
 
@@ -53,13 +58,13 @@ class Downloads:
     place: Path
 
     def __str__(self) -> str:
-        size = f"downloads of at most {self.size / GIB:.1f} GiB (uv does not fetch again what it has)"
+        size = (
+            f"downloads of at most {self.size / GIB:.1f} GiB (uv does not fetch again what it has)"
+        )
         size += f", about {self.size * DISK_FACTOR / GIB:.0f} GiB on disk"
         if self.unknown:
             size = f"{size} without {', '.join(self.unknown)}, " if self.size else ""
-            size += (
-                "how much is unknown (the package index gave no sizes); an environment with vLLM is 4 to 12 GiB on disk"
-            )
+            size += "how much is unknown (the package index gave no sizes); an environment with vLLM is 4 to 12 GiB on disk"
         tight = self.size * DISK_FACTOR > self.free
         advice = (
             ". They may not fit: name fewer environments, or set VLLM_REGRESS_CACHE to a folder on another disk"
@@ -70,14 +75,21 @@ class Downloads:
 
 
 def downloads(names: Sequence[str], cache: EnvironmentCache | None = None) -> Downloads | None:
-    """Return the downloads for the named environments; None if there are none. Interpreters and built environments need nothing.
+    """Return the downloads for the named environments; None if there are none. Interpreters and
+    built environments need nothing.
 
     Raises ``UsageError`` if there is no place to build in.
     """
     cache = cache or EnvironmentCache()
-    by_name = {recipe.name: recipe for recipe in (resolve(name) for name in names if not names_interpreter(name))}
+    by_name = {
+        recipe.name: recipe
+        for recipe in (resolve(name) for name in names if not names_interpreter(name))
+    }
     # For source code only the base is downloaded.
-    bases = {(base := recipe.overlay.base if recipe.overlay else recipe).name: base for recipe in by_name.values()}
+    bases = {
+        (base := recipe.overlay.base if recipe.overlay else recipe).name: base
+        for recipe in by_name.values()
+    }
     recipes = [recipe for recipe in bases.values() if cache.built(recipe) is None]
     if not recipes:
         return None
@@ -100,7 +112,8 @@ def downloads(names: Sequence[str], cache: EnvironmentCache | None = None) -> Do
 
 
 def contents(recipe: Recipe) -> Contents:
-    """Return what an environment will consist of, from its lock or a fresh resolution, which is kept; empty if it cannot be resolved."""
+    """Return what an environment will consist of, from its lock or a fresh resolution, which is
+    kept; empty if it cannot be resolved."""
 
     def find() -> str:
         return json.dumps(dataclasses.asdict(_look_up(recipe)))
@@ -113,7 +126,11 @@ def contents(recipe: Recipe) -> Contents:
 
     try:
         return Contents(
-            **json.loads(lookup_cached("contents.json", f"{recipe.name} {recipe.fingerprint}", find, has_sizes))
+            **json.loads(
+                lookup_cached(
+                    "contents.json", f"{recipe.name} {recipe.fingerprint}", find, has_sizes
+                )
+            )
         )
     except BuildError:
         return Contents()
@@ -124,7 +141,16 @@ def _look_up(recipe: Recipe) -> Contents:
     requirements = read_lock(lock) if lock else "\n".join(recipe.requirements)
     with scratch() as folder:
         out = folder / "pylock.toml"
-        command: list[str | Path] = ["pip", "compile", "-", "--quiet", "--format", "pylock.toml", "-o", out]
+        command: list[str | Path] = [
+            "pip",
+            "compile",
+            "-",
+            "--quiet",
+            "--format",
+            "pylock.toml",
+            "-o",
+            out,
+        ]
         command += ["--python-version", recipe.python]
         doing = f"{recipe.name}: asking for sizes"
         if lock:
@@ -137,5 +163,6 @@ def _look_up(recipe: Recipe) -> Contents:
     return Contents(
         {file_name(file): file["size"] for file in chosen if "size" in file},
         next((package["version"] for package in packages if package["name"] == "torch"), ""),
-        re.search(rf"(?m)^warning: `{re.escape('=='.join(recipe.target))}` is yanked", output) is not None,
+        re.search(rf"(?m)^warning: `{re.escape('=='.join(recipe.target))}` is yanked", output)
+        is not None,
     )

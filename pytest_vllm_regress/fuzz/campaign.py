@@ -1,4 +1,5 @@
-"""Fuzz one backend: search with drawn questions, check the corpus, test whole engines, and write what fails to files."""
+"""Fuzz one backend: search with drawn questions, check the corpus, test whole engines, and write
+what fails to files."""
 
 from __future__ import annotations
 
@@ -51,7 +52,11 @@ class Campaign:
     """Fuzzes one backend. Its failing questions are also put to ``peers``."""
 
     def __init__(
-        self, checker: Checker, options: CampaignOptions, peers: Sequence[Checker], write_line: Callable[[str], None]
+        self,
+        checker: Checker,
+        options: CampaignOptions,
+        peers: Sequence[Checker],
+        write_line: Callable[[str], None],
     ) -> None:
         self.checker, self.options = checker, options
         self.profile = options.profile or as_profile(checker.backend)
@@ -69,11 +74,15 @@ class Campaign:
     def search(self) -> None:
         """Search for failures with drawn questions, shrink them and write each one to a file."""
         seed = self._draw_seed()
-        until = time.monotonic() + self.options.minutes * 60 if self.options.minutes else float("inf")
+        until = (
+            time.monotonic() + self.options.minutes * 60 if self.options.minutes else float("inf")
+        )
         database = None if self.options.seed is not None else _database(self.checker)
         head = f"{self.checker.backend} {self.checker.version} in {self.checker.environment}: profile {self.profile.name}, seed {seed}"
         self._write_line(head)
-        plan = SearchPlan(self.profile, Budget(nodes=self.options.nodes), self.options.examples, seed)
+        plan = SearchPlan(
+            self.profile, Budget(nodes=self.options.nodes), self.options.examples, seed
+        )
         self.result = result = Search(self.checker.ask, plan, database=database, until=until).run()
         counts = ", ".join(f"{name} {count}" for name, count in result.counts.most_common())
         speed = result.checks / max(result.asking_seconds, 1e-9) * 60
@@ -90,7 +99,12 @@ class Campaign:
 
     def _save(self, finding: Finding, seed: int, front: str = "grammar") -> None:
         artefact = artefact_from_finding(
-            finding, self.checker, seed=seed, profile=self.profile.name, front=front, others=self._others(finding)
+            finding,
+            self.checker,
+            seed=seed,
+            profile=self.profile.name,
+            front=front,
+            others=self._others(finding),
         )
         path = artefact.save(self.options.out)
         self.artefacts.append(artefact)
@@ -103,20 +117,34 @@ class Campaign:
         self._write_line(f"    vllm-regress replay {path}")
 
     def _others(self, finding: Finding) -> dict[str, str]:
-        """Return the answers of the other backends that claim to support the schema, to show where backends disagree."""
-        peers = [peer for peer in self.peers if features(finding.question.schema) <= as_profile(peer.backend).features]
-        return {f"{peer.backend} {peer.version}": _worst(peer, minimal_question(finding)) for peer in peers}
+        """Return the answers of the other backends that claim to support the schema, to show where
+        backends disagree."""
+        peers = [
+            peer
+            for peer in self.peers
+            if features(finding.question.schema) <= as_profile(peer.backend).features
+        ]
+        return {
+            f"{peer.backend} {peer.version}": _worst(peer, minimal_question(finding))
+            for peer in peers
+        }
 
     def ask_engine(self, session: Session, front: str) -> None:
-        """Send tens of schemas through vLLM, in batches of constrained and plain requests that the engine must survive."""
+        """Send tens of schemas through vLLM, in batches of constrained and plain requests that the
+        engine must survive."""
         assert self.result is not None
         checker = EngineChecker(
-            session, session.target(self.checker.environment), self.checker.backend, front_named(front)
+            session,
+            session.target(self.checker.environment),
+            self.checker.backend,
+            front_named(front),
         )
         seed = self._draw_seed()
         until = time.monotonic() + (self.options.minutes or 5) * 60
         known = tuple(self.result.findings)
-        plan = SearchPlan(self.profile, Budget(nodes=self.options.nodes), min(self.options.examples, 40), seed)
+        plan = SearchPlan(
+            self.profile, Budget(nodes=self.options.nodes), min(self.options.examples, 40), seed
+        )
         result = Search(checker.ask, plan, known=known, until=until).run()
         counts = ", ".join(f"{name} {count}" for name, count in result.counts.most_common())
         self._write_line(
@@ -126,8 +154,12 @@ class Campaign:
             self._save(finding, seed, front)
 
     def ask_corpus(self, folders: list[Path]) -> None:
-        """Check the corpus: the built-in questions, those below ``folders`` and the shipped findings, as far as the profile covers them."""
-        groups = [*(group for folder in (BUILT_IN, *folders) for group in read(folder)), *shipped_findings()]
+        """Check the corpus: the built-in questions, those below ``folders`` and the shipped
+        findings, as far as the profile covers them."""
+        groups = [
+            *(group for folder in (BUILT_IN, *folders) for group in read(folder)),
+            *shipped_findings(),
+        ]
         claimed = [group for group in groups if group.claimed_by(self.profile)]
         not_judged = []
         for group in claimed:
@@ -169,13 +201,20 @@ def _worst(peer: Checker, question: Question) -> str:
     return problems[0].words if problems else "passing"
 
 
-def create_checkers(session: Session, environment: str, backends: list[str], allowance: Allowance) -> list[Checker]:
-    """Return a checker for each backend that the environment has. Raises ``UsageError`` if there are none."""
+def create_checkers(
+    session: Session, environment: str, backends: list[str], allowance: Allowance
+) -> list[Checker]:
+    """Return a checker for each backend that the environment has.
+
+    Raises ``UsageError`` if there are none.
+    """
     unknown = sorted(set(backends) - set(BACKENDS))
     if unknown:
         raise UsageError(f"--backend {unknown[0]!r}: allowed are {', '.join(BACKENDS)}")
     names = backends or BACKENDS
-    candidates = [Checker.create_if_installed(session, environment, name, allowance) for name in names]
+    candidates = [
+        Checker.create_if_installed(session, environment, name, allowance) for name in names
+    ]
     checkers = [checker for checker in candidates if checker]
     if not checkers:
         raise UsageError(f"{environment} has no usable installation of {', '.join(names)}")
@@ -183,7 +222,8 @@ def create_checkers(session: Session, environment: str, backends: list[str], all
 
 
 def _database(checker: Checker) -> ExampleDatabase:
-    """Return the database of examples that earlier searches found, one for each environment and backend."""
+    """Return the database of examples that earlier searches found, one for each environment and
+    backend."""
     return DirectoryBasedExampleDatabase(
         writable_root() / "examples" / checker.environment.replace("/", "_") / checker.backend
     )

@@ -1,10 +1,13 @@
-"""Ask one backend in one environment. The backend runs in a child process; a crash, hang or memory overrun becomes an outcome.
+"""Ask one backend in one environment. The backend runs in a child process; a crash, hang or memory
+overrun becomes an outcome.
 
-Each question may take 10 s and 2 GiB (``Allowance``; ``--seconds`` and ``--memory`` of `vllm-regress fuzz schemas`). The controller
-kills the child at the deadline (TIME_OUT), the nanny when it exceeds a limit (OUT_OF_MEMORY; for too many processes CRASH). A child that ends
-otherwise is a CRASH, which is a finding like any other. The next question gets a new child.
+Each question may take 10 s and 2 GiB (``Allowance``; ``--seconds`` and ``--memory`` of
+`vllm-regress fuzz schemas`). The controller kills the child at the deadline (TIME_OUT), the nanny
+when it exceeds a limit (OUT_OF_MEMORY; for too many processes CRASH). A child that ends otherwise
+is a CRASH, which is a finding like any other. The next question gets a new child.
 
-The backend is asked and its grammar is not parsed here, so the harness needs no knowledge of any grammar format, and no engine.
+The backend is asked and its grammar is not parsed here, so the harness needs no knowledge of any
+grammar format, and no engine.
 """
 
 from __future__ import annotations
@@ -34,14 +37,20 @@ _LIMIT_OPTIONS = {"memory": "--memory of vllm-regress fuzz schemas"}
 
 @dataclasses.dataclass(frozen=True)
 class Allowance:
-    """Limits for one question: ``seconds`` until the child is killed, and ``memory`` in bytes of the child and its descendants."""
+    """Limits for one question:
+
+    ``seconds`` until the child is killed, and ``memory`` in bytes of the child and its descendants.
+    """
 
     seconds: float = 10.0
     memory: float = 2 * GIB
 
 
 class Checker:
-    """Asks one backend. A child that hangs, dies or uses too much memory is replaced for the next question."""
+    """Asks one backend.
+
+    A child that hangs, dies or uses too much memory is replaced for the next question.
+    """
 
     def __init__(
         self,
@@ -60,7 +69,9 @@ class Checker:
         self.versions = read_installed(self._agent.python).packages
         self.package = PACKAGES.get(backend, backend)
         try:
-            usable = self._agent.warm_grammars(deadline, tokenizer=Path(self.tokenizer), backends=[backend])
+            usable = self._agent.warm_grammars(
+                deadline, tokenizer=Path(self.tokenizer), backends=[backend]
+            )
         except RemoteError as error:
             raise Unsupported(
                 f"{environment}: {self.package} {self.version} cannot be used: {first_line(error.args[0])}",
@@ -78,7 +89,8 @@ class Checker:
         allowance: Allowance | None = None,
         tokenizer: Path | None = None,
     ) -> Checker | None:
-        """Return a checker, or None if the environment does not have a usable version of the backend."""
+        """Return a checker, or None if the environment does not have a usable version of the
+        backend."""
         try:
             return cls(session, environment, backend, allowance, tokenizer)
         except Unsupported:
@@ -97,8 +109,9 @@ class Checker:
     def ask(self, question: Question) -> tuple[Problem, ...]:
         """Return all problems with the backend's answers to a question; empty if it passes.
 
-        A child that ends counts as a crash, and so does one that was killed for its number of processes. Raises ``LimitExceeded`` when the
-        session's time is used up, which says nothing about the backend.
+        A child that ends counts as a crash, and so does one that was killed for its number of
+        processes. Raises ``LimitExceeded`` when the session's time is used up, which says nothing
+        about the backend.
         """
         try:
             return problems(question, self.reply(question))
@@ -119,15 +132,26 @@ class Checker:
             return (Problem(Outcome.OUT_OF_MEMORY, "memory", "MemoryError"),)
         except ChildDied as error:
             return (
-                Problem(Outcome.CRASH, error_kind("died", error.args[0].rpartition("(")[2]), first_line(error.args[0])),
+                Problem(
+                    Outcome.CRASH,
+                    error_kind("died", error.args[0].rpartition("(")[2]),
+                    first_line(error.args[0]),
+                ),
             )
 
     def reply(self, question: Question, **more: Any) -> Mapping[str, Any]:
-        """Return the backend's reply as described in ``hosts.grammar.check_schema``. Raises ``ChildError`` if there is none."""
+        """Return the backend's reply as described in ``hosts.grammar.check_schema``.
+
+        Raises ``ChildError`` if there is none.
+        """
         child = self._running_child()
         deadline = Deadline.after("probe", self.allowance.seconds)
-        fields = {field.name: getattr(question, field.name) for field in dataclasses.fields(question)}
-        answer = child.request("check", deadline, backend=self.backend, tokenizer=self.tokenizer, **fields, **more)
+        fields = {
+            field.name: getattr(question, field.name) for field in dataclasses.fields(question)
+        }
+        answer = child.request(
+            "check", deadline, backend=self.backend, tokenizer=self.tokenizer, **fields, **more
+        )
         assert isinstance(answer, dict)
         return answer
 
@@ -140,14 +164,19 @@ class Checker:
     def _running_child(self) -> Child:
         if self._child is None or not self._child.alive:
             deadline = Deadline.after("import", _IMPORT_S)
-            logger.info("starting a child for %s %s in %s", self.package, self.version, self.environment)
+            logger.info(
+                "starting a child for %s %s in %s", self.package, self.version, self.environment
+            )
             self._child = self._agent.start_child("grammar", deadline, label=self.backend)
             self._child.request("warm", deadline, backend=self.backend, tokenizer=self.tokenizer)
         return self._child
 
 
 def limit_problem(error: LimitExceeded) -> Problem:
-    """Return a limit that a child was killed for as a problem. Raises ``error`` if the child did not cause it."""
+    """Return a limit that a child was killed for as a problem.
+
+    Raises ``error`` if the child did not cause it.
+    """
     outcomes = {"memory": Outcome.OUT_OF_MEMORY, "processes": Outcome.CRASH}
     if error.limit not in outcomes:
         raise error

@@ -1,4 +1,5 @@
-"""Fixed questions in the layout of the JSON Schema Test Suite: lists of groups with a description, a schema and tests."""
+"""Fixed questions in the layout of the JSON Schema Test Suite: lists of groups with a description,
+a schema and tests."""
 
 from __future__ import annotations
 
@@ -30,7 +31,11 @@ BUILT_IN = DATA / "corpus"
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """A schema with instances. ``name`` consists of the file's name and the description, ``used`` are the schema's features if they are known."""
+    """A schema with instances.
+
+    ``name`` consists of the file's name and the description, ``used`` are the schema's features if
+    they are known.
+    """
 
     name: str
     question: Question
@@ -45,24 +50,33 @@ class Group:
 def read(folder: Path) -> Iterator[Group]:
     """Yield the groups below a folder, in order of their files.
 
-    Schemas that no backend accepts are left out: those that are not objects, refer to other documents or are invalid. So are those that
-    jsonschema cannot judge within the limits of ``judge``. Raises ``UsageError`` for a file that does not have the layout of the suite, and for one
-    that takes too long.
+    Schemas that no backend accepts are left out: those that are not objects, refer to other
+    documents or are invalid. So are those that jsonschema cannot judge within the limits of
+    ``judge``. Raises ``UsageError`` for a file that does not have the layout of the suite, and for
+    one that takes too long.
     """
     files = distinct_files(files_below(folder, ".json"))
     if not files:
-        raise UsageError(f"{folder}: there are no files of the JSON Schema Test Suite (*.json) below this folder")
+        raise UsageError(
+            f"{folder}: there are no files of the JSON Schema Test Suite (*.json) below this folder"
+        )
     for path in files:
         try:
             groups = load_json(path, MAX_BYTES, what="a file of the JSON Schema Test Suite")
-            entries = [(f"{path.stem}: {group['description']}", group["schema"], group["tests"]) for group in groups]
+            entries = [
+                (f"{path.stem}: {group['description']}", group["schema"], group["tests"])
+                for group in groups
+            ]
         except (ValueError, TypeError, KeyError) as error:
             raise UsageError(f"{path}: not a file of the JSON Schema Test Suite: {error}") from None
         yield from _groups(path, entries)
 
 
 def _groups(path: Path, entries: list[tuple[str, Any, Any]]) -> Iterator[Group]:
-    """Yield the usable groups of a file. Raises ``UsageError`` if judging them takes too long for a file of this size."""
+    """Yield the usable groups of a file.
+
+    Raises ``UsageError`` if judging them takes too long for a file of this size.
+    """
     limit = BASE_SECONDS + SECONDS_PER_MIB * path.stat().st_size / MIB
     spent = 0.0
     for name, schema, tests in entries:
@@ -78,13 +92,17 @@ def _groups(path: Path, entries: list[tuple[str, Any, Any]]) -> Iterator[Group]:
 
 
 def shipped_findings() -> Iterator[Group]:
-    """Yield the findings in ``docs/findings`` for all backends, so that each backend is asked what others got wrong."""
+    """Yield the findings in ``docs/findings`` for all backends, so that each backend is asked what
+    others got wrong."""
     for path in sorted(shipped("docs/findings").glob("*.json")):
         yield Group(f"finding {path.stem}", load(path).question)
 
 
 def _group(name: str, schema: Any, tests: Any) -> Group | None:
-    """Return the group as far as it is usable. One that jsonschema cannot judge within the limits is not."""
+    """Return the group as far as it is usable.
+
+    One that jsonschema cannot judge within the limits is not.
+    """
     try:
         usable = judge().usable(schema, tests)
     except NotJudged as error:

@@ -28,7 +28,8 @@ VLLM = "https://github.com/vllm-project/vllm/issues"
 
 
 def draft_from_file(path: Path, draft: Draft) -> tuple[Draft, str, str, str]:
-    """Return the draft filled from a finding's file, the finding's name, the tracker where it belongs, and its report (empty if there is none).
+    """Return the draft filled from a finding's file, the finding's name, the tracker where it
+    belongs, and its report (empty if there is none).
 
     Raises ``UsageError`` for a file that is no finding from which a case can be made.
     """
@@ -36,11 +37,17 @@ def draft_from_file(path: Path, draft: Draft) -> tuple[Draft, str, str, str]:
         answer = load_api_finding(path)
         return draft_from_api_finding(answer, draft), answer.name, VLLM, ""
     artefact = load(path)
-    return draft_from_finding(artefact, draft), artefact.name, TRACKERS[artefact.backend], artefact.upstream
+    return (
+        draft_from_finding(artefact, draft),
+        artefact.name,
+        TRACKERS[artefact.backend],
+        artefact.upstream,
+    )
 
 
 def draft_from_finding(finding: Artefact, draft: Draft) -> Draft:
-    """Fill a draft with the finding's version, environment and problem. Fields that the draft already sets stay as they are.
+    """Fill a draft with the finding's version, environment and problem. Fields that the draft
+    already sets stay as they are.
 
     Raises ``UsageError`` if neither names affected versions.
     """
@@ -69,18 +76,26 @@ def draft_from_finding(finding: Artefact, draft: Draft) -> Draft:
 
 
 def draft_from_api_finding(finding: ApiFinding, draft: Draft) -> Draft:
-    """Fill a draft with the version, environment, problem and request of a finding about a server's API."""
+    """Fill a draft with the version, environment, problem and request of a finding about a server's
+    API."""
     if finding.question.server != "text":
         raise UsageError(
             f"{finding.name}: a case is drafted for the server text only, not for {finding.question.server}: begin with new --front serve"
         )
-    deadly = finding.problem.outcome in (Outcome.ENGINE_DEAD, Outcome.ENGINE_STUCK, Outcome.OUT_OF_MEMORY)
+    deadly = finding.problem.outcome in (
+        Outcome.ENGINE_DEAD,
+        Outcome.ENGINE_STUCK,
+        Outcome.OUT_OF_MEMORY,
+    )
     version = finding.versions.get("vllm", "")
     if draft.affected == Draft.affected and not version:
-        raise UsageError(f"{finding.name}: versions has no vllm. Give the affected versions with --affected")
+        raise UsageError(
+            f"{finding.name}: versions has no vllm. Give the affected versions with --affected"
+        )
     return dataclasses.replace(
         draft,
-        title=draft.title or f"{finding.question.method} {finding.question.route}: {finding.problem.outcome}",
+        title=draft.title
+        or f"{finding.question.method} {finding.question.route}: {finding.problem.outcome}",
         family=draft.family or ("engine-death" if deadly else "wrong-status"),
         package="vllm",
         affected=draft.affected if draft.affected != Draft.affected else f"=={version}",

@@ -1,4 +1,5 @@
-"""Ask a whole engine or server: constrained and plain requests in one batch, which the engine must survive."""
+"""Ask a whole engine or server: constrained and plain requests in one batch, which the engine must
+survive."""
 
 from __future__ import annotations
 
@@ -26,9 +27,14 @@ _PLAIN: dict[str, Any] = {"max_tokens": _PLAIN_TOKENS, "ignore_eos": True}
 
 
 class EngineChecker:
-    """Asks one backend through vLLM. An engine that dies or hangs is replaced for the next question."""
+    """Asks one backend through vLLM.
 
-    def __init__(self, session: Session, target: Target, backend: str, front: Front, generation: str = "auto") -> None:
+    An engine that dies or hangs is replaced for the next question.
+    """
+
+    def __init__(
+        self, session: Session, target: Target, backend: str, front: Front, generation: str = "auto"
+    ) -> None:
         self.front = front
         self._session, self._target = session, target
         self._spec = EngineSpec.create(
@@ -37,18 +43,23 @@ class EngineChecker:
         self._engine_or_server()  # fail at once if it cannot start
 
     def ask(self, question: Question) -> tuple[Problem, ...]:
-        """Return all problems with the answers to one constrained and one plain request for each walk of the question."""
+        """Return all problems with the answers to one constrained and one plain request for each
+        walk of the question."""
         try:
             problems = list(self._problems(question))
             self._engine_or_server().check()
-            return tuple(sorted(problems, key=lambda problem: -list(Outcome).index(problem.outcome)))
+            return tuple(
+                sorted(problems, key=lambda problem: -list(Outcome).index(problem.outcome))
+            )
         except DeadlineExceeded as error:
             return (self._failure(Outcome.TIME_OUT, "time", error),)
         except LimitExceeded as error:
             problem = limit_problem(error)
             return (self._failure(problem.outcome, problem.key, error),)
         except (ChildDied, RemoteError) as error:
-            return (self._failure(Outcome.CRASH, error_kind("died", first_line(error.args[0])), error),)
+            return (
+                self._failure(Outcome.CRASH, error_kind("died", first_line(error.args[0])), error),
+            )
 
     def _engine_or_server(self) -> Engine | Server:
         return self._server() if self.front == "serve" else self._engine()
@@ -77,30 +88,47 @@ class EngineChecker:
             if error.type_name == "http.500":
                 raise
             yield Problem(
-                Outcome.COMPILE_ERROR, error_kind(error.type_name, _reason(error)), f"refused by vLLM: {_reason(error)}"
+                Outcome.COMPILE_ERROR,
+                error_kind(error.type_name, _reason(error)),
+                f"refused by vLLM: {_reason(error)}",
             )
             return
         for text, violation in zip(texts, judge().violations(question.schema, texts), strict=True):
             if violation:
                 keyword, message = violation
                 yield Problem(
-                    Outcome.ACCEPTED_INVALID, keyword, f"the engine answered {printable(text)}: {message}", text
+                    Outcome.ACCEPTED_INVALID,
+                    keyword,
+                    f"the engine answered {printable(text)}: {message}",
+                    text,
                 )
 
     def _offline(self, question: Question, prompts: list[str], max_tokens: int) -> list[str]:
         engine = self._engine()
-        constrained = {"max_tokens": max_tokens, "structured_outputs": {"json": dict(question.schema)}}
-        requests = [request for prompt in prompts for request in ((prompt, constrained), (f"plain {prompt}", _PLAIN))]
+        constrained = {
+            "max_tokens": max_tokens,
+            "structured_outputs": {"json": dict(question.schema)},
+        }
+        requests = [
+            request
+            for prompt in prompts
+            for request in ((prompt, constrained), (f"plain {prompt}", _PLAIN))
+        ]
         answers = [
             answer["outputs"][0]
-            for answer in engine.generate([prompt for prompt, _ in requests], [sampling for _, sampling in requests])
+            for answer in engine.generate(
+                [prompt for prompt, _ in requests], [sampling for _, sampling in requests]
+            )
         ]
         _expect_plain(len(answer["token_ids"]) for answer in answers[1::2])
         return [answer["text"] for answer in answers[::2] if answer["finish_reason"] == "stop"]
 
     def _served(self, question: Question, prompts: list[str], max_tokens: int) -> list[str]:
         server = self._server()
-        form = {"type": "json_schema", "json_schema": {"name": "drawn", "schema": dict(question.schema)}}
+        form = {
+            "type": "json_schema",
+            "json_schema": {"name": "drawn", "schema": dict(question.schema)},
+        }
 
         def ask(number: int) -> ChatCompletion:
             prompt = prompts[number // 2]
@@ -112,7 +140,11 @@ class EngineChecker:
             plain = [future.result() for future in pending[1::2]]
             answers = [future.result()["choices"][0] for future in pending[::2]]
         _expect_plain(answer["usage"]["completion_tokens"] for answer in plain)
-        return [answer["message"]["content"] or "" for answer in answers if answer["finish_reason"] == "stop"]
+        return [
+            answer["message"]["content"] or ""
+            for answer in answers
+            if answer["finish_reason"] == "stop"
+        ]
 
 
 def _expect_plain(counts: Iterable[int]) -> None:

@@ -1,4 +1,5 @@
-"""Files of findings, which ``vllm-regress replay`` reads: about parsers, the API, pairs of configurations and the life of a server."""
+"""Files of findings, which ``vllm-regress replay`` reads: about parsers, the API, pairs of
+configurations and the life of a server."""
 
 from __future__ import annotations
 
@@ -20,7 +21,10 @@ MAX_BYTES = 1 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Upstream:
-    """What upstream knows of a finding. ``words``: what was searched for. ``reports``: reports of it; empty if none was found."""
+    """What upstream knows of a finding. ``words``: what was searched for.
+
+    ``reports``: reports of it; empty if none was found.
+    """
 
     words: tuple[str, ...] = ()
     reports: tuple[str, ...] = ()
@@ -80,7 +84,8 @@ def hyphenated(text: str) -> str:
 
 
 def read(path: Path, hunter: str, schema: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the document of a file, and those of its fields that every finding has as arguments of its class.
+    """Return the document of a file, and those of its fields that every finding has as arguments of
+    its class.
 
     Raises ``UsageError`` that lists what does not match the schema.
     """

@@ -1,6 +1,7 @@
 """The oracle: decide, from a question and a backend's reply alone, what is wrong with the reply.
 
-Whether a text satisfies the schema is asked in one request to ``judge``, a process with limits: the schema may come from a file.
+Whether a text satisfies the schema is asked in one request to ``judge``, a process with limits: the
+schema may come from a file.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ class Outcome(StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """A schema with texts that satisfy it, texts that do not, and the number of seeded walks of at most ``max_tokens`` tokens."""
+    """A schema with texts that satisfy it, texts that do not, and the number of seeded walks of at
+    most ``max_tokens`` tokens."""
 
     schema: Mapping[str, Any]
     valid: tuple[str, ...] = ()
@@ -53,7 +55,8 @@ class Question:
 
     @property
     def checks(self) -> int:
-        """Number of checks: compilation, two levels for each text, each walk, and the transfer of the state."""
+        """Number of checks: compilation, two levels for each text, each walk, and the transfer of
+        the state."""
         return 1 + 2 * len(self.valid) + 2 * len(self.invalid) + self.walks + bool(self.walks)
 
 
@@ -62,7 +65,8 @@ class Problem:
     """One thing that is wrong.
 
     Attributes:
-        key: distinguishes problems with the same outcome: the violated keyword, the kind of exception, the level that refuses.
+        key: distinguishes problems with the same outcome: the violated keyword, the kind of
+            exception, the level that refuses.
         words: description in one line.
         text: the instance, if there is one.
     """
@@ -91,7 +95,8 @@ def problems(question: Question, reply: Mapping[str, Any]) -> tuple[Problem, ...
 
 
 def find_violation(checker: Validator, text: str) -> tuple[str, str] | None:
-    """Return the keyword that a text violates and a message, or None if the text satisfies the schema."""
+    """Return the keyword that a text violates and a message, or None if the text satisfies the
+    schema."""
     try:
         value = json.loads(text, parse_constant=_refuse_constant, parse_float=_number)
     except json.JSONDecodeError as error:
@@ -103,7 +108,10 @@ def find_violation(checker: Validator, text: str) -> tuple[str, str] | None:
 
 
 def _number(text: str) -> int | float:
-    """Parse a number with a fraction or an exponent. JSON numbers may exceed the range of floats: 1e400 is an integer."""
+    """Parse a number with a fraction or an exponent.
+
+    JSON numbers may exceed the range of floats: 1e400 is an integer.
+    """
     try:
         exact = Decimal(text)
     except InvalidOperation:  # an exponent that exceeds even the range of decimals
@@ -118,19 +126,32 @@ def _refuse_constant(name: str) -> None:
 
 def _refused(question: Question, reply: Mapping[str, Any]) -> Iterable[Problem]:
     for text, positions in zip(question.valid, reply["valid"], strict=False):
-        levels = [level for level, position in zip(_LEVELS, positions, strict=True) if position is not None]
+        levels = [
+            level
+            for level, position in zip(_LEVELS, positions, strict=True)
+            if position is not None
+        ]
         if levels:
             first = next(position for position in positions if position is not None)
-            where = "at its end" if first >= len(text) else f"at {text[first]!a} (character {first})"
+            where = (
+                "at its end" if first >= len(text) else f"at {text[first]!a} (character {first})"
+            )
             key = "both ways" if len(levels) == 2 else levels[0]
             yield Problem(
-                Outcome.REFUSED_VALID, key, f"refuses {printable(text)} {where}, {' and '.join(levels)}", text
+                Outcome.REFUSED_VALID,
+                key,
+                f"refuses {printable(text)} {where}, {' and '.join(levels)}",
+                text,
             )
 
 
 def _violations(question: Question, reply: Mapping[str, Any]) -> Mapping[str, Violation | None]:
     """Return the violation of each text that the backend accepted or wrote."""
-    accepted = [text for text, positions in zip(question.invalid, reply["invalid"], strict=False) if None in positions]
+    accepted = [
+        text
+        for text, positions in zip(question.invalid, reply["invalid"], strict=False)
+        if None in positions
+    ]
     written = [walk["text"] for walk in reply["walks"] if walk["end"] == FINISHED]
     texts = list(dict.fromkeys([*accepted, *written]))
     return dict(zip(texts, judge().violations(question.schema, texts), strict=True))
@@ -140,23 +161,35 @@ def _accepted(
     question: Question, reply: Mapping[str, Any], violations: Mapping[str, Violation | None]
 ) -> Iterable[Problem]:
     for text, positions in zip(question.invalid, reply["invalid"], strict=False):
-        levels = [level for level, position in zip(_LEVELS, positions, strict=True) if position is None]
+        levels = [
+            level for level, position in zip(_LEVELS, positions, strict=True) if position is None
+        ]
         if levels and (violation := violations[text]):
             keyword, message = violation
             words = f"accepts {printable(text)} {' and '.join(levels)}: {message}"
             yield Problem(Outcome.ACCEPTED_INVALID, keyword, words, text)
 
 
-def _walked(reply: Mapping[str, Any], violations: Mapping[str, Violation | None]) -> Iterable[Problem]:
+def _walked(
+    reply: Mapping[str, Any], violations: Mapping[str, Violation | None]
+) -> Iterable[Problem]:
     for number, walk in enumerate(reply["walks"]):
         text = walk["text"]
         if walk["end"] == "dead end":
             yield Problem(
-                Outcome.DEAD_END, "walk", f"no token is allowed after {printable(text)} (walk {number})", text
+                Outcome.DEAD_END,
+                "walk",
+                f"no token is allowed after {printable(text)} (walk {number})",
+                text,
             )
         elif walk["end"] == FINISHED and (violation := violations[text]):
             keyword, message = violation
-            yield Problem(Outcome.ACCEPTED_INVALID, keyword, f"a walk ended in {printable(text)}: {message}", text)
+            yield Problem(
+                Outcome.ACCEPTED_INVALID,
+                keyword,
+                f"a walk ended in {printable(text)}: {message}",
+                text,
+            )
 
 
 def _state_lost(reply: Mapping[str, Any]) -> Iterable[Problem]:
@@ -173,14 +206,17 @@ def _raised(reply: Mapping[str, Any]) -> Iterable[Problem]:
     error = reply["error"]
     if error:
         during = error["during"]
-        outcome = {"compile": Outcome.COMPILE_ERROR, "sending the state": Outcome.STATE_LOST}.get(during, Outcome.CRASH)
+        outcome = {"compile": Outcome.COMPILE_ERROR, "sending the state": Outcome.STATE_LOST}.get(
+            during, Outcome.CRASH
+        )
         place, _, text = during.partition(" text ")
         words = f"{error['type']} in {place}: {first_line(error['message'])}"
         yield Problem(outcome, error_kind(error["type"], error["message"]), words, text or None)
 
 
 def error_kind(name: str, message: str) -> str:
-    """Return an exception's type and the words of its message that do not depend on the schema, to group similar errors."""
+    """Return an exception's type and the words of its message that do not depend on the schema, to
+    group similar errors."""
     plain = re.sub(r"\{.*\}|\[.*\]|\(.*\)|'[^']*'|\"[^\"]*\"|`[^`]*`|\d+", " ", first_line(message))
     return " ".join([name, *re.findall(r"[A-Za-z]+", plain)[:8]])
 

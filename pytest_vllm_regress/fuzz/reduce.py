@@ -1,8 +1,9 @@
-"""Reduce a shrunk finding further by editing its JSON: remove parts, or replace the schema by one of its subschemas.
+"""Reduce a shrunk finding further by editing its JSON: remove parts, or replace the schema by one
+of its subschemas.
 
-Hypothesis shrinks only to what the strategy can draw, and gets stuck in combinators. So a shrunk finding is cut here: greedily, largest cuts
-first, each cut that still shows the same outcome and key is kept and the next begins from there, until no cut does or ``MAX_QUESTIONS`` were
-asked.
+Hypothesis shrinks only to what the strategy can draw, and gets stuck in combinators. So a shrunk
+finding is cut here: greedily, largest cuts first, each cut that still shows the same outcome and
+key is kept and the next begins from there, until no cut does or ``MAX_QUESTIONS`` were asked.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ _KEPT = ("type", "prefixItems")
 
 
 def reduce(finding: Finding, ask: Callable[[Question], tuple[Problem, ...]]) -> Finding:
-    """Return the smallest finding of the same kind that can be reached by cuts; the same finding if there is none.
+    """Return the smallest finding of the same kind that can be reached by cuts; the same finding if
+    there is none.
 
     A cut never introduces a feature: a schema that loses its type, say, would be another question.
     """
@@ -49,7 +51,8 @@ def reduce(finding: Finding, ask: Callable[[Question], tuple[Problem, ...]]) -> 
 
 
 def _smaller_questions(finding: Finding) -> Iterator[Question]:
-    """Yield questions about smaller schemas, with the texts that are still valid or invalid and the values inside them."""
+    """Yield questions about smaller schemas, with the texts that are still valid or invalid and the
+    values inside them."""
     question, problem = minimal_question(finding), finding.problem
     if question != finding.question:
         yield question
@@ -68,7 +71,9 @@ def _smaller_questions(finding: Finding) -> Iterator[Question]:
             for value in _SIMPLE:
                 checker.is_valid(value)  # raises RecursionError if a reference leads only to itself
             strict = validator(_closed(schema))
-            is_valid = {text: strict.is_valid(json.loads(text)) for text in _with_parts(question.valid)}
+            is_valid = {
+                text: strict.is_valid(json.loads(text)) for text in _with_parts(question.valid)
+            }
             invalid = tuple(text for text in question.invalid if not _satisfies(checker, text))
         except (
             SchemaError,
@@ -83,7 +88,9 @@ def _smaller_questions(finding: Finding) -> Iterator[Question]:
                 continue
             raise
         valid = tuple(text for text, is_instance in is_valid.items() if is_instance)
-        if (problem.outcome is Outcome.REFUSED_VALID and not valid) or (question.invalid and not invalid):
+        if (problem.outcome is Outcome.REFUSED_VALID and not valid) or (
+            question.invalid and not invalid
+        ):
             continue
         yield dataclasses.replace(question, schema=schema, valid=valid[:3], invalid=invalid)
 
@@ -97,8 +104,15 @@ def _closed(schema: Any) -> Any:
         return [_closed(item) for item in schema]
     if not isinstance(schema, Mapping):
         return schema
-    closed = {key: value if key in ("allOf", "enum", "const") else _closed(value) for key, value in schema.items()}
-    return {"additionalProperties": False, **closed} if isinstance(schema.get("properties"), Mapping) else closed
+    closed = {
+        key: value if key in ("allOf", "enum", "const") else _closed(value)
+        for key, value in schema.items()
+    }
+    return (
+        {"additionalProperties": False, **closed}
+        if isinstance(schema.get("properties"), Mapping)
+        else closed
+    )
 
 
 def _satisfies(checker: Any, text: str) -> bool:
@@ -114,7 +128,13 @@ def _with_parts(texts: tuple[str, ...]) -> list[str]:
     for text in texts:
         values = [json.loads(text)]
         for value in values:  # grows while it is read
-            values += value.values() if isinstance(value, dict) else value if isinstance(value, list) else []
+            values += (
+                value.values()
+                if isinstance(value, dict)
+                else value
+                if isinstance(value, list)
+                else []
+            )
         parts |= dict.fromkeys(map(to_json_text, values))
     return list(parts)
 
@@ -130,7 +150,10 @@ def _smaller(schema: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _without(value: Any) -> Iterator[Any]:
-    """Yield the value without one key or item, at any depth. A property also disappears from ``required``."""
+    """Yield the value without one key or item, at any depth.
+
+    A property also disappears from ``required``.
+    """
     if isinstance(value, Mapping):
         for key in value:
             if key not in _KEPT:
@@ -140,7 +163,11 @@ def _without(value: Any) -> Iterator[Any]:
             for name in properties:
                 remaining = {key: body for key, body in properties.items() if key != name}
                 required = [key for key in value.get("required", []) if key != name]
-                yield {**value, "properties": remaining, **({"required": required} if "required" in value else {})}
+                yield {
+                    **value,
+                    "properties": remaining,
+                    **({"required": required} if "required" in value else {}),
+                }
         for key, part in value.items():
             for smaller in _without(part):
                 yield {**value, key: smaller}

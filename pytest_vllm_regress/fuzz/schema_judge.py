@@ -1,7 +1,8 @@
 """Judge schemas and texts with jsonschema in a limited process.
 
-Schemas of findings and of a corpus are not trusted: a chain of doubled ``$ref`` or a pattern that backtracks takes jsonschema years, and neither
-can be interrupted. The process runs this package in our interpreter (a target has no jsonschema) and is replaced when it exceeds a limit.
+Schemas of findings and of a corpus are not trusted: a chain of doubled ``$ref`` or a pattern that
+backtracks takes jsonschema years, and neither can be interrupted. The process runs this package in
+our interpreter (a target has no jsonschema) and is replaced when it exceeds a limit.
 """
 
 from __future__ import annotations
@@ -54,14 +55,20 @@ class SchemaJudge:
         self._lock = threading.Lock()
 
     def violations(self, schema: Mapping[str, Any], texts: Sequence[str]) -> list[Violation | None]:
-        """Return the violation of each text, None for one that satisfies the schema. Raises ``NotJudged``."""
+        """Return the violation of each text, None for one that satisfies the schema.
+
+        Raises ``NotJudged``.
+        """
         if not texts:
             return []
         replies = self._request("violations", schema=schema, texts=list(texts))
-        return [None if violation is None else (violation[0], violation[1]) for violation in replies]
+        return [
+            None if violation is None else (violation[0], violation[1]) for violation in replies
+        ]
 
     def usable(self, schema: Any, tests: Any) -> dict[str, Any] | None:
-        """Return the usable part of a group of the JSON Schema Test Suite, see ``schema_judge_process``. Raises ``NotJudged``."""
+        """Return the usable part of a group of the JSON Schema Test Suite, see
+        ``schema_judge_process``. Raises ``NotJudged``."""
         usable: dict[str, Any] | None = self._request("usable", schema=schema, tests=tests)
         return usable
 
@@ -86,7 +93,9 @@ class SchemaJudge:
         with self._lock:
             try:
                 reply = json.loads(self._exchange(line))
-            except BaseException:  # also an interrupt: the reply to this request must not answer the next one
+            except (
+                BaseException
+            ):  # also an interrupt: the reply to this request must not answer the next one
                 self.close()
                 raise
         if "error" in reply:
@@ -103,7 +112,9 @@ class SchemaJudge:
             process.stdin.flush()
         while not received.endswith(b"\n"):
             if not select.select([process.stdout], [], [], max(0.0, until - time.monotonic()))[0]:
-                raise NotJudged(f"the schema cannot be judged: no answer of jsonschema within {_WALL_SECONDS:g} s")
+                raise NotJudged(
+                    f"the schema cannot be judged: no answer of jsonschema within {_WALL_SECONDS:g} s"
+                )
             content = os.read(process.stdout.fileno(), _CHUNK)
             if not content:
                 raise NotJudged(f"the schema cannot be judged: {self._end_of(process)}")
@@ -129,9 +140,7 @@ class SchemaJudge:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_END_SECONDS)
         if process.returncode == -signal.SIGPROF:
-            return (
-                f"jsonschema needs more than {self.seconds} s of processor time. Simplify its references and patterns"
-            )
+            return f"jsonschema needs more than {self.seconds} s of processor time. Simplify its references and patterns"
         return f"the process that judges it ended with status {process.returncode}"
 
 

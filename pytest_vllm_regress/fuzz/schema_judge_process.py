@@ -1,6 +1,8 @@
-"""The process that judges schemas for ``schema_judge.SchemaJudge``. Each request and each reply is a line of JSON.
+"""The process that judges schemas for ``schema_judge.SchemaJudge``. Each request and each reply is
+a line of JSON.
 
-The kernel ends it with SIGPROF after its processor time for one request, even when nobody waits for it any more.
+The kernel ends it with SIGPROF after its processor time for one request, even when nobody waits for
+it any more.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ def _reply(line: bytes) -> dict[str, Any]:
         return {"result": _METHODS[request.pop("method")](**request)}
     except MemoryError:
         return {"error": "jsonschema needs too much memory"}
-    except Exception as error:  # of jsonschema, referencing, re and our own walk over what may be no schema
+    except (
+        Exception
+    ) as error:  # of jsonschema, referencing, re and our own walk over what may be no schema
         return {"error": f"{type(error).__name__}: {error}"[:MAX_MESSAGE]}
 
 
@@ -51,7 +55,8 @@ def _violations(schema: dict[str, Any], texts: list[str]) -> list[tuple[str, str
 
 
 def _usable(schema: Any, tests: Any) -> dict[str, Any] | None:
-    """Return schema, valid and invalid texts and features of a group of the JSON Schema Test Suite; None if no backend accepts the schema."""
+    """Return schema, valid and invalid texts and features of a group of the JSON Schema Test Suite;
+    None if no backend accepts the schema."""
     try:
         text = json.dumps(schema)
         if not isinstance(schema, dict) or any(word in text for word in _NOT_SUPPORTED):
@@ -59,12 +64,15 @@ def _usable(schema: Any, tests: Any) -> dict[str, Any] | None:
         bare = {key: value for key, value in schema.items() if key != "$schema"}
         checker = validator(bare)
         checker.check_schema(bare)
-        # Keep tests on which jsonschema agrees with the suite; others were written for a different draft.
+        # Keep tests on which jsonschema agrees with the suite; others were written for a different
+        # draft.
         agreed = [test for test in tests if checker.is_valid(test["data"]) == test["valid"]]
         valid, invalid = (
             tuple(
                 dict.fromkeys(
-                    json.dumps(test["data"], ensure_ascii=False) for test in agreed if test["valid"] is is_valid
+                    json.dumps(test["data"], ensure_ascii=False)
+                    for test in agreed
+                    if test["valid"] is is_valid
                 )
             )
             for is_valid in (True, False)
@@ -79,7 +87,9 @@ def _usable(schema: Any, tests: Any) -> dict[str, Any] | None:
         }
     except MemoryError:
         raise
-    except Exception:  # the "referencing" library has its own exceptions for references that it cannot resolve
+    except (
+        Exception
+    ):  # the "referencing" library has its own exceptions for references that it cannot resolve
         return None
 
 

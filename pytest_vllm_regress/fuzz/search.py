@@ -1,4 +1,5 @@
-"""Search for problems: draw schemas and instances, ask the backend, shrink each kind of problem to the smallest schema."""
+"""Search for problems: draw schemas and instances, ask the backend, shrink each kind of problem to
+the smallest schema."""
 
 from __future__ import annotations
 
@@ -47,7 +48,10 @@ class SearchResult:
 
 
 class _Found(Exception):
-    """Reports a problem to Hypothesis. Each kind has its own subclass, because Hypothesis distinguishes failures by class."""
+    """Reports a problem to Hypothesis.
+
+    Each kind has its own subclass, because Hypothesis distinguishes failures by class.
+    """
 
     def __init__(self, question: Question, problem: Problem) -> None:
         super().__init__(problem.words)
@@ -62,7 +66,9 @@ class _TimeIsUp(BaseException):
 def questions(draw: st.DrawFn, profile: Profile, budget: Budget) -> Question:
     """Draw a schema of the profile, with valid and invalid instances."""
     schema = draw(json_schemas(profile, budget))
-    valid = draw(st.lists(valid_instances(schema, extras=profile.extras), min_size=1, max_size=MAX_INSTANCES))
+    valid = draw(
+        st.lists(valid_instances(schema, extras=profile.extras), min_size=1, max_size=MAX_INSTANCES)
+    )
     misses = near_misses(schema, valid[0])
     invalid = draw(st.lists(st.sampled_from(misses), max_size=MAX_INSTANCES)) if misses else []
     valid_texts = tuple(dict.fromkeys(map(to_json_text, valid)))
@@ -86,7 +92,8 @@ class SearchPlan:
 
 
 class Search:
-    """Draws questions in rounds. Each round shrinks what it finds; the next one ignores problems that this explains.
+    """Draws questions in rounds. Each round shrinks what it finds; the next one ignores problems
+    that this explains.
 
     Args:
         ask: asks the backend.
@@ -164,10 +171,13 @@ class Search:
             return
 
     def _flaky_findings(self, flaky: FlakyFailure) -> Iterator[Finding]:
-        """Record and yield the findings of a backend that answered differently the second time, as first seen."""
+        """Record and yield the findings of a backend that answered differently the second time, as
+        first seen."""
         for error in flaky.exceptions:
             if isinstance(error, _Found):
-                self.result.flaky.append(f"{error.finding.problem.outcome} ({error.finding.problem.key})")
+                self.result.flaky.append(
+                    f"{error.finding.problem.outcome} ({error.finding.problem.key})"
+                )
                 yield error.finding
 
     def _ask(self, question: Question) -> tuple[Problem, ...]:

@@ -1,7 +1,8 @@
-"""A campaign in steps: rounds of drawn questions, a budget, and a journal by which a killed campaign goes on.
+"""A campaign in steps: rounds of drawn questions, a budget, and a journal by which a killed
+campaign goes on.
 
-A step has its questions from the seed and the number of its round, and knows the findings of earlier steps alone. So the same seed gives the same
-findings, as far as the budget reaches.
+A step has its questions from the seed and the number of its round, and knows the findings of
+earlier steps alone. So the same seed gives the same findings, as far as the budget reaches.
 """
 
 from __future__ import annotations
@@ -119,7 +120,10 @@ class SteppedCampaign(Generic[F]):
         return entry, findings
 
     def _resume(self, load: Callable[[Path], F]) -> None:
-        """Take over the journal in the folder, if it has the same key. A larger budget is the same campaign."""
+        """Take over the journal in the folder, if it has the same key.
+
+        A larger budget is the same campaign.
+        """
         path = self.folder / JOURNAL
         if not path.exists():
             return

@@ -1,4 +1,5 @@
-"""Trace the commits that fixed or broke a case, compare them with case.toml, and record them in its evidence."""
+"""Trace the commits that fixed or broke a case, compare them with case.toml, and record them in its
+evidence."""
 
 from __future__ import annotations
 
@@ -34,7 +35,10 @@ class TraceReport:
         """Return the text for people."""
         if self.path is None:
             note = "; repeat the command to resume" if self.resumable else ""
-            return [f"NOT TRACED  {self.case.id}{note}", *(f"    {problem}" for problem in self.problems)]
+            return [
+                f"NOT TRACED  {self.case.id}{note}",
+                *(f"    {problem}" for problem in self.problems),
+            ]
         return [
             f"TRACED      {self.case.id}: {commit.kind} {commit.address}, {commit.runs} runs, {commit.seconds:.0f} s: {self.path}"
             for commit in self.commits
@@ -44,7 +48,8 @@ class TraceReport:
 def trace_case(
     case: Case, options: TraceOptions, runner: CandidateRunner, command: Callable[[str], str]
 ) -> TraceReport:
-    """Search the commits between adjacent releases if runs of them are recorded, else between those of the evidence.
+    """Search the commits between adjacent releases if runs of them are recorded, else between those
+    of the evidence.
 
     ``command``: from a case id to the command that validates the case.
 
@@ -56,7 +61,9 @@ def trace_case(
     traces: list[Trace] = []
     ends = boundaries(case, read_table([case]))
     for pair in (narrowed(pair, ends) for pair in release_pairs(case, evidence)):
-        runner.say(f"{case.id}: {'fixed' if pair.is_fix else 'broken'} between {pair}, according to recorded runs")
+        runner.say(
+            f"{case.id}: {'fixed' if pair.is_fix else 'broken'} between {pair}, according to recorded runs"
+        )
         traces.append(trace(case, pair, options, runner))
     problems = [problem for case_trace in traces for problem in case_trace.problems]
     commits = tuple(commit for case_trace in traces for commit in case_trace.commits)
@@ -69,7 +76,8 @@ def trace_case(
 
 
 def narrowed(pair: ReleasePair, ends: Sequence[Boundary]) -> ReleasePair:
-    """Return the adjacent releases between which the change of ``pair`` was observed, or ``pair`` itself.
+    """Return the adjacent releases between which the change of ``pair`` was observed, or ``pair``
+    itself.
 
     ``ends``: those of the case's ranges.
     """
@@ -77,6 +85,10 @@ def narrowed(pair: ReleasePair, ends: Sequence[Boundary]) -> ReleasePair:
         older, younger = sorted((end.inside, end.outside), key=Version)
         narrow = ReleasePair(end.package, older, younger, older == end.inside)
         within = Version(pair.older) <= Version(older) and Version(younger) <= Version(pair.younger)
-        if end.observed and within and (narrow.package, narrow.is_fix) == (pair.package, pair.is_fix):
+        if (
+            end.observed
+            and within
+            and (narrow.package, narrow.is_fix) == (pair.package, pair.is_fix)
+        ):
             return narrow
     return pair

@@ -1,1 +1,2 @@
-"""Results for people and other programs: terminal table, Markdown, JUnit XML, HTML pages, and cases as scripts and records."""
+"""Results for people and other programs: terminal table, Markdown, JUnit XML, HTML pages, and cases
+as scripts and records."""

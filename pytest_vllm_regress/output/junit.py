@@ -1,4 +1,7 @@
-"""Results as JUnit XML. Texts from result files are not trusted: they are truncated, and non-printable characters escaped."""
+"""Results as JUnit XML.
+
+Texts from result files are not trusted: they are truncated, and non-printable characters escaped.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,8 @@ MAX_REASON = 600
 def junit_xml(run: RunResult) -> str:
     """Return JUnit XML with a suite for each environment.
 
-    An unexpected verdict is a failure. REPRODUCED and NOT_APPLICABLE count as skipped, as in pytest.
+    An unexpected verdict is a failure. REPRODUCED and NOT_APPLICABLE count as skipped, as in
+    pytest.
     """
     root = ElementTree.Element("testsuites", name="vllm-regress")
     by_environment: dict[str, list[TestResult]] = {}
@@ -24,7 +28,10 @@ def junit_xml(run: RunResult) -> str:
         suite = ElementTree.SubElement(root, "testsuite", name=_xml(name), tests=str(len(results)))
         suite.set("failures", str(sum(not result.expected for result in results)))
         suite.set("errors", "0")
-        suite.set("skipped", str(sum(result.expected and result.verdict is not Verdict.FIXED for result in results)))
+        suite.set(
+            "skipped",
+            str(sum(result.expected and result.verdict is not Verdict.FIXED for result in results)),
+        )
         suite.set("time", f"{sum(result.duration_s for result in results):.3f}")
         for result in results:
             _test_case(suite, result)
@@ -34,7 +41,11 @@ def junit_xml(run: RunResult) -> str:
 
 def _test_case(suite: ElementTree.Element, result: TestResult) -> None:
     case = ElementTree.SubElement(
-        suite, "testcase", classname=_xml(result.case_id), name=_xml(result.test), time=f"{result.duration_s:.3f}"
+        suite,
+        "testcase",
+        classname=_xml(result.case_id),
+        name=_xml(result.test),
+        time=f"{result.duration_s:.3f}",
     )
     properties = ElementTree.SubElement(case, "properties")
     values = {
@@ -46,9 +57,13 @@ def _test_case(suite: ElementTree.Element, result: TestResult) -> None:
     for name, value in {**values, "vllm_version": result.versions.get("vllm", "")}.items():
         if value:
             ElementTree.SubElement(properties, "property", name=name, value=_xml(value))
-    message = _xml(f"{result.verdict.value}: {excerpt(result.not_expected_because or result.reason, MAX_REASON)}")
+    message = _xml(
+        f"{result.verdict.value}: {excerpt(result.not_expected_because or result.reason, MAX_REASON)}"
+    )
     if not result.expected:
-        ElementTree.SubElement(case, "failure", message=message).text = _xml(result.dossier or result.reason)
+        ElementTree.SubElement(case, "failure", message=message).text = _xml(
+            result.dossier or result.reason
+        )
     elif result.verdict is not Verdict.FIXED:
         ElementTree.SubElement(case, "skipped", message=message)
 

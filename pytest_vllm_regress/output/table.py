@@ -1,7 +1,9 @@
-"""The verdict table: one line per case, and what is not as expected at the end, where it stays on the screen.
+"""The verdict table: one line per case, and what is not as expected at the end, where it stays on
+the screen.
 
-Verdicts are shown as symbols with short words. If that is too wide, environments are numbered and verdicts are symbols only. If that is too
-wide, too, or most of the table would be empty, each case lists the environments in which it has a verdict.
+Verdicts are shown as symbols with short words. If that is too wide, environments are numbered and
+verdicts are symbols only. If that is too wide, too, or most of the table would be empty, each case
+lists the environments in which it has a verdict.
 """
 
 from __future__ import annotations
@@ -47,13 +49,16 @@ def print_to_console(run: RunResult) -> None:
 def lines(run: RunResult, width: int = 80, *, ascii_only: bool = False) -> list[str]:
     """Return the table as lines of plain text, at most ``width`` characters wide."""
     stream = io.StringIO()
-    console = Console(file=stream, width=width, color_system=None, force_terminal=False, legacy_windows=False)
+    console = Console(
+        file=stream, width=width, color_system=None, force_terminal=False, legacy_windows=False
+    )
     console.print(_render(run, width, ascii_only=ascii_only))
     return [line.rstrip() for line in stream.getvalue().splitlines()]
 
 
 def observation_lines(results: Iterable[TestResult]) -> Iterator[str]:
-    """Yield what each test saw: its verdict, then replies or failure, control leg, and the mechanisms that were or were not at work."""
+    """Yield what each test saw: its verdict, then replies or failure, control leg, and the
+    mechanisms that were or were not at work."""
     for result in results:
         yield one_line(
             f"{result.test} in {result.environment} on {result.device}: {result.verdict.value}, {result.duration_s:.1f} s"
@@ -61,7 +66,9 @@ def observation_lines(results: Iterable[TestResult]) -> Iterator[str]:
         observed = result.observation
         if observed is not None:
             leg = f"; its control leg {result.control}" if result.control else ""
-            yield one_line(f"    {observed.kind.value} in phase {observed.phase}: {excerpt(observed.summary)}{leg}")
+            yield one_line(
+                f"    {observed.kind.value} in phase {observed.phase}: {excerpt(observed.summary)}{leg}"
+            )
             for mechanism in observed.at_work:
                 yield one_line(f"    {'' if mechanism.held else 'NOT '}at work: {mechanism.what}")
 
@@ -71,7 +78,9 @@ def _render(run: RunResult, width: int, *, ascii_only: bool) -> RenderableType:
     if not all_cells:
         return Group(Text("no verdicts"), *_problems(run))
     cells = _Cells(all_cells, ASCII_SYMBOLS if ascii_only else SYMBOLS)
-    table = next((table for table in _tables(cells, width) if _natural_width(table[0]) <= width), None)
+    table = next(
+        (table for table in _tables(cells, width) if _natural_width(table[0]) <= width), None
+    )
     return Group(*(table or _list(cells)), *_footer(run, cells))
 
 
@@ -101,47 +110,66 @@ class _Cells:
             self.rows[case_id] = {}
         for cell in by_age:
             self.rows[cell.case_id][_column(cell)] = cell
-        self._notes = {id(cell): f" [{number}]" for number, cell in enumerate(self.unexpected, start=1)}
+        self._notes = {
+            id(cell): f" [{number}]" for number, cell in enumerate(self.unexpected, start=1)
+        }
 
     def symbol(self, cell: Cell) -> Text:
         return Text(self.symbols[cell.verdict], style=_style(cell), no_wrap=True)
 
     def words(self, cell: Cell) -> Text:
         """Return the symbol, the short word and, for an unexpected cell, its number."""
-        return self.symbol(cell).append(f" {SHORT_WORDS[cell.verdict]}{self._notes.get(id(cell), '')}")
+        return self.symbol(cell).append(
+            f" {SHORT_WORDS[cell.verdict]}{self._notes.get(id(cell), '')}"
+        )
 
     def name(self, column: _Column) -> str:
         """Return the environment, with the device if the run has several."""
-        return column.environment if len(self.devices) == 1 else f"{column.environment} ({column.device})"
+        return (
+            column.environment
+            if len(self.devices) == 1
+            else f"{column.environment} ({column.device})"
+        )
 
 
 def _tables(cells: _Cells, width: int) -> Iterator[tuple[Table, ...]]:
-    """Yield the layouts with a column for each environment that may fit, the clearest first; none in numbers that would be mostly empty."""
+    """Yield the layouts with a column for each environment that may fit, the clearest first; none
+    in numbers that would be mostly empty."""
     columns = len(cells.columns)
     if columns * _NARROWEST <= width:
-        yield (_matrix(cells, [_folded(cells.name(column)) for column in cells.columns], cells.words),)
+        yield (
+            _matrix(cells, [_folded(cells.name(column)) for column in cells.columns], cells.words),
+        )
     if columns * 2 <= width and len(cells.all) > len(cells.rows) * columns / 2:
         numbers = [str(number) for number in range(1, columns + 1)]
         yield _matrix(cells, numbers, cells.symbol, spaces=1), _legend(cells, numbers, width)
 
 
-def _matrix(cells: _Cells, headers: list[str], verdict: Callable[[Cell], Text], spaces: int = 2) -> Table:
+def _matrix(
+    cells: _Cells, headers: list[str], verdict: Callable[[Cell], Text], spaces: int = 2
+) -> Table:
     table = _table(spaces)
     table.add_column("case", no_wrap=True)
     for header in headers:
         table.add_column(Text(header, no_wrap=True))
     for case_id, by_column in cells.rows.items():
-        row = (verdict(by_column[column]) if column in by_column else Text() for column in cells.columns)
+        row = (
+            verdict(by_column[column]) if column in by_column else Text()
+            for column in cells.columns
+        )
         table.add_row(_text(case_id), *row)
     return table
 
 
 def _legend(cells: _Cells, numbers: list[str], width: int) -> Table:
-    """Return the environments by number, as many beside each other as fit into ``width`` columns, at most 80."""
+    """Return the environments by number, as many beside each other as fit into ``width`` columns,
+    at most 80."""
     names = [_text(cells.name(column)) for column in cells.columns]
     beside = max(1, min(80, width) // (max(map(len, names)) + 5))
     table = Table.grid(padding=(0, 1))
-    entries = [(Text(number, justify="right"), name) for number, name in zip(numbers, names, strict=True)]
+    entries = [
+        (Text(number, justify="right"), name) for number, name in zip(numbers, names, strict=True)
+    ]
     for start in range(0, len(entries), beside):
         table.add_row(*(text for entry in entries[start : start + beside] for text in entry))
     return table
@@ -163,8 +191,13 @@ def _list(cells: _Cells) -> tuple[Table]:
 
 
 def _footer(run: RunResult, cells: _Cells) -> list[RenderableType]:
-    """Return the counts, which also explain the symbols, and the details. What is not as expected comes last."""
-    absent = [cell for cell in cells.all if cell.expected and cell.verdict is Verdict.NOT_APPLICABLE]
+    """Return the counts, which also explain the symbols, and the details.
+
+    What is not as expected comes last.
+    """
+    absent = [
+        cell for cell in cells.all if cell.expected and cell.verdict is Verdict.NOT_APPLICABLE
+    ]
     details = [*_absent(absent), *_problems(run)]
     if not cells.unexpected:
         note = f", {len(absent)} of them did not run" if absent else ""
@@ -175,7 +208,9 @@ def _footer(run: RunResult, cells: _Cells) -> list[RenderableType]:
         footer += [Text(f"[{number}] {one_line(line)}") for line in cell.why()]
         if command := next((r.command for r in cell.results if not r.expected and r.command), ""):
             footer.append(Text(f"    repeat: {one_line(command)}"))
-    footer.append(Text(f"{len(cells.unexpected)} of {len(cells.all)} not as expected:", style="bold"))
+    footer.append(
+        Text(f"{len(cells.unexpected)} of {len(cells.all)} not as expected:", style="bold")
+    )
     for number, cell in enumerate(cells.unexpected, start=1):
         line = f"[{number}] {cells.symbols[cell.verdict]} {cell.verdict.value} {_place(cell)}"
         footer.append(Text(line, style=_UNEXPECTED))
@@ -184,7 +219,11 @@ def _footer(run: RunResult, cells: _Cells) -> list[RenderableType]:
 
 def _counts(cells: _Cells) -> str:
     counts = {verdict: sum(cell.verdict is verdict for cell in cells.all) for verdict in Verdict}
-    total = ", ".join(f"{cells.symbols[verdict]} {count} {verdict.value}" for verdict, count in counts.items() if count)
+    total = ", ".join(
+        f"{cells.symbols[verdict]} {count} {verdict.value}"
+        for verdict, count in counts.items()
+        if count
+    )
     return f"{total} on {', '.join(map(one_line, cells.devices))}"
 
 
@@ -198,7 +237,8 @@ def _absent(absent_cells: list[Cell]) -> list[Text]:
 
 def _problems(run: RunResult) -> list[Text]:
     return [
-        Text("problem: " + printable(problem).replace("\n", "\n    "), style=_UNEXPECTED) for problem in run.problems
+        Text("problem: " + printable(problem).replace("\n", "\n    "), style=_UNEXPECTED)
+        for problem in run.problems
     ]
 
 
@@ -224,7 +264,8 @@ def _text(name: str) -> Text:
 
 
 def _name(name: str) -> str:
-    """Return a name for a table's cell, which may be wrapped anywhere: so that no line of it becomes a command of GitHub Actions."""
+    """Return a name for a table's cell, which may be wrapped anywhere: so that no line of it
+    becomes a command of GitHub Actions."""
     return one_line(name).replace("::", ":\\x3a")
 
 
@@ -233,13 +274,16 @@ def _natural_width(table: Table) -> int:
 
 
 def _folded(name: str) -> str:
-    """Split ``name`` into lines of at most ``_HEADER`` characters, after a hyphen or slash where possible."""
+    """Split ``name`` into lines of at most ``_HEADER`` characters, after a hyphen or slash where
+    possible."""
     pieces = [""]
     for part in _name(name).replace("/", "/\0").replace("-", "-\0").split("\0"):
         if pieces[-1] and len(pieces[-1]) + len(part) > _HEADER:
             pieces.append("")
         pieces[-1] += part
-    return "\n".join(piece[at : at + _HEADER] for piece in pieces for at in range(0, len(piece), _HEADER))
+    return "\n".join(
+        piece[at : at + _HEADER] for piece in pieces for at in range(0, len(piece), _HEADER)
+    )
 
 
 def _ascii_only(encoding: str) -> bool:

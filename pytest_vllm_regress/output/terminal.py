@@ -13,9 +13,12 @@ from ..errors import RegressError
 
 
 def lines(results: Sequence[TestResult]) -> list[str]:
-    """Return a line per case and environment with verdict and device, followed by the reasons for unexpected results."""
+    """Return a line per case and environment with verdict and device, followed by the reasons for
+    unexpected results."""
     summary = []
-    for cell in sorted(group_into_cells(results), key=lambda cell: (cell.case_id, cell.environment, cell.device)):
+    for cell in sorted(
+        group_into_cells(results), key=lambda cell: (cell.case_id, cell.environment, cell.device)
+    ):
         counted = Counter(result.verdict for result in cell.results)
         counts = ", ".join(f"{count} {verdict.name}" for verdict, count in counted.items())
         simulated = " (simulated device)" if cell.device == "sim" else ""
@@ -25,7 +28,9 @@ def lines(results: Sequence[TestResult]) -> list[str]:
         unexpected: dict[tuple[str, str], list[str]] = {}
         for result in cell.results:
             if not result.expected:
-                unexpected.setdefault((result.verdict.name, excerpt(result.reason)), []).append(result.test)
+                unexpected.setdefault((result.verdict.name, excerpt(result.reason)), []).append(
+                    result.test
+                )
         for (name, reason), tests in unexpected.items():
             more = f" and {len(tests) - 1} more" if len(tests) > 1 else ""
             summary.append(f"    {name} {tests[0]}{more}: {reason}")
@@ -35,7 +40,8 @@ def lines(results: Sequence[TestResult]) -> list[str]:
 def write_report(file: Path, results: Sequence[TestResult], written: int = 0) -> None:
     """Write the result file of --vllm-report.
 
-    A file whose name ends in .jsonl is read while the run goes on: the results after the first ``written`` ones are appended as one line.
+    A file whose name ends in .jsonl is read while the run goes on: the results after the first
+    ``written`` ones are appended as one line.
     """
     try:
         if file.suffix == ".jsonl":

@@ -1,4 +1,7 @@
-"""The pytest plugin: hooks that only delegate. Nothing heavy is imported until a test asks for an engine or names a case."""
+"""The pytest plugin: hooks that only delegate.
+
+Nothing heavy is imported until a test asks for an engine or names a case.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,8 @@ def pytest_configure(config: pytest.Config) -> None:
         options.warn_of_path_as_argument(config)
         settings_of(config)  # so that an invalid option stops the run before a test is collected
         _collect_verdicts(config)
-    # Not by ``pytest_plugins``, which makes pytest read the entry points of all installed distributions again.
+    # Not by ``pytest_plugins``, which makes pytest read the entry points of all installed
+    # distributions again.
     config.pluginmanager.register(fixtures, "vllm_regress_fixtures")
 
 
@@ -42,9 +46,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Prepare a worker of pytest-xdist. Before the first one, show GPUs or refuse unusable ones: a worker has no terminal and cannot end the run."""
+    """Prepare a worker of pytest-xdist.
+
+    Before the first one, show GPUs or refuse unusable ones: a worker has no terminal and cannot end
+    the run.
+    """
     config = node.config
-    if SESSION not in config.stash and options.any_set(config) and settings_of(config).device == "gpu":
+    if (
+        SESSION not in config.stash
+        and options.any_set(config)
+        and settings_of(config).device == "gpu"
+    ):
         from . import session as harness
 
         terminal = config.pluginmanager.get_plugin("terminalreporter")
@@ -64,7 +76,9 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 @pytest.hookimpl(wrapper=True)  # before xdist looks for groups, which it does first of all
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, None, None]:
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None, None, None]:
     if not any(uses_target(item) for item in items):
         return (yield)
     from . import markers as groups
@@ -115,7 +129,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 @pytest.hookimpl(tryfirst=True, specname="pytest_runtest_protocol")
 def pytest_vllm_regress_legs(item: pytest.Item, nextitem: pytest.Item | None) -> object:
-    """Run a test whose verdict may need several runs with the plugin's own protocol. pytest or another plugin runs all other tests."""
+    """Run a test whose verdict may need several runs with the plugin's own protocol. pytest or
+    another plugin runs all other tests."""
     if not needs_legs(item):
         return None
     from . import protocol as legs

@@ -1,4 +1,5 @@
-"""Evidence of one leg of a test: replies of the target, the phase reached, the exception, the time spent."""
+"""Evidence of one leg of a test: replies of the target, the phase reached, the exception, the time
+spent."""
 
 from __future__ import annotations
 
@@ -31,19 +32,25 @@ def _all_schemas() -> SchemaFilter:
 
 @dataclasses.dataclass
 class Evidence:
-    """Collected by the fixtures and hooks during one leg. ``replies`` counts answers of the target; ``last_replies`` keeps some.
+    """Collected by the fixtures and hooks during one leg. ``replies`` counts answers of the target;
+    ``last_replies`` keeps some.
 
-    ``changes``: EngineSpec fields that this leg changes; ``probe``: arguments of its probe that it changes; ``spec``: the engine that it had.
+    ``changes``: EngineSpec fields that this leg changes; ``probe``: arguments of its probe that it
+    changes; ``spec``: the engine that it had.
     ``line``: file and line of the test in which ``error`` was raised.
-    ``engine``: what the engine, or the probe, logged and which of its processes were gone when the test had failed; ``dead``: the engine was dead.
-    ``fault``: an injected failure that replaces the answers of the target. ``smaller_engine``: the leg runs on a smaller engine; it keeps the
-    engine's ``dossier`` if it works, and the engine is not used again. ``gpu``: what a record says of the GPU. ``early_exit``: what may end its
-    waits before their deadline (None: the session's default).
+    ``engine``: what the engine, or the probe, logged and which of its processes were gone when the
+    test had failed; ``dead``: the engine was dead.
+    ``fault``: an injected failure that replaces the answers of the target. ``smaller_engine``: the
+    leg runs on a smaller engine; it keeps the engine's ``dossier`` if it works, and the engine is
+    not used again. ``gpu``: what a record says of the GPU. ``early_exit``: what may end its waits
+    before their deadline (None: the session's default).
     """
 
     leg: str = SUBJECT
     replies: int = 0
-    last_replies: deque[object] = dataclasses.field(default_factory=lambda: deque(maxlen=MAX_REPLIES))
+    last_replies: deque[object] = dataclasses.field(
+        default_factory=lambda: deque(maxlen=MAX_REPLIES)
+    )
     phase: str = "probe"
     error: BaseException | None = None
     line: str = ""
@@ -69,7 +76,8 @@ class Evidence:
 
     @property
     def is_subject(self) -> bool:
-        """Whether the verdict is about this leg: it is not a control leg, and has neither an injected fault nor a smaller engine."""
+        """Whether the verdict is about this leg: it is not a control leg, and has neither an
+        injected fault nor a smaller engine."""
         return self.leg == SUBJECT and self.fault is None and not self.smaller_engine
 
     def changed_spec(self, spec: EngineSpec) -> EngineSpec:
@@ -79,7 +87,8 @@ class Evidence:
         return self.spec
 
     def record_engine(self, child: Child) -> None:
-        """Store the engine's log and the processes that have ended if the leg failed, or the dossier of a smaller engine that works."""
+        """Store the engine's log and the processes that have ended if the leg failed, or the
+        dossier of a smaller engine that works."""
         if self.error is not None:
             self.engine = child.parts()
             self.dead = child.engine_is_dead
@@ -101,7 +110,8 @@ class Evidence:
 
 
 def sanitize(text: str) -> str:
-    """Mask a text from a target process or a case file, and escape characters that could control the terminal, except tabs."""
+    """Mask a text from a target process or a case file, and escape characters that could control
+    the terminal, except tabs."""
     from ..util.masking import mask
     from ..util.text import printable
 

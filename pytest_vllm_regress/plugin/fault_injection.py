@@ -1,4 +1,5 @@
-"""Injects an impostor's failure between a test and its target, so that test, engine and verdict are the real ones."""
+"""Injects an impostor's failure between a test and its target, so that test, engine and verdict are
+the real ones."""
 
 from __future__ import annotations
 
@@ -16,17 +17,33 @@ from ..engines.engine import AsyncEngine, Engine
 from ..engines.processes import process_tree
 from ..engines.processes.child_handle import Child, Interceptor
 from ..engines.server import Server
-from ..errors import ChildDied, ChildError, DeadlineExceeded, Masked, Part, ProtocolError, RemoteError
+from ..errors import (
+    ChildDied,
+    ChildError,
+    DeadlineExceeded,
+    Masked,
+    Part,
+    ProtocolError,
+    RemoteError,
+)
 from ..util.deadline import Deadline
 
 SHORT_S = 3.0
-"""Seconds after which a stopped engine counts as hung: it will not answer, and only its dossier is needed."""
+"""Seconds after which a stopped engine counts as hung: it will not answer, and only its dossier is
+needed."""
 LEFT_ALONE = ("/health", "/metrics")
 _NOBODY = "no_such_argument"
 _EMPTY = {"id": "", "object": "", "created": 0, "model": "", "choices": [], "usage": {}}
 _WRONG_VALUE = "many"
 _WRONG = dict.fromkeys(
-    ("max_tokens", "max_output_tokens", "tokens", "token_ids", "encoding_format", "truncate_prompt_tokens"),
+    (
+        "max_tokens",
+        "max_output_tokens",
+        "tokens",
+        "token_ids",
+        "encoding_format",
+        "truncate_prompt_tokens",
+    ),
     _WRONG_VALUE,
 )
 """Most addresses that take a request reject one of these, and ignore those of other addresses."""
@@ -35,7 +52,10 @@ _BEFORE_REQUESTS = frozenset({"import", "start", "ready"})
 
 
 class FaultInjection:
-    """One impostor in one leg: it replaces every answer of the target. ``injected``: there was a request to replace."""
+    """One impostor in one leg: it replaces every answer of the target.
+
+    ``injected``: there was a request to replace.
+    """
 
     def __init__(self, impostor: Impostor, case: Case, flood: str) -> None:
         self.impostor = impostor
@@ -49,22 +69,40 @@ class FaultInjection:
         return self.acts_as in (Impostor.ENGINE_STOPPED, Impostor.ENGINE_KILLED)
 
     def at_start(self) -> None:
-        """Raise the impostor's failure where the case's failure belongs to the start of an engine. It is forged, since a real start takes long."""
+        """Raise the impostor's failure where the case's failure belongs to the start of an engine.
+
+        It is forged, since a real start takes long.
+        """
         if not _BEFORE_REQUESTS.issuperset(self._phases):
             return
         self.injected = True
         phase = self._phases[0]
         logged: dict[str, Any] = {"parts": {Part.LOG: self._flood}} if self._flood else {}
         errors: dict[Impostor, Callable[[], ChildError]] = {
-            Impostor.WRONG_ARGUMENT: lambda: _remote("TypeError", f"unexpected keyword argument '{_NOBODY}'", phase),
-            Impostor.EMPTY_ANSWER: lambda: ProtocolError("the engine sent an empty reply", phase=phase, **logged),
-            Impostor.ENGINE_STOPPED: lambda: DeadlineExceeded("the engine is stopped", phase=phase, **logged),
-            Impostor.ENGINE_KILLED: lambda: ChildDied("the engine was killed (SIGKILL)", phase=phase, **logged),
+            Impostor.WRONG_ARGUMENT: lambda: _remote(
+                "TypeError", f"unexpected keyword argument '{_NOBODY}'", phase
+            ),
+            Impostor.EMPTY_ANSWER: lambda: ProtocolError(
+                "the engine sent an empty reply", phase=phase, **logged
+            ),
+            Impostor.ENGINE_STOPPED: lambda: DeadlineExceeded(
+                "the engine is stopped", phase=phase, **logged
+            ),
+            Impostor.ENGINE_KILLED: lambda: ChildDied(
+                "the engine was killed (SIGKILL)", phase=phase, **logged
+            ),
         }
-        raise errors.get(self.acts_as, lambda: _remote("ValueError", UNRELATED_MESSAGE, phase, self._flood))()
+        raise errors.get(
+            self.acts_as, lambda: _remote("ValueError", UNRELATED_MESSAGE, phase, self._flood)
+        )()
 
-    def interceptor(self, engine: Engine | AsyncEngine | Server | None = None) -> Interceptor | None:
-        """Return the interceptor for the loan of an engine, or of a probe process (None). A server's requests go past its loan: ``between``."""
+    def interceptor(
+        self, engine: Engine | AsyncEngine | Server | None = None
+    ) -> Interceptor | None:
+        """Return the interceptor for the loan of an engine, or of a probe process (None).
+
+        A server's requests go past its loan: ``between``.
+        """
         if isinstance(engine, Server):
             return None
         streamed = isinstance(engine, AsyncEngine)  # its answer is a list of pieces
@@ -80,7 +118,11 @@ class FaultInjection:
                     child.replied(deadline.phase)
                     return _empty(operation, arguments, streamed)
                 case Impostor.ENGINE_STOPPED | Impostor.ENGINE_KILLED:
-                    return child.ask(operation, Deadline.after(deadline.phase, SHORT_S, deadline.clock), **arguments)
+                    return child.ask(
+                        operation,
+                        Deadline.after(deadline.phase, SHORT_S, deadline.clock),
+                        **arguments,
+                    )
             raise child.failure(
                 f"{child.name} raised ValueError: {UNRELATED_MESSAGE}",
                 phase=deadline.phase,
@@ -90,8 +132,11 @@ class FaultInjection:
 
         return ask
 
-    def between(self, engine: Engine | AsyncEngine | Server) -> contextlib.AbstractContextManager[None]:
-        """Send the HTTP requests of the block through the injected fault, where ``engine`` is a server."""
+    def between(
+        self, engine: Engine | AsyncEngine | Server
+    ) -> contextlib.AbstractContextManager[None]:
+        """Send the HTTP requests of the block through the injected fault, where ``engine`` is a
+        server."""
         if isinstance(engine, Server):
             return engine.route_through(_Transport(self, engine))
         return contextlib.nullcontext()
@@ -120,11 +165,21 @@ class _Transport(httpx.BaseTransport):
                 raise httpx.RemoteProtocolError("Server disconnected without sending a response.")
             case Impostor.WRONG_ARGUMENT:
                 body = {**json.loads(request.read() or b"{}"), **_WRONG}
-                headers = {name: value for name, value in request.headers.items() if name != "content-length"}
+                headers = {
+                    name: value
+                    for name, value in request.headers.items()
+                    if name != "content-length"
+                }
                 wrong = httpx.Request(
-                    request.method, request.url, headers=headers, json=body, extensions=request.extensions
+                    request.method,
+                    request.url,
+                    headers=headers,
+                    json=body,
+                    extensions=request.extensions,
                 )
-                self._fault.injected = False  # what ends an address that ignores the argument is the real failure
+                self._fault.injected = (
+                    False  # what ends an address that ignores the argument is the real failure
+                )
                 response = _rejection(self._real.handle_request(wrong))
                 self._fault.injected = True
                 return response
@@ -133,7 +188,9 @@ class _Transport(httpx.BaseTransport):
                     return httpx.Response(200, text="data: [DONE]\n\n")
                 return httpx.Response(200, json=_EMPTY)
             case Impostor.ERROR_STATUS:
-                return httpx.Response(500, json={"error": {"message": "an unrelated fault", "code": 500}})
+                return httpx.Response(
+                    500, json={"error": {"message": "an unrelated fault", "code": 500}}
+                )
         request.extensions["timeout"] = dict.fromkeys(("connect", "read", "write", "pool"), SHORT_S)
         return self._real.handle_request(request)
 
@@ -142,15 +199,21 @@ class _Transport(httpx.BaseTransport):
 
 
 def _rejection(response: httpx.Response) -> httpx.Response:
-    """Return the answer to a wrong argument: the server's, or that of another address where this one ignores unknown arguments."""
+    """Return the answer to a wrong argument: the server's, or that of another address where this
+    one ignores unknown arguments."""
     if response.is_error and repr(_WRONG_VALUE) in response.read().decode(errors="replace"):
         return response
     response.close()
-    return httpx.Response(400, json={"error": {"message": f"unexpected argument '{_NOBODY}'", "code": 400}})
+    return httpx.Response(
+        400, json={"error": {"message": f"unexpected argument '{_NOBODY}'", "code": 400}}
+    )
 
 
 def _remote(kind: str, message: str, phase: str, log: str = "") -> RemoteError:
-    parts = {Part.EXCEPTION: Masked(f"{kind}: {message}"), **({Part.LOG: Masked(log)} if log else {})}
+    parts = {
+        Part.EXCEPTION: Masked(f"{kind}: {message}"),
+        **({Part.LOG: Masked(log)} if log else {}),
+    }
     return RemoteError(f"{kind}: {message}", phase=phase, type_name=f"builtins.{kind}", parts=parts)
 
 

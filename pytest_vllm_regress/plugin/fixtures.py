@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def vllm_env(request: pytest.FixtureRequest) -> Target:
-    """The environment under test: ``name``, ``python``, ``device``, ``versions``. Parametrized when --vllm-env is repeated."""
+    """The environment under test: ``name``, ``python``, ``device``, ``versions``.
+
+    Parametrized when --vllm-env is repeated.
+    """
     from .session import session_of
 
     session = session_of(request.config)
@@ -39,7 +42,10 @@ def vllm_env(request: pytest.FixtureRequest) -> Target:
 
 @pytest.fixture
 def vllm_leg(request: pytest.FixtureRequest) -> str:
-    """``subject``, or ``control`` when the test runs a second time to prove that the harness works. Leave the trigger out in the control leg."""
+    """``subject``, or ``control`` when the test runs a second time to prove that the harness works.
+
+    Leave the trigger out in the control leg.
+    """
     evidence = evidence_of(request.node)
     evidence.control_used = True
     return str(evidence.leg)
@@ -47,7 +53,8 @@ def vllm_leg(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def vllm_at_work(request: pytest.FixtureRequest) -> AtWork:
-    """``vllm_at_work("blocks were cached", hits > 0)``: a positive control. If the mechanism that the case is about was not at work, the verdict
+    """``vllm_at_work("blocks were cached", hits > 0)``: a positive control. If the mechanism that
+    the case is about was not at work, the verdict
     is INCONCLUSIVE."""
     from ..cases.observation import Mechanism
     from ..errors import NotAtWork
@@ -68,7 +75,8 @@ def vllm_model_path(request: pytest.FixtureRequest, vllm_env: Target) -> str:
 
 @pytest.fixture
 def vllm_sidecar(request: pytest.FixtureRequest, vllm_env: Target) -> Callable[[str], str]:
-    """``vllm_sidecar("ray-2.31.0")``: path of a folder with only that package, for a process that must import another version."""
+    """``vllm_sidecar("ray-2.31.0")``: path of a folder with only that package, for a process that
+    must import another version."""
     from ..environments.sidecars import ensure_sidecar
 
     return lambda name: str(ensure_sidecar(name, vllm_env.python))
@@ -76,7 +84,8 @@ def vllm_sidecar(request: pytest.FixtureRequest, vllm_env: Target) -> Callable[[
 
 @pytest.fixture
 def vllm_probe(request: pytest.FixtureRequest, vllm_env: Target) -> Iterator[Probe]:
-    """Call functions of ``probe.py`` beside the test, or built-in ones (``"parsers:tool_calls"``), in one process of the target:
+    """Call functions of ``probe.py`` beside the test, or built-in ones (``"parsers:tool_calls"``),
+    in one process of the target:
     ``vllm_probe("function", timeout=None, **arguments)``."""
     from ..engines.probe import Probe
     from ..engines.processes.child_handle import Loan
@@ -101,8 +110,11 @@ def vllm_probe(request: pytest.FixtureRequest, vllm_env: Target) -> Iterator[Pro
 
 
 @pytest.fixture
-def vllm_grammar(request: pytest.FixtureRequest, vllm_env: Target) -> Iterator[Callable[[str], None]]:
-    """``vllm_grammar("finding.json")``: repeat a finding of `vllm-regress fuzz` (the file beside the test); fails while the finding does."""
+def vllm_grammar(
+    request: pytest.FixtureRequest, vllm_env: Target
+) -> Iterator[Callable[[str], None]]:
+    """``vllm_grammar("finding.json")``: repeat a finding of `vllm-regress fuzz` (the file beside
+    the test); fails while the finding does."""
     from ..cases.observation import Mechanism
     from ..fuzz.artefact import Answer, load, replay
     from ..fuzz.checker import Checker
@@ -111,15 +123,21 @@ def vllm_grammar(request: pytest.FixtureRequest, vllm_env: Target) -> Iterator[C
 
         def ask(name: str) -> None:
             artefact = load(request.path.with_name(name))
-            checker = Checker(_session(request), vllm_env.name, artefact.backend, artefact.replay_allowance)
+            checker = Checker(
+                _session(request), vllm_env.name, artefact.backend, artefact.replay_allowance
+            )
             stack.callback(checker.close)
             answer, words = replay(artefact, checker)
             evidence = evidence_of(request.node)
             evidence.replied("probe")
-            evidence.at_work.append(Mechanism("the question can be asked", answer is not Answer.CANNOT_RUN))
+            evidence.at_work.append(
+                Mechanism("the question can be asked", answer is not Answer.CANNOT_RUN)
+            )
             if answer is Answer.CANNOT_RUN:
                 raise RuntimeError(f"the finding could not be replayed: {words}")
-            assert answer is Answer.FIXED, f"{artefact.problem.outcome} ({artefact.problem.key}): {words}"
+            assert answer is Answer.FIXED, (
+                f"{artefact.problem.outcome} ({artefact.problem.key}): {words}"
+            )
 
         evidence_of(request.node).phase = "probe"
         yield ask
@@ -127,8 +145,10 @@ def vllm_grammar(request: pytest.FixtureRequest, vllm_env: Target) -> Iterator[C
 
 @pytest.fixture(scope="session")
 def vllm_engines(request: pytest.FixtureRequest, vllm_env: Target) -> Engines:
-    """``vllm_engines(front="serve", tensor_parallel_size=2)``: engines for fixtures of wider scope. An engine stays until
-    ``vllm_engines.release(engine)`` or the end of the session. Tests with the same spec share it."""
+    """``vllm_engines(front="serve", tensor_parallel_size=2)``: engines for fixtures of wider scope.
+    An engine stays until
+    ``vllm_engines.release(engine)`` or the end of the session. Tests with the same spec share
+    it."""
     from ..engines.standalone import Engines
     from .session import current_item, session_of
 
@@ -141,10 +161,11 @@ def vllm_engines(request: pytest.FixtureRequest, vllm_env: Target) -> Engines:
 
 @pytest.fixture
 def engine_spec(request: pytest.FixtureRequest, vllm_env: Target) -> EngineSpec:
-    """The EngineSpec of this test: the marker's fixed fields and this combination of its axes. A control leg changes only
+    """The EngineSpec of this test: the marker's fixed fields and this combination of its axes. A
+    control leg changes only
     ``vllm_engine.spec``."""
+    from ..cases.collection import engine_marker
     from ..engines.spec import EngineSpec
-    from .markers import engine_marker
 
     fields = {**engine_marker(request.node).fixed, **getattr(request, "param", {})}
     return EngineSpec.create(**fields).relative_to(request.path.parent)
@@ -154,45 +175,70 @@ def engine_spec(request: pytest.FixtureRequest, vllm_env: Target) -> EngineSpec:
 def vllm_engine(
     request: pytest.FixtureRequest, vllm_env: Target, engine_spec: EngineSpec
 ) -> Iterator[Engine | AsyncEngine]:
-    """A running engine for ``engine_spec`` (marker ``vllm_engine``), shared with other tests unless ``fresh=True``."""
-    from .markers import engine_marker
+    """A running engine for ``engine_spec`` (marker ``vllm_engine``), shared with other tests unless
+    ``fresh=True``."""
+    from ..cases.collection import engine_marker
 
     front, session = engine_marker(request.node).front, _session(request)
     if front == "serve":
         raise pytest.UsageError(
             f"{request.node.nodeid}: vllm_engine(front='serve') needs the fixture vllm_server, not vllm_engine"
         )
-    get: Callable[..., Engine | AsyncEngine] = session.async_engine if front == "async" else session.engine
+    get: Callable[..., Engine | AsyncEngine] = (
+        session.async_engine if front == "async" else session.engine
+    )
     for engine in _lent(request, vllm_env, engine_spec, front, get):
         engine.probe_file = request.path.with_name("probe.py")
         yield engine
 
 
 @pytest.fixture
-def vllm_server(request: pytest.FixtureRequest, vllm_env: Target, engine_spec: EngineSpec) -> Iterator[Server]:
-    """A running ``vllm serve`` for ``engine_spec``: ``base_url``, ``api_key``, ``chat``, ``stream_chat``, ``post`` and an httpx ``client``."""
+def vllm_server(
+    request: pytest.FixtureRequest, vllm_env: Target, engine_spec: EngineSpec
+) -> Iterator[Server]:
+    """A running ``vllm serve`` for ``engine_spec``:
+
+    ``base_url``, ``api_key``, ``chat``, ``stream_chat``, ``post`` and an httpx ``client``.
+    """
     yield from _lent(request, vllm_env, engine_spec, "serve", _session(request).server)
 
 
 def _lent(
-    request: pytest.FixtureRequest, target: Target, spec: EngineSpec, front: Front, get: Callable[..., E]
+    request: pytest.FixtureRequest,
+    target: Target,
+    spec: EngineSpec,
+    front: Front,
+    get: Callable[..., E],
 ) -> Iterator[E]:
-    """Lend an engine or a server to one test: its replies become evidence, and a failure ends it. ``get`` takes it from the session."""
+    """Lend an engine or a server to one test: its replies become evidence, and a failure ends it.
+
+    ``get`` takes it from the session.
+    """
+    from ..cases.collection import engine_marker
     from ..engines.processes.child_handle import Loan
-    from .markers import engine_marker
     from .session import early_exit_of
 
-    session, evidence, marker = _session(request), evidence_of(request.node), engine_marker(request.node)
+    session, evidence, marker = (
+        _session(request),
+        evidence_of(request.node),
+        engine_marker(request.node),
+    )
     evidence.phase = "start"
-    spec = evidence.changed_spec(spec).relative_to(request.path.parent)  # the control leg may change its import_path
+    spec = evidence.changed_spec(spec).relative_to(
+        request.path.parent
+    )  # the control leg may change its import_path
     fault = evidence.fault
     if fault is not None:
         fault.at_start()
-    fresh = marker.fresh and fault is None  # a fault injection ends the engine only where that is the fault
+    fresh = (
+        marker.fresh and fault is None
+    )  # a fault injection ends the engine only where that is the fault
     engine = get(target, spec, user=request.node.nodeid, fresh=fresh, timeout=marker.timeout)
     evidence.replied("start")
     _note_gpu(request, engine.child)
-    loan = Loan(early_exit_of(request.node), fault.interceptor(engine) if fault else None, evidence.replied)
+    loan = Loan(
+        early_exit_of(request.node), fault.interceptor(engine) if fault else None, evidence.replied
+    )
     with engine.lend(loan, evidence.schemas):
         evidence.phase = "request"
         with fault.between(engine) if fault else contextlib.nullcontext():
@@ -237,7 +283,8 @@ def skipping() -> Iterator[None]:
 
 @contextlib.contextmanager
 def ending_forks() -> Iterator[None]:
-    """End a forked child of the test before it returns to pytest, where it would run the remaining tests and clean up this run.
+    """End a forked child of the test before it returns to pytest, where it would run the remaining
+    tests and clean up this run.
 
     Its exit status is that of a Python program that ends in the same way.
     """
@@ -266,7 +313,9 @@ def _report_leftovers(request: pytest.FixtureRequest, leftovers: tuple[Leftover,
     if settings_of(request.config).leftovers == "fail":
         from ..engines.processes.lifecycle import describe_leftovers
 
-        pytest.fail(f"left behind by this test (removed):\n{describe_leftovers(leftovers)}", pytrace=False)
+        pytest.fail(
+            f"left behind by this test (removed):\n{describe_leftovers(leftovers)}", pytrace=False
+        )
 
 
 def _session(request: pytest.FixtureRequest) -> Session:

@@ -24,15 +24,21 @@ from .verdicts import observe, target_of
 
 
 class Trials:
-    """The trials of one pytest run, written to a file in the folder that the hidden option ``--vllm-impostors`` names."""
+    """The trials of one pytest run, written to a file in the folder that the hidden option
+    ``--vllm-impostors`` names."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / f"{os.getpid()}.json"
         self._trials: list[ImpostorTrial] = []
         self._floods: dict[Path, str] = {}
 
-    def run(self, item: pytest.Item, marked: MarkedCase, run_leg: Callable[[Evidence], Evidence]) -> list[str]:
-        """Try all impostors on a test, unless another test of its case was tried already. Return the faults of the case."""
+    def run(
+        self, item: pytest.Item, marked: MarkedCase, run_leg: Callable[[Evidence], Evidence]
+    ) -> list[str]:
+        """Try all impostors on a test, unless another test of its case was tried already.
+
+        Return the faults of the case.
+        """
         target = target_of(item)
         tried = {(trial.case, trial.environment) for trial in self._trials}
         if target is None or (marked.case.id, target.name) in tried:
@@ -43,10 +49,19 @@ class Trials:
             if not fault.injected:
                 continue
             decision = judge_observation(
-                marked.case, marked.variant, target.versions, observation, Observation(Kind.PASSED, observation.phase)
+                marked.case,
+                marked.variant,
+                target.versions,
+                observation,
+                Observation(Kind.PASSED, observation.phase),
             )
             trial = ImpostorTrial(
-                marked.case.id, target.name, test_id(item), fault.impostor, decision.verdict, decision.reason
+                marked.case.id,
+                target.name,
+                test_id(item),
+                fault.impostor,
+                decision.verdict,
+                decision.reason,
             )
             session_of(item.config).progress(
                 f"{trial.case} on {trial.environment}, {trial.impostor}: {trial.verdict.value}"
@@ -60,7 +75,9 @@ class Trials:
         if case.path not in self._floods:
             self._floods[case.path] = impostors.unrelated_log(case, _beside(case))
         for impostor in Impostor:
-            if impostor is Impostor.ERROR_STATUS and "vllm_server" not in getattr(item, "fixturenames", ()):
+            if impostor is Impostor.ERROR_STATUS and "vllm_server" not in getattr(
+                item, "fixturenames", ()
+            ):
                 continue
             yield FaultInjection(impostor, case, self._floods[case.path])
 

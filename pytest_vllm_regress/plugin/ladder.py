@@ -1,6 +1,7 @@
 """Reduce a failing engine to the smallest one that still fails and the largest one that works.
 
-vLLM's own advice is to verify without parallelism first and then add it. Pure: a function argument runs the test.
+vLLM's own advice is to verify without parallelism first and then add it. Pure: a function argument
+runs the test.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ Changes = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Feature:
-    """One feature that can be left out: ``changes`` are EngineSpec fields; ``plain`` takes the schema out of requests instead."""
+    """One feature that can be left out:
+
+    ``changes`` are EngineSpec fields; ``plain`` takes the schema out of requests instead.
+    """
 
     name: str
     changes: Changes
@@ -36,7 +40,8 @@ FEATURES = (
 
 @dataclasses.dataclass(frozen=True)
 class TrialOutcome:
-    """Outcome of a test without some features: it fails the same way, works, or neither (another failure, or unsupported)."""
+    """Outcome of a test without some features: it fails the same way, works, or neither (another
+    failure, or unsupported)."""
 
     status: str
     text: str
@@ -52,7 +57,10 @@ class TrialOutcome:
 
 @dataclasses.dataclass(frozen=True)
 class Reduction:
-    """Every set of features that was tried, in order, with its outcome. ``smallest`` still fails, ``largest`` works (None: none works)."""
+    """Every set of features that was tried, in order, with its outcome.
+
+    ``smallest`` still fails, ``largest`` works (None: none works).
+    """
 
     tried: Mapping[frozenset[str], TrialOutcome]
     smallest: frozenset[str]
@@ -60,18 +68,28 @@ class Reduction:
 
 
 def features(spec: EngineSpec, *, schema: bool) -> tuple[Feature, ...]:
-    """Return the features of this spec that can be left out. ``schema``: the test's requests have one."""
+    """Return the features of this spec that can be left out.
+
+    ``schema``: the test's requests have one.
+    """
     return tuple(
         feature
         for feature in FEATURES
-        if (schema if feature.plain else any(getattr(spec, name) != value for name, value in feature.changes.items()))
+        if (
+            schema
+            if feature.plain
+            else any(getattr(spec, name) != value for name, value in feature.changes.items())
+        )
     )
 
 
 def walk(
-    features: tuple[Feature, ...], failed: TrialOutcome, attempt: Callable[[tuple[Feature, ...]], TrialOutcome]
+    features: tuple[Feature, ...],
+    failed: TrialOutcome,
+    attempt: Callable[[tuple[Feature, ...]], TrialOutcome],
 ) -> Reduction:
-    """Leave out every feature that the failure does not need; then add features to the smallest working engine while it works.
+    """Leave out every feature that the failure does not need; then add features to the smallest
+    working engine while it works.
 
     ``attempt`` runs the test without the given features. No set is tried twice.
     """
@@ -80,7 +98,9 @@ def walk(
 
     def outcome(kept_names: frozenset[str]) -> TrialOutcome:
         if kept_names not in tried:
-            tried[kept_names] = attempt(tuple(feature for feature in features if feature.name not in kept_names))
+            tried[kept_names] = attempt(
+                tuple(feature for feature in features if feature.name not in kept_names)
+            )
         return tried[kept_names]
 
     smallest = names
@@ -92,13 +112,18 @@ def walk(
         working = [frozenset()]
     largest = max(working, key=len, default=None)
     for feature in reversed(features):
-        if largest is not None and feature.name not in largest and outcome(largest | {feature.name}).works:
+        if (
+            largest is not None
+            and feature.name not in largest
+            and outcome(largest | {feature.name}).works
+        ):
             largest |= {feature.name}
     return Reduction(tried, smallest, largest)
 
 
 def describe(spec: EngineSpec, features: tuple[Feature, ...], reduction: Reduction) -> str:
-    """Return the report: both engines, every set of features that was tried, and the output at both ends."""
+    """Return the report: both engines, every set of features that was tried, and the output at both
+    ends."""
     lines = [f"smallest engine that still fails: {_spec(spec, features, reduction.smallest)}"]
     lines.append(
         f"largest engine that works: {_spec(spec, features, reduction.largest)}"
@@ -117,7 +142,11 @@ def describe(spec: EngineSpec, features: tuple[Feature, ...], reduction: Reducti
         [("largest that works", reduction.largest)] if reduction.largest is not None else []
     )
     for title, kept_names in ends:
-        lines += ["", f"---- {title}: {_spec(spec, features, kept_names)} ----", reduction.tried[kept_names].text]
+        lines += [
+            "",
+            f"---- {title}: {_spec(spec, features, kept_names)} ----",
+            reduction.tried[kept_names].text,
+        ]
     return "\n".join(lines)
 
 

@@ -1,20 +1,21 @@
-"""The markers, parsed once for each test: what axes and several environments make of a test function, and on which xdist worker it belongs."""
+"""The markers, parsed once for each test: what axes and several environments make of a test
+function, and on which xdist worker it belongs."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import re
-from typing import Any
 
 import pytest
 
+from ..cases.collection import engine_marker
 from ..cases.loading import load_case_for
 from ..cases.model import SPECIFIER_HELP, Case
-from ..engines.spec import Axis, Front, combination_id, combinations, front_named, full_names, parse_axes
+from ..engines.spec import combination_id, combinations
 from ..engines.target import RELEVANT, Target
 from ..errors import Kind, RegressError, Unsupported, UsageError
-from ..util.validation import did_you_mean, format_value
+from ..util.validation import did_you_mean
 from ..util.versions import alternatives_of
 from .private import write_group
 from .session import session_of
@@ -23,21 +24,9 @@ from .stash import settings_of
 _ENGINE_FIXTURES = ("engine_spec", "vllm_engine", "vllm_server")
 _CLOSE = 0.8
 """Similarity of a misspelled package: vlm and vllm have 0.86, but torchaudio and torch 0.67."""
-_OWN_KEYS = ("front", "fresh", "timeout")
 _NOT_IN_A_NAME = re.compile(
     r"[^\w.=]+"
 )  # xdist looks for a group behind the last "@" of a test's id, if no "]" follows
-
-
-@dataclasses.dataclass(frozen=True)
-class EngineMarker:
-    """The marker's arguments, checked. ``fixed`` and ``axes`` are EngineSpec fields."""
-
-    front: Front
-    fresh: bool
-    timeout: float | None
-    fixed: dict[str, Any]
-    axes: tuple[Axis, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,41 +38,13 @@ class MarkedCase:
 
 
 _CASE: pytest.StashKey[MarkedCase | None] = pytest.StashKey()
-_PARSED: pytest.StashKey[EngineMarker] = pytest.StashKey()
-
-
-def engine_marker(node: Any) -> EngineMarker:
-    """Return all ``vllm_engine`` markers of a test as one, the nearest first; parsed once per test."""
-    if _PARSED not in node.stash:
-        node.stash[_PARSED] = _parsed(node)
-    return node.stash[_PARSED]  # type: ignore[no-any-return]
-
-
-def _parsed(node: Any) -> EngineMarker:
-    arguments: dict[str, Any] = {}
-    for marker in node.iter_markers("vllm_engine"):
-        if marker.args:
-            raise UsageError(
-                f"vllm_engine takes keyword arguments only, got {marker.args!r}; e.g. vllm_engine(tensor_parallel_size=[1, 2])"
-            )
-        arguments = {**full_names(marker.kwargs), **arguments}
-    own = {key: arguments.pop(key) for key in _OWN_KEYS if key in arguments}
-    front = front_named(own.get("front", "offline"))
-    fresh = own.get("fresh", False)
-    if not isinstance(fresh, bool):
-        raise UsageError(f"vllm_engine: fresh={format_value(fresh)} is neither True nor False")
-    fixed, axes = parse_axes(arguments, _OWN_KEYS)
-    return EngineMarker(front, fresh, _seconds(own.get("timeout")), fixed, axes)
-
-
-def _seconds(timeout: object) -> float | None:
-    if timeout is None or (isinstance(timeout, (int, float)) and not isinstance(timeout, bool) and timeout > 0):
-        return timeout
-    raise UsageError(f"vllm_engine: timeout={format_value(timeout)} is not a positive number of seconds")
 
 
 def marked_case(item: pytest.Item) -> MarkedCase | None:
-    """The case of a test, None without the marker ``vllm_case``; parsed once. Raises ``pytest.UsageError`` or ``CaseFileError``."""
+    """The case of a test, None without the marker ``vllm_case``; parsed once.
+
+    Raises ``pytest.UsageError`` or ``CaseFileError``.
+    """
     if _CASE not in item.stash:
         marker = item.get_closest_marker("vllm_case")
         if sum(own.name == "vllm_case" for own in item.own_markers) > 1:
@@ -118,15 +79,20 @@ def check_requirements(item: pytest.Item, target: Target) -> None:
     """Marker ``vllm_requires``: raises ``Unsupported`` where the target lacks something."""
     for marker in item.iter_markers("vllm_requires"):
         if marker.args:
-            raise pytest.UsageError(f"{item.nodeid}: vllm_requires takes keywords, e.g. vllm_requires(vllm='>=0.8')")
+            raise pytest.UsageError(
+                f"{item.nodeid}: vllm_requires takes keywords, e.g. vllm_requires(vllm='>=0.8')"
+            )
         for name, specifier in marker.kwargs.items():
             package = name.replace("_", "-").lower()
             allowed = alternatives_of("" if specifier == "*" else specifier)
             if allowed is None:
-                raise pytest.UsageError(f"{item.nodeid}: vllm_requires({name}={specifier!r}): {SPECIFIER_HELP}")
+                raise pytest.UsageError(
+                    f"{item.nodeid}: vllm_requires({name}={specifier!r}): {SPECIFIER_HELP}"
+                )
             version = target.versions.get(package)
             if version is None or not any(
-                alternative.contains(version.partition("+")[0], prereleases=True) for alternative in allowed
+                alternative.contains(version.partition("+")[0], prereleases=True)
+                for alternative in allowed
             ):
                 known = {*RELEVANT, *target.versions}
                 hint = "" if package in known else did_you_mean(package, known, cutoff=_CLOSE)
@@ -138,7 +104,9 @@ def generate(metafunc: pytest.Metafunc) -> None:
     """Parametrize over environments and over the marker's axes."""
     if settings_of(metafunc.config).environments:
         names: tuple[str, ...] = ()
-        with contextlib.suppress(RegressError):  # a name that does not exist: `session.header` ends the run with it
+        with contextlib.suppress(
+            RegressError
+        ):  # a name that does not exist: `session.header` ends the run with it
             names = session_of(metafunc.config).environment_names()
         if len(names) > 1:
             metafunc.parametrize("vllm_env", names, indirect=True, scope="session")
@@ -154,13 +122,17 @@ def generate(metafunc: pytest.Metafunc) -> None:
             f"fixtures {', '.join(_ENGINE_FIXTURES)}"
         )
     combos = combinations(marker.axes)
-    metafunc.parametrize("engine_spec", combos, indirect=True, ids=[combination_id(c) for c in combos])
+    metafunc.parametrize(
+        "engine_spec", combos, indirect=True, ids=[combination_id(c) for c in combos]
+    )
 
 
 def mark_groups(items: list[pytest.Item]) -> None:
-    """Give each test its xdist group, so that under ``--dist loadgroup`` tests of one environment and engine share the engine of one worker.
+    """Give each test its xdist group, so that under ``--dist loadgroup`` tests of one environment
+    and engine share the engine of one worker.
 
-    Tests with their own group or engine are left alone, and so are tests that may show a documented hang: others would wait behind them.
+    Tests with their own group or engine are left alone, and so are tests that may show a documented
+    hang: others would wait behind them.
     """
     for item in items:
         if not _takes_engine(item) or item.get_closest_marker("xdist_group") or _may_hang(item):
@@ -174,10 +146,12 @@ def mark_groups(items: list[pytest.Item]) -> None:
 
 
 def begin_with_waits(items: list[pytest.Item]) -> None:
-    """Sort tests for pytest-xdist: those that may show a documented hang first, engines and servers before probes, then probes before engines.
+    """Sort tests for pytest-xdist: those that may show a documented hang first, engines and servers
+    before probes, then probes before engines.
 
-    A test that waits for a hang uses little CPU time, so other workers can compute meanwhile. A worker gets two tests at a time; with probes next,
-    the test that waits behind a hang is a short one.
+    A test that waits for a hang uses little CPU time, so other workers can compute meanwhile. A
+    worker gets two tests at a time; with probes next, the test that waits behind a hang is a short
+    one.
     """
     hangs = {item for item in items if _may_hang(item)}
     if hangs:
@@ -189,7 +163,9 @@ def _takes_engine(item: pytest.Item) -> bool:
 
 
 def _may_hang(item: pytest.Item) -> bool:
-    with contextlib.suppress(pytest.UsageError, RegressError):  # raised again where the test is to run
+    with contextlib.suppress(
+        pytest.UsageError, RegressError
+    ):  # raised again where the test is to run
         marked = marked_case(item)
         if marked is not None and Kind.HANG in marked.case.symptom.kinds:
             return marked.variant is None or not marked.case.variant(marked.variant).never
@@ -200,7 +176,11 @@ def write_groups(items: list[pytest.Item]) -> None:
     """Put the groups into the tests' ids where xdist cannot."""
     for item in items:
         group = item.get_closest_marker("xdist_group")
-        if group is None or not getattr(item.config.option, "loadgroup", False) or item.nodeid != test_id(item):
+        if (
+            group is None
+            or not getattr(item.config.option, "loadgroup", False)
+            or item.nodeid != test_id(item)
+        ):
             continue
         write_group(item, group.args[0] if group.args else group.kwargs.get("name", "default"))
 
@@ -210,6 +190,10 @@ def test_id(item: pytest.Item) -> str:
     stem, at, group = item.nodeid.rpartition("@")
     return (
         stem
-        if at and "]" not in group and "/" not in group and "::" not in group and item.get_closest_marker("xdist_group")
+        if at
+        and "]" not in group
+        and "/" not in group
+        and "::" not in group
+        and item.get_closest_marker("xdist_group")
         else item.nodeid
     )

@@ -21,9 +21,15 @@ MAX_TEXT = 20000
 
 
 def minimize(
-    item: pytest.Item, subject: Evidence, failure: Observation, run_leg: Callable[[Evidence], Evidence]
+    item: pytest.Item,
+    subject: Evidence,
+    failure: Observation,
+    run_leg: Callable[[Evidence], Evidence],
 ) -> str:
-    """Return the report; empty if the test passed, is not applicable, or has no engine. ``run_leg`` runs the test and fills the evidence."""
+    """Return the report; empty if the test passed, is not applicable, or has no engine.
+
+    ``run_leg`` runs the test and fills the evidence.
+    """
     if (
         not settings_of(item.config).minimize
         or subject.error is None
@@ -32,15 +38,21 @@ def minimize(
     ):
         return ""
     # Without its schema an output is another one: that says nothing about a wrong result.
-    features = ladder.features(subject.spec, schema=subject.schemas.used and failure.kind is not Kind.WRONG_RESULT)
+    features = ladder.features(
+        subject.spec, schema=subject.schemas.used and failure.kind is not Kind.WRONG_RESULT
+    )
     progress = session_of(item.config).progress
 
     def attempt(left_out: tuple[Feature, ...]) -> TrialOutcome:
         renew_timeout(item)
         schemas = SchemaFilter(drop=any(feature.plain for feature in left_out))
-        evidence = run_leg(Evidence(changes=ladder.without(left_out), schemas=schemas, smaller_engine=True))
+        evidence = run_leg(
+            Evidence(changes=ladder.without(left_out), schemas=schemas, smaller_engine=True)
+        )
         outcome = _outcome(failure, subject, evidence)
-        progress(f"{item.name} without {', '.join(feature.name for feature in left_out)}: {outcome.status}")
+        progress(
+            f"{item.name} without {', '.join(feature.name for feature in left_out)}: {outcome.status}"
+        )
         return outcome
 
     reduction = ladder.walk(features, TrialOutcome("fails", _text(subject)), attempt)
@@ -50,7 +62,9 @@ def minimize(
 def show(reports: list[pytest.TestReport], text: str) -> None:
     """Add the report to the report of the failure."""
     if text:
-        next((report for report in reports if report.failed), reports[0]).sections.append(("minimized", sanitize(text)))
+        next((report for report in reports if report.failed), reports[0]).sections.append(
+            ("minimized", sanitize(text))
+        )
 
 
 def _outcome(failure: Observation, subject: Evidence, evidence: Evidence) -> TrialOutcome:
@@ -64,7 +78,9 @@ def _outcome(failure: Observation, subject: Evidence, evidence: Evidence) -> Tri
         if observation.kind is Kind.NOT_APPLICABLE
         else f"fails otherwise: {observation.kind} in phase {observation.phase}"
     )
-    return TrialOutcome(f"{how}: {observation.summary.partition(chr(10))[0][:200]}", _text(evidence))
+    return TrialOutcome(
+        f"{how}: {observation.summary.partition(chr(10))[0][:200]}", _text(evidence)
+    )
 
 
 def _text(evidence: Evidence) -> str:

@@ -1,4 +1,5 @@
-"""The plugin's options: each is described once for the command line and the ini file, and resolved once into ``Settings``."""
+"""The plugin's options: each is described once for the command line and the ini file, and resolved
+once into ``Settings``."""
 
 from __future__ import annotations
 
@@ -46,7 +47,11 @@ class _Option(NamedTuple):
 
 
 OPTIONS = (
-    _Option("vllm_gpu", "run on real GPUs; an error when there is none (short for --vllm-device gpu)", flag=True),
+    _Option(
+        "vllm_gpu",
+        "run on real GPUs; an error when there is none (short for --vllm-device gpu)",
+        flag=True,
+    ),
     _Option(
         "vllm_device",
         "auto (cpu where a CPU build of vLLM is installed, else sim), sim, cpu or gpu",
@@ -71,7 +76,12 @@ OPTIONS = (
         "a package index with {commit} in its address: vllm@REV is then the commit's own wheel, for every device",
         "URL",
     ),
-    _Option("vllm_model", "a real checkpoint (path or hub name) instead of the tiny forged ones", "MODEL", path=True),
+    _Option(
+        "vllm_model",
+        "a real checkpoint (path or hub name) instead of the tiny forged ones",
+        "MODEL",
+        path=True,
+    ),
     _Option(
         "vllm_fail_on_known",
         "a documented failure that is reproduced fails the test instead of being expected",
@@ -94,7 +104,9 @@ OPTIONS = (
         f"GiB that an engine and all its processes may use (default: {100 * MEMORY_SHARE:g} % of the machine's or the container's)",
         "GIB",
     ),
-    _Option("vllm_max_processes", f"processes that an engine may have (default {MAX_PROCESSES})", "N"),
+    _Option(
+        "vllm_max_processes", f"processes that an engine may have (default {MAX_PROCESSES})", "N"
+    ),
     _Option(
         "vllm_max_log",
         f"MiB that an engine's log may have; else its middle goes (default {MAX_LOG_MIB})",
@@ -140,7 +152,13 @@ OPTIONS = (
 def add_options(parser: pytest.Parser) -> None:
     """Declare every option and its ini twin."""
     group = parser.getgroup("vllm-regress", "vLLM regression harness")
-    group.addoption("--vllm-impostors", dest="vllm_impostors", metavar="FOLDER", default=None, help=argparse.SUPPRESS)
+    group.addoption(
+        "--vllm-impostors",
+        dest="vllm_impostors",
+        metavar="FOLDER",
+        default=None,
+        help=argparse.SUPPRESS,
+    )
     for option in OPTIONS:
         if option.flag:
             group.addoption(
@@ -166,7 +184,8 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def warn_of_path_as_argument(config: pytest.Config) -> None:
-    """Warn if pytest took the value of an option for a test path and looked for its rootdir and ini file there.
+    """Warn if pytest took the value of an option for a test path and looked for its rootdir and ini
+    file there.
 
     It does so before plugins are loaded, for ``--option PATH`` but not for ``--option=PATH``.
     """
@@ -177,7 +196,11 @@ def warn_of_path_as_argument(config: pytest.Config) -> None:
     flags = {option.flag_name for option in OPTIONS if option.path}
     for flag, value in itertools.pairwise(map(str, invocation.args)):
         path = Path(os.path.abspath(invocation.dir / value))
-        if flag in flags and path.exists() and (elsewhere or not path.is_relative_to(invocation.dir)):
+        if (
+            flag in flags
+            and path.exists()
+            and (elsewhere or not path.is_relative_to(invocation.dir))
+        ):
             config.issue_config_time_warning(
                 pytest.PytestConfigWarning(
                     f"pytest took the value of {flag} for a path of tests, and its rootdir is {config.rootpath} with "
@@ -188,7 +211,10 @@ def warn_of_path_as_argument(config: pytest.Config) -> None:
 
 
 def _use_sources(places: Sequence[str], index: str | None) -> None:
-    """Set where source environments come from. The import is skipped without such options, because it takes time."""
+    """Set where source environments come from.
+
+    The import is skipped without such options, because it takes time.
+    """
     if places or index:
         from ..environments import sources
         from ..errors import UsageError
@@ -207,7 +233,10 @@ def any_set(config: pytest.Config) -> bool:
 
 
 def resolve(config: pytest.Config) -> Settings:
-    """Resolve the options; the command line wins over the ini file. A bad value or a missing GPU is a ``pytest.UsageError`` that names its source."""
+    """Resolve the options; the command line wins over the ini file.
+
+    A bad value or a missing GPU is a ``pytest.UsageError`` that names its source.
+    """
     from ..engines.settings import Settings, Timeouts
     from ..util.files import expand_home
 
@@ -215,9 +244,14 @@ def resolve(config: pytest.Config) -> Settings:
     device = _value(config, "vllm_device") or default.device
     if _value(config, "vllm_gpu"):
         if device not in ("auto", "gpu"):
-            raise pytest.UsageError(f"--vllm-gpu and --vllm-device {device} contradict each other: give one of them")
+            raise pytest.UsageError(
+                f"--vllm-gpu and --vllm-device {device} contradict each other: give one of them"
+            )
         device = "gpu"
-    timeouts = {f"{phase}_s": _number(config, f"vllm_timeout_{phase}", most) for phase, most in TIMEOUTS_S.items()}
+    timeouts = {
+        f"{phase}_s": _number(config, f"vllm_timeout_{phase}", most)
+        for phase, most in TIMEOUTS_S.items()
+    }
     report, model = _value(config, "vllm_report"), _value(config, "vllm_model")
     _use_sources(_value(config, "vllm_source") or (), _value(config, "vllm_wheel_index"))
     if device == "gpu":
@@ -284,6 +318,10 @@ def _number(config: pytest.Config, name: str, default: float) -> float:
     except ValueError:
         number = 0.0
     if not 0 < number < 1e6:
-        source = "command line" if config.getoption(name, None) is not None else f"ini file {config.inipath}"
+        source = (
+            "command line"
+            if config.getoption(name, None) is not None
+            else f"ini file {config.inipath}"
+        )
         raise pytest.UsageError(f"{name} = {value!r} (from the {source}) is not a positive number")
     return number

@@ -1,4 +1,5 @@
-"""Private names of pytest and its plugins, all in this module and tested with the oldest and newest supported pytest.
+"""Private names of pytest and its plugins, all in this module and tested with the oldest and newest
+supported pytest.
 
 When a new release drops one of them, only this module must change.
 """
@@ -10,7 +11,10 @@ from _pytest.runner import runtestprotocol
 
 
 def run_once(item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
-    """Run set-up, call and tear-down of a test through all hooks. Return the reports, which are not logged yet."""
+    """Run set-up, call and tear-down of a test through all hooks.
+
+    Return the reports, which are not logged yet.
+    """
     return runtestprotocol(item, log=False, nextitem=nextitem)
 
 
@@ -20,7 +24,10 @@ def renew(item: pytest.Item) -> None:
 
 
 def write_group(item: pytest.Item, name: str) -> None:
-    """Append xdist's group to the test's id. Since pytest 9.2, xdist 3.8 cannot do that itself (pytest-xdist#1386)."""
+    """Append xdist's group to the test's id.
+
+    Since pytest 9.2, xdist 3.8 cannot do that itself (pytest-xdist#1386).
+    """
     if hasattr(item, "_id"):
         item._id = type(item._id).parse(f"{item.nodeid}@{name}")
 

@@ -1,12 +1,17 @@
-"""Run a test with the plugin's own protocol: one leg, a control leg if the case declares one, and the verdict in the reports.
+"""Run a test with the plugin's own protocol: one leg, a control leg if the case declares one, and
+the verdict in the reports.
 
-The control leg is the same test again, without the trigger (the changes in ``[control]`` of case.toml, or what the test leaves out by
-``vllm_leg``). It runs when the case declares one, the subject leg failed in a way that a case may document (``errors.Kind``; not a skip, a wrong
-request or a limit), no mechanism of ``vllm_at_work`` was absent, and the environment can be used (``verdicts.needs_control``). It has no control
-leg of its own and is not retried. If it does not pass, or if it left nothing out, the verdict is INCONCLUSIVE (``cases/verdict.decide``).
+The control leg is the same test again, without the trigger (the changes in ``[control]`` of
+case.toml, or what the test leaves out by
+``vllm_leg``). It runs when the case declares one, the subject leg failed in a way that a case may
+document (``errors.Kind``; not a skip, a wrong request or a limit), no mechanism of ``vllm_at_work``
+was absent, and the environment can be used (``verdicts.needs_control``). It has no control leg of
+its own and is not retried. If it does not pass, or if it left nothing out, the verdict is
+INCONCLUSIVE (``cases/verdict.decide``).
 
-The protocol runs inside ``pytest_runtest_protocol``. Plugins that wrap that hook (timers, log capture, coverage contexts) see one test; plugins
-that wrap the three phases or fixtures see both legs. Plugins that run a test themselves, such as pytest-rerunfailures, never see the test of a
+The protocol runs inside ``pytest_runtest_protocol``. Plugins that wrap that hook (timers, log
+capture, coverage contexts) see one test; plugins that wrap the three phases or fixtures see both
+legs. Plugins that run a test themselves, such as pytest-rerunfailures, never see the test of a
 case: to repeat a reproduced failure until it passes would hide the verdict.
 """
 
@@ -41,7 +46,11 @@ def run(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
     marked = _marked(item)
     if (trials := trials_of(item.config)) is not None:
         # Tear everything down: the tests between this one and the next that is tried are not run.
-        faults = trials.run(item, marked, lambda evidence: _again(item, None, evidence)) if marked else []
+        faults = (
+            trials.run(item, marked, lambda evidence: _again(item, None, evidence))
+            if marked
+            else []
+        )
         hook.pytest_runtest_logreport(report=report_of(item, faults))
         hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         return True
@@ -50,10 +59,14 @@ def run(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
     control: Evidence | None = None
     if marked is not None and verdicts.needs_control(item, marked, observed):
         control = _control(item, nextitem, subject, marked.case.control)
-    subject.minimized = minimize.minimize(item, subject, observed, lambda evidence: _again(item, nextitem, evidence))
+    subject.minimized = minimize.minimize(
+        item, subject, observed, lambda evidence: _again(item, nextitem, evidence)
+    )
     reports = subject.reports
     if marked is not None:
-        reports = verdicts.rewrite(item, verdicts.decide_leg(item, marked, subject, observed, control))
+        reports = verdicts.rewrite(
+            item, verdicts.decide_leg(item, marked, subject, observed, control)
+        )
     minimize.show(reports, subject.minimized)
     for report in reports:
         hook.pytest_runtest_logreport(report=report)
@@ -73,13 +86,15 @@ def current(item: pytest.Item) -> Iterator[None]:
 
 
 def begin(item: pytest.Item) -> None:
-    """Hook pytest_runtest_setup: a test that pytest or another plugin runs, or reruns, starts with fresh evidence. pytest-timeout's clock runs on."""
+    """Hook pytest_runtest_setup: a test that pytest or another plugin runs, or reruns, starts with
+    fresh evidence. pytest-timeout's clock runs on."""
     if not needs_legs(item):
         item.stash[EVIDENCE] = Evidence(protocol_started=evidence_of(item).protocol_started)
 
 
 def remember(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
-    """Hook pytest_runtest_makereport: keep the first exception of the leg, and skips; mask secrets in the report."""
+    """Hook pytest_runtest_makereport: keep the first exception of the leg, and skips; mask secrets
+    in the report."""
     if report.when == "setup" and call.excinfo is not None and _is_refusal(item, call.excinfo):
         report.longrepr = str(call.excinfo.value)
     _mask_report(report)
@@ -93,12 +108,16 @@ def remember(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.Test
             evidence.error = error.__cause__  # names the unsupported feature
     elif evidence.error is None:
         evidence.error = error
-        entry = next((entry for entry in reversed(call.excinfo.traceback) if Path(entry.path) == item.path), None)
+        entry = next(
+            (entry for entry in reversed(call.excinfo.traceback) if Path(entry.path) == item.path),
+            None,
+        )
         evidence.line = f"{item.path.name}:{entry.lineno + 1}" if entry else ""
 
 
 def check_applicable(item: pytest.Item) -> None:
-    """Hook pytest_runtest_setup: skip what this environment or device cannot show, before anything is started."""
+    """Hook pytest_runtest_setup: skip what this environment or device cannot show, before anything
+    is started."""
     with skipping():
         target = session_of(item.config).target(environment_of(item))
         check_requirements(item, target)
@@ -108,18 +127,28 @@ def check_applicable(item: pytest.Item) -> None:
             raise Unsupported(f"{marked.case.id} can be shown on {devices}", device=target.device)
 
 
-def early_exit_policy(item: pytest.Item, marked: MarkedCase | None, subject: bool = True) -> EarlyExitPolicy:
-    """Return what may end a wait early in a leg of this test: the case's facts, put into the rule of ``processes/early_exit.py``."""
+def early_exit_policy(
+    item: pytest.Item, marked: MarkedCase | None, subject: bool = True
+) -> EarlyExitPolicy:
+    """Return what may end a wait early in a leg of this test: the case's facts, put into the rule
+    of ``processes/early_exit.py``."""
     full_deadlines = settings_of(item.config).full_deadlines
     if marked is None or Kind.HANG not in marked.case.symptom.kinds:
         return EarlyExitPolicy.for_leg(full_deadlines=full_deadlines)
     symptom = marked.case.symptom
-    hang = DocumentedHang(symptom.pattern, symptom.phases) if Part.LOG in symptom.parts_for(Kind.HANG) else None
-    return EarlyExitPolicy.for_leg(full_deadlines=full_deadlines, documents_hang=True, hang=hang, subject=subject)
+    hang = (
+        DocumentedHang(symptom.pattern, symptom.phases)
+        if Part.LOG in symptom.parts_for(Kind.HANG)
+        else None
+    )
+    return EarlyExitPolicy.for_leg(
+        full_deadlines=full_deadlines, documents_hang=True, hang=hang, subject=subject
+    )
 
 
 def _marked(item: pytest.Item) -> MarkedCase | None:
-    """Return the test's case; None if marker or case file is faulty, which the failed set-up has reported already."""
+    """Return the test's case; None if marker or case file is faulty, which the failed set-up has
+    reported already."""
     try:
         return marked_case(item)
     except (pytest.UsageError, UsageError):
@@ -127,7 +156,9 @@ def _marked(item: pytest.Item) -> MarkedCase | None:
 
 
 def _leg(item: pytest.Item, nextitem: pytest.Item | None, evidence: Evidence) -> Evidence:
-    evidence = dataclasses.replace(evidence, early_exit=early_exit_policy(item, _marked(item), evidence.is_subject))
+    evidence = dataclasses.replace(
+        evidence, early_exit=early_exit_policy(item, _marked(item), evidence.is_subject)
+    )
     item.stash[EVIDENCE] = evidence
     try:
         evidence.reports = private.run_once(item, nextitem)
@@ -142,9 +173,14 @@ def _again(item: pytest.Item, nextitem: pytest.Item | None, evidence: Evidence) 
     return _leg(item, nextitem, evidence)
 
 
-def _control(item: pytest.Item, nextitem: pytest.Item | None, subject: Evidence, declared: Control) -> Evidence:
+def _control(
+    item: pytest.Item, nextitem: pytest.Item | None, subject: Evidence, declared: Control
+) -> Evidence:
     control = Evidence(
-        CONTROL, changes=declared.changes, probe=declared.probe, protocol_started=subject.protocol_started
+        CONTROL,
+        changes=declared.changes,
+        probe=declared.probe,
+        protocol_started=subject.protocol_started,
     )
     evidence = _again(item, nextitem, control)
     if not evidence.control_used:
@@ -156,7 +192,10 @@ def _control(item: pytest.Item, nextitem: pytest.Item | None, subject: Evidence,
 
 
 def _is_refusal(item: pytest.Item, error: pytest.ExceptionInfo[BaseException]) -> bool:
-    """Return whether a marker or an option was refused. The traceback then has no line of the user's code, and ours would not help."""
+    """Return whether a marker or an option was refused.
+
+    The traceback then has no line of the user's code, and ours would not help.
+    """
     if not isinstance(error.value, (UsageError, BuildError, pytest.UsageError)):
         return False
     files = (Path(entry.path) for entry in error.traceback)
@@ -169,7 +208,8 @@ def _is_refusal(item: pytest.Item, error: pytest.ExceptionInfo[BaseException]) -
 
 
 def _mask_report(report: pytest.TestReport) -> None:
-    """Mask a report and escape control characters before it reaches the terminal, JUnit or another machine.
+    """Mask a report and escape control characters before it reaches the terminal, JUnit or another
+    machine.
 
     Tracebacks show arguments, captured output anything.
     """
@@ -177,5 +217,8 @@ def _mask_report(report: pytest.TestReport) -> None:
     if isinstance(report.longrepr, tuple):
         path, line, reason = report.longrepr
         report.longrepr = (path, line, sanitize(reason))
-    elif report.longrepr is not None and (text := sanitize(report.longreprtext)) != report.longreprtext:
+    elif (
+        report.longrepr is not None
+        and (text := sanitize(report.longreprtext)) != report.longreprtext
+    ):
         report.longrepr = text

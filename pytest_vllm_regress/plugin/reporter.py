@@ -1,8 +1,11 @@
-"""Collects verdicts as reports arrive (also from xdist workers), shows them, and writes the result file.
+"""Collects verdicts as reports arrive (also from xdist workers), shows them, and writes the result
+file.
 
-The result file is updated after the last test of each case, so a run without xdist that is killed loses no finished case. The tests of a case
-are contiguous. Under xdist a worker sends each ``TestResult`` as JSON with its report, and the controller alone writes the file, at the end.
-An interrupted run omits cases with unfinished tests, because those could change the verdict of the case.
+The result file is updated after the last test of each case, so a run without xdist that is killed
+loses no finished case. The tests of a case are contiguous. Under xdist a worker sends each
+``TestResult`` as JSON with its report, and the controller alone writes the file, at the end. An
+interrupted run omits cases with unfinished tests, because those could change the verdict of the
+case.
 """
 
 from __future__ import annotations
@@ -17,10 +20,15 @@ from .stash import SESSION, SETTINGS
 if TYPE_CHECKING:
     from ..cases.results import TestResult
 
-# The attribute of a report that carries its verdict, a ``TestResult``; only between xdist's processes it is plain JSON.
+# The attribute of a report that carries its verdict, a ``TestResult``; only between xdist's
+# processes it is plain JSON.
 ATTRIBUTE = "vllm_regress"
 _NAME = "vllm_regress_recorder"
-_MARKUP = {"REPRODUCED": {"yellow": True}, "FIXED": {"green": True}, "NOT_APPLICABLE": {"yellow": True}}
+_MARKUP = {
+    "REPRODUCED": {"yellow": True},
+    "FIXED": {"green": True},
+    "NOT_APPLICABLE": {"yellow": True},
+}
 
 
 def register(config: pytest.Config) -> None:
@@ -30,7 +38,8 @@ def register(config: pytest.Config) -> None:
 
 
 class Recorder:
-    """Plugin object that collects results and writes the report. Every pytest process has one; only that of the xdist controller, or of a run without
+    """Plugin object that collects results and writes the report. Every pytest process has one; only
+    that of the xdist controller, or of a run without
     xdist, writes the file."""
 
     def __init__(self, config: pytest.Config) -> None:
@@ -54,7 +63,11 @@ class Recorder:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._skipped |= report.skipped and not hasattr(report, "wasxfail")
-        self._ran |= report.failed or hasattr(report, "wasxfail") or (report.when == "call" and report.passed)
+        self._ran |= (
+            report.failed
+            or hasattr(report, "wasxfail")
+            or (report.when == "call" and report.passed)
+        )
         result = getattr(report, ATTRIBUTE, None)
         if result is not None:
             self._results.append(result)
@@ -63,7 +76,9 @@ class Recorder:
             self._missing.get(_folder(report.nodeid), set()).discard(report.nodeid)
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_report_to_serializable(self) -> Generator[None, dict[str, Any] | None, dict[str, Any] | None]:
+    def pytest_report_to_serializable(
+        self,
+    ) -> Generator[None, dict[str, Any] | None, dict[str, Any] | None]:
         data = yield
         if data is not None and ATTRIBUTE in data:
             data[ATTRIBUTE] = data[ATTRIBUTE].to_json()
@@ -119,7 +134,8 @@ class Recorder:
     def pytest_runtest_protocol(
         self, item: pytest.Item, nextitem: pytest.Item | None
     ) -> Generator[None, object, object]:
-        """Update the result file after the last test of each case, so that finished cases survive the end of this process."""
+        """Update the result file after the last test of each case, so that finished cases survive
+        the end of this process."""
         done = yield
         if self._results and nextitem is not None and nextitem.path.parent != item.path.parent:
             self._write(self._results)
@@ -133,8 +149,13 @@ class Recorder:
 
     @property
     def _nothing_on_gpu(self) -> bool:
-        """Whether a run on real GPUs skipped every case, or every test. It must not pass, since it has shown nothing."""
-        settings = self._config.stash.get(SETTINGS, None)  # missing if no option is set and no test used the plugin
+        """Whether a run on real GPUs skipped every case, or every test.
+
+        It must not pass, since it has shown nothing.
+        """
+        settings = self._config.stash.get(
+            SETTINGS, None
+        )  # missing if no option is set and no test used the plugin
         if settings is None or settings.device != "gpu" or hasattr(self._config, "workerinput"):
             return False
         if self._results:

@@ -1,7 +1,9 @@
-"""The session of a pytest run, created on first use, and deadlines that end before the test's own timeout (pytest-timeout) does.
+"""The session of a pytest run, created on first use, and deadlines that end before the test's own
+timeout (pytest-timeout) does.
 
-Each worker of pytest-xdist has a session and agents of its own. The processes of a worker are found by the tag in their environment and below
-its agents; children of another worker's agent would have that worker's tag, and would have to outlive it.
+Each worker of pytest-xdist has a session and agents of its own. The processes of a worker are found
+by the tag in their environment and below its agents; children of another worker's agent would have
+that worker's tag, and would have to outlive it.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from .private import renew_timeout
 from .reporter import register
 from .stash import SESSION, controller_of, evidence_of, settings_of
 
-# Our deadlines pass this many seconds before pytest-timeout's: enough for writing the dossier and ending the processes.
+# Our deadlines pass this many seconds before pytest-timeout's: enough for writing the dossier and
+# ending the processes.
 _MARGIN_S = 12.0
 
 
@@ -42,7 +45,8 @@ def session_of(config: pytest.Config) -> Session:
 
         controller = controller_of(config)
         if controller is not None and controller.pid == os.getppid():
-            # execnet notices late that the controller has ended; until then the tests' processes would survive.
+            # execnet notices late that the controller has ended; until then the tests' processes
+            # would survive.
             end_with_parent(controller.pid)
         config.stash[SESSION] = Session(
             settings_of(config),
@@ -63,29 +67,41 @@ def environment_of(item: pytest.Item) -> str:
 
 
 def header(config: pytest.Config) -> list[str]:
-    """Return a line for each environment, with versions and device, and one more if workers have to share GPUs.
+    """Return a line for each environment, with versions and device, and one more if workers have to
+    share GPUs.
 
     Builds nothing and starts no interpreter.
     """
     settings = settings_of(config)
     session = session_of(config)
     try:
-        lines = [f"vllm-regress: {one_line(session.preview(name))}" for name in session.environment_names()]
+        lines = [
+            f"vllm-regress: {one_line(session.preview(name))}"
+            for name in session.environment_names()
+        ]
         return lines + (_shared_gpus(config) if settings.device == "gpu" else [])
     except RegressError as error:
         if config.getoption("collectonly") and not settings.environments:
-            return [f"vllm-regress: {one_line(mask(str(error)))}"]  # collecting needs no environment
+            return [
+                f"vllm-regress: {one_line(mask(str(error)))}"
+            ]  # collecting needs no environment
         raise pytest.UsageError(str(error)) from None
 
 
 def _shared_gpus(config: pytest.Config) -> list[str]:
-    """Return a line if pytest-xdist has more workers than there are GPUs, because each worker is a run of its own."""
+    """Return a line if pytest-xdist has more workers than there are GPUs, because each worker is a
+    run of its own."""
     workers, gpus = config.getoption("numprocesses", None) or 0, len(usable().devices)
-    return [f"vllm-regress: {workers} workers take turns on {gpus} GPU{'s' * (gpus != 1)}"] if workers > gpus else []
+    return (
+        [f"vllm-regress: {workers} workers take turns on {gpus} GPU{'s' * (gpus != 1)}"]
+        if workers > gpus
+        else []
+    )
 
 
 def deadline_for(config: pytest.Config) -> DeadlineFor:
-    """Return a function that makes the deadline of a phase: the phase's timeout, or the time left before pytest-timeout's, whichever is less."""
+    """Return a function that makes the deadline of a phase: the phase's timeout, or the time left
+    before pytest-timeout's, whichever is less."""
 
     def make(phase: str, override_s: float | None) -> Deadline:
         check_seconds(override_s)
@@ -124,7 +140,10 @@ def _current_early_exit(config: pytest.Config) -> EarlyExitPolicy:
 
 
 def restart_timeout(config: pytest.Config) -> None:
-    """Give the running test its time again after it waited for other runs. Otherwise its start would miss the deadline and look like a hang."""
+    """Give the running test its time again after it waited for other runs.
+
+    Otherwise its start would miss the deadline and look like a hang.
+    """
     item = current_item(config)
     if item is not None:
         evidence_of(item).protocol_started = time.monotonic()
@@ -132,10 +151,17 @@ def restart_timeout(config: pytest.Config) -> None:
 
 
 def outer_timeout(item: pytest.Item) -> float:
-    """Return pytest-timeout's timeout for this test in seconds, 0 for none. The marker wins over command line, environment and ini file."""
+    """Return pytest-timeout's timeout for this test in seconds, 0 for none.
+
+    The marker wins over command line, environment and ini file.
+    """
     marker = item.get_closest_marker("timeout")
     candidates: list[Any] = [
-        marker.args[0] if marker and marker.args else marker.kwargs.get("timeout") if marker else None
+        marker.args[0]
+        if marker and marker.args
+        else marker.kwargs.get("timeout")
+        if marker
+        else None
     ]
     candidates += [item.config.getoption("timeout", None), os.environ.get("PYTEST_TIMEOUT")]
     with contextlib.suppress(ValueError, KeyError):

@@ -18,7 +18,10 @@ EVIDENCE: pytest.StashKey[Evidence] = pytest.StashKey()
 
 
 def settings_of(config: pytest.Config) -> Settings:
-    """Return the settings. They are resolved on first use, so that runs without our tests pay nothing."""
+    """Return the settings.
+
+    They are resolved on first use, so that runs without our tests pay nothing.
+    """
     if SETTINGS not in config.stash:
         from .options import resolve
 
@@ -27,7 +30,8 @@ def settings_of(config: pytest.Config) -> Settings:
 
 
 def evidence_of(node: pytest.Item) -> Evidence:
-    """Return the evidence of the running leg, also for a test that requests our fixtures only at run time."""
+    """Return the evidence of the running leg, also for a test that requests our fixtures only at
+    run time."""
     from .evidence import Evidence
 
     return node.stash.setdefault(EVIDENCE, Evidence())
@@ -39,7 +43,8 @@ def uses_target(item: pytest.Item) -> bool:
 
 
 def needs_legs(item: pytest.Item) -> bool:
-    """Return whether we may run the test more than once: for the verdict on its case, or on smaller engines (--vllm-minimize)."""
+    """Return whether we may run the test more than once: for the verdict on its case, or on smaller
+    engines (--vllm-minimize)."""
     if not uses_target(item):
         return False
     return item.get_closest_marker("vllm_case") is not None or settings_of(item.config).minimize
@@ -55,7 +60,8 @@ def refuse(config: pytest.Config, why: str) -> None:
 
 
 def refusal_of(node: Any) -> str:
-    """Return, in the controller, why an xdist worker that has ended could run no test; empty if it could."""
+    """Return, in the controller, why an xdist worker that has ended could run no test; empty if it
+    could."""
     return str(getattr(node, "workeroutput", {}).get(_REFUSAL, ""))
 
 

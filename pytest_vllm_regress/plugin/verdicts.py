@@ -1,4 +1,5 @@
-"""Turn the evidence of a leg into an observation and a verdict, and the verdict into pytest's reports."""
+"""Turn the evidence of a leg into an observation and a verdict, and the verdict into pytest's
+reports."""
 
 from __future__ import annotations
 
@@ -16,7 +17,14 @@ from ..cases.observation import FAILURES, TEST, Observation
 from ..cases.proofs.fingerprint import code_fingerprint
 from ..cases.proofs.proof import FILE as PROOF
 from ..cases.results import TestResult
-from ..cases.verdict import Decision, Verdict, cases_that_document, excerpt, judge_observation, name_others
+from ..cases.verdict import (
+    Decision,
+    Verdict,
+    cases_that_document,
+    excerpt,
+    judge_observation,
+    name_others,
+)
 from ..engines.http.transport import unknown_address
 from ..engines.target import Target
 from ..errors import BuildError, ChildError, Kind, NotAtWork, Part, Unsupported, UsageError
@@ -33,7 +41,10 @@ MAX_REPLY = 150
 
 @dataclasses.dataclass(frozen=True)
 class JudgedLeg:
-    """Observation and verdict of one test of a case in one environment. ``target`` is None if the environment itself failed."""
+    """Observation and verdict of one test of a case in one environment.
+
+    ``target`` is None if the environment itself failed.
+    """
 
     marked: MarkedCase
     target: Target | None
@@ -49,7 +60,8 @@ class JudgedLeg:
 
 
 def needs_control(item: pytest.Item, marked: MarkedCase, observed: Observation) -> bool:
-    """Return whether the control leg must run: the case declares one, and the failure proves something only if it passes."""
+    """Return whether the control leg must run: the case declares one, and the failure proves
+    something only if it passes."""
     return marked.case.control.declared and _target_failed(observed) and target_of(item) is not None
 
 
@@ -59,7 +71,11 @@ def _target_failed(observed: Observation) -> bool:
 
 
 def decide_leg(
-    item: pytest.Item, marked: MarkedCase, subject: Evidence, observed: Observation, control: Evidence | None
+    item: pytest.Item,
+    marked: MarkedCase,
+    subject: Evidence,
+    observed: Observation,
+    control: Evidence | None,
 ) -> JudgedLeg:
     """Return the verdict on the observations of both legs."""
     target = target_of(item)
@@ -68,11 +84,20 @@ def decide_leg(
         why = f"the environment could not be used: {observed.summary}"
         decision = Decision(Verdict.INCONCLUSIVE, why)
     else:
-        decision = judge_observation(marked.case, marked.variant, target.versions, observed, control_observed)
-        if decision.verdict is Verdict.UNEXPECTEDLY_FIXED and not (marked.case.directory / PROOF).exists():
-            decision = dataclasses.replace(decision, reason=f"{_never_shown(subject)}; {decision.reason}")
+        decision = judge_observation(
+            marked.case, marked.variant, target.versions, observed, control_observed
+        )
+        if (
+            decision.verdict is Verdict.UNEXPECTEDLY_FIXED
+            and not (marked.case.directory / PROOF).exists()
+        ):
+            decision = dataclasses.replace(
+                decision, reason=f"{_never_shown(subject)}; {decision.reason}"
+            )
         if decision.verdict is Verdict.INCONCLUSIVE and _target_failed(observed):
-            others = [case for case in _cases_around(marked.case.directory) if case.id != marked.case.id]
+            others = [
+                case for case in _cases_around(marked.case.directory) if case.id != marked.case.id
+            ]
             if names := cases_that_document(others, target.versions, observed):
                 decision = name_others(decision, observed, names)
     return JudgedLeg(marked, target, subject, observed, control, control_observed, decision)
@@ -80,7 +105,8 @@ def decide_leg(
 
 @functools.cache
 def _cases_around(directory: Path) -> tuple[Case, ...]:
-    """Return the cases of the project that contains ``directory``, or none if they cannot be loaded."""
+    """Return the cases of the project that contains ``directory``, or none if they cannot be
+    loaded."""
     try:
         return load_valid_cases(default_cases_dir(directory)).cases
     except UsageError:
@@ -88,25 +114,34 @@ def _cases_around(directory: Path) -> tuple[Case, ...]:
 
 
 def _never_shown(subject: Evidence) -> str:
-    """Return why a case without a proof may have passed on an affected installation, with what the target answered last."""
+    """Return why a case without a proof may have passed on an affected installation, with what the
+    target answered last."""
     replies = [excerpt(_in_words(reply), MAX_REPLY) for reply in subject.last_replies]
     answered = f"; the last answers: {' | '.join(replies)}" if replies else ""
     return f"the test does not show the failure here, or the range is wrong{answered}"
 
 
 def _in_words(reply: Any) -> str:
-    return f"HTTP {reply.status_code}: {reply.text}" if hasattr(reply, "status_code") else repr(reply)
+    return (
+        f"HTTP {reply.status_code}: {reply.text}" if hasattr(reply, "status_code") else repr(reply)
+    )
 
 
 def observe(evidence: Evidence) -> Observation:
-    """Return the observation of a leg: its kind and its parts. A pass counts only with at least one reply of the target.
+    """Return the observation of a leg: its kind and its parts. A pass counts only with at least one
+    reply of the target.
 
-    A test that could not do its work because the server does not have the address is not applicable.
+    A test that could not do its work because the server does not have the address is not
+    applicable.
     """
     observation = _seen(evidence)
-    observation = dataclasses.replace(observation, summary=mask(observation.summary), at_work=tuple(evidence.at_work))
+    observation = dataclasses.replace(
+        observation, summary=mask(observation.summary), at_work=tuple(evidence.at_work)
+    )
     path = unknown_address(evidence.last_replies[-1]) if evidence.last_replies else ""
-    if path and (observation.absent or (observation.kind, observation.phase) == (Kind.EXCEPTION, TEST)):
+    if path and (
+        observation.absent or (observation.kind, observation.phase) == (Kind.EXCEPTION, TEST)
+    ):
         lacks = Unsupported(f"it serves no {path}", refused_by="this vLLM (HTTP 404)")
         return Observation(Kind.NOT_APPLICABLE, evidence.phase, str(lacks), claim=lacks.claim)
     return observation
@@ -123,7 +158,8 @@ def _seen(evidence: Evidence) -> Observation:
     if isinstance(error, (UsageError, pytest.UsageError)):
         return Observation(Kind.USAGE, TEST, str(error))
     if isinstance(error, (AssertionError, pytest.fail.Exception)):
-        # A wrong answer of an engine that has died meanwhile is its death, not what the test asserts.
+        # A wrong answer of an engine that has died meanwhile is its death, not what the test
+        # asserts.
         kind = Kind.ENGINE_DEATH if evidence.dead else Kind.WRONG_RESULT
         parts = {**evidence.engine, Part.ASSERTION: mask(str(error))}
         return Observation(kind, evidence.phase, _first_line(str(error)), parts)
@@ -131,7 +167,9 @@ def _seen(evidence: Evidence) -> Observation:
         text = f"{type(error).__name__}: {error}"
         where = f"{evidence.line}: " if evidence.line else ""
         logged = evidence.engine if isinstance(error, NotAtWork) else {}
-        return Observation(Kind.EXCEPTION, TEST, where + _first_line(text), {**logged, Part.EXCEPTION: mask(text)})
+        return Observation(
+            Kind.EXCEPTION, TEST, where + _first_line(text), {**logged, Part.EXCEPTION: mask(text)}
+        )
     if evidence.skipped is not None:
         return Observation(Kind.NOT_APPLICABLE, evidence.phase, evidence.skipped)
     if evidence.replies == 0:
@@ -181,7 +219,9 @@ def rewrite(item: pytest.Item, leg: JudgedLeg) -> list[pytest.TestReport]:
 def _result(item: pytest.Item, leg: JudgedLeg) -> TestResult:
     target, subject, case = leg.target, leg.subject, leg.case
     name = target.name if target else environment_of(item)
-    command = f"pytest {test_id(item)!r} --vllm-env={name!r}" + (f" --vllm-device {target.device}" if target else "")
+    command = f"pytest {test_id(item)!r} --vllm-env={name!r}" + (
+        f" --vllm-device {target.device}" if target else ""
+    )
     error_text = mask(str(subject.error)) if subject.error is not None else ""
     minimized = f"\n\n---- minimized ----\n{subject.minimized}" if subject.minimized else ""
     control = leg.control_observed

@@ -1,4 +1,5 @@
-"""A batch of cases that run in one environment, the options of a run, and its outcome (with the exit code: ``RunOutcome.exit_code``)."""
+"""A batch of cases that run in one environment, the options of a run, and its outcome (with the
+exit code: ``RunOutcome.exit_code``)."""
 
 from __future__ import annotations
 
@@ -26,8 +27,10 @@ _NEEDS_TERMINAL = frozenset({"--pdb", "--trace", "-s", "--capture=no"})
 class Batch:
     """Cases that run in one environment, in one pytest process.
 
-    ``roles`` maps a case's id to the side of its evidence ("affected" or "fixed") that it must show there. Cases without a role have no expectation.
-    ``part`` numbers the batches of an environment whose cases are split. ``workers``: pytest-xdist workers, unless the options name a number.
+    ``roles`` maps a case's id to the side of its evidence ("affected" or "fixed") that it must show
+    there. Cases without a role have no expectation.
+    ``part`` numbers the batches of an environment whose cases are split. ``workers``: pytest-xdist
+    workers, unless the options name a number.
     """
 
     environment: str
@@ -43,12 +46,18 @@ class Batch:
 
     @property
     def hangs(self) -> bool:
-        """Whether a case must show a documented hang: then the batch mostly waits, and uses little CPU time."""
-        return any(self.roles.get(case.id) == AFFECTED and Kind.HANG in case.symptom.kinds for case in self.cases)
+        """Whether a case must show a documented hang: then the batch mostly waits, and uses little
+        CPU time."""
+        return any(
+            self.roles.get(case.id) == AFFECTED and Kind.HANG in case.symptom.kinds
+            for case in self.cases
+        )
 
     def only(self, case_ids: set[str]) -> Batch:
         """Return the batch with only these cases."""
-        return dataclasses.replace(self, cases=tuple(case for case in self.cases if case.id in case_ids))
+        return dataclasses.replace(
+            self, cases=tuple(case for case in self.cases if case.id in case_ids)
+        )
 
     def without(self, case_ids: set[str]) -> Batch:
         """Return the batch without these cases."""
@@ -75,7 +84,8 @@ class BatchState(StrEnum):
 class Needs:
     """Resources reserved for a batch while it runs.
 
-    ``memory_bytes`` is for the engines of one environment, ``disk_bytes`` free space beside the cache.
+    ``memory_bytes`` is for the engines of one environment, ``disk_bytes`` free space beside the
+    cache.
     """
 
     cores: float = 2
@@ -100,7 +110,8 @@ class RunOptions:
 
     @property
     def live(self) -> bool:
-        """Whether pytest's output is shown as it is written: with -v, or if an argument for pytest needs the terminal."""
+        """Whether pytest's output is shown as it is written: with -v, or if an argument for pytest
+        needs the terminal."""
         return self.verbose or not _NEEDS_TERMINAL.isdisjoint(self.pytest_args)
 
     @property
@@ -118,12 +129,15 @@ class RunOptions:
         """Return the command that runs one case in one environment again."""
         cases_dir = ["--cases", str(self.cases_dir)] if self.cases_dir else []
         device = ["--device", self.device] if self.device else []
-        return shlex.join(["vllm-regress", *cases_dir, "run", case_id, "--env", environment, *device])
+        return shlex.join(
+            ["vllm-regress", *cases_dir, "run", case_id, "--env", environment, *device]
+        )
 
 
 @dataclasses.dataclass(frozen=True)
 class RunOutcome:
-    """The judged results of a run, the environments that could not be built, and whether the run was interrupted."""
+    """The judged results of a run, the environments that could not be built, and whether the run
+    was interrupted."""
 
     run: RunResult
     unbuilt: tuple[str, ...] = ()
@@ -131,7 +145,8 @@ class RunOutcome:
 
     @property
     def exit_code(self) -> int:
-        """0: all results as expected; 1: some are not; 3: an environment could not be built; 130: interrupted."""
+        """0: all results as expected; 1: some are not; 3: an environment could not be built; 130:
+        interrupted."""
         if self.interrupted:
             return 130
         if self.unbuilt:

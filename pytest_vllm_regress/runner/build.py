@@ -11,7 +11,8 @@ from .progress import Say
 
 
 def build_with_cache(say: Say) -> Callable[[str], None]:
-    """Return a function that builds an environment by name in the user's cache, and accepts an interpreter's path as it is."""
+    """Return a function that builds an environment by name in the user's cache, and accepts an
+    interpreter's path as it is."""
     from ..environments.cache import EnvironmentCache
     from ..environments.names import resolve
     from ..environments.sources import names_interpreter
@@ -26,7 +27,8 @@ def build_with_cache(say: Say) -> Callable[[str], None]:
 
 
 def check_environments(batches: Sequence[Batch], *, gpu: bool = False) -> None:
-    """Raise ``UsageError`` for an unknown name, a release that does not exist, or an interpreter without a package that cases are about.
+    """Raise ``UsageError`` for an unknown name, a release that does not exist, or an interpreter
+    without a package that cases are about.
 
     ``gpu``: real GPUs are asked for; see ``check_gpu_fits``.
     """
@@ -50,7 +52,8 @@ def check_environments(batches: Sequence[Batch], *, gpu: bool = False) -> None:
 
 
 def check_gpu_fits(environments: Sequence[str]) -> None:
-    """Raise ``UsageError`` if driver and GPUs of this machine are too old for all of the environments, which need not be built."""
+    """Raise ``UsageError`` if driver and GPUs of this machine are too old for all of the
+    environments, which need not be built."""
     from ..engines.resources.placement import Placement
     from ..engines.target import built_target
 

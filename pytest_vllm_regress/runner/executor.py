@@ -13,7 +13,10 @@ from .journal import BatchFiles
 
 @dataclasses.dataclass(frozen=True)
 class BatchUpdate:
-    """Results of a batch, or of some of its cases. ``last``: there will be no more. ``node``: facts of the machine, if it is not this one."""
+    """Results of a batch, or of some of its cases. ``last``: there will be no more.
+
+    ``node``: facts of the machine, if it is not this one.
+    """
 
     batch: Batch
     run: RunResult
@@ -33,8 +36,10 @@ class Executor(Protocol):
     def execute(
         self, batches: Sequence[Batch], options: RunOptions, files: BatchFiles
     ) -> Generator[BatchUpdate | None, None, None]:
-        """Run the batches and yield updates as they come, and None now and then so that output can be shown.
+        """Run the batches and yield updates as they come, and None now and then so that output can
+        be shown.
 
-        Reports and output of running batches go to ``files``. Closing the generator early ends what is still running.
+        Reports and output of running batches go to ``files``. Closing the generator early ends what
+        is still running.
         """
         ...

@@ -1,9 +1,11 @@
-"""Results of an interrupted run: one file for each finished case and environment, kept until the run is complete.
+"""Results of an interrupted run: one file for each finished case and environment, kept until the
+run is complete.
 
-The same command resumes a run. ``vllm-regress matrix`` and ``try`` keep journals; a key tells one from another (for a matrix: the named cases,
-environments, device, shard and the arguments for pytest; ``--fresh`` discards its journal). A case is finished in an environment if its result
-file can be read and neither the case's fingerprint nor the environment's lock has changed since. Failures of a machine or a build are never
-recorded. The journal is removed when a run is complete.
+The same command resumes a run. ``vllm-regress matrix`` and ``try`` keep journals; a key tells one
+from another (for a matrix: the named cases, environments, device, shard and the arguments for
+pytest; ``--fresh`` discards its journal). A case is finished in an environment if its result file
+can be read and neither the case's fingerprint nor the environment's lock has changed since.
+Failures of a machine or a build are never recorded. The journal is removed when a run is complete.
 """
 
 from __future__ import annotations
@@ -19,7 +21,13 @@ from pathlib import Path
 from ..cases.model import Case
 from ..cases.proofs import proof
 from ..cases.proofs.fingerprint import case_fingerprint
-from ..cases.results import RunResult, merge_results, read_appended_results, read_results, write_results
+from ..cases.results import (
+    RunResult,
+    merge_results,
+    read_appended_results,
+    read_results,
+    write_results,
+)
 from ..errors import UsageError
 from ..util.documents import load_json
 from ..util.files import write_atomically
@@ -51,11 +59,14 @@ class BatchFiles:
 
 
 class Journal:
-    """Results of finished cases in a directory named after ``key``, which distinguishes one run from another.
+    """Results of finished cases in a directory named after ``key``, which distinguishes one run
+    from another.
 
-    A case is finished in an environment when its result file can be read. The file is named after the case's fingerprint and the environment's
-    lock as they were when this run first asked for the case, so a case that has changed since is run again. The report of a pytest that was
-    killed belongs to the files that its run noted when it began (``_note_files``): results of a case that has another file now are dropped.
+    A case is finished in an environment when its result file can be read. The file is named after
+    the case's fingerprint and the environment's lock as they were when this run first asked for the
+    case, so a case that has changed since is run again. The report of a pytest that was killed
+    belongs to the files that its run noted when it began (``_note_files``): results of a case that
+    has another file now are dropped.
     """
 
     def __init__(self, root: Path, key: Sequence[str]) -> None:
@@ -63,7 +74,10 @@ class Journal:
         self.files = BatchFiles(self.directory)
         self._names: dict[tuple[str, str], str] = {}
         self._runs: dict[Path, RunResult] = {}
-        """Results by file, as read or written. Reading masks secrets, which takes minutes for thousands of files."""
+        """Results by file, as read or written.
+
+        Reading masks secrets, which takes minutes for thousands of files.
+        """
 
     def begin(self) -> None:
         """Begin a run: cases and locks may have changed since the last one."""
@@ -71,15 +85,24 @@ class Journal:
         self._runs.clear()
 
     def finished(self, batch: Batch) -> RunResult:
-        """Return what earlier runs finished of the batch. The report of a pytest that was killed is taken over first."""
+        """Return what earlier runs finished of the batch.
+
+        The report of a pytest that was killed is taken over first.
+        """
         report = self.files.report(batch)
         if report.exists():
             names = self._noted_files(batch)
-            unchanged = {case.id for case in batch.cases if names.get(case.id) == self._file(batch, case).name}
+            unchanged = {
+                case.id
+                for case in batch.cases
+                if names.get(case.id) == self._file(batch, case).name
+            }
             self.add(batch.only(unchanged), self.files.partial_results(batch))
             report.unlink()
         self._note_files(batch)
-        return merge_results(run for case in batch.cases if (run := self._stored(batch, case)) is not None)
+        return merge_results(
+            run for case in batch.cases if (run := self._stored(batch, case)) is not None
+        )
 
     def add(self, batch: Batch, run: RunResult) -> None:
         """Keep these results, one file for each case."""
@@ -103,7 +126,9 @@ class Journal:
         """Return the stored results of a case, or None if there are none that can be read."""
         file = self._file(batch, case)
         if file not in self._runs and file.exists():
-            with contextlib.suppress(UsageError):  # cut off by a full disk, or written by another version
+            with contextlib.suppress(
+                UsageError
+            ):  # cut off by a full disk, or written by another version
                 self._runs[file] = read_results(file)
         return self._runs.get(file)
 
@@ -111,7 +136,9 @@ class Journal:
         key = (batch.environment, case.id)
         if key not in self._names:
             lock = proof.lock_id(batch.environment)
-            self._names[key] = f"{_digest(batch.environment, lock, case.id, case_fingerprint(case))}.json"
+            self._names[key] = (
+                f"{_digest(batch.environment, lock, case.id, case_fingerprint(case))}.json"
+            )
         return self.directory / self._names[key]
 
     def _note_files(self, batch: Batch) -> None:

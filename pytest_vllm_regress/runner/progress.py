@@ -1,7 +1,7 @@
 """Show what happens during a run: a line for each case with a progress bar, or pytest's own output.
 
-Batches that run side by side write to files, and one place copies these to the terminal in order. A batch that runs alone has the terminal
-itself, so that ``-- --pdb`` works.
+Batches that run side by side write to files, and one place copies these to the terminal in order. A
+batch that runs alone has the terminal itself, so that ``-- --pdb`` works.
 """
 
 from __future__ import annotations
@@ -42,8 +42,13 @@ class Progress(Protocol):
         """Arguments that pytest needs to be shown this way."""
         ...
 
-    def begin(self, batches: Sequence[Batch], remaining: Sequence[Batch], files: BatchFiles) -> None:
-        """The run begins: ``batches`` are all of it, ``remaining`` what an interrupted run had not finished."""
+    def begin(
+        self, batches: Sequence[Batch], remaining: Sequence[Batch], files: BatchFiles
+    ) -> None:
+        """The run begins:
+
+        ``batches`` are all of it, ``remaining`` what an interrupted run had not finished.
+        """
         ...
 
     def show(self, update: BatchUpdate | None) -> None:
@@ -64,7 +69,9 @@ class BatchHeaders:
         self._say = say
         self._total = self._started = 0
 
-    def begin(self, batches: Sequence[Batch], remaining: Sequence[Batch], files: BatchFiles) -> None:
+    def begin(
+        self, batches: Sequence[Batch], remaining: Sequence[Batch], files: BatchFiles
+    ) -> None:
         """As ``Progress``."""
         self._total = len(batches)
 
@@ -79,10 +86,12 @@ class BatchHeaders:
 
 
 class OutputInOrder:
-    """The output of batches that run side by side, copied from their log files to ``out`` one batch after the other,
+    """The output of batches that run side by side, copied from their log files to ``out`` one batch
+    after the other,
     with control characters escaped: a log may come from another machine.
 
-    The first batch that has not ended is shown as it is written. A batch that waits for its environment has no log file yet.
+    The first batch that has not ended is shown as it is written. A batch that waits for its
+    environment has no log file yet.
     """
 
     def __init__(self, say: Say, out: TextIO | None = None) -> None:
@@ -97,7 +106,9 @@ class OutputInOrder:
         """Colours."""
         return _colours()
 
-    def begin(self, batches: Sequence[Batch], remaining: Sequence[Batch], files: BatchFiles) -> None:
+    def begin(
+        self, batches: Sequence[Batch], remaining: Sequence[Batch], files: BatchFiles
+    ) -> None:
         """As ``Progress``."""
         self._logs = [(batch, files.log(batch)) for batch in remaining]
         self._begin_batch()
@@ -119,7 +130,11 @@ class OutputInOrder:
         """As ``Progress``."""
 
     def _begin_batch(self) -> None:
-        self._offset, self._held, self._decoder = 0, "", codecs.getincrementaldecoder("utf-8")("replace")
+        self._offset, self._held, self._decoder = (
+            0,
+            "",
+            codecs.getincrementaldecoder("utf-8")("replace"),
+        )
         if self._at < len(self._logs):
             self._say(f"[{self._at + 1}/{len(self._logs)}] {self._logs[self._at][0]}")
 
@@ -136,13 +151,20 @@ class OutputInOrder:
 
 
 class CaseLines:
-    """A line for each case as it ends, with its seconds and the estimated time left. On a terminal a progress bar below.
+    """A line for each case as it ends, with its seconds and the estimated time left. On a terminal
+    a progress bar below.
 
-    A case's line comes when its batch's report has it. ``logs``: print pytest's output of a batch in which something is unexpected.
+    A case's line comes when its batch's report has it. ``logs``: print pytest's output of a batch
+    in which something is unexpected.
     """
 
     def __init__(
-        self, say: Say, *, logs: bool = True, bar: bool = True, clock: Callable[[], float] = time.monotonic
+        self,
+        say: Say,
+        *,
+        logs: bool = True,
+        bar: bool = True,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._say = say
         self._logs = logs
@@ -171,11 +193,16 @@ class CaseLines:
 
         return watched
 
-    def begin(self, batches: Sequence[Batch], remaining: Sequence[Batch], files: BatchFiles) -> None:
+    def begin(
+        self, batches: Sequence[Batch], remaining: Sequence[Batch], files: BatchFiles
+    ) -> None:
         """As ``Progress``."""
         self._started_at = self._clock()
         self._total = sum(len(batch.cases) for batch in remaining)
-        self._running = {batch.key: (batch, ReportReader(files.report(batch)), files.log(batch)) for batch in remaining}
+        self._running = {
+            batch.key: (batch, ReportReader(files.report(batch)), files.log(batch))
+            for batch in remaining
+        }
         if finished := sum(len(batch.cases) for batch in batches) - self._total:
             are = "cell is" if finished == 1 else "cells are"
             self._say(f"{finished} {are} finished by an earlier run of the same command")
@@ -249,7 +276,9 @@ class WithBar:
         """As ``Progress``."""
         return self._progress.pytest_args
 
-    def begin(self, batches: Sequence[Batch], remaining: Sequence[Batch], files: BatchFiles) -> None:
+    def begin(
+        self, batches: Sequence[Batch], remaining: Sequence[Batch], files: BatchFiles
+    ) -> None:
         """As ``Progress``."""
         self._progress.begin(batches, remaining, files)
         self._bar.start(None)
@@ -266,9 +295,11 @@ class WithBar:
 
 
 class Bar:
-    """A progress bar at the bottom of the terminal, with the elapsed time; nothing unless all our output goes to one.
+    """A progress bar at the bottom of the terminal, with the elapsed time; nothing unless all our
+    output goes to one.
 
-    It is drawn on standard error by a thread of its own. What is printed meanwhile appears above it.
+    It is drawn on standard error by a thread of its own. What is printed meanwhile appears above
+    it.
     """
 
     def __init__(self) -> None:
@@ -279,20 +310,33 @@ class Bar:
         if not (sys.stdout.isatty() and sys.stderr.isatty()):
             return
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            SpinnerColumn,
+            TextColumn,
+            TimeElapsedColumn,
+        )
         from rich.table import Column
 
-        doing = TextColumn("{task.description}", markup=False, table_column=Column(ratio=1, no_wrap=True))
+        doing = TextColumn(
+            "{task.description}", markup=False, table_column=Column(ratio=1, no_wrap=True)
+        )
         columns = (SpinnerColumn(), doing, TimeElapsedColumn())
         counts = () if total is None else (BarColumn(20), MofNCompleteColumn())
-        self._progress = Progress(*columns, *counts, console=Console(stderr=True), transient=True, expand=True)
+        self._progress = Progress(
+            *columns, *counts, console=Console(stderr=True), transient=True, expand=True
+        )
         self._progress.add_task("", total=total)
         self._progress.start()
 
     def show(self, doing: str, done: int) -> None:
         """Update what is being done, and the number of finished cases."""
         if self._progress is not None:
-            self._progress.update(self._progress.task_ids[0], description=one_line(doing), completed=done)
+            self._progress.update(
+                self._progress.task_ids[0], description=one_line(doing), completed=done
+            )
 
     def stop(self) -> None:
         """Remove the bar."""

@@ -1,4 +1,5 @@
-"""Prove cases: run all trials in the evidence environments, try impostors, and write the proof beside each case."""
+"""Prove cases: run all trials in the evidence environments, try impostors, and write the proof
+beside each case."""
 
 from __future__ import annotations
 
@@ -37,7 +38,10 @@ class ValidateRequest:
 
 @dataclasses.dataclass(frozen=True)
 class ProofRunner:
-    """How cases are run. ``run``: batches in evidence environments, to their full deadlines. ``try_impostors``: on cases that are proven so far."""
+    """How cases are run. ``run``: batches in evidence environments, to their full deadlines.
+
+    ``try_impostors``: on cases that are proven so far.
+    """
 
     run: Callable[[Sequence[Batch]], RunOutcome]
     try_impostors: Callable[[Sequence[Case]], Sequence[ImpostorTrial]]
@@ -45,7 +49,10 @@ class ProofRunner:
 
 @dataclasses.dataclass(frozen=True)
 class CaseReport:
-    """Outcome for one case: ``path`` of the proof that was written, or the problems that prevent one."""
+    """Outcome for one case:
+
+    ``path`` of the proof that was written, or the problems that prevent one.
+    """
 
     case: Case
     problems: tuple[str, ...] = ()
@@ -74,7 +81,10 @@ class ValidateReport:
 
 
 def evidence_problems(case: Case, command: str) -> list[str]:
-    """Return why the evidence file of a case is missing, out of date, or contradicts the case. ``command`` makes a new one."""
+    """Return why the evidence file of a case is missing, out of date, or contradicts the case.
+
+    ``command`` makes a new one.
+    """
     file = case.directory / proof.FILE
     if reason := lint.pattern_problem(case):
         return [f"{case.path}: symptom.pattern {reason}"]
@@ -86,9 +96,12 @@ def evidence_problems(case: Case, command: str) -> list[str]:
 def validate(request: ValidateRequest, runner: ProofRunner) -> ValidateReport:
     """Prove the cases and write evidence.json and observations.json beside those that are proven.
 
-    A case that is not proven keeps its files. Raises ``KeyboardInterrupt``, before anything is written, when a run is interrupted.
+    A case that is not proven keeps its files. Raises ``KeyboardInterrupt``, before anything is
+    written, when a run is interrupted.
     """
-    bad_patterns = {case.id: reason for case in request.cases if (reason := lint.pattern_problem(case))}
+    bad_patterns = {
+        case.id: reason for case in request.cases if (reason := lint.pattern_problem(case))
+    }
     refused = [
         CaseReport(case, (f"symptom.pattern {bad_patterns[case.id]}",))
         for case in request.cases
@@ -96,7 +109,10 @@ def validate(request: ValidateRequest, runner: ProofRunner) -> ValidateReport:
     ]
     cases = [case for case in request.cases if case.id not in bad_patterns]
     trials = _run_trials(request, cases, runner)
-    proofs = {case.id: proof.make_proof(case, trials[case.id], command=request.command(case.id)) for case in cases}
+    proofs = {
+        case.id: proof.make_proof(case, trials[case.id], command=request.command(case.id))
+        for case in cases
+    }
     impostor_trials = runner.try_impostors([case for case in cases if not proofs[case.id][1]])
     reports = []
     for case in cases:
@@ -105,7 +121,11 @@ def validate(request: ValidateRequest, runner: ProofRunner) -> ValidateReport:
             evidence, problems = proof.with_impostor_trials(case, evidence, impostor_trials)
         if problems:
             left_out = request.trials_of(case) - len(trials[case.id])
-            note = [f"trials left out, because they cannot change that: {left_out}"] if left_out else []
+            note = (
+                [f"trials left out, because they cannot change that: {left_out}"]
+                if left_out
+                else []
+            )
             reports.append(CaseReport(case, (*problems, *note)))
         else:
             reports.append(CaseReport(case, path=_write(case, evidence, trials[case.id])))
@@ -115,7 +135,10 @@ def validate(request: ValidateRequest, runner: ProofRunner) -> ValidateReport:
 def _run_trials(
     request: ValidateRequest, cases: Sequence[Case], runner: ProofRunner
 ) -> dict[str, list[list[TestResult]]]:
-    """Return the results of each trial by case. A case whose trial does not show its sides takes no part in later ones."""
+    """Return the results of each trial by case.
+
+    A case whose trial does not show its sides takes no part in later ones.
+    """
     trials: dict[str, list[list[TestResult]]] = {case.id: [] for case in cases}
     selected = list(cases)
     while selected:
@@ -125,7 +148,9 @@ def _run_trials(
         if outcome.interrupted:
             raise KeyboardInterrupt
         for case in selected:
-            trials[case.id].append([result for result in outcome.run.results if result.case_id == case.id])
+            trials[case.id].append(
+                [result for result in outcome.run.results if result.case_id == case.id]
+            )
         selected = [
             case
             for case in selected

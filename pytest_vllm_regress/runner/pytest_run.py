@@ -1,4 +1,5 @@
-"""The pytest process over a batch: its command and environment, starting and stopping it, and its report, read as it grows."""
+"""The pytest process over a batch: its command and environment, starting and stopping it, and its
+report, read as it grows."""
 
 from __future__ import annotations
 
@@ -29,9 +30,21 @@ INTERRUPT_GRACE_S = 30.0
 TERMINATE_GRACE_S = 10.0
 """Seconds between SIGTERM and SIGKILL."""
 OUTER_TIMEOUT_S = 1800
-"""Seconds that pytest-timeout allows each test: a last resort, far above the deadlines of engines."""
-_PLUGINS = ("pytest_vllm_regress.plugin", "pytest_timeout", "xdist.plugin", "_hypothesis_pytestplugin")
-_FOREIGN = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTEST_TIMEOUT", "PYTEST_CURRENT_TEST", "PYTEST_XDIST_WORKER")
+"""Seconds that pytest-timeout allows each test: a last resort, far above the deadlines of engines.
+"""
+_PLUGINS = (
+    "pytest_vllm_regress.plugin",
+    "pytest_timeout",
+    "xdist.plugin",
+    "_hypothesis_pytestplugin",
+)
+_FOREIGN = (
+    "PYTEST_ADDOPTS",
+    "PYTEST_PLUGINS",
+    "PYTEST_TIMEOUT",
+    "PYTEST_CURRENT_TEST",
+    "PYTEST_XDIST_WORKER",
+)
 _START = "import sys; p = sys.argv.pop(1); p and sys.path.insert(0, p); import pytest; sys.exit(pytest.main())"
 _LAST_LINES = 5
 _HEADINGS = ("===", "___", "!!!")
@@ -42,9 +55,11 @@ StartCommand = Callable[[Sequence[str], Mapping[str, str]], int]
 
 
 class ReportReader:
-    """Reads the report of a pytest that may still be running: JSON lines, one for each case that has ended.
+    """Reads the report of a pytest that may still be running: JSON lines, one for each case that
+    has ended.
 
-    ``results`` is everything read so far. A line that is still being written is left for the next time.
+    ``results`` is everything read so far. A line that is still being written is left for the next
+    time.
     """
 
     def __init__(self, path: Path) -> None:
@@ -53,15 +68,23 @@ class ReportReader:
         self._offset = 0
 
     def read(self) -> RunResult:
-        """Return the results that were appended since the last call. Raises ``UsageError`` for a line that is not a result file."""
+        """Return the results that were appended since the last call.
+
+        Raises ``UsageError`` for a line that is not a result file.
+        """
         appended, self._offset = read_appended_results(self.path, self._offset)
         self.results = RunResult(
-            self.results.results + appended.results, tuple(dict.fromkeys(self.results.problems + appended.problems))
+            self.results.results + appended.results,
+            tuple(dict.fromkeys(self.results.problems + appended.problems)),
         )
         return appended
 
     def read_rest(self) -> str:
-        """Read what is left after pytest has ended. Return why the report is missing or damaged, to be appended to a reason; "" if it is neither."""
+        """Read what is left after pytest has ended.
+
+        Return why the report is missing or damaged, to be appended to a reason; "" if it is
+        neither.
+        """
         if not self.path.exists():
             return " and wrote no report"
         try:
@@ -74,14 +97,21 @@ class ReportReader:
 
 
 def run_batch(
-    batch: Batch, options: RunOptions, start: StartCommand, report: ReportReader, log: Path | None = None
+    batch: Batch,
+    options: RunOptions,
+    start: StartCommand,
+    report: ReportReader,
+    log: Path | None = None,
 ) -> RunResult:
-    """Run the cases of a batch in a pytest process of their own. Return their results, to which no expectation is applied yet.
+    """Run the cases of a batch in a pytest process of their own. Return their results, to which no
+    expectation is applied yet.
 
     ``log``: where ``start`` writes pytest's output (None: to our own terminal).
     """
     with scratch() as folder:
-        status = start(_batch_command(batch, options, folder, report.path), pytest_environment(folder))
+        status = start(
+            _batch_command(batch, options, folder, report.path), pytest_environment(folder)
+        )
         unreadable = report.read_rest()
         output = "" if log is None else _last_lines(log)
         return with_missing_cases(batch, report.results, status, unreadable, output)
@@ -90,15 +120,22 @@ def run_batch(
 def _last_lines(log: Path) -> str:
     """Return the last lines of pytest's output without headings, as one line and masked."""
     lines = (without_colours(line).strip() for line in log_tail(log).splitlines())
-    return "; ".join(deque((line for line in lines if line and line[:3] not in _HEADINGS), maxlen=_LAST_LINES))
+    return "; ".join(
+        deque((line for line in lines if line and line[:3] not in _HEADINGS), maxlen=_LAST_LINES)
+    )
 
 
-def run_command(command: Sequence[str], environment: Mapping[str, str], *, output: IO[bytes] | None = None) -> int:
-    """Run ``command`` on our own terminal until it ends; return its exit status. ``output``: where its output goes (default: ours).
+def run_command(
+    command: Sequence[str], environment: Mapping[str, str], *, output: IO[bytes] | None = None
+) -> int:
+    """Run ``command`` on our own terminal until it ends; return its exit status. ``output``: where
+    its output goes (default: ours).
 
     When we are interrupted it has time to clean up before it is killed.
     """
-    own_group = not sys.stdin.isatty()  # a terminal interrupts the whole group; without one only we are interrupted
+    own_group = (
+        not sys.stdin.isatty()
+    )  # a terminal interrupts the whole group; without one only we are interrupted
     process = start_command(command, environment, own_group=own_group, output=output)
     try:
         return process.wait()
@@ -113,9 +150,16 @@ def run_command(command: Sequence[str], environment: Mapping[str, str], *, outpu
 
 
 def start_command(
-    command: Sequence[str], environment: Mapping[str, str], *, own_group: bool = True, output: IO[bytes] | None = None
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    own_group: bool = True,
+    output: IO[bytes] | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start ``command``. The kernel sends it SIGTERM when the thread that started it ends. ``output``: where its output goes (default: ours)."""
+    """Start ``command``. The kernel sends it SIGTERM when the thread that started it ends.
+
+    ``output``: where its output goes (default: ours).
+    """
     sys.stdout.flush()
     process = subprocess.Popen(
         command,
@@ -143,7 +187,8 @@ def end_command(process: subprocess.Popen[bytes], grace_s: float = TERMINATE_GRA
 
 
 def pytest_command(scratch: Path, root: Path, paths: Sequence[Path], timeout_s: float) -> list[str]:
-    """Return the command for a pytest over ``paths`` with our plugins and no others (see ``pytest_environment``) and a timeout for each test."""
+    """Return the command for a pytest over ``paths`` with our plugins and no others (see
+    ``pytest_environment``) and a timeout for each test."""
     package = PACKAGE.resolve().parent
     installed = package.name in ("site-packages", "dist-packages")
     ini = scratch / "pytest.ini"
@@ -162,7 +207,8 @@ def pytest_command(scratch: Path, root: Path, paths: Sequence[Path], timeout_s: 
 
 
 def pytest_environment(scratch: Path) -> dict[str, str]:
-    """Return our environment variables without those that would change this pytest: the user's options and other installed plugins."""
+    """Return our environment variables without those that would change this pytest: the user's
+    options and other installed plugins."""
     environment = {name: value for name, value in os.environ.items() if name not in _FOREIGN}
     environment.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(scratch / "hypothesis"))
     return {**environment, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
@@ -170,7 +216,10 @@ def pytest_environment(scratch: Path) -> dict[str, str]:
 
 def _batch_command(batch: Batch, options: RunOptions, scratch: Path, report: Path) -> list[str]:
     command = pytest_command(
-        scratch, batch.cases[0].directory.parent, [case.directory for case in batch.cases], OUTER_TIMEOUT_S
+        scratch,
+        batch.cases[0].directory.parent,
+        [case.directory for case in batch.cases],
+        OUTER_TIMEOUT_S,
     )
     command += [f"--vllm-env={batch.environment}", f"--vllm-report={report}"]
     if options.device:
@@ -181,6 +230,7 @@ def _batch_command(batch: Batch, options: RunOptions, scratch: Path, report: Pat
 
 
 def _end_with_parent() -> Callable[[], None]:
-    """Return a ``preexec_fn`` after which the child gets SIGTERM when this process dies, even by SIGKILL (prctl PR_SET_PDEATHSIG)."""
+    """Return a ``preexec_fn`` after which the child gets SIGTERM when this process dies, even by
+    SIGKILL (prctl PR_SET_PDEATHSIG)."""
     libc = ctypes.CDLL(None)
     return lambda: libc.prctl(1, signal.SIGTERM)

@@ -18,7 +18,10 @@ KEPT_COPIES = 20
 
 
 def check_destination(destination: Path | None) -> None:
-    """Raise ``UsageError`` if results cannot be written there. Called before the run, which may take hours."""
+    """Raise ``UsageError`` if results cannot be written there.
+
+    Called before the run, which may take hours.
+    """
     if destination is not None:
         check_writable(destination if _is_file(destination) else destination / "results.json")
 
@@ -27,7 +30,8 @@ def check_destination(destination: Path | None) -> None:
 def save_results(
     run: RunResult, destination: Path | None, cache: Path, say: Say, now: float | None = None
 ) -> Path | None:
-    """Write a copy of the results into the cache, and the results where the user asked (a directory, or a file ending in .json).
+    """Write a copy of the results into the cache, and the results where the user asked (a
+    directory, or a file ending in .json).
 
     A signal that ends the command waits. Return the path that the user asked for, if any.
     Raises ``UsageError`` if it cannot be written, which says where the copy is.
@@ -47,12 +51,15 @@ def save_results(
     try:
         write_results(written, run)
     except UsageError as error:
-        raise UsageError(f"{error}. A copy of the results is in {cache / name}" if copied else str(error)) from None
+        raise UsageError(
+            f"{error}. A copy of the results is in {cache / name}" if copied else str(error)
+        ) from None
     return written
 
 
 def rescue_to(destination: Path | None, cache: Path, say: Say) -> Callable[[RunResult], None]:
-    """Return a function for ``RunRequest.rescue`` that saves results as ``save_results`` does and says where they are."""
+    """Return a function for ``RunRequest.rescue`` that saves results as ``save_results`` does and
+    says where they are."""
 
     def rescue(run: RunResult) -> None:
         if run.results:

@@ -1,4 +1,5 @@
-"""``run_batches``: run batches with an executor, judge their results, and keep what had finished when the run is interrupted."""
+"""``run_batches``: run batches with an executor, judge their results, and keep what had finished
+when the run is interrupted."""
 
 from __future__ import annotations
 
@@ -29,8 +30,10 @@ _log = logging.getLogger("vllm_regress.runner")
 class RunRequest:
     """Batches, the executor that runs them, options for all of them, and how the run is shown.
 
-    Finished cases are kept in ``journal``, from which the same run is resumed. Without one they are kept only until the run ends.
-    ``rescue`` gets the results so far, judged, if an error ends the run: a full disk, or output that nobody reads any more.
+    Finished cases are kept in ``journal``, from which the same run is resumed. Without one they are
+    kept only until the run ends.
+    ``rescue`` gets the results so far, judged, if an error ends the run: a full disk, or output
+    that nobody reads any more.
     """
 
     batches: Sequence[Batch]
@@ -43,7 +46,8 @@ class RunRequest:
 
 @dataclasses.dataclass(frozen=True)
 class LocalMachine:
-    """How batches run on this machine: ``build`` makes an environment ready, ``at_once`` batches run side by side.
+    """How batches run on this machine: ``build`` makes an environment ready, ``at_once`` batches
+    run side by side.
 
     ``spare(running)`` says whether one more may run beside those that are running; None: never.
     """
@@ -56,17 +60,21 @@ class LocalMachine:
 def run_batches(request: RunRequest) -> RunOutcome:
     """Run the batches that the journal does not have yet; return all results, judged.
 
-    An environment that cannot be built makes its cases INCONCLUSIVE, and the other batches are run. An interruption (``KeyboardInterrupt``)
-    ends what is running and returns the results so far. Any other error ends it, too, after ``RunRequest.rescue`` was called.
+    An environment that cannot be built makes its cases INCONCLUSIVE, and the other batches are run.
+    An interruption (``KeyboardInterrupt``) ends what is running and returns the results so far. Any
+    other error ends it, too, after ``RunRequest.rescue`` was called.
     """
     with _files(request.journal) as files:
         return _Run(request, files).run()
 
 
-def local_request(batches: Sequence[Batch], machine: LocalMachine, options: RunOptions, say: Say) -> RunRequest:
+def local_request(
+    batches: Sequence[Batch], machine: LocalMachine, options: RunOptions, say: Say
+) -> RunRequest:
     """Return the request to run batches on this machine.
 
-    Long batches are split when several may run side by side. With live output a batch that runs alone uses this process's terminal, so that
+    Long batches are split when several may run side by side. With live output a batch that runs
+    alone uses this process's terminal, so that
     ``--pdb`` works.
     """
     if machine.at_once > 1:
@@ -81,7 +89,8 @@ def local_request(batches: Sequence[Batch], machine: LocalMachine, options: RunO
 
 
 def batch_progress(options: RunOptions, say: Say) -> OutputInOrder | CaseLines:
-    """Return what shows batches that write to log files: a line for each case, or pytest's output if it is to be live."""
+    """Return what shows batches that write to log files: a line for each case, or pytest's output
+    if it is to be live."""
     return OutputInOrder(say) if options.live else CaseLines(say)
 
 
@@ -95,7 +104,8 @@ class BatchRunner(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class SequentialRunner:
-    """Runs batches one after the other on our own terminal. ``build`` makes an environment ready, ``start`` runs pytest's command.
+    """Runs batches one after the other on our own terminal. ``build`` makes an environment ready,
+    ``start`` runs pytest's command.
 
     ``bar``: show a progress bar, because output goes elsewhere.
     """
@@ -110,12 +120,15 @@ class SequentialRunner:
         """As ``BatchRunner``."""
         executor = SequentialExecutor(self.build, self.start)
         progress: Progress = BatchHeaders(self.say)
-        return run_batches(RunRequest(batches, executor, self.options, WithBar(progress) if self.bar else progress))
+        return run_batches(
+            RunRequest(batches, executor, self.options, WithBar(progress) if self.bar else progress)
+        )
 
 
 @dataclasses.dataclass(frozen=True)
 class ExecutorRunner:
-    """Runs batches with any executor and copies their output to ``out`` (default: standard output) in order. ``bar``: as ``SequentialRunner``."""
+    """Runs batches with any executor and copies their output to ``out`` (default: standard output)
+    in order. ``bar``: as ``SequentialRunner``."""
 
     executor: Executor
     options: RunOptions
@@ -127,7 +140,9 @@ class ExecutorRunner:
         """As ``BatchRunner``."""
         progress: Progress = OutputInOrder(self.say, self.out)
         return run_batches(
-            RunRequest(batches, self.executor, self.options, WithBar(progress) if self.bar else progress)
+            RunRequest(
+                batches, self.executor, self.options, WithBar(progress) if self.bar else progress
+            )
         )
 
 
@@ -141,12 +156,17 @@ def _files(journal: Journal | None) -> Iterator[BatchFiles]:
 
 
 class _Run:
-    """One call of ``run_batches``. Results are kept without expectations and judged when the outcome is made."""
+    """One call of ``run_batches``.
+
+    Results are kept without expectations and judged when the outcome is made.
+    """
 
     def __init__(self, request: RunRequest, files: BatchFiles) -> None:
         self._request = request
         self._files = files
-        self._results: dict[tuple[str, int], list[RunResult]] = {batch.key: [] for batch in request.batches}
+        self._results: dict[tuple[str, int], list[RunResult]] = {
+            batch.key: [] for batch in request.batches
+        }
         self._unbuilt: dict[str, None] = {}
 
     def run(self) -> RunOutcome:
@@ -157,13 +177,17 @@ class _Run:
             for batch in request.batches:
                 self._results[batch.key].append(journal.finished(batch))
             remaining = [
-                unfinished for batch in request.batches if (unfinished := journal.remaining(batch)) is not None
+                unfinished
+                for batch in request.batches
+                if (unfinished := journal.remaining(batch)) is not None
             ]
         _log.info("%d batches, %d to run", len(request.batches), len(remaining))
         options = request.options.with_pytest_args(*request.progress.pytest_args)
         request.progress.begin(request.batches, remaining, self._files)
         try:
-            with contextlib.closing(request.executor.execute(remaining, options, self._files)) as updates:
+            with contextlib.closing(
+                request.executor.execute(remaining, options, self._files)
+            ) as updates:
                 for update in updates:
                     if update is not None:
                         self._keep(update)
@@ -175,12 +199,18 @@ class _Run:
             request.rescue(self._outcome(self._finished_before_interruption).run)
             raise
         finally:
-            with contextlib.suppress(OSError):  # a terminal that was closed; the results are still to be saved
+            with contextlib.suppress(
+                OSError
+            ):  # a terminal that was closed; the results are still to be saved
                 request.progress.end()
         return self._outcome(lambda batch: self._results[batch.key])
 
     def _keep(self, update: BatchUpdate) -> None:
-        """Store an update. Failures of a machine or a build are not recorded in the journal, so the next run tries those cases again."""
+        """Store an update.
+
+        Failures of a machine or a build are not recorded in the journal, so the next run tries
+        those cases again.
+        """
         batch, journal = update.batch, self._request.journal
         _log.info("%s: %s, %d results", batch, update.state.value, len(update.run.results))
         self._results[batch.key].append(update.run)
@@ -192,7 +222,8 @@ class _Run:
                 self._files.report(batch).unlink(missing_ok=True)
 
     def _finished_before_interruption(self, batch: Batch) -> list[RunResult]:
-        """Return the results of an interrupted batch that count: cases that had ended, including those of a pytest that was stopped with the run."""
+        """Return the results of an interrupted batch that count: cases that had ended, including
+        those of a pytest that was stopped with the run."""
         journal = self._request.journal
         if journal is not None:
             results = [journal.finished(batch)]
@@ -204,7 +235,12 @@ class _Run:
             }
         return results if complete else [*results, interruption_note(batch)]
 
-    def _outcome(self, results_of: Callable[[Batch], list[RunResult]], *, interrupted: bool = False) -> RunOutcome:
+    def _outcome(
+        self, results_of: Callable[[Batch], list[RunResult]], *, interrupted: bool = False
+    ) -> RunOutcome:
         options = self._request.options
-        runs = (apply_expectations(merge_results(results_of(batch)), batch, options) for batch in self._request.batches)
+        runs = (
+            apply_expectations(merge_results(results_of(batch)), batch, options)
+            for batch in self._request.batches
+        )
         return RunOutcome(merge_results(runs), tuple(self._unbuilt), interrupted)

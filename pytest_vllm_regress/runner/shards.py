@@ -1,4 +1,5 @@
-"""Divide batches among machines that share nothing: every machine makes the same division and runs its own shard."""
+"""Divide batches among machines that share nothing: every machine makes the same division and runs
+its own shard."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ class CiSystem(StrEnum):
 
 
 GITLAB_SETTINGS = ".gitlab/vllm-regress.yml"
-"""File of the user's repository with the job ``.vllm-regress``, which the jobs of a child pipeline extend: it inherits nothing from its parent."""
+"""File of the user's repository with the job ``.vllm-regress``, which the jobs of a child pipeline
+extend: it inherits nothing from its parent."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +44,9 @@ class Shard:
         match = re.fullmatch(r"(\d{1,3})/(\d{1,3})", text)
         if match and 1 <= int(match[1]) <= int(match[2]) <= MAX_SHARDS:
             return cls(int(match[1]), int(match[2]))
-        raise UsageError(f"--shard {text!r}: allowed are 1/N to N/N with N up to {MAX_SHARDS}, for example 2/8")
+        raise UsageError(
+            f"--shard {text!r}: allowed are 1/N to N/N with N up to {MAX_SHARDS}, for example 2/8"
+        )
 
     def __str__(self) -> str:
         return f"{self.number}/{self.count}"
@@ -51,7 +55,8 @@ class Shard:
 def divide_into_shards(
     batches: Sequence[Batch], count: int, seconds: Seconds = recorded_seconds
 ) -> tuple[tuple[Batch, ...], ...]:
-    """Divide the batches into ``count`` shards that take similar time. The division is the same on every machine.
+    """Divide the batches into ``count`` shards that take similar time. The division is the same on
+    every machine.
 
     An environment is split only if it takes longer than a shard.
     """
@@ -59,7 +64,9 @@ def divide_into_shards(
     parts = [part for batch in batches for part in split_batch(batch, shard_s, seconds)]
     shards: list[dict[str, Batch]] = [{} for _ in range(count)]
     loads = [0.0] * count
-    for part in sorted(parts, key=lambda part: (-batch_seconds(part, seconds), part.environment, part.cases[0].id)):
+    for part in sorted(
+        parts, key=lambda part: (-batch_seconds(part, seconds), part.environment, part.cases[0].id)
+    ):
         least = min(range(count), key=lambda number: (loads[number], number))
         earlier = shards[least].get(part.environment)
         shards[least][part.environment] = (
@@ -67,7 +74,10 @@ def divide_into_shards(
         )
         loads[least] += batch_seconds(part, seconds) - (ENVIRONMENT_S if earlier else 0.0)
     order = [batch.environment for batch in batches]
-    return tuple(tuple(sorted(shard.values(), key=lambda batch: order.index(batch.environment))) for shard in shards)
+    return tuple(
+        tuple(sorted(shard.values(), key=lambda batch: order.index(batch.environment)))
+        for shard in shards
+    )
 
 
 def take_shard(batches: Sequence[Batch], text: str | None) -> tuple[Batch, ...]:
@@ -79,9 +89,16 @@ def take_shard(batches: Sequence[Batch], text: str | None) -> tuple[Batch, ...]:
 
 
 def ci_job_matrix(
-    system: CiSystem, batches: Sequence[Batch], count: int, command: Sequence[str], pytest_args: Sequence[str] = ()
+    system: CiSystem,
+    batches: Sequence[Batch],
+    count: int,
+    command: Sequence[str],
+    pytest_args: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return what ``system`` reads to start a job for each shard that is not empty: ``command`` with the shard's number."""
+    """Return what ``system`` reads to start a job for each shard that is not empty:
+
+    ``command`` with the shard's number.
+    """
     tail = ["--", *pytest_args] if pytest_args else []
     jobs = []
     for number, batches_of_shard in enumerate(divide_into_shards(batches, count), 1):
@@ -93,7 +110,9 @@ def ci_job_matrix(
                 "shard": shard,
                 "results": results,
                 "environments": [batch.environment for batch in batches_of_shard],
-                "minutes": math.ceil(sum(batch_seconds(batch, recorded_seconds) for batch in batches_of_shard) / 60),
+                "minutes": math.ceil(
+                    sum(batch_seconds(batch, recorded_seconds) for batch in batches_of_shard) / 60
+                ),
                 "command": shlex.join([*command, "--shard", shard, "--results", results, *tail]),
             }
         )
@@ -104,7 +123,11 @@ def ci_job_matrix(
         return {"include": [{"local": GITLAB_SETTINGS}], **pipeline}
     return {
         "steps": [
-            {"label": f"vllm-regress {job['shard']}", "command": job["command"], "artifact_paths": [job["results"]]}
+            {
+                "label": f"vllm-regress {job['shard']}",
+                "command": job["command"],
+                "artifact_paths": [job["results"]],
+            }
             for job in jobs
         ]
     }

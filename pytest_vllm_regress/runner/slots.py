@@ -1,9 +1,11 @@
-"""How many environments this machine has room for. ``python -m pytest_vllm_regress.runner.slots COMMAND`` waits for room, then runs the command.
+"""How many environments this machine has room for. ``python -m pytest_vllm_regress.runner.slots
+COMMAND`` waits for room, then runs the command.
 
-It is for callers such as ``tox run-parallel`` that start many commands without knowing the machine. GPUs are shared by leases instead (``gpus/``).
+It is for callers such as ``tox run-parallel`` that start many commands without knowing the machine.
+GPUs are shared by leases instead (``gpus/``).
 
-pytest itself takes no slot, because a user who starts one run expects it to start at once. ``run``, ``matrix``, ``validate`` and ``try`` know all
-their batches and count for themselves.
+pytest itself takes no slot, because a user who starts one run expects it to start at once. ``run``,
+``matrix``, ``validate`` and ``try`` know all their batches and count for themselves.
 """
 
 from __future__ import annotations
@@ -27,13 +29,16 @@ from ..util.sizes import GIB
 POLL_S = 0.5
 GIB_PER_BATCH = 6
 IDLE_S = 10.0
-"""Seconds for which ``NEED`` must have been idle before more environments are used than there are cores."""
+"""Seconds for which ``NEED`` must have been idle before more environments are used than there are
+cores."""
 NEED = 0.6
-"""Cores that an environment keeps busy on average: all cases took 722 s of processor time in 1,093 s."""
+"""Cores that an environment keeps busy on average: all cases took 722 s of processor time in 1,093
+s."""
 
 
 def room(cores: int, memory_gib: float) -> int:
-    """Return how many environments fit: one for each core, because a run waits for half of its time or more, and ``GIB_PER_BATCH`` for each."""
+    """Return how many environments fit: one for each core, because a run waits for half of its time
+    or more, and ``GIB_PER_BATCH`` for each."""
     return max(1, min(cores, int(memory_gib // GIB_PER_BATCH)))
 
 
@@ -51,10 +56,12 @@ def _free_gib() -> float:
 
 
 class Spare:
-    """Says whether one more environment may run beside ``running`` ones, because tests that only wait need no core.
+    """Says whether one more environment may run beside ``running`` ones, because tests that only
+    wait need no core.
 
-    It may if ``NEED`` cores were idle for the last ``IDLE_S`` seconds and ``GIB_PER_BATCH`` is free, up to ``most`` environments. It must be called
-    at least every ``IDLE_S`` seconds. ``idle_s`` returns the idle seconds of all cores together.
+    It may if ``NEED`` cores were idle for the last ``IDLE_S`` seconds and ``GIB_PER_BATCH`` is
+    free, up to ``most`` environments. It must be called at least every ``IDLE_S`` seconds.
+    ``idle_s`` returns the idle seconds of all cores together.
     """
 
     def __init__(
@@ -80,7 +87,9 @@ class Spare:
             return False
         idle_before, since = self._idle, self._since
         self._idle, self._since = self._idle_s(), now
-        if now - called_at >= IDLE_S:  # the interval is too long to say anything about the last IDLE_S
+        if (
+            now - called_at >= IDLE_S
+        ):  # the interval is too long to say anything about the last IDLE_S
             return False
         idle_cores = (self._idle - idle_before) / (now - since)
         return running < self._most and idle_cores >= NEED and self._free_gib() >= GIB_PER_BATCH
@@ -88,7 +97,10 @@ class Spare:
 
 @contextlib.contextmanager
 def slot(folder: Path, count: int) -> Iterator[int]:
-    """Wait for one of ``count`` slots that all processes of this machine share, and hold it. The slot of a process that dies is free again."""
+    """Wait for one of ``count`` slots that all processes of this machine share, and hold it.
+
+    The slot of a process that dies is free again.
+    """
     private_folder(folder)
     locks = [FileLock(folder / f"{number}.lock", thread_local=False) for number in range(count)]
     while True:

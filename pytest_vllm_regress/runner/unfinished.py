@@ -15,7 +15,12 @@ from .batch import Batch
 
 _UNEXPLAINED = "pytest failed, but no verdict says why: see its output above"
 _NOTHING_ON_GPU = "nothing was shown on a GPU: every case was NOT_APPLICABLE"
-_EXIT_STATUS = {2: "was interrupted", 3: "had an internal error", 4: "refused its arguments", 5: "found no test"}
+_EXIT_STATUS = {
+    2: "was interrupted",
+    3: "had an internal error",
+    4: "refused its arguments",
+    5: "found no test",
+}
 
 
 def inconclusive_results(batch: Batch, cases: Sequence[Case], why: str) -> tuple[TestResult, ...]:
@@ -35,23 +40,34 @@ def inconclusive_results(batch: Batch, cases: Sequence[Case], why: str) -> tuple
 
 
 def not_built(batch: Batch, error: BuildError) -> RunResult:
-    """Return the results of a batch whose environment could not be built. The reason is a problem of the run, shown once."""
+    """Return the results of a batch whose environment could not be built.
+
+    The reason is a problem of the run, shown once.
+    """
     why = "the environment could not be built: see the problem below"
-    return RunResult(inconclusive_results(batch, batch.cases, why), (f"{batch.environment}: {error}",))
+    return RunResult(
+        inconclusive_results(batch, batch.cases, why), (f"{batch.environment}: {error}",)
+    )
 
 
 def interruption_note(batch: Batch) -> RunResult:
     """Return the problem that cases of an interrupted batch have no verdict."""
-    return RunResult((), (f"{batch.environment}: interrupted; only cases whose tests had all ended have a verdict",))
+    return RunResult(
+        (),
+        (f"{batch.environment}: interrupted; only cases whose tests had all ended have a verdict",),
+    )
 
 
 def with_missing_cases(
     batch: Batch, reported: RunResult, status: int, unreadable: str = "", output: str = ""
 ) -> RunResult:
-    """Return what pytest reported of the batch's own cases, with an INCONCLUSIVE result for each case that is missing.
+    """Return what pytest reported of the batch's own cases, with an INCONCLUSIVE result for each
+    case that is missing.
 
-    After an exit status other than 0 and 1 every case gets one, because tests that are missing cannot be told from tests that do not exist.
-    ``unreadable``: why the report is missing or cannot be read. ``output``: the end of pytest's output, if it is not above.
+    After an exit status other than 0 and 1 every case gets one, because tests that are missing
+    cannot be told from tests that do not exist.
+    ``unreadable``: why the report is missing or cannot be read. ``output``: the end of pytest's
+    output, if it is not above.
     """
     case_ids = {case.id for case in batch.cases}
     results = tuple(result for result in reported.results if result.case_id in case_ids)
@@ -62,9 +78,14 @@ def with_missing_cases(
         unreadable = unreadable or " and reported nothing for this case"
     excerpt = f". Its output ends with: {output}" if output else ": see its output above"
     if status == 1 and not missing and all(result.expected for result in results):
-        on_gpu = all(result.device == "gpu" and result.verdict is Verdict.NOT_APPLICABLE for result in results)
+        on_gpu = all(
+            result.device == "gpu" and result.verdict is Verdict.NOT_APPLICABLE
+            for result in results
+        )
         problems += (f"{batch.environment}: {_NOTHING_ON_GPU if on_gpu else _UNEXPLAINED}",)
-    return RunResult(results + inconclusive_results(batch, missing, why + unreadable + excerpt), problems)
+    return RunResult(
+        results + inconclusive_results(batch, missing, why + unreadable + excerpt), problems
+    )
 
 
 def _describe(status: int) -> str:

@@ -1,10 +1,17 @@
 """Hypothesis strategies for JSON schemas and for instances of a schema.
 
-They do not use hypothesis-jsonschema, which draws instances only and fails on objects with current Hypothesis releases.
+They do not use hypothesis-jsonschema, which draws instances only and fails on objects with current
+Hypothesis releases.
 """
 
 from pytest_vllm_regress.schemas.features import Distribution, distribution, features, sample
-from pytest_vllm_regress.schemas.instances import Invalid, invalid_instances, near_misses, valid_instances, validator
+from pytest_vllm_regress.schemas.instances import (
+    Invalid,
+    invalid_instances,
+    near_misses,
+    valid_instances,
+    validator,
+)
 from pytest_vllm_regress.schemas.profile import PROFILES, Budget, Dialect, Feature, Profile
 from pytest_vllm_regress.schemas.strategies import json_schemas
 

@@ -1,4 +1,7 @@
-"""Strategies for values of an unrolled schema: objects, arrays and combinators. ``primitives`` draws the rest."""
+"""Strategies for values of an unrolled schema: objects, arrays and combinators.
+
+``primitives`` draws the rest.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ _NAMES = ("a", "key", "surplus", "x y", "\u00fc", "0")
 
 
 def values_matching(schema: Any) -> st.SearchStrategy[Any]:
-    """Return a strategy for values that should satisfy an unrolled schema; empty if there are none. The caller must filter."""
+    """Return a strategy for values that should satisfy an unrolled schema; empty if there are none.
+
+    The caller must filter.
+    """
     if isinstance(schema, bool):
         return ANYTHING if schema else st.nothing()
     if "const" in schema:
@@ -30,10 +36,15 @@ def values_matching(schema: Any) -> st.SearchStrategy[Any]:
         if key in schema:
             siblings = {k: v for k, v in schema.items() if k != key}
             return st.one_of(
-                [values_matching(_merge([siblings, branch]) if siblings else branch) for branch in schema[key]]
+                [
+                    values_matching(_merge([siblings, branch]) if siblings else branch)
+                    for branch in schema[key]
+                ]
             )
     if "allOf" in schema:
-        return values_matching(_merge([{k: v for k, v in schema.items() if k != "allOf"}, *schema["allOf"]]))
+        return values_matching(
+            _merge([{k: v for k, v in schema.items() if k != "allOf"}, *schema["allOf"]])
+        )
     kind = schema.get("type")
     if isinstance(kind, list):
         return st.one_of([values_matching({**schema, "type": name}) for name in kind])
@@ -45,7 +56,10 @@ def values_matching(schema: Any) -> st.SearchStrategy[Any]:
 
 
 def _merge(parts: list[Any]) -> Any:
-    """Merge schemas into one. Equal keywords collapse, ``properties`` and ``required`` are joined, conflicts stay in an allOf."""
+    """Merge schemas into one.
+
+    Equal keywords collapse, ``properties`` and ``required`` are joined, conflicts stay in an allOf.
+    """
     merged: dict[str, Any] = {}
     for part in parts:
         if isinstance(part, bool):
@@ -62,7 +76,11 @@ def _merge(parts: list[Any]) -> Any:
             else:
                 merged[key] = value
     nested = merged.pop("allOf", [])
-    if nested and any(nested_part.keys() & merged.keys() for nested_part in nested if isinstance(nested_part, Mapping)):
+    if nested and any(
+        nested_part.keys() & merged.keys()
+        for nested_part in nested
+        if isinstance(nested_part, Mapping)
+    ):
         return {"not": {}} if merged.get("type") in ("object", "array") else False
     return _merge([merged, *nested]) if nested else merged
 
@@ -71,14 +89,20 @@ def _objects(schema: Mapping[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
     declared = {name: values_matching(body) for name, body in schema.get("properties", {}).items()}
     required = list(dict.fromkeys(schema.get("required", [])))
     mandatory = {name: declared.get(name, ANYTHING) for name in required}
-    optional = {name: values for name, values in declared.items() if name not in mandatory and not values.is_empty}
+    optional = {
+        name: values
+        for name, values in declared.items()
+        if name not in mandatory and not values.is_empty
+    }
     least = schema.get("minProperties", 0)
     most = schema.get("maxProperties", len(declared) + len(mandatory) + MAX_EXTRA)
     undeclared = values_matching(schema.get("additionalProperties", CLOSED not in schema))
     names = [name for name in _NAMES if name not in declared and name not in mandatory]
     extra_count = 0 if undeclared.is_empty else min(MAX_EXTRA, most - len(mandatory), len(names))
     # Some backends write properties only in the order of the schema.
-    order = {name: index for index, name in enumerate(dict.fromkeys((*declared, *required, *_NAMES)))}
+    order = {
+        name: index for index, name in enumerate(dict.fromkeys((*declared, *required, *_NAMES)))
+    }
     declared_part = st.fixed_dictionaries(mandatory, optional=optional).map(
         lambda value: dict(sorted(value.items(), key=lambda item: order[item[0]]))
     )
@@ -86,9 +110,9 @@ def _objects(schema: Mapping[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
         return declared_part.filter(lambda value: least <= len(value) <= most)
     extra = st.dictionaries(st.sampled_from(names), undeclared, max_size=extra_count)
     # Declared properties come first, so that maxProperties cuts undeclared ones.
-    return st.builds(lambda first, rest: dict(list({**first, **rest}.items())[:most]), declared_part, extra).filter(
-        lambda value: least <= len(value)
-    )
+    return st.builds(
+        lambda first, rest: dict(list({**first, **rest}.items())[:most]), declared_part, extra
+    ).filter(lambda value: least <= len(value))
 
 
 def _arrays(schema: Mapping[str, Any]) -> st.SearchStrategy[list[Any]]:
@@ -103,7 +127,9 @@ def _arrays(schema: Mapping[str, Any]) -> st.SearchStrategy[list[Any]]:
     if item.is_empty:
         return st.just([])
     size = least + MAX_EXTRA if most is None else min(most, least + MAX_EXTRA)
-    unique = (lambda value: json.dumps(value, sort_keys=True)) if schema.get("uniqueItems") else None
+    unique = (
+        (lambda value: json.dumps(value, sort_keys=True)) if schema.get("uniqueItems") else None
+    )
     drawn = st.lists(item, min_size=least, max_size=size, unique_by=unique)
     try:
         drawn.validate()
@@ -112,7 +138,9 @@ def _arrays(schema: Mapping[str, Any]) -> st.SearchStrategy[list[Any]]:
     return drawn
 
 
-def _tuples(items: list[Any], more: Any, least: int, most: int | None) -> st.SearchStrategy[list[Any]]:
+def _tuples(
+    items: list[Any], more: Any, least: int, most: int | None
+) -> st.SearchStrategy[list[Any]]:
     drawn = [values_matching(item) for item in items]
     more_items = values_matching(more)
     longest = len(items) + (0 if more_items.is_empty else MAX_EXTRA)

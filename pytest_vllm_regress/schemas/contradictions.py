@@ -25,7 +25,8 @@ _PLAIN: tuple[Schema, ...] = (
 
 
 def contradict(draw: Draw, schema: Schema) -> Schema:
-    """Return an unsatisfiable schema: a contradiction alone, combined with ``schema``, or as one of its required properties."""
+    """Return an unsatisfiable schema: a contradiction alone, combined with ``schema``, or as one of
+    its required properties."""
     plain: Schema = dict(draw(st.sampled_from(_PLAIN)))
     way = draw(st.integers(0, 2))
     if way == 0:

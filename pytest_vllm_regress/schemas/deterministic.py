@@ -1,7 +1,8 @@
 """A Hypothesis backend whose draws depend on the seed alone.
 
-Hypothesis mixes constants from the source code of imported local modules into the integers and texts it draws, so the same seed
-draws other examples in another project or working directory. This backend uses only Hypothesis's built-in constants.
+Hypothesis mixes constants from the source code of imported local modules into the integers and
+texts it draws, so the same seed draws other examples in another project or working directory. This
+backend uses only Hypothesis's built-in constants.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ BACKEND = "vllm-regress"
 
 @functools.cache
 def backend() -> str:
-    """Return the name for ``settings(backend=...)``: Hypothesis's default backend if this release has no such constants."""
+    """Return the name for ``settings(backend=...)``:
+
+    Hypothesis's default backend if this release has no such constants.
+    """
     try:
         from hypothesis.internal.conjecture import providers
 
@@ -34,20 +38,25 @@ def _provider() -> type[Any]:
     constants_by_key: dict[Any, list[Any]] = {}
 
     class SeedOnlyProvider(providers.HypothesisProvider):
-        def _maybe_draw_constant(self, choice_type: Any, constraints: Any, *, p: float = 0.05) -> Any:
+        def _maybe_draw_constant(
+            self, choice_type: Any, constraints: Any, *, p: float = 0.05
+        ) -> Any:
             if self._random is None or self._random.random() > p:
                 return None
             key = (choice_type, choice_constraints_key(choice_type, constraints))
             if key not in constants_by_key:
                 constants = providers.GLOBAL_CONSTANTS.set_for_type(choice_type)
-                constants_by_key[key] = [constant for constant in constants if choice_permitted(constant, constraints)]
+                constants_by_key[key] = [
+                    constant for constant in constants if choice_permitted(constant, constraints)
+                ]
             return self._random.choice(constants_by_key[key]) if constants_by_key[key] else None
 
     return SeedOnlyProvider
 
 
 def __getattr__(name: str) -> Any:
-    """Create the provider class when Hypothesis looks it up by name, so that its base class is not imported earlier."""
+    """Create the provider class when Hypothesis looks it up by name, so that its base class is not
+    imported earlier."""
     if name == "Provider":
         return _provider()
     raise AttributeError(name)

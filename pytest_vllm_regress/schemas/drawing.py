@@ -14,7 +14,10 @@ T = TypeVar("T")
 
 
 def draw_distinct(
-    strategy: SearchStrategy[T], count: int, seed_value: int, key: Callable[[T], Hashable] = lambda value: value
+    strategy: SearchStrategy[T],
+    count: int,
+    seed_value: int,
+    key: Callable[[T], Hashable] = lambda value: value,
 ) -> list[T]:
     """Return the distinct values among ``count`` draws. Values are equal if their ``key`` is.
 

@@ -14,7 +14,10 @@ from pytest_vllm_regress.schemas.deterministic import backend
 from pytest_vllm_regress.schemas.profile import Budget, Feature, Profile
 from pytest_vllm_regress.schemas.strategies import json_schemas
 
-_TYPES = {f.value: f for f in (Feature.NULL, Feature.BOOLEAN, Feature.INTEGER, Feature.NUMBER, Feature.STRING)}
+_TYPES = {
+    f.value: f
+    for f in (Feature.NULL, Feature.BOOLEAN, Feature.INTEGER, Feature.NUMBER, Feature.STRING)
+}
 _TYPES |= {"array": Feature.ARRAY, "object": Feature.OBJECT}
 _KEYWORDS: tuple[tuple[Feature, frozenset[str]], ...] = (
     (Feature.LENGTH, frozenset({"minLength", "maxLength"})),
@@ -80,7 +83,9 @@ def _recursive(parts: Mapping[str, Any]) -> bool:
 
 def _value_features(node: Mapping[str, Any]) -> Iterator[Feature]:
     if "enum" in node:
-        plain = all(isinstance(v, str) for v in node["enum"]) or all(type(v) in (int, float) for v in node["enum"])
+        plain = all(isinstance(v, str) for v in node["enum"]) or all(
+            type(v) in (int, float) for v in node["enum"]
+        )
         yield Feature.ENUM if plain else Feature.ENUM_MIXED
     if "const" in node:
         yield Feature.CONST if isinstance(node["const"], str) else Feature.CONST_ANY
@@ -97,7 +102,11 @@ def _object_features(node: Mapping[str, Any]) -> Iterator[Feature]:
     for name in properties:
         if not name.isascii():
             yield Feature.UNICODE_NAMES
-        if not name or json.dumps(name, ensure_ascii=False) != f'"{name}"' or set(name) & set("/~%"):
+        if (
+            not name
+            or json.dumps(name, ensure_ascii=False) != f'"{name}"'
+            or set(name) & set("/~%")
+        ):
             yield Feature.ESCAPED_NAMES
 
 
@@ -141,7 +150,9 @@ def features(schema: Any) -> frozenset[str]:
         used |= {Feature.REF} if refs - {"#"} else set()
         for node in walk(part):
             used.update(_node_features(node))
-            if _is_container(node) and any(_is_container(below) for child in children(node) for below in walk(child)):
+            if _is_container(node) and any(
+                _is_container(below) for child in children(node) for below in walk(child)
+            ):
                 used.add(Feature.NESTING)
     if _recursive(parts):
         used.add(Feature.RECURSION)
@@ -155,7 +166,10 @@ def sample(
     budget: Budget | int = Budget(),  # noqa: B008  # frozen
     seed_value: int = 0,
 ) -> list[dict[str, Any]]:
-    """Return at most ``count`` schemas. The same seed and Hypothesis release give the same schemas."""
+    """Return at most ``count`` schemas.
+
+    The same seed and Hypothesis release give the same schemas.
+    """
     drawn: list[dict[str, Any]] = []
 
     @seed(seed_value)
@@ -177,7 +191,8 @@ def sample(
 
 @dataclass(frozen=True)
 class Distribution:
-    """Number of schemas (of ``total``) that use each feature, and the size of each schema in subschemas."""
+    """Number of schemas (of ``total``) that use each feature, and the size of each schema in
+    subschemas."""
 
     total: int
     counts: Mapping[str, int]
@@ -185,11 +200,15 @@ class Distribution:
 
     def __str__(self) -> str:
         middle = sorted(self.sizes)[len(self.sizes) // 2] if self.sizes else 0
-        lines = [f"{self.total} schemas, subschemas: median {middle}, maximum {max(self.sizes, default=0)}"]
+        lines = [
+            f"{self.total} schemas, subschemas: median {middle}, maximum {max(self.sizes, default=0)}"
+        ]
         for feature in Feature:
             count = self.counts.get(feature.value, 0)
             share = count / self.total if self.total else 0
-            lines.append(f"{feature.value:20} {count:6} {share:6.1%} {'#' * round(40 * share)}".rstrip())
+            lines.append(
+                f"{feature.value:20} {count:6} {share:6.1%} {'#' * round(40 * share)}".rstrip()
+            )
         return "\n".join(lines)
 
 
@@ -200,10 +219,15 @@ def distribution(
     budget: Budget | int = Budget(),  # noqa: B008 (frozen)
     seed_value: int = 0,
 ) -> Distribution:
-    """Draw ``count`` schemas and count their features. Print the result to see what a profile and a budget produce."""
+    """Draw ``count`` schemas and count their features.
+
+    Print the result to see what a profile and a budget produce.
+    """
     drawn = sample(count, profile=profile, budget=budget, seed_value=seed_value)
     counts = Counter(name for schema in drawn for name in features(schema))
-    sizes = tuple(sum(1 for part in definitions(schema).values() for _ in walk(part)) for schema in drawn)
+    sizes = tuple(
+        sum(1 for part in definitions(schema).values() for _ in walk(part)) for schema in drawn
+    )
     return Distribution(len(drawn), dict(counts), sizes)
 
 

@@ -20,21 +20,41 @@ from pytest_vllm_regress.schemas.features import definitions, walk
 from pytest_vllm_regress.schemas.unroll import unroll
 
 
-def _pattern(validator: Validator, pattern: str, value: Any, schema: Any) -> Iterator[ValidationError]:
-    """Check a pattern with ECMA-262 semantics, as JSON Schema requires: ``\\d`` is 0 to 9 and ``$`` matches only at the very end."""
-    if isinstance(value, str) and re.search(re.sub(r"(?<!\\)\$$", r"\\Z", pattern), value, re.ASCII) is None:
+def _pattern(
+    validator: Validator, pattern: str, value: Any, schema: Any
+) -> Iterator[ValidationError]:
+    """Check a pattern with ECMA-262 semantics, as JSON Schema requires:
+
+    ``\\d`` is 0 to 9 and ``$`` matches only at the very end.
+    """
+    if (
+        isinstance(value, str)
+        and re.search(re.sub(r"(?<!\\)\$$", r"\\Z", pattern), value, re.ASCII) is None
+    ):
         yield ValidationError(f"{value!r} does not match {pattern!r}")
 
 
-_DRAFT_7, _DRAFT_2020 = (extend(kind, {"pattern": _pattern}) for kind in (Draft7Validator, Draft202012Validator))  # type: ignore[no-untyped-call]
+_DRAFT_7, _DRAFT_2020 = (
+    extend(kind, {"pattern": _pattern})  # type: ignore[no-untyped-call]
+    for kind in (Draft7Validator, Draft202012Validator)
+)
 
 
 def validator(schema: Mapping[str, Any]) -> Validator:
-    """Return a validator that also checks formats. A schema with an ``items`` list or ``definitions`` is draft 7, any other 2020-12."""
-    nodes = [node for part in definitions(schema).values() for node in walk(part) if isinstance(node, Mapping)]
+    """Return a validator that also checks formats.
+
+    A schema with an ``items`` list or ``definitions`` is draft 7, any other 2020-12.
+    """
+    nodes = [
+        node
+        for part in definitions(schema).values()
+        for node in walk(part)
+        if isinstance(node, Mapping)
+    ]
     old = "definitions" in schema or any(isinstance(node.get("items"), list) for node in nodes)
     kind = _DRAFT_7 if old and not any("prefixItems" in node for node in nodes) else _DRAFT_2020
-    # Without a registry of its own, jsonschema would fetch references to other documents, also ``file:`` ones.
+    # Without a registry of its own, jsonschema would fetch references to other documents, also
+    # ``file:`` ones.
     checker: Validator = kind(schema, format_checker=kind.FORMAT_CHECKER, registry=Registry())
     return checker
 
@@ -42,8 +62,8 @@ def validator(schema: Mapping[str, Any]) -> Validator:
 def valid_instances(schema: Mapping[str, Any], *, extras: bool = True) -> st.SearchStrategy[Any]:
     """Return a strategy for values that satisfy ``schema``.
 
-    With ``extras`` false, objects have declared properties only, because some backends cannot write others. Recursion is
-    followed a few levels deep.
+    With ``extras`` false, objects have declared properties only, because some backends cannot write
+    others. Recursion is followed a few levels deep.
     """
     return values_matching(unroll(schema, extras=extras)).filter(_is_valid(schema))
 
@@ -55,14 +75,20 @@ def _is_valid(schema: Mapping[str, Any]) -> Callable[[Any], bool]:
 
 @dataclass(frozen=True)
 class Invalid:
-    """A value that ``jsonschema`` rejects, one change away from a valid one. ``change`` describes where and what changed."""
+    """A value that ``jsonschema`` rejects, one change away from a valid one.
+
+    ``change`` describes where and what changed.
+    """
 
     value: Any
     change: str
 
 
-def invalid_instances(schema: Mapping[str, Any], *, extras: bool = True) -> st.SearchStrategy[Invalid]:
-    """Return a strategy for near misses: valid instances changed in one place so that ``jsonschema`` rejects them.
+def invalid_instances(
+    schema: Mapping[str, Any], *, extras: bool = True
+) -> st.SearchStrategy[Invalid]:
+    """Return a strategy for near misses: valid instances changed in one place so that
+    ``jsonschema`` rejects them.
 
     It draws nothing for a schema that accepts every near miss as well.
     """
@@ -79,7 +105,11 @@ def invalid_instances(schema: Mapping[str, Any], *, extras: bool = True) -> st.S
 def near_misses(schema: Mapping[str, Any], value: Any) -> list[Invalid]:
     """Return every near miss of one valid instance, larger changes first."""
     is_valid = _is_valid(schema)
-    return [Invalid(new, change) for change, new in _changes(value, *_limits(schema)) if not is_valid(new)]
+    return [
+        Invalid(new, change)
+        for change, new in _changes(value, *_limits(schema))
+        if not is_valid(new)
+    ]
 
 
 def _limits(schema: Mapping[str, Any]) -> tuple[list[float], list[int]]:
@@ -98,7 +128,11 @@ def _limits(schema: Mapping[str, Any]) -> tuple[list[float], list[int]]:
 
 def _changes(value: Any, numbers: list[float], lengths: list[int]) -> Iterator[tuple[str, Any]]:
     """Yield (description, changed value) pairs; changes to the deepest parts come last."""
-    yield from ((f"became {new!r}", new) for new in _replacements(value, numbers, lengths) if not _same(new, value))
+    yield from (
+        (f"became {new!r}", new)
+        for new in _replacements(value, numbers, lengths)
+        if not _same(new, value)
+    )
     if isinstance(value, dict):
         for key, part in value.items():
             yield f"lost {key!r}", {k: v for k, v in value.items() if k != key}
@@ -120,7 +154,14 @@ def _replacements(value: Any, numbers: list[float], lengths: list[int]) -> Itera
     elif isinstance(value, int | float):
         yield from (value + 1, value - 1, value + 0.5, -value - 1, *numbers)
     elif isinstance(value, str):
-        yield from (value + "x", value[:-1], "x" + value, value.swapcase(), value + "\u00e9", value + " ")
+        yield from (
+            value + "x",
+            value[:-1],
+            "x" + value,
+            value.swapcase(),
+            value + "\u00e9",
+            value + " ",
+        )
         yield from ((value or "x") * length for length in lengths if length)
     elif isinstance(value, list):
         yield from (value[:-1], [*value, None], [*value, *value[-1:]], [])

@@ -1,4 +1,5 @@
-"""Strategies for values of schemas without subschemas: bounded numbers, strings with a length, pattern or format, and untyped schemas."""
+"""Strategies for values of schemas without subschemas: bounded numbers, strings with a length,
+pattern or format, and untyped schemas."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ FORMATS: Mapping[str, st.SearchStrategy[str]] = MappingProxyType(
 
 
 def primitive_values(schema: Mapping[str, Any]) -> st.SearchStrategy[Any]:
-    """Return a strategy for values that should satisfy ``schema``; empty if there are none or the schema is not supported here.
+    """Return a strategy for values that should satisfy ``schema``; empty if there are none or the
+    schema is not supported here.
 
     The caller must filter.
     """
@@ -46,7 +48,11 @@ def primitive_values(schema: Mapping[str, Any]) -> st.SearchStrategy[Any]:
         return ANYTHING
     kind = schema.get("type")
     if kind is None:
-        return st.one_of([draw(schema) for draw in _KINDS.values()]) if "not" not in schema else st.nothing()
+        return (
+            st.one_of([draw(schema) for draw in _KINDS.values()])
+            if "not" not in schema
+            else st.nothing()
+        )
     draw = _KINDS.get(kind)
     return draw(schema) if draw is not None else st.nothing()
 
@@ -57,7 +63,11 @@ def _numbers(schema: Mapping[str, Any]) -> st.SearchStrategy[Any]:
         return _multiples(schema)
     least, least_open = _lowest(schema)
     most, most_open = _highest(schema)
-    if least is not None and most is not None and (least > most or (least == most and (least_open or most_open))):
+    if (
+        least is not None
+        and most is not None
+        and (least > most or (least == most and (least_open or most_open)))
+    ):
         return st.nothing()
     floats = st.floats(
         None if least is None else float(least),
@@ -77,7 +87,11 @@ def _integers(schema: Mapping[str, Any]) -> st.SearchStrategy[Any]:
     most, most_open = _highest(schema)
     low = None if least is None else math.floor(least) + 1 if least_open else math.ceil(least)
     high = None if most is None else math.ceil(most) - 1 if most_open else math.floor(most)
-    return st.nothing() if low is not None and high is not None and low > high else st.integers(low, high)
+    return (
+        st.nothing()
+        if low is not None and high is not None and low > high
+        else st.integers(low, high)
+    )
 
 
 def _multiples(schema: Mapping[str, Any]) -> st.SearchStrategy[Any]:
@@ -122,7 +136,9 @@ def _strings(schema: Mapping[str, Any]) -> st.SearchStrategy[str]:
     if "pattern" in schema:
         try:
             # ECMA-262 semantics: ``$`` matches only at the very end, ``\\d`` is 0 to 9.
-            drawn = st.from_regex(re.compile(re.sub(r"(?<!\\)\$$", r"\\Z", schema["pattern"]), re.ASCII))
+            drawn = st.from_regex(
+                re.compile(re.sub(r"(?<!\\)\$$", r"\\Z", schema["pattern"]), re.ASCII)
+            )
         except (re.error, RecursionError, OverflowError):
             return st.nothing()
     elif "format" in schema:
@@ -132,7 +148,9 @@ def _strings(schema: Mapping[str, Any]) -> st.SearchStrategy[str]:
     else:
         return st.text(min_size=least, max_size=most)
     if "minLength" in schema or most is not None:
-        drawn = drawn.filter(lambda value: least <= len(value) and (most is None or len(value) <= most))
+        drawn = drawn.filter(
+            lambda value: least <= len(value) and (most is None or len(value) <= most)
+        )
     return drawn
 
 

@@ -1,4 +1,5 @@
-"""What a drawn schema may contain: features, profiles (the features one backend claims to support) and budgets (sizes)."""
+"""What a drawn schema may contain: features, profiles (the features one backend claims to support)
+and budgets (sizes)."""
 
 from __future__ import annotations
 
@@ -9,14 +10,18 @@ from pytest_vllm_regress.errors import UsageError
 
 
 class Dialect(StrEnum):
-    """JSON Schema dialects: draft 7 has ``items`` lists and ``definitions``, 2020-12 has ``prefixItems`` and ``$defs``."""
+    """JSON Schema dialects: draft 7 has ``items`` lists and ``definitions``, 2020-12 has
+    ``prefixItems`` and ``$defs``."""
 
     DRAFT7 = "draft-07"
     DRAFT2020 = "2020-12"
 
 
 class Feature(StrEnum):
-    """Something a schema can use and a backend may not support. Reports list features in this order."""
+    """Something a schema can use and a backend may not support.
+
+    Reports list features in this order.
+    """
 
     NULL = "null"
     BOOLEAN = "boolean"
@@ -67,7 +72,8 @@ class Profile:
     dialect: Dialect = Dialect.DRAFT2020
     source: str = ""
     extras: bool = False
-    """Whether the backend writes and accepts undeclared properties of an open object, in any position."""
+    """Whether the backend writes and accepts undeclared properties of an open object, in any
+    position."""
 
     def __contains__(self, feature: Feature) -> bool:
         return feature in self.features
@@ -75,12 +81,16 @@ class Profile:
 
 @dataclass(frozen=True)
 class Budget:
-    """Maximum size of a schema. ``depth`` counts containers and combinators; ``nodes`` is the approximate number of subschemas."""
+    """Maximum size of a schema.
+
+    ``depth`` counts containers and combinators; ``nodes`` is the approximate number of subschemas.
+    """
 
     depth: int = 3
     nodes: int = 12
     width: int = 4
-    """Maximum number of properties of an object, members of an enum and alternatives of an anyOf."""
+    """Maximum number of properties of an object, members of an enum and alternatives of an anyOf.
+    """
 
     def __post_init__(self) -> None:
         for name in ("depth", "nodes", "width"):
@@ -106,16 +116,34 @@ PROFILES: dict[str, Profile] = {
             frozenset(
                 _SCALARS
                 | _NESTED
-                | {_F.LENGTH, _F.PATTERN, _F.ITEM_COUNT, _F.CLOSED, _F.DICTIONARY, _F.ENUM, _F.CONST, _F.TYPE_LIST}
+                | {
+                    _F.LENGTH,
+                    _F.PATTERN,
+                    _F.ITEM_COUNT,
+                    _F.CLOSED,
+                    _F.DICTIONARY,
+                    _F.ENUM,
+                    _F.CONST,
+                    _F.TYPE_LIST,
+                }
                 | {_F.ANY_OF, _F.ONE_OF, _F.ALL_OF, _F.REF, _F.RECURSION}
             ),
-            # Numeric bounds, multipleOf, uniqueItems, tuples and formats are parsed and dropped. A pattern with a length and
-            # a mixed enum raise an exception. Non-ASCII names work only if the tokenizer has them as whole tokens.
+            # Numeric bounds, multipleOf, uniqueItems, tuples and formats are parsed and dropped. A
+            # pattern with a length and a mixed enum raise an exception. Non-ASCII names work only
+            # if the tokenizer has them as whole tokens.
             source="lm-format-enforcer 0.10.11, README and jsonschemaparser.get_parser",
         ),
         Profile(
             "xgrammar",
-            _ALL - {_F.MULTIPLE_OF, _F.UNIQUE_ITEMS, _F.ALL_OF, _F.ALL_OF_SPLIT, _F.PATTERN_LENGTH, _F.PROPERTY_COUNT},
+            _ALL
+            - {
+                _F.MULTIPLE_OF,
+                _F.UNIQUE_ITEMS,
+                _F.ALL_OF,
+                _F.ALL_OF_SPLIT,
+                _F.PATTERN_LENGTH,
+                _F.PROPERTY_COUNT,
+            },
             source="vLLM's has_xgrammar_unsupported_json_features; xgrammar itself drops allOf of several parts",
         ),
         Profile(
@@ -126,7 +154,14 @@ PROFILES: dict[str, Profile] = {
         Profile(
             "outlines",
             _ALL
-            - {_F.BOUNDS, _F.EXCLUSIVE_BOUNDS, _F.MULTIPLE_OF, _F.UNIQUE_ITEMS, _F.PATTERN_LENGTH, _F.ADDITIONAL}
+            - {
+                _F.BOUNDS,
+                _F.EXCLUSIVE_BOUNDS,
+                _F.MULTIPLE_OF,
+                _F.UNIQUE_ITEMS,
+                _F.PATTERN_LENGTH,
+                _F.ADDITIONAL,
+            }
             - {_F.RECURSION, _F.ROOT_REF, _F.ALL_OF, _F.ALL_OF_SPLIT, _F.ANY},
             source="outlines-core: a schema becomes one regular expression, so no recursion and no arithmetic",
         ),
@@ -144,7 +179,9 @@ def as_profile(profile: Profile | str) -> Profile:
     try:
         return PROFILES[profile]
     except KeyError:
-        raise UsageError(f"no schema profile named {profile!r}; known: {', '.join(PROFILES)}") from None
+        raise UsageError(
+            f"no schema profile named {profile!r}; known: {', '.join(PROFILES)}"
+        ) from None
 
 
 def as_budget(budget: Budget | int) -> Budget:

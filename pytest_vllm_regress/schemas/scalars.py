@@ -1,4 +1,7 @@
-"""Draw schemas without subschemas: null, boolean, numbers, strings, enum, const. Each drawn schema is satisfiable."""
+"""Draw schemas without subschemas: null, boolean, numbers, strings, enum, const.
+
+Each drawn schema is satisfiable.
+"""
 
 from __future__ import annotations
 
@@ -38,12 +41,26 @@ SHAPES = (
     Shape("^(ab)+c?$", 2, None),
     Shape("^[^x]$", 1, 1),
 )
-"""Patterns in the common core of all regex dialects: classes, groups, alternatives, counted repeats, one escape."""
+"""Patterns in the common core of all regex dialects: classes, groups, alternatives, counted
+repeats, one escape."""
 
 FORMATS = ("date", "time", "date-time", "email", "uuid", "ipv4", "ipv6", "hostname", "uri")
 
 WORDS = ("a", "b", "no", "yes", "red", "green", "New York", "x-1", "0", "null", "true")
-AWKWARD = ("", 'a"b', "a\\b", "a/b", "a~b", "line\nbreak", "\u00e9", "\u540d\u524d", "\U0001f600", "\u2028", "{", "]")
+AWKWARD = (
+    "",
+    'a"b',
+    "a\\b",
+    "a/b",
+    "a~b",
+    "line\nbreak",
+    "\u00e9",
+    "\u540d\u524d",
+    "\U0001f600",
+    "\u2028",
+    "{",
+    "]",
+)
 _FACTORS = (2, 3, 5, 10)
 _FRACTIONS = (0.5, 0.25, 2, 1.5)
 
@@ -61,12 +78,18 @@ def boolean(draw: Draw, profile: Profile) -> Schema:
     return {"type": "boolean"}
 
 
-def _bounds(draw: Draw, profile: Profile, schema: Schema, inside: float, gaps: st.SearchStrategy[Any]) -> None:
+def _bounds(
+    draw: Draw, profile: Profile, schema: Schema, inside: float, gaps: st.SearchStrategy[Any]
+) -> None:
     """Add bounds on either side of ``inside``, which remains an instance."""
     for side, sign in (("inimum", -1), ("aximum", 1)):
         if maybe(draw, Feature.BOUNDS in profile or Feature.EXCLUSIVE_BOUNDS in profile):
             gap = draw(gaps)
-            choices = [name for name, ok in (("m", Feature.BOUNDS in profile), ("e", _exclusive(profile, gap))) if ok]
+            choices = [
+                name
+                for name, ok in (("m", Feature.BOUNDS in profile), ("e", _exclusive(profile, gap)))
+                if ok
+            ]
             if choices:
                 exclusive = choices[-1] == "e" and (len(choices) == 1 or maybe(draw))
                 prefix = "exclusiveM" if exclusive else "m"
@@ -95,7 +118,9 @@ def number(draw: Draw, profile: Profile) -> Schema:
         factor = schema["multipleOf"] = draw(st.sampled_from(_FRACTIONS))
     if maybe(draw, Feature.BOUNDS in profile or Feature.EXCLUSIVE_BOUNDS in profile):
         inside = factor * draw(st.integers(-40, 40))
-        _bounds(draw, profile, schema, inside, st.integers(0, 200).map(lambda quarters: quarters / 4))
+        _bounds(
+            draw, profile, schema, inside, st.integers(0, 200).map(lambda quarters: quarters / 4)
+        )
     return schema
 
 
@@ -125,10 +150,19 @@ def _key(value: Any) -> str:
 
 
 def values(profile: Profile) -> st.SearchStrategy[Any]:
-    """Return a strategy for values of an enum or const. Floats are never whole numbers, so that 1 and 1.0 never both appear."""
+    """Return a strategy for values of an enum or const.
+
+    Floats are never whole numbers, so that 1 and 1.0 never both appear.
+    """
     words = st.sampled_from(WORDS + AWKWARD)
-    scalars = st.none() | st.booleans() | st.integers(-20, 20) | st.sampled_from((0.5, -1.25)) | words
-    return scalars | st.lists(scalars, max_size=2) | st.dictionaries(st.sampled_from(WORDS), scalars, max_size=2)
+    scalars = (
+        st.none() | st.booleans() | st.integers(-20, 20) | st.sampled_from((0.5, -1.25)) | words
+    )
+    return (
+        scalars
+        | st.lists(scalars, max_size=2)
+        | st.dictionaries(st.sampled_from(WORDS), scalars, max_size=2)
+    )
 
 
 def enum(draw: Draw, profile: Profile, width: int) -> Schema:
@@ -140,7 +174,11 @@ def enum(draw: Draw, profile: Profile, width: int) -> Schema:
     kind = kinds[draw(st.integers(0, len(kinds) - 1))]
     members = draw(st.lists(kind, min_size=1, max_size=width, unique_by=_key))
     schema: Schema = {"enum": members}
-    if isinstance(members[0], str) and all(isinstance(member, str) for member in members) and maybe(draw):
+    if (
+        isinstance(members[0], str)
+        and all(isinstance(member, str) for member in members)
+        and maybe(draw)
+    ):
         schema = {"type": "string", **schema}
     return schema
 

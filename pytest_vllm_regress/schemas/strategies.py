@@ -1,11 +1,13 @@
 """``json_schemas``: a Hypothesis strategy for JSON schemas.
 
-Why drawn schemas are satisfiable: every node is drawn around an instance that it accepts, no part contradicts another, and a
-reference to an unfinished definition appears only where an instance may leave it out (an optional property, the items of an
-array that may be empty, an alternative other than the first).
+Why drawn schemas are satisfiable: every node is drawn around an instance that it accepts, no part
+contradicts another, and a reference to an unfinished definition appears only where an instance may
+leave it out (an optional property, the items of an array that may be empty, an alternative other
+than the first).
 
-Why they shrink well: the simplest kind comes first, each keyword depends on a boolean of its own, and subschemas use the same
-strategy at every depth, so that Hypothesis can replace an ancestor by its descendant.
+Why they shrink well: the simplest kind comes first, each keyword depends on a boolean of its own,
+and subschemas use the same strategy at every depth, so that Hypothesis can replace an ancestor by
+its descendant.
 """
 
 from __future__ import annotations
@@ -18,7 +20,14 @@ from hypothesis import strategies as st
 
 from pytest_vllm_regress.schemas import scalars
 from pytest_vllm_regress.schemas.contradictions import contradict
-from pytest_vllm_regress.schemas.profile import Budget, Dialect, Feature, Profile, as_budget, as_profile
+from pytest_vllm_regress.schemas.profile import (
+    Budget,
+    Dialect,
+    Feature,
+    Profile,
+    as_budget,
+    as_profile,
+)
 from pytest_vllm_regress.schemas.scalars import Draw, Schema, maybe
 
 PLAIN_NAMES = ("a", "b", "c", "name", "id", "kind", "value", "next")
@@ -29,7 +38,8 @@ DISCRIMINATOR = "tag"
 
 @dataclass
 class _State:
-    """Mutable state of one draw: the number of nodes left in the budget, and the shared definitions so far."""
+    """Mutable state of one draw: the number of nodes left in the budget, and the shared definitions
+    so far."""
 
     left: int
     definitions: dict[str, Any] = field(default_factory=dict)
@@ -45,18 +55,28 @@ class _Place:
     depth: int = 0
     open_names: tuple[str, ...] = ("#",)
     reachable: tuple[str, ...] = ()
-    """The ``open_names`` that lie behind a guard. Schemas that refer to them still have finite instances."""
+    """The ``open_names`` that lie behind a guard.
+
+    Schemas that refer to them still have finite instances.
+    """
     entered: tuple[str, ...] = ()
-    """The ``open_names`` that lie behind an array or object. A reference to them applies to another value."""
+    """The ``open_names`` that lie behind an array or object.
+
+    A reference to them applies to another value.
+    """
 
     def deeper(self, *, guarded: bool = False, inside: bool = False) -> _Place:
         """Return the place one level deeper.
 
-        ``guarded``: an instance may leave that node out. ``inside``: that node describes a part of the value.
+        ``guarded``: an instance may leave that node out. ``inside``: that node describes a part of
+        the value.
         """
         reachable = self.open_names if guarded else self.reachable
         return replace(
-            self, depth=self.depth + 1, reachable=reachable, entered=self.open_names if inside else self.entered
+            self,
+            depth=self.depth + 1,
+            reachable=reachable,
+            entered=self.open_names if inside else self.entered,
         )
 
     @property
@@ -78,7 +98,10 @@ _SCALARS = (
 
 
 def _kinds(place: _Place) -> list[str]:
-    """Return the kinds of schema allowed here, simplest first. The list begins alike at every depth, which helps shrinking."""
+    """Return the kinds of schema allowed here, simplest first.
+
+    The list begins alike at every depth, which helps shrinking.
+    """
     profile = place.profile
     kinds = [feature.value for feature, _ in _SCALARS if feature in profile]
     if Feature.CONST_ANY in profile and Feature.CONST not in profile:
@@ -91,13 +114,19 @@ def _kinds(place: _Place) -> list[str]:
         kinds.append(Feature.RECURSION.value)
     if place.may_nest:
         kinds += [f.value for f in (Feature.ARRAY, Feature.OBJECT) if f in profile]
-        kinds += [f.value for f in (Feature.ANY_OF, Feature.ONE_OF, Feature.ALL_OF, Feature.REF) if f in profile]
+        kinds += [
+            f.value
+            for f in (Feature.ANY_OF, Feature.ONE_OF, Feature.ALL_OF, Feature.REF)
+            if f in profile
+        ]
         if Feature.TUPLE in profile:
             kinds.append(Feature.TUPLE.value)
         if Feature.ALL_OF_SPLIT in profile:
             kinds.append(Feature.ALL_OF_SPLIT.value)
         # Prefer objects, above all at the root: structured output mostly asks for objects.
-        kinds += [Feature.OBJECT.value] * (8 if place.depth == 0 else 2) * (Feature.OBJECT in profile)
+        kinds += (
+            [Feature.OBJECT.value] * (8 if place.depth == 0 else 2) * (Feature.OBJECT in profile)
+        )
     return kinds
 
 
@@ -105,7 +134,9 @@ def _recursion_targets(place: _Place) -> list[str]:
     if Feature.RECURSION not in place.profile:
         return []
     return [
-        name for name in place.reachable if name in place.entered and (name != "#" or Feature.ROOT_REF in place.profile)
+        name
+        for name in place.reachable
+        if name in place.entered and (name != "#" or Feature.ROOT_REF in place.profile)
     ]
 
 
@@ -145,7 +176,9 @@ def _of_kind(draw: Draw, place: _Place, kind: str) -> Schema:
 def _array(draw: Draw, place: _Place) -> Schema:
     schema: Schema = {"type": "array"}
     at_least = 0
-    if maybe(draw):  # one boolean before the others, so that a plain array is the simplest container to draw
+    if maybe(
+        draw
+    ):  # one boolean before the others, so that a plain array is the simplest container to draw
         if Feature.ITEM_COUNT in place.profile:
             if maybe(draw):
                 at_least = schema["minItems"] = draw(st.integers(0, 3))
@@ -163,7 +196,12 @@ def _tuple(draw: Draw, place: _Place) -> Schema:
     closed = maybe(draw)
     bounds: Schema = {"minItems": count} if maybe(draw, Feature.ITEM_COUNT in place.profile) else {}
     if place.profile.dialect is Dialect.DRAFT7:
-        return {"type": "array", "items": items, **({"additionalItems": False} if closed else {}), **bounds}
+        return {
+            "type": "array",
+            "items": items,
+            **({"additionalItems": False} if closed else {}),
+            **bounds,
+        }
     return {"type": "array", "prefixItems": items, **({"items": False} if closed else {}), **bounds}
 
 
@@ -197,7 +235,10 @@ def _draw_names(draw: Draw, place: _Place, least: int) -> list[str]:
 
 def _object(draw: Draw, place: _Place) -> Schema:
     if maybe(draw, Feature.DICTIONARY in place.profile):
-        return {"type": "object", "additionalProperties": draw(_node(place.deeper(guarded=True, inside=True)))}
+        return {
+            "type": "object",
+            "additionalProperties": draw(_node(place.deeper(guarded=True, inside=True))),
+        }
     schema = {"type": "object", **_properties(draw, place, _draw_names(draw, place, 0))}
     if maybe(draw):
         _decorate(draw, place, schema)
@@ -212,7 +253,8 @@ def _decorate(draw: Draw, place: _Place, schema: Schema) -> None:
     elif maybe(draw, Feature.ADDITIONAL in place.profile):
         schema["additionalProperties"] = draw(_node(place.deeper(guarded=True, inside=True)))
     if Feature.PROPERTY_COUNT in place.profile:
-        # minProperties stays within the required properties: it must not force an optional, possibly recursive, property.
+        # minProperties stays within the required properties: it must not force an optional,
+        # possibly recursive, property.
         if maybe(draw):
             schema["minProperties"] = draw(st.integers(0, required))
         if maybe(draw):
@@ -226,12 +268,17 @@ def _any_of(draw: Draw, place: _Place) -> Schema:
 
 
 def _one_of(draw: Draw, place: _Place) -> Schema:
-    """Draw alternatives of which exactly one matches: objects with a distinct required constant, or distinct types."""
+    """Draw alternatives of which exactly one matches: objects with a distinct required constant, or
+    distinct types."""
     count = draw(st.integers(2, max(2, place.budget.width - 1)))
-    scalars_too = Feature.ALL_OF_SPLIT in place.profile  # a backend that merges only objects does so here as well
+    scalars_too = (
+        Feature.ALL_OF_SPLIT in place.profile
+    )  # a backend that merges only objects does so here as well
     if not scalars_too or maybe(draw):
         return {"oneOf": [_tagged(draw, place, index) for index in range(count)]}
-    spare = {"null", "boolean", "number", "string"} & {_type_name(feature.value) for feature in place.profile.features}
+    spare = {"null", "boolean", "number", "string"} & {
+        _type_name(feature.value) for feature in place.profile.features
+    }
     alternatives: list[Schema] = []
     used_types: set[str] = set()
     for _ in range(min(count, len(spare))):
@@ -266,7 +313,8 @@ def _types(schema: Schema) -> set[str]:
 
 
 def _open_object(draw: Draw, place: _Place, name: str) -> Schema:
-    """Draw an object without restrictions on undeclared properties: a node that is one, or an object with the node as a property.
+    """Draw an object without restrictions on undeclared properties: a node that is one, or an
+    object with the node as a property.
 
     It is drawn as a node so that the shrinker can replace the enclosing combinator by it.
     """
@@ -278,18 +326,37 @@ def _open_object(draw: Draw, place: _Place, name: str) -> Schema:
 
 def _tagged(draw: Draw, place: _Place, index: int) -> Schema:
     variant = _open_object(draw, place, PLAIN_NAMES[0])
-    tag = {"const": PLAIN_NAMES[index]} if Feature.CONST in place.profile else {"enum": [PLAIN_NAMES[index]]}
-    properties = {DISCRIMINATOR: tag, **{k: v for k, v in variant["properties"].items() if k != DISCRIMINATOR}}
-    required = [DISCRIMINATOR, *(name for name in variant.get("required", []) if name != DISCRIMINATOR)]
+    tag = (
+        {"const": PLAIN_NAMES[index]}
+        if Feature.CONST in place.profile
+        else {"enum": [PLAIN_NAMES[index]]}
+    )
+    properties = {
+        DISCRIMINATOR: tag,
+        **{k: v for k, v in variant["properties"].items() if k != DISCRIMINATOR},
+    }
+    required = [
+        DISCRIMINATOR,
+        *(name for name in variant.get("required", []) if name != DISCRIMINATOR),
+    ]
     return {"type": "object", "properties": properties, "required": required}
 
 
 def _all_of(draw: Draw, place: _Place) -> Schema:
     """Draw two open objects with different property names, which never contradict each other."""
-    first, second = _open_object(draw, place, PLAIN_NAMES[0]), _open_object(draw, place, PLAIN_NAMES[1])
-    properties = {name: body for name, body in second["properties"].items() if name not in first["properties"]}
+    first, second = (
+        _open_object(draw, place, PLAIN_NAMES[0]),
+        _open_object(draw, place, PLAIN_NAMES[1]),
+    )
+    properties = {
+        name: body for name, body in second["properties"].items() if name not in first["properties"]
+    }
     required = [name for name in second.get("required", []) if name in properties]
-    disjoint = {"type": "object", "properties": properties, **({"required": required} if required else {})}
+    disjoint = {
+        "type": "object",
+        "properties": properties,
+        **({"required": required} if required else {}),
+    }
     return {"allOf": [first, disjoint]}
 
 
@@ -299,7 +366,12 @@ def _all_of_split(draw: Draw, place: _Place) -> Schema:
     if original.get("type") not in ("string", "integer", "number"):
         return {"allOf": [original, original]}
     second = {key: value for key, value in original.items() if key != "type" and maybe(draw)}
-    return {"allOf": [{key: value for key, value in original.items() if key not in second}, second or dict(original)]}
+    return {
+        "allOf": [
+            {key: value for key, value in original.items() if key not in second},
+            second or dict(original),
+        ]
+    }
 
 
 def _ref(draw: Draw, place: _Place) -> Schema:
@@ -310,7 +382,8 @@ def _ref(draw: Draw, place: _Place) -> Schema:
     prefix = "d/" if maybe(draw, Feature.ESCAPED_NAMES in place.profile) else "d"
     name = f"{prefix}{len(state.definitions)}"
     state.definitions[name] = None  # unfinished: only usable behind a guard
-    # Nothing is reachable at first: the definition is finite wherever it is used only if the guard is inside it.
+    # Nothing is reachable at first: the definition is finite wherever it is used only if the guard
+    # is inside it.
     inner = replace(place.deeper(), open_names=(*place.open_names, name), reachable=(), entered=())
     state.definitions[name] = draw(_node(inner))
     return {"$ref": _pointer(place.profile, name)}
@@ -350,7 +423,8 @@ def json_schemas(
     Args:
         profile: features the schemas may use, as a name in ``PROFILES`` or a ``Profile``.
         budget: maximum size, as a ``Budget`` or a number of nodes.
-        satisfiable: if true, each schema has at least one finite instance; if false, about half of the schemas
+        satisfiable: if true, each schema has at least one finite instance; if false, about half of
+            the schemas
             contradict themselves.
 
     Raises:

@@ -1,7 +1,7 @@
 """Replace references by the schemas they point to.
 
-Recursion is followed a few levels deep and then cut where an instance may leave it out. The result accepts a subset of what the
-schema accepts. Its dialect is draft 7, which ``composites`` reads.
+Recursion is followed a few levels deep and then cut where an instance may leave it out. The result
+accepts a subset of what the schema accepts. Its dialect is draft 7, which ``composites`` reads.
 """
 
 from __future__ import annotations
@@ -14,14 +14,17 @@ from pytest_vllm_regress.schemas.features import DEFINITIONS, definitions
 
 NEVER = False
 CLOSED = "x-closed"
-"""Marks an object that accepts only the properties declared in any part of its allOf. Draft 7 has no keyword for that."""
+"""Marks an object that accepts only the properties declared in any part of its allOf.
+
+Draft 7 has no keyword for that.
+"""
 
 
 def unroll(schema: Mapping[str, Any], rounds: int = 2, *, extras: bool = True) -> Any:
     """Return the schema without references.
 
-    ``rounds`` is how often a definition may be nested inside itself. With ``extras`` false, objects that declare properties
-    accept no others, because some backends write declared properties only.
+    ``rounds`` is how often a definition may be nested inside itself. With ``extras`` false, objects
+    that declare properties accept no others, because some backends write declared properties only.
     """
     return _Unroller(definitions(schema), rounds, extras).unroll(schema, Counter({"#": 1}))
 
@@ -88,7 +91,9 @@ class _Unroller:
 
     def _object(self, schema: dict[str, Any], inside: Counter[str]) -> Any:
         if "properties" in schema:
-            properties = {name: self.unroll(body, inside) for name, body in schema["properties"].items()}
+            properties = {
+                name: self.unroll(body, inside) for name, body in schema["properties"].items()
+            }
             if any(properties.get(name) is NEVER for name in schema.get("required", [])):
                 return NEVER
             schema["properties"] = properties

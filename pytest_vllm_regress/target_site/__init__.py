@@ -1,1 +1,2 @@
-"""A directory put on the PYTHONPATH of target interpreters: it holds the agent package and its entry points."""
+"""A directory put on the PYTHONPATH of target interpreters: it holds the agent package and its
+entry points."""

@@ -1,4 +1,5 @@
-"""Values as JSON documents: encode, validate and decode, and the JSON schema of a type. Built on msgspec.
+"""Values as JSON documents: encode, validate and decode, and the JSON schema of a type. Built on
+msgspec.
 
 A type is a frozen dataclass, or a ``Document`` if its keys should be checked and its defaults left
 out. Limits and descriptions stand in the annotations (``Annotated[str, Meta(max_length=80)]``); the
@@ -30,7 +31,8 @@ _TEXTS = (Version, SpecifierSet, PurePath)
 
 
 class Document(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Base of types that are read from files: unknown keys are errors, and defaults are not written."""
+    """Base of types that are read from files: unknown keys are errors, and defaults are not
+    written."""
 
 
 def encode(value: object) -> Any:
@@ -38,7 +40,9 @@ def encode(value: object) -> Any:
     return msgspec.to_builtins(value, str_keys=True, enc_hook=_encode_other)
 
 
-def decode(kind: type[T], document: object, origin: object, *, error: type[UsageError] = UsageError) -> T:
+def decode(
+    kind: type[T], document: object, origin: object, *, error: type[UsageError] = UsageError
+) -> T:
     """Return the value that a parsed document describes.
 
     Raises ``error`` with a line for each problem; ``origin`` (a path, say) stands before each.
@@ -51,7 +55,9 @@ def decode(kind: type[T], document: object, origin: object, *, error: type[Usage
         raise error("\n".join(f"{origin}: {line}" for line in lines)) from None
 
 
-def load(kind: type[T], path: Path, limit: int, *, what: str, error: type[UsageError] = UsageError) -> T:
+def load(
+    kind: type[T], path: Path, limit: int, *, what: str, error: type[UsageError] = UsageError
+) -> T:
     """Return the value in a TOML or JSON file of at most ``limit`` bytes. Raises ``error``."""
     read = load_toml if path.suffix == ".toml" else load_json
     return decode(kind, read(path, limit, what=what, error=error), path, error=error)

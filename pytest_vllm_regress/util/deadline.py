@@ -1,11 +1,15 @@
 """Deadlines of phases, on a clock that tests can replace.
 
-The default clock, ``running_time``, stands still while this process does not run: while it is stopped or swapped out. A deadline therefore limits the
-time in which an answer could have been read. The clock needs no thread. Everything that waits reads it at least every ``MAX_SLEEP_S``, so a much
-longer gap between two reads, in which this process used no CPU time either, is time in which it did not run. A wait that blocks longer between two
-reads would extend its deadline: wait with ``wait_readable``, or in short sleeps. (While the machine sleeps, ``time.monotonic`` stands still, too.)
+The default clock, ``running_time``, stands still while this process does not run: while it is
+stopped or swapped out. A deadline therefore limits the time in which an answer could have been
+read. The clock needs no thread. Everything that waits reads it at least every ``MAX_SLEEP_S``, so a
+much longer gap between two reads, in which this process used no CPU time either, is time in which
+it did not run. A wait that blocks longer between two
+reads would extend its deadline: wait with ``wait_readable``, or in short sleeps. (While the machine
+sleeps, ``time.monotonic`` stands still, too.)
 
-A wait reads the clock before its last check, so that data that arrived by then counts even if the check runs late.
+A wait reads the clock before its last check, so that data that arrived by then counts even if the
+check runs late.
 """
 
 from __future__ import annotations
@@ -27,14 +31,21 @@ _MAX_GAP_S = 2 * MAX_SLEEP_S
 
 
 class RunningTime:
-    """A clock of the seconds in which this process ran. Thread-safe. ``monotonic`` and ``cpu_time`` are the clocks that it is made from."""
+    """A clock of the seconds in which this process ran. Thread-safe.
 
-    def __init__(self, monotonic: Clock = time.monotonic, cpu_time: Clock = time.process_time) -> None:
+    ``monotonic`` and ``cpu_time`` are the clocks that it is made from.
+    """
+
+    def __init__(
+        self, monotonic: Clock = time.monotonic, cpu_time: Clock = time.process_time
+    ) -> None:
         self._monotonic, self._cpu_time = monotonic, cpu_time
         self._read_at, self._cpu_at = monotonic(), cpu_time()
         self._not_run_s = 0.0
         self._unlock()
-        os.register_at_fork(after_in_child=self._unlock)  # another thread may have been reading the clock
+        os.register_at_fork(
+            after_in_child=self._unlock
+        )  # another thread may have been reading the clock
 
     def _unlock(self) -> None:
         self._lock = threading.RLock()  # a handler of a signal may read it, too
@@ -52,7 +63,8 @@ running_time = RunningTime()
 
 
 def _elapsed() -> float:
-    """Return the time of a clock that goes on while this process is stopped and while the machine sleeps."""
+    """Return the time of a clock that goes on while this process is stopped and while the machine
+    sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -64,7 +76,8 @@ class HasDescriptor(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Deadline:
-    """The time ``at`` (on ``clock``) by which a phase must end, and the seconds that it was allowed. ``begun``: on the clock of ``_elapsed``."""
+    """The time ``at`` (on ``clock``) by which a phase must end, and the seconds that it was
+    allowed. ``begun``: on the clock of ``_elapsed``."""
 
     phase: str
     allowed_s: float
@@ -87,23 +100,31 @@ class Deadline:
 
     @property
     def not_run_s(self) -> float:
-        """Seconds since the beginning in which this process did not run, also because the machine slept. They do not count."""
+        """Seconds since the beginning in which this process did not run, also because the machine
+        slept. They do not count."""
         counted_s = self.clock() - (self.at - self.allowed_s)
         return max(0.0, _elapsed() - self.begun - counted_s)
 
 
 DeadlineFor = Callable[[str, float | None], Deadline]
-"""Return the deadline of a phase. Seconds, if given, replace the phase's default. Raises ``UsageError`` for what ``check_seconds`` refuses."""
+"""Return the deadline of a phase. Seconds, if given, replace the phase's default.
+
+Raises ``UsageError`` for what ``check_seconds`` refuses.
+"""
 
 
 def check_seconds(seconds: float | None) -> None:
-    """Raise ``UsageError`` unless ``seconds`` is None or a number of at least 0. A negative timeout would look like a hang of vLLM."""
+    """Raise ``UsageError`` unless ``seconds`` is None or a number of at least 0.
+
+    A negative timeout would look like a hang of vLLM.
+    """
     if seconds is not None and not (isinstance(seconds, (int, float)) and seconds >= 0):
         raise UsageError(f"timeout={seconds!r} is not a number of seconds of at least 0")
 
 
 def wait_readable(deadline: Deadline, *sources: HasDescriptor, at_most_s: float = math.inf) -> bool:
-    """Wait until one of ``sources`` is readable. Return False if the deadline or ``at_most_s`` passes first; what is readable by then counts.
+    """Wait until one of ``sources`` is readable. Return False if the deadline or ``at_most_s``
+    passes first; what is readable by then counts.
 
     A source that another thread has closed counts as readable.
     """

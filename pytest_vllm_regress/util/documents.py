@@ -1,4 +1,7 @@
-"""Parse untrusted JSON, TOML and YAML within bounds of size and depth. All give plain values only."""
+"""Parse untrusted JSON, TOML and YAML within bounds of size and depth.
+
+All give plain values only.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +18,24 @@ if TYPE_CHECKING:
     import yaml
 
 MAX_KEY_PARTS = 16
-"""Limit for a dotted TOML key. ``tomllib`` keeps every prefix of a key, so 64 KB of ``a.a.a`` would take 4 GB."""
+"""Limit for a dotted TOML key.
+
+``tomllib`` keeps every prefix of a key, so 64 KB of ``a.a.a`` would take 4 GB.
+"""
 MAX_DEPTH = 100
 MAX_NODES = 100_000
-"""Limit of the values in all documents of a text. What an alias stands for counts at each alias: ten lines of aliases may mean 10^10 values."""
+"""Limit of the values in all documents of a text.
+
+What an alias stands for counts at each alias: ten lines of aliases may mean 10^10 values.
+"""
 MAX_NUMBER = 100
-"""Limit of a number's digits. PyYAML takes time with the square of the digits of ``1:1:1:1``, a number with the base 60."""
-# Matches strings and comments as a whole, terminated or not, so that the scan is linear. Groups are repeated by a plain `*`, which never
-# backtracks here, because Python 3.11.2 loses its position in a possessive group.
+"""Limit of a number's digits.
+
+PyYAML takes time with the square of the digits of ``1:1:1:1``, a number with the base 60.
+"""
+# Matches strings and comments as a whole, terminated or not, so that the scan is linear. Groups are
+# repeated by a plain `*`, which never backtracks here, because Python 3.11.2 loses its position in
+# a possessive group.
 _TOML = re.compile(
     r'"""(?:[^"\\]++|\\.|"(?!""))*(?:"{3,5})?|\'\'\'(?:[^\']++|\'(?!\'\'))*(?:\'{3,5})?'
     r'|"(?:[^"\\\n]++|\\[^\n])*"?|\'[^\'\n]*+\'?|#[^\n]*+|(?P<dot>\.)|(?P<open>[\[{])|(?P<close>[\]}])|(?P<end>[=\n,])',
@@ -30,16 +43,26 @@ _TOML = re.compile(
 )
 
 
-def load_json(path: Path, limit: int, *, what: str = "a file", error: type[UsageError] = UsageError) -> Any:
-    """Return the JSON document in a regular file of at most ``limit`` bytes. Raises ``error``, which names the path."""
+def load_json(
+    path: Path, limit: int, *, what: str = "a file", error: type[UsageError] = UsageError
+) -> Any:
+    """Return the JSON document in a regular file of at most ``limit`` bytes.
+
+    Raises ``error``, which names the path.
+    """
     try:
         return parse_json(read_bounded(path, limit, what=what, error=error))
     except ValueError as problem:
         raise error(f"{path}: not valid JSON: {problem}") from None
 
 
-def load_toml(path: Path, limit: int, *, what: str = "a file", error: type[UsageError] = UsageError) -> dict[str, Any]:
-    """Return the TOML document in a regular file of at most ``limit`` bytes. Raises ``error``, which names the path."""
+def load_toml(
+    path: Path, limit: int, *, what: str = "a file", error: type[UsageError] = UsageError
+) -> dict[str, Any]:
+    """Return the TOML document in a regular file of at most ``limit`` bytes.
+
+    Raises ``error``, which names the path.
+    """
     try:
         return parse_toml(read_bounded(path, limit, what=what, error=error).decode("utf-8"))
     except ValueError as problem:
@@ -56,7 +79,10 @@ def parse_json(content: str | bytes) -> Any:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Return the TOML document. Raises ``ValueError``, also for keys of more than ``MAX_KEY_PARTS`` parts and for deep nesting."""
+    """Return the TOML document.
+
+    Raises ``ValueError``, also for keys of more than ``MAX_KEY_PARTS`` parts and for deep nesting.
+    """
     _check_toml_bounds(text)
     try:
         return tomllib.loads(text)
@@ -86,7 +112,10 @@ def _reject_constant(name: str) -> NoReturn:
 
 
 def parse_yaml(text: str) -> list[Any]:
-    """Return the YAML documents in ``text``. Raises ``ValueError``, also for one with too many or too deeply nested values."""
+    """Return the YAML documents in ``text``.
+
+    Raises ``ValueError``, also for one with too many or too deeply nested values.
+    """
     import yaml  # takes 20 ms, and most commands read no YAML
 
     try:
@@ -97,7 +126,8 @@ def parse_yaml(text: str) -> list[Any]:
 
 
 def _check_yaml_bounds(text: str) -> None:
-    """Raise ``ValueError`` for more than ``MAX_NODES`` values after the aliases are followed, and for huge numbers."""
+    """Raise ``ValueError`` for more than ``MAX_NODES`` values after the aliases are followed, and
+    for huge numbers."""
     import yaml
 
     count = 0

@@ -1,4 +1,5 @@
-"""Write files atomically, read them within a size limit, stay below a folder whose content somebody else chose, and remove folders."""
+"""Write files atomically, read them within a size limit, stay below a folder whose content somebody
+else chose, and remove folders."""
 
 from __future__ import annotations
 
@@ -17,8 +18,13 @@ from ..errors import UsageError
 
 
 def _flags(*names: str) -> int:
-    """Return flags of ``os.open`` together. Windows lacks some, and needs another one for bytes to stay as they are."""
-    return functools.reduce(operator.or_, (getattr(os, f"O_{name}", 0) for name in (*names, "CLOEXEC", "BINARY")))
+    """Return flags of ``os.open`` together.
+
+    Windows lacks some, and needs another one for bytes to stay as they are.
+    """
+    return functools.reduce(
+        operator.or_, (getattr(os, f"O_{name}", 0) for name in (*names, "CLOEXEC", "BINARY"))
+    )
 
 
 MAX_DEPTH = 100
@@ -29,15 +35,21 @@ _LINK_ERRORS = (errno.ELOOP, errno.ENOTDIR)
 
 
 def expand_home(path: str | Path) -> Path:
-    """Return the path with a leading ``~`` or ``~user`` replaced. It stays if there is no such user: no such file exists then."""
+    """Return the path with a leading ``~`` or ``~user`` replaced.
+
+    It stays if there is no such user: no such file exists then.
+    """
     return Path(os.path.expanduser(path))
 
 
-def read_bounded(path: Path, limit: int, *, what: str = "a file", error: type[UsageError] = UsageError) -> bytes:
-    """Return the content of a regular file of at most ``limit`` bytes. ``what`` names the kind of file in messages.
+def read_bounded(
+    path: Path, limit: int, *, what: str = "a file", error: type[UsageError] = UsageError
+) -> bytes:
+    """Return the content of a regular file of at most ``limit`` bytes. ``what`` names the kind of
+    file in messages.
 
-    Raises ``error`` for a larger file, for anything that is not a regular file (reading a pipe may block, a device may never end), and for
-    an unreadable one.
+    Raises ``error`` for a larger file, for anything that is not a regular file (reading a pipe may
+    block, a device may never end), and for an unreadable one.
     """
     content = _read(path, limit + 1, error)
     if len(content) > limit:
@@ -46,7 +58,8 @@ def read_bounded(path: Path, limit: int, *, what: str = "a file", error: type[Us
 
 
 def peek(path: Path, limit: int) -> str:
-    """Return the first ``limit`` bytes of a regular file as text; empty if it is missing or unreadable."""
+    """Return the first ``limit`` bytes of a regular file as text; empty if it is missing or
+    unreadable."""
     try:
         return _read(path, limit, UsageError).decode("utf-8", errors="replace")
     except UsageError:
@@ -54,7 +67,8 @@ def peek(path: Path, limit: int) -> str:
 
 
 def write_atomically(path: Path, content: str | bytes, *, sync: bool = True) -> None:
-    """Replace the content of ``path`` atomically. The umask decides who may read it. ``sync``: wait until the content is on the disk.
+    """Replace the content of ``path`` atomically. The umask decides who may read it. ``sync``: wait
+    until the content is on the disk.
 
     Raises ``UsageError`` if it cannot be written.
     """
@@ -78,7 +92,10 @@ def write_atomically(path: Path, content: str | bytes, *, sync: bool = True) -> 
 
 
 def check_writable(path: Path) -> None:
-    """Raise ``UsageError`` if ``write_atomically`` could not write a few pages to ``path`` now. Creates its folder, and leaves no file."""
+    """Raise ``UsageError`` if ``write_atomically`` could not write a few pages to ``path`` now.
+
+    Creates its folder, and leaves no file.
+    """
     _check_name(path)
     if path.is_dir():
         raise _unwritable(path, IsADirectoryError(errno.EISDIR, "Is a directory"))
@@ -94,16 +111,22 @@ _PROBE_BYTES = 16 * 1024
 
 
 def check_distinct(outputs: Iterable[Path], inputs: Iterable[Path]) -> None:
-    """Raise ``UsageError`` if an output is the same file as an input or as another output, through links of either kind."""
+    """Raise ``UsageError`` if an output is the same file as an input or as another output, through
+    links of either kind."""
     taken = {_identity(path): "an input of this command" for path in inputs}
     for path in outputs:
         if use := taken.get(_identity(path)):
-            raise UsageError(f"{path}: this file is already {use}. Choose another path for the output")
+            raise UsageError(
+                f"{path}: this file is already {use}. Choose another path for the output"
+            )
         taken[_identity(path)] = "another output"
 
 
 def _identity(path: Path) -> object:
-    """Return a key that paths of the same file share. A file that is missing or cannot be examined is known by its absolute path."""
+    """Return a key that paths of the same file share.
+
+    A file that is missing or cannot be examined is known by its absolute path.
+    """
     try:
         status = path.stat()
     except (OSError, ValueError):
@@ -121,10 +144,15 @@ def _check_name(path: Path) -> None:
 
 
 def is_special(path: Path) -> bool:
-    """Return whether ``path`` is a device, a pipe or a socket. Every file in /dev counts, because /dev/stdout may lead to a regular file."""
+    """Return whether ``path`` is a device, a pipe or a socket.
+
+    Every file in /dev counts, because /dev/stdout may lead to a regular file.
+    """
     if os.path.isdir(path):
         return False
-    return os.path.dirname(os.path.abspath(path)) == "/dev" or (os.path.exists(path) and not os.path.isfile(path))
+    return os.path.dirname(os.path.abspath(path)) == "/dev" or (
+        os.path.exists(path) and not os.path.isfile(path)
+    )
 
 
 def append_line(path: Path, line: str, *, truncate: bool = False) -> None:
@@ -143,10 +171,11 @@ def append_line(path: Path, line: str, *, truncate: bool = False) -> None:
 
 
 def read_lines(path: Path, offset: int, limit: int) -> tuple[list[bytes], int]:
-    """Return the complete lines of ``path`` from ``offset`` on, of ``limit`` bytes at most, and the offset where the last one ends.
+    """Return the complete lines of ``path`` from ``offset`` on, of ``limit`` bytes at most, and the
+    offset where the last one ends.
 
-    A line without its newline is still being written and is left out. Without a file there are no lines. Raises ``UsageError`` for a file that
-    cannot be read.
+    A line without its newline is still being written and is left out. Without a file there are no
+    lines. Raises ``UsageError`` for a file that cannot be read.
     """
     if not path.exists():
         return [], offset
@@ -161,7 +190,10 @@ def read_lines(path: Path, offset: int, limit: int) -> tuple[list[bytes], int]:
 
 
 def private_folder(path: Path) -> Path:
-    """Create the folder and its missing parents, accessible to the user only. Existing folders keep their mode."""
+    """Create the folder and its missing parents, accessible to the user only.
+
+    Existing folders keep their mode.
+    """
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     for folder in reversed(missing):
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -169,12 +201,17 @@ def private_folder(path: Path) -> Path:
 
 
 def parts_below(path: str) -> tuple[str, ...]:
-    """Return the parts of a relative path. Raises ``UsageError`` for an absolute or a very deep one, and for a part that leaves its folder or
+    """Return the parts of a relative path. Raises ``UsageError`` for an absolute or a very deep
+    one, and for a part that leaves its folder or
     names git's."""
     parts = tuple(path.split("/"))
     if len(parts) > MAX_DEPTH:
-        raise UsageError(f"the path {path[:200]!r} leads through more than {MAX_DEPTH} folders, which is the limit")
-    if wrong := [part for part in parts if part in ("", ".", "..") or "\0" in part or part.lower() == ".git"]:
+        raise UsageError(
+            f"the path {path[:200]!r} leads through more than {MAX_DEPTH} folders, which is the limit"
+        )
+    if wrong := [
+        part for part in parts if part in ("", ".", "..") or "\0" in part or part.lower() == ".git"
+    ]:
         raise UsageError(
             f"the path {path[:200]!r} has the part {wrong[0][:50]!r}: allowed are the names of files and folders, which stay below the tree"
         )
@@ -182,10 +219,12 @@ def parts_below(path: str) -> tuple[str, ...]:
 
 
 def read_below(folder: Path, path: str, limit: int, *, link_text: bool = False) -> bytes | None:
-    """Return the content of a regular file below ``folder``; None if there is none: missing, a symbolic link, a pipe.
+    """Return the content of a regular file below ``folder``; None if there is none: missing, a
+    symbolic link, a pipe.
 
-    ``link_text``: return the target of a symbolic link as its content, as git stores it. Raises ``UsageError`` for a path that leaves the folder, for
-    a symbolic link in place of a folder on the way, and for more than ``limit`` bytes.
+    ``link_text``: return the target of a symbolic link as its content, as git stores it. Raises
+    ``UsageError`` for a path that leaves the folder, for a symbolic link in place of a folder on
+    the way, and for more than ``limit`` bytes.
     """
     *folders, name = parts_below(path)
     try:
@@ -207,12 +246,17 @@ def read_below(folder: Path, path: str, limit: int, *, link_text: bool = False) 
             return None
         raise UsageError(f"{folder / path}: cannot be read: {error.strerror}") from None
     if len(content) > limit:
-        raise UsageError(f"{folder / path}: larger than {limit} bytes, which is the limit of a source file")
+        raise UsageError(
+            f"{folder / path}: larger than {limit} bytes, which is the limit of a source file"
+        )
     return content
 
 
 def create_below(folder: Path, path: str, content: bytes) -> None:
-    """Create a file below ``folder``, and the folders on the way. Raises ``UsageError`` for a path that leaves it, ``OSError`` if it exists."""
+    """Create a file below ``folder``, and the folders on the way.
+
+    Raises ``UsageError`` for a path that leaves it, ``OSError`` if it exists.
+    """
     *folders, name = parts_below(path)
     with _open_folder(folder, folders, create=True) as parent:
         flags = _flags("WRONLY", "CREAT", "EXCL", "NOFOLLOW")
@@ -221,9 +265,11 @@ def create_below(folder: Path, path: str, content: bytes) -> None:
 
 
 def files_below(folder: Path, suffix: str = "") -> list[Path]:
-    """Return all files below ``folder`` whose names end with ``suffix``, sorted. Links to folders are neither followed nor returned.
+    """Return all files below ``folder`` whose names end with ``suffix``, sorted. Links to folders
+    are neither followed nor returned.
 
-    Raises ``UsageError`` for folders that are nested more than ``MAX_DEPTH`` deep: Python's own walks are recursive.
+    Raises ``UsageError`` for folders that are nested more than ``MAX_DEPTH`` deep: Python's own
+    walks are recursive.
     """
     files = []
     for place, _, names in os.walk(folder):
@@ -236,9 +282,11 @@ def files_below(folder: Path, suffix: str = "") -> list[Path]:
 
 
 def remove_tree(path: Path) -> bool:
-    """Remove a folder and everything in it as far as possible, and return whether it is gone. Symbolic links are removed, never followed.
+    """Remove a folder and everything in it as far as possible, and return whether it is gone.
+    Symbolic links are removed, never followed.
 
-    ``shutil.rmtree`` alone is recursive before Python 3.14, and keeps a descriptor open for each level.
+    ``shutil.rmtree`` alone is recursive before Python 3.14, and keeps a descriptor open for each
+    level.
     """
     with contextlib.suppress(RecursionError):
         shutil.rmtree(path, ignore_errors=True)
@@ -250,7 +298,8 @@ def remove_tree(path: Path) -> bool:
 
 
 def _flatten(path: Path) -> None:
-    """Move all folders below ``path`` into it, under random names, so that none is nested more than two deep."""
+    """Move all folders below ``path`` into it, under random names, so that none is nested more than
+    two deep."""
     top = os.open(path, _FOLDER_NOT_LINK)
     try:
         waiting = os.listdir(top)
@@ -266,7 +315,8 @@ def _flatten(path: Path) -> None:
 
 
 def _move_folders(source: int, target: int) -> list[str]:
-    """Move the folders in the folder ``source`` to the folder ``target``, both given as descriptors. Return their new names."""
+    """Move the folders in the folder ``source`` to the folder ``target``, both given as
+    descriptors. Return their new names."""
     moved = []
     with os.scandir(source) as entries:
         names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
@@ -279,7 +329,8 @@ def _move_folders(source: int, target: int) -> list[str]:
 
 
 def distinct_files(paths: Iterable[Path]) -> list[Path]:
-    """Return the paths without those that are the same file as an earlier one, through links of either kind. Missing files stay."""
+    """Return the paths without those that are the same file as an earlier one, through links of
+    either kind. Missing files stay."""
     files: dict[object, Path] = {}
     for path in paths:
         files.setdefault(_identity(path), path)
@@ -287,7 +338,10 @@ def distinct_files(paths: Iterable[Path]) -> list[Path]:
 
 
 def size_of(path: Path) -> int:
-    """Return the disk usage in bytes of all files below ``path``. Symbolic links are not followed."""
+    """Return the disk usage in bytes of all files below ``path``.
+
+    Symbolic links are not followed.
+    """
     total = 0
     waiting = [os.fspath(path)]
     while waiting:
@@ -303,7 +357,10 @@ def size_of(path: Path) -> int:
 
 @contextlib.contextmanager
 def _open_folder(folder: Path, parts: Sequence[str], *, create: bool = False) -> Iterator[int]:
-    """Yield a descriptor of the folder ``parts`` below ``folder``, opened part by part. Raises ``UsageError`` at a symbolic link."""
+    """Yield a descriptor of the folder ``parts`` below ``folder``, opened part by part.
+
+    Raises ``UsageError`` at a symbolic link.
+    """
     descriptor = os.open(folder, _FOLDER)
     try:
         for part in parts:
@@ -313,7 +370,9 @@ def _open_folder(folder: Path, parts: Sequence[str], *, create: bool = False) ->
             try:
                 inner = os.open(part, _FOLDER | _flags("NOFOLLOW"), dir_fd=descriptor)
             except OSError as error:
-                if error.errno in _LINK_ERRORS and stat.S_ISLNK(os.lstat(part, dir_fd=descriptor).st_mode):
+                if error.errno in _LINK_ERRORS and stat.S_ISLNK(
+                    os.lstat(part, dir_fd=descriptor).st_mode
+                ):
                     raise UsageError(
                         f"{folder.joinpath(*parts)}: {part} is a symbolic link, and a tree may not lead out of itself. "
                         "Replace it by the folder that it means"

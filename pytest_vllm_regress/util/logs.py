@@ -1,7 +1,9 @@
-"""Logging of the command: ``-v``, ``-vv`` and ``--log-file`` attach handlers to the logger ``vllm_regress``.
+"""Logging of the command: ``-v``, ``-vv`` and ``--log-file`` attach handlers to the logger
+``vllm_regress``.
 
-Without these options nothing is logged. Under pytest the same logger propagates to the root, where ``log_cli`` and ``caplog`` see it. Records
-are masked and escaped once, before any handler formats them.
+Without these options nothing is logged. Under pytest the same logger propagates to the root, where
+``log_cli`` and ``caplog`` see it. Records are masked and escaped once, before any handler formats
+them.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ _FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
 
 class MaskSecrets(logging.Filter):
-    """Mask secrets and escape control characters in a record: in its message, its traceback and its stack."""
+    """Mask secrets and escape control characters in a record: in its message, its traceback and its
+    stack."""
 
     _formatter = logging.Formatter()
 
@@ -36,7 +39,11 @@ class MaskSecrets(logging.Filter):
 
 
 class _MaskingHandler(logging.Handler):
-    """Prints nothing. It comes before all other handlers, also pytest's, and they get the record as its filter leaves it."""
+    """Prints nothing.
+
+    It comes before all other handlers, also pytest's, and they get the record as its filter leaves
+    it.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +57,11 @@ LOGGER.addHandler(_MaskingHandler())
 
 
 class _File(logging.FileHandler):
-    """A log file. When it cannot be written, for example on a full disk, the log ends with one warning, and the command goes on."""
+    """A log file.
+
+    When it cannot be written, for example on a full disk, the log ends with one warning, and the
+    command goes on.
+    """
 
     def __init__(self, path: Path, warn: Callable[[str], None]) -> None:
         super().__init__(path, encoding="utf-8")
@@ -67,13 +78,19 @@ class _File(logging.FileHandler):
 
 @contextlib.contextmanager
 def logging_to(verbosity: int, file: Path | None, warn: Callable[[str], None]) -> Iterator[None]:
-    """Log to standard error (``verbosity`` 1: INFO, 2 or more: DEBUG; 0: not at all) and append DEBUG and above to ``file``.
+    """Log to standard error (``verbosity`` 1: INFO, 2 or more: DEBUG; 0: not at all) and append
+    DEBUG and above to ``file``.
 
-    Raises ``OSError`` if the file cannot be opened. ``warn``: called with a line when it cannot be written later.
+    Raises ``OSError`` if the file cannot be opened. ``warn``: called with a line when it cannot be
+    written later.
     """
     handlers: list[logging.Handler] = []
     if verbosity:
-        handlers.append(_prepare(logging.StreamHandler(sys.stderr), logging.INFO if verbosity == 1 else logging.DEBUG))
+        handlers.append(
+            _prepare(
+                logging.StreamHandler(sys.stderr), logging.INFO if verbosity == 1 else logging.DEBUG
+            )
+        )
     if file is not None:
         handlers.append(_prepare(_File(file, warn), logging.DEBUG))
     previous_level = LOGGER.level

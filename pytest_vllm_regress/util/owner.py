@@ -26,7 +26,11 @@ class State(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Owner:
-    """A process. ``ticks`` is its start time in kernel clock ticks (never set back), ``namespace`` the pid namespace of ``pid``."""
+    """A process.
+
+    ``ticks`` is its start time in kernel clock ticks (never set back), ``namespace`` the pid
+    namespace of ``pid``.
+    """
 
     pid: int
     ticks: int
@@ -42,9 +46,16 @@ class Owner:
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Owner:
-        """Build from the output of ``dataclasses.asdict``. Raises ``KeyError``, ``TypeError`` or ``ValueError`` for anything else."""
+        """Build from the output of ``dataclasses.asdict``.
+
+        Raises ``KeyError``, ``TypeError`` or ``ValueError`` for anything else.
+        """
         return cls(
-            int(plain["pid"]), int(plain["ticks"]), int(plain["namespace"]), str(plain["boot"]), str(plain["host"])
+            int(plain["pid"]),
+            int(plain["ticks"]),
+            int(plain["namespace"]),
+            str(plain["boot"]),
+            str(plain["host"]),
         )
 
     @classmethod
@@ -54,11 +65,18 @@ class Owner:
         Assumes this boot and machine, so it is only for the tags of running processes.
         """
         match = _IN_TAG.search(tag)
-        return cls(int(match[1]), int(match[2]), int(match[3]), _boot_id(), socket.gethostname()) if match else None
+        return (
+            cls(int(match[1]), int(match[2]), int(match[3]), _boot_id(), socket.gethostname())
+            if match
+            else None
+        )
 
     @property
     def since(self) -> float:
-        """Start time in seconds since the epoch, early by at most one clock tick. Only valid for a process of this boot."""
+        """Start time in seconds since the epoch, early by at most one clock tick.
+
+        Only valid for a process of this boot.
+        """
         booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
         return booted + self.ticks / os.sysconf("SC_CLK_TCK")
 
@@ -70,13 +88,18 @@ class Owner:
         """Return whether the process is alive or gone, or unknown where neither can be proven."""
         if self.boot != _boot_id():  # rebooted, or the directory is shared with another machine
             return State.GONE if self.host == socket.gethostname() else State.UNKNOWN
-        if self.namespace != _namespace(os.getpid()):  # one of the two is in a container: the pid is meaningless here
+        if self.namespace != _namespace(
+            os.getpid()
+        ):  # one of the two is in a container: the pid is meaningless here
             return State.UNKNOWN
         return State.ALIVE if start_ticks(self.pid) == self.ticks else State.GONE
 
 
 def start_ticks(pid: int) -> int | None:
-    """Return the start time of a process in clock ticks since boot; None if it has ended. Zombies count as ended."""
+    """Return the start time of a process in clock ticks since boot; None if it has ended.
+
+    Zombies count as ended.
+    """
     with contextlib.suppress(OSError, ValueError, IndexError):
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
         return None if fields[0] in (b"Z", b"X") else int(fields[19])

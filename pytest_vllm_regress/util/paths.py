@@ -23,19 +23,26 @@ PACKAGE = Path(__file__).parents[1]
 DATA = PACKAGE / "data"
 """Data files of the package."""
 ARCHIVE = DATA / "project.zip"
-"""Project files outside the package, in a wheel. One archive, because pytest reads the list of a plugin's installed files at every start."""
+"""Project files outside the package, in a wheel.
+
+One archive, because pytest reads the list of a plugin's installed files at every start.
+"""
 _CHECKOUT = re.compile(r"(?<![\w.~])(?:/[\w.+@-]+)+/(?=(?:pytest_vllm_regress|cases)/)")
 """The path of a checkout, in front of one of its files."""
 
 
 def shipped(name: str) -> Path:
-    """Return a file or folder of the project: from the checkout, or from the wheel's archive, which is unpacked into the cache on first use."""
+    """Return a file or folder of the project: from the checkout, or from the wheel's archive, which
+    is unpacked into the cache on first use."""
     return (_unpacked(ARCHIVE) if ARCHIVE.exists() else PACKAGE.parent) / name
 
 
 @functools.cache
 def _unpacked(archive: Path) -> Path:
-    """Return the folder with the content of ``archive``. Named by the archive's hash and created atomically."""
+    """Return the folder with the content of ``archive``.
+
+    Named by the archive's hash and created atomically.
+    """
     name = Path("project", hashlib.sha256(archive.read_bytes()).hexdigest()[:16])
     for root in (cache_root(), writable_root()):
         if (root / name).is_dir():
@@ -55,10 +62,12 @@ def _unpacked(archive: Path) -> Path:
 
 
 def cache_root() -> Path:
-    """Return the cache directory: VLLM_REGRESS_CACHE, or the user's default. Everything in it can be rebuilt.
+    """Return the cache directory: VLLM_REGRESS_CACHE, or the user's default. Everything in it can
+    be rebuilt.
 
-    Creates it if necessary, accessible to the user only, because it holds results, logs and interpreters. Raises ``UsageError`` if somebody else
-    can change it, or the folder of the user's caches that it is in.
+    Creates it if necessary, accessible to the user only, because it holds results, logs and
+    interpreters. Raises ``UsageError`` if somebody else can change it, or the folder of the user's
+    caches that it is in.
     """
     root = _cache_path()
     if missing_home() is None:
@@ -72,11 +81,18 @@ def cache_root() -> Path:
 
 def _cache_path() -> Path:
     setting = os.environ.get("VLLM_REGRESS_CACHE")
-    return expand_home(setting).absolute() if setting else Path(platformdirs.user_cache_dir("vllm-regress"))
+    return (
+        expand_home(setting).absolute()
+        if setting
+        else Path(platformdirs.user_cache_dir("vllm-regress"))
+    )
 
 
 def writable_root() -> Path:
-    """Return the directory for notes, locks and results: ``cache_root()``, or a folder in the temporary directory if that is read-only."""
+    """Return the directory for notes, locks and results:
+
+    ``cache_root()``, or a folder in the temporary directory if that is read-only.
+    """
     root = cache_root()
     if can_write(root):
         return root
@@ -96,14 +112,20 @@ def can_write(folder: Path) -> bool:
 
 
 def missing_home() -> str | None:
-    """Return why there is no default cache directory: the home directory is missing. None if there is one, or a variable sets the cache."""
+    """Return why there is no default cache directory: the home directory is missing.
+
+    None if there is one, or a variable sets the cache.
+    """
     if os.environ.get("VLLM_REGRESS_CACHE") or os.environ.get("XDG_CACHE_HOME"):
         return None
-    return None if has_home() else f"the home directory {Path('~').expanduser()} does not exist (HOME)"
+    return (
+        None if has_home() else f"the home directory {Path('~').expanduser()} does not exist (HOME)"
+    )
 
 
 def has_home() -> bool:
-    """Return whether the user's home directory exists, or did when this process first asked: programs that we start may create it."""
+    """Return whether the user's home directory exists, or did when this process first asked:
+    programs that we start may create it."""
     return _exists(Path("~").expanduser())
 
 
@@ -121,7 +143,8 @@ def strip_machine_paths(text: str) -> str: ...
 
 
 def strip_machine_paths(text: str) -> str:
-    """Replace the paths of the cache and the home directory by names, and remove the path of a checkout."""
+    """Replace the paths of the cache and the home directory by names, and remove the path of a
+    checkout."""
     for folder, name in ((str(_cache_path()), "CACHE"), (str(Path.home()), "~")):
         text = text.replace(folder, name)
     return _CHECKOUT.sub("", text)

@@ -16,7 +16,8 @@ T = TypeVar("T")
 
 
 def read_record(path: Path, command: str, parse: Callable[[str, Any], T]) -> dict[str, T]:
-    """Return the entries of a record, each parsed from its key and JSON value; an empty dict without a file.
+    """Return the entries of a record, each parsed from its key and JSON value; an empty dict
+    without a file.
 
     ``command``: the command that wrote it. Raises ``UsageError`` for an invalid file.
     """

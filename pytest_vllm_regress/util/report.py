@@ -77,7 +77,10 @@ def columns(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     hide = masker()
     cells = [[one_line(hide(cell)) for cell in row] for row in (header, *rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+    return [
+        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    ]
 
 
 def _markdown_part(part: str | tuple[str, ...] | Table) -> str:

@@ -1,6 +1,8 @@
-"""The run directory: a short path in the temporary directory that holds everything a run writes and records who owns the run.
+"""The run directory: a short path in the temporary directory that holds everything a run writes and
+records who owns the run.
 
-Scratch folders, which builds of environments use, are run directories, too, so that one mechanism finds the remains of killed processes.
+Scratch folders, which builds of environments use, are run directories, too, so that one mechanism
+finds the remains of killed processes.
 """
 
 from __future__ import annotations
@@ -28,12 +30,14 @@ _SHARED_MEMORY = "/dev/shm"
 _MAX_OWNER = 64 * 1024
 _MAX_SEGMENTS = 1024 * 1024
 _ROUNDS = 5
-"""Attempts to remove a directory: a process that was killed while it wrote may add a file after the first."""
+"""Attempts to remove a directory: a process that was killed while it wrote may add a file after the
+first."""
 
 
 @dataclasses.dataclass(frozen=True)
 class RunDir:
-    """A run directory with logs/ and ray/ (Ray's session directory, whose socket paths must be short). ``tag`` marks every process of the run."""
+    """A run directory with logs/ and ray/ (Ray's session directory, whose socket paths must be
+    short). ``tag`` marks every process of the run."""
 
     path: Path
     tag: str
@@ -42,13 +46,15 @@ class RunDir:
     def create(cls, controller: Owner | None = None) -> RunDir:
         """Create the directory of a run that this process owns.
 
-        ``controller`` is the process that this one works for, as an xdist worker does. The run is abandoned when either has ended.
+        ``controller`` is the process that this one works for, as an xdist worker does. The run is
+        abandoned when either has ended.
         """
         owner = Owner.me()
         parent = dataclasses.asdict(controller) if controller else None
         path = None
         try:
-            # Nobody can tell that a folder without a record is ours: a signal that ends this process waits until the record is written.
+            # Nobody can tell that a folder without a record is ours: a signal that ends this
+            # process waits until the record is written.
             with blocked():
                 path = Path(tempfile.mkdtemp(prefix=PREFIX))
                 run = cls(path, owner.tag(path.name, secrets.token_hex(4)))
@@ -71,7 +77,8 @@ class RunDir:
         return self.path / "ray"
 
     def check(self) -> None:
-        """Raise ``UsageError`` if the directory is gone, even where a process that still writes to it has created it again."""
+        """Raise ``UsageError`` if the directory is gone, even where a process that still writes to
+        it has created it again."""
         if not (self.path / _OWNER).exists():
             raise UsageError(
                 f"the run directory {self.path} was removed while it was in use, perhaps by a program that cleans {self.path.parent}. "
@@ -79,7 +86,10 @@ class RunDir:
             )
 
     def segments(self) -> tuple[Path, ...]:
-        """Return the shared-memory files that nannies recorded and that still exist. Compares inodes, because names are reused."""
+        """Return the shared-memory files that nannies recorded and that still exist.
+
+        Compares inodes, because names are reused.
+        """
         segments: dict[Path, None] = {}
         for line in peek(self.path / SEGMENTS, _MAX_SEGMENTS).splitlines():
             inode, _, name = line.partition(" ")
@@ -91,12 +101,15 @@ class RunDir:
     def remove(self) -> None:
         """Remove the directory.
 
-        The record of the owner is removed last. If the removal is interrupted, or an ending process adds a file, the next run finishes it.
+        The record of the owner is removed last. If the removal is interrupted, or an ending process
+        adds a file, the next run finishes it.
         """
         record = self.path / _OWNER
         for _ in range(_ROUNDS):
             with contextlib.suppress(OSError):
-                if not [path for path in self.path.iterdir() if path != record and not _remove(path)]:
+                if not [
+                    path for path in self.path.iterdir() if path != record and not _remove(path)
+                ]:
                     content = peek(record, _MAX_OWNER)
                     with blocked():  # as in `create`
                         record.unlink(missing_ok=True)
@@ -109,12 +122,22 @@ class RunDir:
 
 
 def _is_segment(name: str, inode: str) -> bool:
-    """Return whether ``name`` is this user's regular file with this inode below /dev/shm. A path with ``..`` or with a link in it is none."""
+    """Return whether ``name`` is this user's regular file with this inode below /dev/shm.
+
+    A path with ``..`` or with a link in it is none.
+    """
     if not name.startswith(_SHARED_MEMORY + "/"):
         return False
     status = os.lstat(name)
-    inside = os.path.realpath(name) == os.path.realpath(_SHARED_MEMORY) + name.removeprefix(_SHARED_MEMORY)
-    return inside and stat.S_ISREG(status.st_mode) and str(status.st_ino) == inode and status.st_uid == os.getuid()
+    inside = os.path.realpath(name) == os.path.realpath(_SHARED_MEMORY) + name.removeprefix(
+        _SHARED_MEMORY
+    )
+    return (
+        inside
+        and stat.S_ISREG(status.st_mode)
+        and str(status.st_ino) == inode
+        and status.st_uid == os.getuid()
+    )
 
 
 def _remove(path: Path) -> bool:
@@ -126,7 +149,10 @@ def _remove(path: Path) -> bool:
 
 @contextlib.contextmanager
 def scratch() -> Iterator[Path]:
-    """A temporary folder. It is a run directory, so that ``abandoned_runs`` finds it if this process is killed."""
+    """A temporary folder.
+
+    It is a run directory, so that ``abandoned_runs`` finds it if this process is killed.
+    """
     run = RunDir.create()
     try:
         yield run.path
@@ -145,7 +171,9 @@ class AbandonedRun:
 def abandoned_runs() -> Iterator[AbandonedRun]:
     """Yield this user's run directories whose owner, or the owner's controller, has provably ended."""
     for path in sorted(Path(tempfile.gettempdir()).glob(PREFIX + "*")):
-        with contextlib.suppress(OSError, UsageError, ValueError, KeyError, TypeError, AttributeError):
+        with contextlib.suppress(
+            OSError, UsageError, ValueError, KeyError, TypeError, AttributeError
+        ):
             if path.is_symlink() or path.stat().st_uid != os.getuid():
                 continue
             record = load_json(path / _OWNER, _MAX_OWNER)

@@ -18,7 +18,10 @@ def size_of(text: str) -> int | None:
 
 
 def disk_usage(*places: Path) -> int:
-    """Return what these folders take on the disk in bytes. Files that they share by hard links count once, and missing folders nothing."""
+    """Return what these folders take on the disk in bytes.
+
+    Files that they share by hard links count once, and missing folders nothing.
+    """
     existing = [str(place) for place in places if place.exists()]
     if not existing:
         return 0

@@ -1,4 +1,5 @@
-"""Keyed entries in a file of JSON lines, appended one by one: progress that can be resumed, and records.
+"""Keyed entries in a file of JSON lines, appended one by one: progress that can be resumed, and
+records.
 
 The first line says what the file holds and for what (``key``). Each further line is an entry; the
 last one of a name counts. A line that a crash cut off is ignored.
@@ -28,14 +29,17 @@ class Store(Generic[T]):
     """Entries of type ``kind`` by name.
 
     Args:
-        what: what the file holds, for its first line and for messages: ``"progress of a bisection"``.
+        what: what the file holds, for its first line and for messages: ``"progress of a
+            bisection"``.
         key: what the entries belong to. A file with another key is refused.
         advice: what the user can do with a file that is refused: ``"give --restart"``.
 
     Raises ``UsageError`` for a file that is not such a store, or belongs to something else.
     """
 
-    def __init__(self, path: Path, kind: type[T], *, what: str, key: Any = None, advice: str = "remove it") -> None:
+    def __init__(
+        self, path: Path, kind: type[T], *, what: str, key: Any = None, advice: str = "remove it"
+    ) -> None:
         self.path, self._kind, self._what, self._advice = path, kind, what, advice
         self._key = json.loads(json.dumps(codec.encode(key)))  # lists for tuples, as it is read
         self._lock: filelock.BaseFileLock | None = None

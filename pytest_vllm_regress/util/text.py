@@ -1,4 +1,5 @@
-"""Make untrusted text safe to show: it cannot control the terminal, hide characters, forge lines, or have an effect in Markdown.
+"""Make untrusted text safe to show: it cannot control the terminal, hide characters, forge lines,
+or have an effect in Markdown.
 
 GitHub links commits and issues and notifies people even in escaped text, but not in code.
 """
@@ -13,8 +14,13 @@ from ..errors import Masked
 _PLAIN_WORD = re.compile(r"[A-Za-z0-9,.;()'/+=-]*:?")
 _REFERENCE = re.compile(r"www\.|\b(?:GH|GHSA|CVE)-|\b[0-9a-f]{7,}\b|^[-+=]|^\d+[.)]$", re.I)
 """Words that GitHub turns into a link (for example a commit id), and the start of a list."""
-_WORKFLOW_COMMAND = re.compile(r"^([^\S\n]*+):(?=:[A-Za-z][\w-]*+(?: [^\n]*?)?::)|#(?=#\[)", re.MULTILINE)
-"""Output that GitHub Actions would obey: ``::error::text`` at the start of a line, and ``##[error]text`` anywhere."""
+_WORKFLOW_COMMAND = re.compile(
+    r"^([^\S\n]*+):(?=:[A-Za-z][\w-]*+(?: [^\n]*?)?::)|#(?=#\[)", re.MULTILINE
+)
+"""Output that GitHub Actions would obey:
+
+``::error::text`` at the start of a line, and ``##[error]text`` anywhere.
+"""
 _COMMAND_IN_LINE = re.compile(r"(?:(?<![^\s|])|(?<=\\n)):(?=:[A-Za-z][\w-]*+(?: [^:]{0,200}+)?::)")
 """A command that a table may wrap to the start of a line."""
 _MAX_HELD = 1 << 16
@@ -22,7 +28,8 @@ _COLOUR = re.compile(r"(\x1b\[[0-9;]{0,40}m)")
 
 
 def printable(text: str) -> str:
-    """Escape non-printable characters: control characters, direction marks, zero-width characters. Keeps line breaks.
+    """Escape non-printable characters: control characters, direction marks, zero-width characters.
+    Keeps line breaks.
 
     Commands of GitHub Actions are escaped, too.
     """
@@ -42,7 +49,8 @@ def without_colours(text: str) -> str:
 
 
 def split_output(text: str) -> tuple[str, str]:
-    """Split unfinished output into the part that ``printable_output`` can escape now, and an incomplete sequence at its end."""
+    """Split unfinished output into the part that ``printable_output`` can escape now, and an
+    incomplete sequence at its end."""
     line = text.rfind("\n") + 1
     begin = text.rfind("\x1b", max(line, len(text) - 48))
     if text[line : line + 200].lstrip().startswith(":"):
@@ -56,7 +64,9 @@ def split_output(text: str) -> tuple[str, str]:
 
 def one_line(text: str) -> str:
     """Like ``printable``, but escape line breaks, too: for a name or a table cell."""
-    return _COMMAND_IN_LINE.sub("\\\\x3a", _without_commands(_printable_line(text).replace("\n", "\\n")))
+    return _COMMAND_IN_LINE.sub(
+        "\\\\x3a", _without_commands(_printable_line(text).replace("\n", "\\n"))
+    )
 
 
 def _printable_lines(text: str) -> str:
@@ -88,7 +98,8 @@ def truncate_middle(text: str, limit: int) -> str: ...
 
 
 def truncate_middle(text: str, limit: int) -> str:
-    """Return ``text``, shortened to ``limit`` characters by replacing its middle with a line that counts what was left out."""
+    """Return ``text``, shortened to ``limit`` characters by replacing its middle with a line that
+    counts what was left out."""
     if len(text) <= limit:
         return text
     half = max(0, (limit - 60) // 2)
@@ -96,7 +107,11 @@ def truncate_middle(text: str, limit: int) -> str:
 
 
 def markdown_inline(text: str) -> str:
-    """Return ``text`` on one line. Anything but plain words becomes code, where Markdown, HTML, mentions and references have no effect."""
+    """Return ``text`` on one line.
+
+    Anything but plain words becomes code, where Markdown, HTML, mentions and references have no
+    effect.
+    """
     words = printable(text).split()
     line = " ".join(words)
     if all(map(_is_plain_word, words)):
@@ -106,7 +121,8 @@ def markdown_inline(text: str) -> str:
 
 
 def markdown_cell(text: str) -> str:
-    """Like ``markdown_inline``, for a cell of a table: the column separator is escaped, which is necessary even in code."""
+    """Like ``markdown_inline``, for a cell of a table: the column separator is escaped, which is
+    necessary even in code."""
     return re.sub(r"\\(?=\|)", r"\\ ", markdown_inline(text)).replace("|", "\\|")
 
 

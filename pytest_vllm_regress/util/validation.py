@@ -1,6 +1,8 @@
-"""Validate a parsed document against a JSON schema of the package and describe each problem: key, value, what is allowed.
+"""Validate a parsed document against a JSON schema of the package and describe each problem: key,
+value, what is allowed.
 
-A schema may have ``x-allowed``, a description of what is allowed, for where its keywords would make a poor message.
+A schema may have ``x-allowed``, a description of what is allowed, for where its keywords would make
+a poor message.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ def load_schema(name: str) -> dict[str, Any]:
 
 
 def problems(document: object, schema: str | Mapping[str, Any]) -> list[str]:
-    """Return the problems of a document, in its order; empty if it is valid. At most ``MAX_PROBLEMS``, each of bounded length.
+    """Return the problems of a document, in its order; empty if it is valid. At most
+    ``MAX_PROBLEMS``, each of bounded length.
 
     ``schema``: a JSON schema, or the name of a file with one.
     """
@@ -62,7 +65,11 @@ def _make_validator(schema: Mapping[str, Any]) -> Any:
 def _unique(validator: object, enabled: bool, instance: object, schema: object) -> Iterator[Any]:
     from jsonschema import ValidationError
 
-    if enabled and isinstance(instance, list) and len({_identity(item) for item in instance}) < len(instance):
+    if (
+        enabled
+        and isinstance(instance, list)
+        and len({_identity(item) for item in instance}) < len(instance)
+    ):
         yield ValidationError("has a value twice")
 
 
@@ -72,7 +79,8 @@ def _identity(value: object) -> object:
 
 
 def format_value(value: object) -> str:
-    """Format a value for a message: on one line, of bounded length, with control characters escaped. Reads only the beginning of a large value."""
+    """Format a value for a message: on one line, of bounded length, with control characters
+    escaped. Reads only the beginning of a large value."""
     if isinstance(value, str):
         start = value[: MAX_SHOWN + 1]
         text = repr(start) if start.isprintable() else ascii(start)
@@ -94,8 +102,11 @@ def _beginning(value: object, depth: int = 4) -> object:
 
 
 def did_you_mean(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
-    """Return `` Did you mean ...?`` for the closest known name; empty if none has a similarity of ``cutoff`` (between 0 and 1)."""
-    close = difflib.get_close_matches(name[:MAX_SHOWN], list(itertools.islice(known, MAX_KNOWN)), n=1, cutoff=cutoff)
+    """Return `` Did you mean ...?`` for the closest known name; empty if none has a similarity of
+    ``cutoff`` (between 0 and 1)."""
+    close = difflib.get_close_matches(
+        name[:MAX_SHOWN], list(itertools.islice(known, MAX_KNOWN)), n=1, cutoff=cutoff
+    )
     return f" Did you mean {close[0]}?" if close else ""
 
 
@@ -111,7 +122,11 @@ def _key(path: Iterable[str | int]) -> str:
 
 
 def _plain(part: str) -> bool:
-    return len(part) <= MAX_SHOWN and part.replace("-", "").replace("_", "").isalnum() and part.isascii()
+    return (
+        len(part) <= MAX_SHOWN
+        and part.replace("-", "").replace("_", "").isalnum()
+        and part.isascii()
+    )
 
 
 def _describe(error: Any) -> Iterator[str]:
@@ -126,7 +141,11 @@ def _describe(error: Any) -> Iterator[str]:
         for name in error.validator_value:
             if name not in error.instance:
                 yield f"{_key([*error.absolute_path, name])}: missing. {_description(error, name)}".rstrip()
-    elif error.validator == "anyOf" and "x-allowed" not in schema and (closest := _of_the_same_type(error)):
+    elif (
+        error.validator == "anyOf"
+        and "x-allowed" not in schema
+        and (closest := _of_the_same_type(error))
+    ):
         yield from itertools.chain.from_iterable(map(_describe, closest))
     elif "propertyNames" in error.absolute_schema_path:
         allowed = schema.get("x-allowed", "another name")
@@ -136,7 +155,8 @@ def _describe(error: Any) -> Iterator[str]:
 
 
 def _of_the_same_type(error: Any) -> list[Any]:
-    """Return the errors of the alternatives whose type matches that of the value; empty if none does."""
+    """Return the errors of the alternatives whose type matches that of the value; empty if none
+    does."""
     other = {inner.schema_path[0] for inner in error.context if _is_of_other_type(inner)}
     return [inner for inner in error.context if inner.schema_path[0] not in other]
 

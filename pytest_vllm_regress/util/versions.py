@@ -1,4 +1,5 @@
-"""Parse versions, specifiers, requirements and markers from untrusted text; and find the fewest packages that explain a failure.
+"""Parse versions, specifiers, requirements and markers from untrusted text; and find the fewest
+packages that explain a failure.
 
 Functions that parse return None for invalid input and never raise.
 """
@@ -13,12 +14,16 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 MOST_SUSPECTS = 4
-"""Number of names that are tried one by one before all are halved: those that the failure mentions come first."""
+"""Number of names that are tried one by one before all are halved: those that the failure mentions
+come first."""
 MAX_VERSION = 200
 SEPARATOR = "||"
 """Separates the alternatives of a range: versions with a failure that came back."""
 MAX_REQUIREMENT = 2000
-"""Characters. For thousands of digits or brackets ``packaging`` raises errors other than its own."""
+"""Characters.
+
+For thousands of digits or brackets ``packaging`` raises errors other than its own.
+"""
 
 
 def version_of(text: str) -> Version | None:
@@ -43,9 +48,12 @@ def specifiers_of(text: str) -> SpecifierSet | None:
 
 
 def alternatives_of(text: str) -> tuple[SpecifierSet, ...] | None:
-    """Return the PEP 440 specifiers of each alternative in ``text``: two for ``>=0.7,<0.8.5 || >=0.34``. Only a single one may be empty."""
+    """Return the PEP 440 specifiers of each alternative in ``text``: two for ``>=0.7,<0.8.5 ||
+    >=0.34``. Only a single one may be empty."""
     parts = text.split(SEPARATOR)
-    specifiers = [specifiers_of(part.strip()) for part in parts] if len(text) <= MAX_REQUIREMENT else [None]
+    specifiers = (
+        [specifiers_of(part.strip()) for part in parts] if len(text) <= MAX_REQUIREMENT else [None]
+    )
     if None in specifiers or (len(parts) > 1 and not all(map(str.strip, parts))):
         return None
     return tuple(part for part in specifiers if part is not None)
@@ -74,13 +82,15 @@ def marker_holds(marker: str | Marker, environment: Mapping[str, str]) -> bool |
 
 
 def suspects_first(names: Sequence[str], text: str) -> list[str]:
-    """Return the names with those that the text of a failure mentions first: the last mentioned one is the nearest to the failure."""
+    """Return the names with those that the text of a failure mentions first: the last mentioned one
+    is the nearest to the failure."""
     places = {name: max(text.rfind(name), text.rfind(name.replace("-", "_"))) for name in names}
     return sorted(names, key=lambda name: -places[name])
 
 
 def fewest(names: Sequence[str], restores: Callable[[Sequence[str]], bool]) -> tuple[str, ...]:
-    """Return a set of names for which ``restores`` holds and of which none can be left out; empty if it does not hold for all together.
+    """Return a set of names for which ``restores`` holds and of which none can be left out; empty
+    if it does not hold for all together.
 
     The first ``MOST_SUSPECTS`` are tried one by one; then halves, as in delta debugging.
     """
@@ -94,7 +104,10 @@ def fewest(names: Sequence[str], restores: Callable[[Sequence[str]], bool]) -> t
         size = -(-len(kept) // parts)
         chunks = [kept[at : at + size] for at in range(0, len(kept), size)]
         rests = [[name for name in kept if name not in chunk] for chunk in chunks]
-        smaller = next((some for some in (*chunks, *(rests if parts > 2 else ())) if some and restores(some)), None)
+        smaller = next(
+            (some for some in (*chunks, *(rests if parts > 2 else ())) if some and restores(some)),
+            None,
+        )
         if smaller is not None:
             kept, parts = smaller, 2 if smaller in chunks else max(parts - 1, 2)
         elif parts >= len(kept):

@@ -28,7 +28,9 @@ AROUND = dict(os.environ)
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add an option that is known when this folder is named on the command line."""
     parser.addoption(
-        "--cluster-record", action="store_true", help="write what was measured to docs/records/cluster.json"
+        "--cluster-record",
+        action="store_true",
+        help="write what was measured to docs/records/cluster.json",
     )
 
 
@@ -36,14 +38,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """`pytest tests` runs a sample, `pytest tests/cluster` all."""
     if any("cluster" in argument for argument in config.args):
         return
-    left_out = [item for item in items if item.get_closest_marker("cluster") and not item.get_closest_marker("sample")]
+    left_out = [
+        item
+        for item in items
+        if item.get_closest_marker("cluster") and not item.get_closest_marker("sample")
+    ]
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=left_out)
 
 
 @dataclasses.dataclass
 class Cluster:
-    """Three nodes with two cores each. ``variables``: environment variables of the nodes and of drivers."""
+    """Three nodes with two cores each.
+
+    ``variables``: environment variables of the nodes and of drivers.
+    """
 
     ray_cluster: Any
     nodes: list[Any]
@@ -59,12 +68,21 @@ class Cluster:
     def start(self, command: Sequence[str]) -> subprocess.Popen[str]:
         """Start a driver in a process of its own, as users do."""
         return subprocess.Popen(
-            command, env=dict(self.variables), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            command,
+            env=dict(self.variables),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
 
     def run(self, command: Sequence[str], seconds: float = 300) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            command, env=dict(self.variables), capture_output=True, text=True, timeout=seconds, check=False
+            command,
+            env=dict(self.variables),
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
         )
 
     def raylet_above(self, pid: int) -> psutil.Process:
@@ -83,13 +101,20 @@ class Cluster:
         return pids
 
     def worker_above(self, pid: int) -> psutil.Process:
-        """Return the Ray worker that holds the lifeline of the guard above ``pid``. The guard is not its child."""
+        """Return the Ray worker that holds the lifeline of the guard above ``pid``.
+
+        The guard is not its child.
+        """
         *_, cells = (
-            process for process in psutil.Process(pid).parents() if "runner.remote.guard" in " ".join(process.cmdline())
+            process
+            for process in psutil.Process(pid).parents()
+            if "runner.remote.guard" in " ".join(process.cmdline())
         )
         lifeline = os.readlink(f"/proc/{cells.pid}/fd/0")
         assert lifeline.startswith("pipe:")
-        workers = [worker for raylet in self.raylets() for worker in raylet.children() if worker != cells]
+        workers = [
+            worker for raylet in self.raylets() for worker in raylet.children() if worker != cells
+        ]
         return next(worker for worker in workers if lifeline in _open_files(worker.pid))
 
     def raylets(self) -> list[psutil.Process]:
@@ -104,13 +129,14 @@ class Cluster:
         """Return what batches left: processes in our folders, and run directories."""
         folder = self.variables["TMPDIR"]
         leftovers = [
-            f"{run_dir}: {sorted(file.name for file in run_dir.rglob('*'))}" for run_dir in Path(folder).glob("vr-*")
+            f"{run_dir}: {sorted(file.name for file in run_dir.rglob('*'))}"
+            for run_dir in Path(folder).glob("vr-*")
         ]
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
-                if "RAY_RAYLET_PID" not in (around := process.environ()) and around.get("TMPDIR", "").startswith(
-                    folder
-                ):
+                if "RAY_RAYLET_PID" not in (around := process.environ()) and around.get(
+                    "TMPDIR", ""
+                ).startswith(folder):
                     line = " ".join(process.cmdline())
                     leftovers += (
                         [f"{process.pid} {line[:200]}"]
@@ -167,7 +193,10 @@ def cluster(
         ray_cluster.add_node(**node_options, include_dashboard=False)
         yield Cluster(
             ray_cluster,
-            [ray_cluster.add_node(**node_options), ray_cluster.add_node(**{**node_options, **last_node})],
+            [
+                ray_cluster.add_node(**node_options),
+                ray_cluster.add_node(**{**node_options, **last_node}),
+            ],
             AROUND | variables,
         )
     finally:

@@ -27,7 +27,9 @@ def page(path: Path) -> list[dict[str, Any]]:
 
 def verdicts(results: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
     """Return sorted results, duplicates included."""
-    return sorted((result["environment"], result["case_id"], result["verdict"]) for result in results)
+    return sorted(
+        (result["environment"], result["case_id"], result["verdict"]) for result in results
+    )
 
 
 def expected(targets: list[str], old: int, cases: int) -> list[tuple[str, str, str]]:

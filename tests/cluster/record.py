@@ -16,7 +16,8 @@ RECORD = ROOT / "docs" / "records" / "cluster.json"
 
 
 def keep(config: pytest.Config, name: str, measured: Any) -> None:
-    """Record ``measured`` under ``name`` with the day and the machine, if --cluster-record is given."""
+    """Record ``measured`` under ``name`` with the day and the machine, if --cluster-record is
+    given."""
     if not config.getoption("cluster_record", False):
         return
     known = json.loads(RECORD.read_text()) if RECORD.exists() else {}

@@ -30,7 +30,9 @@ def test_the_release_that_fixes_it_is_found(
     lines: list[str] = []
     log = SearchLog(tmp_path / "log.json", ["one"])
     with connection(cluster.address):
-        runner = ExecutorRunner(RayExecutor(cluster.address, lines.append), RunOptions(), lines.append)
+        runner = ExecutorRunner(
+            RayExecutor(cluster.address, lines.append), RunOptions(), lines.append
+        )
         search = Search(plan, log, CandidateRunner(runner.run, None, lines.append))
         search.run()
     known = search.known()

@@ -11,18 +11,23 @@ from tests.cluster.conftest import Cluster
 from tests.cluster.matrices import LEFT_S, page
 from tests.helpers.waiting_cases import version_case
 
-# A small one, of a few megabytes: a package of structured output alone. It has no engines, so no case is shown in it.
+# A small one, of a few megabytes: a package of structured output alone. It has no engines, so no
+# case is shown in it.
 NAME = "llguidance-1.7.6"
 pytestmark = [pytest.mark.cluster, pytest.mark.engine, pytest.mark.timeout(600)]
 
 
-def test_an_environment_builder_builds_a_missing_environment(cluster: Cluster, tmp_path: Path) -> None:
+def test_an_environment_builder_builds_a_missing_environment(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     version_case(tmp_path / "cases", "one")
     result = tmp_path / "r.json"
     command = cluster.command(tmp_path / "cases", "matrix", "--on", cluster.address, "--env", NAME)
     done = cluster.run([*command, "--results", str(result)])
     (cell,) = page(result)
-    assert (cell["environment"], cell["verdict"]) == (NAME, "NOT_APPLICABLE"), done.stdout + done.stderr
+    assert (cell["environment"], cell["verdict"]) == (NAME, "NOT_APPLICABLE"), (
+        done.stdout + done.stderr
+    )
     assert cell["node"]["node"]
     assert [environment.name for environment in EnvironmentCache().listing()] == [
         NAME

@@ -1,4 +1,5 @@
-"""The matrix on a cluster: the same verdicts as on one machine, and complete results without leftovers whatever is killed."""
+"""The matrix on a cluster: the same verdicts as on one machine, and complete results without
+leftovers whatever is killed."""
 
 from __future__ import annotations
 
@@ -27,7 +28,11 @@ def test_the_cluster_gives_the_same_verdicts_as_one_machine(
         version_case(tmp_path / "cases", f"case-{number}")
     for name, where in (("there", ["--on", cluster.address]), ("here", ["--jobs", "2"])):
         result = str(tmp_path / f"{name}.json")
-        done = cluster.run(cluster.command(tmp_path / "cases", "matrix", *where, *named(targets), "--results", result))
+        done = cluster.run(
+            cluster.command(
+                tmp_path / "cases", "matrix", *where, *named(targets), "--results", result
+            )
+        )
         assert done.returncode == 0, done.stdout + done.stderr
     local, on_cluster = page(tmp_path / "here.json"), page(tmp_path / "there.json")
     assert verdicts(local) == verdicts(on_cluster) == expected(targets, OLD, CASES)
@@ -47,12 +52,21 @@ def test_results_are_complete_whichever_process_is_killed(
     version_case(tmp_path / "cases", "case-1", note=note, flag=flag)
     version_case(tmp_path / "cases", "case-2")
     command = cluster.command(
-        tmp_path / "cases", "matrix", "--on", cluster.address, *named(targets), "--results", str(result)
+        tmp_path / "cases",
+        "matrix",
+        "--on",
+        cluster.address,
+        *named(targets),
+        "--results",
+        str(result),
     )
     driver = cluster.start(command)
     journal = Path(cluster.variables["VLLM_REGRESS_CACHE"]) / "matrix"
     # A command talks to the cluster through the head's raylet here; another one is to die.
-    wait_for(lambda: cluster.off_head(note) and list(journal.rglob("*.json")), "a cell is back, and the next one waits")
+    wait_for(
+        lambda: cluster.off_head(note) and list(journal.rglob("*.json")),
+        "a cell is back, and the next one waits",
+    )
     probe = cluster.off_head(note)[0]
     if victim == "driver":
         driver.kill()
@@ -60,7 +74,11 @@ def test_results_are_complete_whichever_process_is_killed(
         wait_for(lambda: not psutil.pid_exists(probe), "the cells end with their driver", LEFT_S)
         cluster.wait_until_clean(LEFT_S)
         ran = len(first.read_text().split())
-        kept = [result.case_id for file in journal.rglob("*.json") for result in results.read_results(file).results]
+        kept = [
+            result.case_id
+            for file in journal.rglob("*.json")
+            for result in results.read_results(file).results
+        ]
         flag.unlink()
         done = cluster.run(command)
         out = done.stdout + done.stderr
@@ -78,13 +96,20 @@ def test_results_are_complete_whichever_process_is_killed(
     cluster.wait_until_clean(LEFT_S)
 
 
-def test_a_terminated_driver_shows_its_table(cluster: Cluster, make_target: MakeTarget, tmp_path: Path) -> None:
-    """Regression: Ray's own handler of SIGTERM printed a trace of its core and ended the command without results."""
+def test_a_terminated_driver_shows_its_table(
+    cluster: Cluster, make_target: MakeTarget, tmp_path: Path
+) -> None:
+    """Regression:
+
+    Ray's own handler of SIGTERM printed a trace of its core and ended the command without results.
+    """
     targets = environments(make_target, 1, 0)
     flag, note = tmp_path / "flag", tmp_path / "note"
     flag.touch()
     version_case(tmp_path / "cases", "case-0", note=note, flag=flag)
-    driver = cluster.start(cluster.command(tmp_path / "cases", "run", "--on", cluster.address, *named(targets)))
+    driver = cluster.start(
+        cluster.command(tmp_path / "cases", "run", "--on", cluster.address, *named(targets))
+    )
     wait_for(note.exists, "the case runs")
     driver.terminate()
     out, _ = driver.communicate(timeout=60)

@@ -24,13 +24,22 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 def test_a_target_sees_neither_the_cluster_nor_the_harness(
     cluster: Cluster, make_target: MakeTarget, tmp_path: Path
 ) -> None:
-    """The target also runs with its node's priority, regardless of the priority that Ray gives its workers."""
+    """The target also runs with its node's priority, regardless of the priority that Ray gives its
+    workers."""
     reports: dict[str, list[dict[str, Any]]] = {}
-    for name, where, targets in (("there", ["--on", cluster.address], 3), ("here", ["--jobs", "1"], 1)):
+    for name, where, targets in (
+        ("there", ["--on", cluster.address], 3),
+        ("here", ["--jobs", "1"], 1),
+    ):
         folder, result = tmp_path / name, tmp_path / f"{name}.json"
         folder.mkdir()
         variables_case(tmp_path / f"cases-{name}", "one", folder)
-        arguments = [*where, *named(environments(make_target, 0, targets)), "--results", str(result)]
+        arguments = [
+            *where,
+            *named(environments(make_target, 0, targets)),
+            "--results",
+            str(result),
+        ]
         done = cluster.run(cluster.command(tmp_path / f"cases-{name}", "matrix", *arguments))
         assert done.returncode == 0, done.stdout + done.stderr
         reports[name] = [json.loads(file.read_text()) for file in folder.iterdir()]
@@ -41,19 +50,24 @@ def test_a_target_sees_neither_the_cluster_nor_the_harness(
     assert len(reports["there"]) == 3
     for on_node in reports["there"]:
         rays = {name for name in on_node["variables"] if name.startswith("RAY_")}
-        # The agent sets these: where the target's Ray puts its files, and that it sends no usage statistics.
+        # The agent sets these: where the target's Ray puts its files, and that it sends no usage
+        # statistics.
         assert rays == {"RAY_TMPDIR", "RAY_USAGE_STATS_ENABLED"}
         others = {name for name in local["variables"] if not name.startswith("RAY_")}
         assert set(on_node["variables"]) - rays == others
         same = {name for name in others if name.startswith(("PYTHON", "PATH", "LD_"))}
-        assert {name: on_node["variables"][name] for name in same} == {name: local["variables"][name] for name in same}
+        assert {name: on_node["variables"][name] for name in same} == {
+            name: local["variables"][name] for name in same
+        }
         assert cluster.address not in "".join(on_node["variables"].values())
         if os.geteuid() == 0:
             assert on_node["nice"] == local["nice"]
 
 
 @pytest.mark.parametrize("last_node", [{"num_gpus": 1}])
-def test_batches_on_gpus_run_where_gpus_are(cluster: Cluster, make_target: MakeTarget, tmp_path: Path) -> None:
+def test_batches_on_gpus_run_where_gpus_are(
+    cluster: Cluster, make_target: MakeTarget, tmp_path: Path
+) -> None:
     """The GPU exists only in Ray's resources: no engine can run on it, and each result says so."""
     targets = environments(make_target, 2, 2)
     version_case(tmp_path / "cases", "case-0")
@@ -72,7 +86,9 @@ def test_batches_on_gpus_run_where_gpus_are(cluster: Cluster, make_target: MakeT
     done = cluster.run(command)
     cells = page(result)
     assert {cell["environment"] for cell in cells} == set(targets), done.stdout + done.stderr
-    assert {cell["node"]["node"].partition("/")[2] for cell in cells} == {cluster.nodes[-1].node_id[:8]}
+    assert {cell["node"]["node"].partition("/")[2] for cell in cells} == {
+        cluster.nodes[-1].node_id[:8]
+    }
     assert {cell["verdict"] for cell in cells} <= {"NOT_APPLICABLE", "INCONCLUSIVE"}
     refused = cluster.run([*command, "--gpus", "2"])
     assert refused.returncode == 2
@@ -98,17 +114,28 @@ class TestFullDisk:
     def last_node(self, small_disk: Path) -> Mapping[str, Any]:
         return {"env_vars": {"VLLM_REGRESS_CACHE": str(small_disk / "cache")}}
 
-    def test_batches_run_on_other_nodes(self, cluster: Cluster, make_target: MakeTarget, tmp_path: Path) -> None:
+    def test_batches_run_on_other_nodes(
+        self, cluster: Cluster, make_target: MakeTarget, tmp_path: Path
+    ) -> None:
         targets = environments(make_target, 3, 3)
         version_case(tmp_path / "cases", "case-0")
         result = tmp_path / "r.json"
         done = cluster.run(
             cluster.command(
-                tmp_path / "cases", "matrix", "--on", cluster.address, *named(targets), "--results", str(result)
+                tmp_path / "cases",
+                "matrix",
+                "--on",
+                cluster.address,
+                *named(targets),
+                "--results",
+                str(result),
             )
         )
         assert verdicts(page(result)) == expected(targets, 3, 1), done.stdout + done.stderr
-        assert "GiB free, but 1.0 GiB are needed; its 1 unfinished cells are sent to another node" in done.stdout
+        assert (
+            "GiB free, but 1.0 GiB are needed; its 1 unfinished cells are sent to another node"
+            in done.stdout
+        )
         full = cluster.nodes[-1].node_id[:8]
         assert full not in {cell["node"]["node"].partition("/")[2] for cell in page(result)}
         cluster.wait_until_clean(LEFT_S)
@@ -120,7 +147,9 @@ def test_doctor_checks_every_node(cluster: Cluster) -> None:
         "import os, signal; from pytest_vllm_regress.util.rundir import RunDir; "
         "print(RunDir.create().path, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )
-    leaver = subprocess.run([sys.executable, "-c", left], env=dict(cluster.variables), capture_output=True, text=True)
+    leaver = subprocess.run(
+        [sys.executable, "-c", left], env=dict(cluster.variables), capture_output=True, text=True
+    )
     folder = Path(leaver.stdout.strip())
     doctor = [sys.executable, "-m", "pytest_vllm_regress", "doctor", "--on", cluster.address]
     report = cluster.run([*doctor, "--json"])

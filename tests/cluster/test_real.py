@@ -1,4 +1,5 @@
-"""Real environments on a cluster give the proven verdicts: a case that starts its own Ray, one of the main job, and a matrix."""
+"""Real environments on a cluster give the proven verdicts: a case that starts its own Ray, one of
+the main job, and a matrix."""
 
 from __future__ import annotations
 
@@ -35,12 +36,22 @@ def own_cache() -> bool:
         ("lmfe-124", "vllm-0.8.5"),
     ],
 )
-def test_the_cluster_gives_the_proven_verdict(cluster: Cluster, tmp_path: Path, case: str, environment: str) -> None:
+def test_the_cluster_gives_the_proven_verdict(
+    cluster: Cluster, tmp_path: Path, case: str, environment: str
+) -> None:
     require_environment(environment)
     result = tmp_path / "r.json"
     done = cluster.run(
         cluster.command(
-            ROOT / "cases", "run", case, "--on", cluster.address, "--env", environment, "--results", str(result)
+            ROOT / "cases",
+            "run",
+            case,
+            "--on",
+            cluster.address,
+            "--env",
+            environment,
+            "--results",
+            str(result),
         ),
         seconds=1500,
     )
@@ -56,7 +67,9 @@ def test_the_cluster_gives_the_proven_verdict(cluster: Cluster, tmp_path: Path, 
     cluster.wait_until_clean(LEFT_S)
 
 
-def test_ten_cases_in_six_environments(cluster: Cluster, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_ten_cases_in_six_environments(
+    cluster: Cluster, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     for environment in WIDE:
         require_environment(environment)
     cases, seconds, pages = [f"vllm-{number}" for number in FAST], {}, {}
@@ -66,8 +79,14 @@ def test_ten_cases_in_six_environments(cluster: Cluster, tmp_path: Path, request
         done = cluster.run(cluster.command(ROOT / "cases", "matrix", *arguments), seconds=1500)
         assert done.returncode == 0, done.stdout + done.stderr
         seconds[name], pages[name] = time.monotonic() - begun, page(result)
-    assert len({(cell["environment"], cell["case_id"]) for cell in pages["on"]}) == len(FAST) * len(WIDE)
+    assert len({(cell["environment"], cell["case_id"]) for cell in pages["on"]}) == len(FAST) * len(
+        WIDE
+    )
     assert verdicts(pages["on"]) == verdicts(pages["jobs"])
     assert len({cell["node"]["node"] for cell in pages["on"]}) > 1
     cluster.wait_until_clean(LEFT_S)
-    keep(request.config, "matrix", {"cases": cases, "environments": WIDE} | {n: round(s) for n, s in seconds.items()})
+    keep(
+        request.config,
+        "matrix",
+        {"cases": cases, "environments": WIDE} | {n: round(s) for n, s in seconds.items()},
+    )

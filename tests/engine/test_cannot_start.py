@@ -1,4 +1,5 @@
-"""An engine that cannot start fails within the deadline with vLLM's message and does not harm the next test."""
+"""An engine that cannot start fails within the deadline with vLLM's message and does not harm the
+next test."""
 
 from __future__ import annotations
 

@@ -30,9 +30,15 @@ def test_the_guide_leads_to_a_proven_case(tmp_path: Path) -> None:
             (tmp_path / match[1]).write_text(text)
             continue
         completed = subprocess.run(
-            ["bash", "-ec", text], cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True
+            ["bash", "-ec", text],
+            cwd=tmp_path,
+            env={**os.environ, "PATH": path},
+            capture_output=True,
+            text=True,
         )
-        assert completed.returncode == 0, f"{text}{completed.stdout[-4000:]}{completed.stderr[-2000:]}"
+        assert completed.returncode == 0, (
+            f"{text}{completed.stdout[-4000:]}{completed.stderr[-2000:]}"
+        )
     proof = json.loads((tmp_path / "my-cases/vllm-17173/evidence.json").read_text())
     assert [(entry["environment"], entry["verdict"]) for entry in proof["environments"]] == [
         ("vllm-0.8.4", "REPRODUCED"),

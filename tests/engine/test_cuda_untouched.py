@@ -1,4 +1,7 @@
-"""The warm agent does not use CUDA, which would break its forks. A fake libcuda counts initializations and device queries."""
+"""The warm agent does not use CUDA, which would break its forks.
+
+A fake libcuda counts initializations and device queries.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,14 @@ from tests.helpers.fake_gpus import A100, MACHINES, cuda_folder, nvml_folder
 from tests.integration.gpus.conftest import Answer, answer  # noqa: F401  # a fixture
 
 pytestmark = pytest.mark.engine
-ENVIRONMENTS = ("vllm-0.7.3", "vllm-0.8.5", "vllm-0.9.2", "vllm-0.10.2", "vllm-0.11.2", "vllm-0.33.0")
+ENVIRONMENTS = (
+    "vllm-0.7.3",
+    "vllm-0.8.5",
+    "vllm-0.9.2",
+    "vllm-0.10.2",
+    "vllm-0.11.2",
+    "vllm-0.33.0",
+)
 PROBE = """
 import contextlib
 
@@ -39,7 +49,8 @@ def warm(
     user_caches: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Warm]:
-    """Return a function that starts an environment's warm agent as a run on GPUs does, on a machine with eight GPUs.
+    """Return a function that starts an environment's warm agent as a run on GPUs does, on a machine
+    with eight GPUs.
 
     CUDA calls are logged to tmp_path/cuda.
     """
@@ -81,13 +92,22 @@ def test_warming_calls_no_cuda_function(name: str, warm: Warm, tmp_path: Path) -
     (tmp_path / "probe.py").write_text(PROBE)
     child = agent.start_child("probe", Deadline.after("start", 60))
     assert child.start_method == "fork"
-    child.request("call", Deadline.after("probe", 60), file=str(tmp_path / "probe.py"), function="touch", arguments={})
+    child.request(
+        "call",
+        Deadline.after("probe", 60),
+        file=str(tmp_path / "probe.py"),
+        function="touch",
+        arguments={},
+    )
     child.kill()
     assert "cuInit" in calls.read_text()  # the fake does count calls
 
 
 def test_an_agent_that_initialized_cuda_spawns_and_says_so(warm: Warm, tmp_path: Path) -> None:
-    """Importing vLLM 0.11.2 with the name of a MIG slice initializes CUDA. A real run never gives the agent such a name."""
+    """Importing vLLM 0.11.2 with the name of a MIG slice initializes CUDA.
+
+    A real run never gives the agent such a name.
+    """
     require_environment("vllm-0.11.2")
     agent = warm("vllm-0.11.2", {"CUDA_VISIBLE_DEVICES": A100.slice_uuid(0)})
     assert "cuInit" in (tmp_path / "cuda").read_text()

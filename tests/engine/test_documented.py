@@ -29,13 +29,17 @@ def test_examples_pass(pytester: pytest.Pytester) -> None:
     for page in PAGES:
         for number, example in enumerate(examples(page)):
             Path(pytester.path, f"test_{Path(page).stem.lower()}_{number}.py").write_text(example)
-    pytester.runpytest_subprocess("--vllm-env=vllm-0.8.5", "-p", "no:cacheprovider").assert_outcomes(passed=5)
+    pytester.runpytest_subprocess(
+        "--vllm-env=vllm-0.8.5", "-p", "no:cacheprovider"
+    ).assert_outcomes(passed=5)
 
 
 def test_recipes_are_short() -> None:
     _, *recipes = examples(COOKBOOK)
     assert recipes and all(len(recipe.splitlines()) <= 12 for recipe in recipes)
-    names = [name for recipe in recipes for name in re.findall(r"^def (\w+)\(", recipe, re.MULTILINE)]
+    names = [
+        name for recipe in recipes for name in re.findall(r"^def (\w+)\(", recipe, re.MULTILINE)
+    ]
     assert len(names) == len(set(names)) == len(recipes)
 
 
@@ -48,8 +52,12 @@ def test_recipes_pass_on_the_newest_vllm(pytester: pytest.Pytester) -> None:
         "-rs", f"--vllm-env={NEWEST}", "--vllm-leftovers=fail", "-p", "no:cacheprovider"
     )
     skips = [line for line in result.outlines if line.startswith("SKIPPED")]
-    without_audio = sum(int(re.findall(r"\[(\d+)\]", line)[0]) for line in skips if "(needs vllm[audio])" in line)
-    result.assert_outcomes(passed=len(recipes) - drafted - without_audio, skipped=drafted + without_audio)
+    without_audio = sum(
+        int(re.findall(r"\[(\d+)\]", line)[0]) for line in skips if "(needs vllm[audio])" in line
+    )
+    result.assert_outcomes(
+        passed=len(recipes) - drafted - without_audio, skipped=drafted + without_audio
+    )
 
 
 def test_recipes_with_draft_models_pass_on_cpu(pytester: pytest.Pytester) -> None:
@@ -57,6 +65,8 @@ def test_recipes_with_draft_models_pass_on_cpu(pytester: pytest.Pytester) -> Non
     head, *recipes = examples(COOKBOOK)
     drafted = [recipe for recipe in recipes if DRAFT in recipe]
     pytester.makepyfile("\n\n".join([head, *drafted]))
-    result = pytester.runpytest_subprocess(f"--vllm-env={CPU}", "--vllm-leftovers=fail", "-p", "no:cacheprovider")
+    result = pytester.runpytest_subprocess(
+        f"--vllm-env={CPU}", "--vllm-leftovers=fail", "-p", "no:cacheprovider"
+    )
     assert drafted
     result.assert_outcomes(passed=len(drafted))

@@ -1,4 +1,5 @@
-"""Engines that outlive a test: fixtures of wider scope, asynchronous clients, and scripts without pytest."""
+"""Engines that outlive a test: fixtures of wider scope, asynchronous clients, and scripts without
+pytest."""
 
 from __future__ import annotations
 
@@ -66,7 +67,9 @@ print(*pids)
 @pytest.mark.usefixtures("user_caches")
 def test_a_module_fixture_keeps_its_server(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TESTS)
-    result = pytester.runpytest_subprocess("--vllm-env=vllm-0.8.5", "--vllm-device=sim", "-p", "no:randomly")
+    result = pytester.runpytest_subprocess(
+        "--vllm-env=vllm-0.8.5", "--vllm-device=sim", "-p", "no:randomly"
+    )
     result.assert_outcomes(passed=4, failed=1)
 
 

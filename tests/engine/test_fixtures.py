@@ -83,4 +83,6 @@ def test_fixtures_work_on_a_real_vllm(pytester: pytest.Pytester) -> None:
     result.assert_outcomes(passed=11, skipped=1, errors=1)
     result.stdout.fnmatch_lines([f"*vllm-regress: {ENVIRONMENT}:*simulated device*"])
     result.stdout.fnmatch_lines(["*SKIPPED*pipeline parallelism*"])
-    result.stdout.fnmatch_lines(["*no vLLM from * has an engine argument or server option 'no_such_argument'*"])
+    result.stdout.fnmatch_lines(
+        ["*no vLLM from * has an engine argument or server option 'no_such_argument'*"]
+    )

@@ -1,4 +1,5 @@
-"""Fuzzing of whole engines, and replays of the shipped findings in environments that hold one package."""
+"""Fuzzing of whole engines, and replays of the shipped findings in environments that hold one
+package."""
 
 from __future__ import annotations
 
@@ -42,7 +43,9 @@ def test_an_engine_survives_the_questions(session: Session, front: Front) -> Non
     problems = checker.ask(
         Question({"type": "integer", "multipleOf": 1000003}, walks=4)
     )  # vLLM 0.8.5 accepts it, and xgrammar ignores it
-    assert {(problem.outcome, problem.key) for problem in problems} == {(Outcome.ACCEPTED_INVALID, "multipleOf")}
+    assert {(problem.outcome, problem.key) for problem in problems} == {
+        (Outcome.ACCEPTED_INVALID, "multipleOf")
+    }
     assert checker.ask(Question(OBJECT)) == ()
 
 
@@ -64,7 +67,9 @@ def test_an_engine_that_dies_counts_as_a_crash_and_is_replaced(
     assert checker.ask(Question(OBJECT)) == ()
 
 
-def test_a_plain_request_with_too_few_tokens_is_reported(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plain_request_with_too_few_tokens_is_reported(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
     checker = EngineChecker(session, session.target(ENV), "xgrammar", "offline")
     monkeypatch.setattr("pytest_vllm_regress.fuzz.engine_checker._PLAIN_TOKENS", 9)
     (hurt,) = checker.ask(Question(OBJECT))
@@ -87,9 +92,11 @@ def ask(session: Session) -> Callable[[Artefact], tuple[Answer, str]]:
 
 
 @pytest.mark.parametrize(
-    "name", sorted(path.name for path in FINDINGS.glob("*.json") if "vllm" not in load(path).environment)
+    "name",
+    sorted(path.name for path in FINDINGS.glob("*.json") if "vllm" not in load(path).environment),
 )
 def test_a_finding_still_fails(ask: Callable[[Artefact], tuple[Answer, str]], name: str) -> None:
-    """It is replayed in the environment where it was found, which holds one package and is built in seconds."""
+    """It is replayed in the environment where it was found, which holds one package and is built in
+    seconds."""
     answer, words = ask(load(FINDINGS / name))
     assert answer is Answer.STILL_FAILS, words

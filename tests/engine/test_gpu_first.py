@@ -11,7 +11,9 @@ from tests.integration.gpus.test_first import first, rehearsed
 pytestmark = pytest.mark.engine
 
 
-def test_cases_conformance_and_a_killed_core_are_rehearsed(tmp_path: Path, user_caches: None) -> None:
+def test_cases_conformance_and_a_killed_core_are_rehearsed(
+    tmp_path: Path, user_caches: None
+) -> None:
     record = tmp_path / "record.json"
     options = ["--only=cases,conformance,core-killed", "--cases=lmfe-124", "--suite=test_async.py"]
     completed = first(record, "--env=vllm-0.8.5", "--device=sim", *options)

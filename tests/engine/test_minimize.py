@@ -26,7 +26,13 @@ def test_minimize_reports_the_smallest_failing_and_the_largest_working_engine(
 ) -> None:
     pytester.makepyfile(TESTS)
     result = pytester.runpytest_subprocess(
-        "--vllm-env", "vllm-0.8.5", "--vllm-device", "sim", "--vllm-minimize", "-p", "no:cacheprovider"
+        "--vllm-env",
+        "vllm-0.8.5",
+        "--vllm-device",
+        "sim",
+        "--vllm-minimize",
+        "-p",
+        "no:cacheprovider",
     )
     result.assert_outcomes(failed=1, passed=1)
     result.stdout.fnmatch_lines(

@@ -26,11 +26,14 @@ def test_lost_results_are_reproduced_on_0_8_4_and_fixed_on_0_8_5(tmp_path: Path)
         "--results",
         str(tmp_path),
     ]
-    completed = subprocess.run([*command, "--", "-k", "offline or async"], capture_output=True, text=True)
+    completed = subprocess.run(
+        [*command, "--", "-k", "offline or async"], capture_output=True, text=True
+    )
     assert completed.returncode == 0, completed.stdout[-4000:] + completed.stderr[-2000:]
     run = results.merge_results(results.read_results(file) for file in tmp_path.glob("*.json"))
     verdicts = {
-        name: combine(r.verdict for r in run.results if r.environment == name) for name in ("vllm-0.8.4", "vllm-0.8.5")
+        name: combine(r.verdict for r in run.results if r.environment == name)
+        for name in ("vllm-0.8.4", "vllm-0.8.5")
     }
     assert verdicts == {"vllm-0.8.4": Verdict.REPRODUCED, "vllm-0.8.5": Verdict.FIXED}
     assert {r.device for r in run.results} == {"sim"}

@@ -28,7 +28,8 @@ DAEMONS = {"raylet", "gcs_server"}
 @pytest.fixture
 def target() -> Iterator[tuple[Session, Target]]:
     session = Session(
-        Settings(environments=(ENV,), device="sim"), lambda phase, seconds: Deadline.after(phase, seconds or 600)
+        Settings(environments=(ENV,), device="sim"),
+        lambda phase, seconds: Deadline.after(phase, seconds or 600),
     )
     yield session, session.target(ENV)
     session.close()
@@ -36,7 +37,10 @@ def target() -> Iterator[tuple[Session, Target]]:
 
 @contextlib.contextmanager
 def cluster(target: Target) -> Iterator[tuple[str, psutil.Process]]:
-    """Start a head node as described in docs/explanation/version-differences.md. Yield its address and its process."""
+    """Start a head node as described in docs/explanation/version-differences.md.
+
+    Yield its address and its process.
+    """
     folder = tempfile.mkdtemp(prefix="vr-")  # a short path, because Ray creates sockets below it
     port = lease_port()
     command = [
@@ -61,7 +65,11 @@ def cluster(target: Target) -> Iterator[tuple[str, psutil.Process]]:
         "PYTHONUNBUFFERED": "1",
     }
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **variables}
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, **variables},
     ) as started:
         head = psutil.Process(started.pid)
         try:
@@ -88,6 +96,9 @@ def test_a_running_cluster_is_used_and_left_running(
             (answer,) = engine.generate("Hello", {"max_tokens": 8, "ignore_eos": True})
             assert len(answer["outputs"][0]["token_ids"]) == 8
             assert not DAEMONS & {process.name() for process in engine.child.processes()}
-            assert any("RayWorkerWrapper" in "".join(child.cmdline()) for child in head.children(recursive=True))
+            assert any(
+                "RayWorkerWrapper" in "".join(child.cmdline())
+                for child in head.children(recursive=True)
+            )
             assert engine.stop() == ()
             assert {child.name() for child in head.children(recursive=True)} >= DAEMONS

@@ -1,4 +1,5 @@
-"""A real server rejects requests without the key and does not listen on other addresses of the machine."""
+"""A real server rejects requests without the key and does not listen on other addresses of the
+machine."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ TESTS = """
 
     @pytest.mark.vllm_engine(generation="V1")
     def test_the_api_server_listens_on_loopback_only(vllm_server):
-        # In engine cores, torch's rendezvous store listens on every address (SECURITY.md). vLLM starts it.
+        # In engine cores, torch's rendezvous store listens on every address (SECURITY.md). vLLM
+        # starts it.
         server = psutil.Process(vllm_server.child.pid)
         listening = {c.laddr.ip for c in server.net_connections("tcp") if c.status == psutil.CONN_LISTEN}
         assert listening == {"127.0.0.1"}
@@ -71,7 +73,11 @@ SQUATTED = """
 def test_a_server_whose_port_another_user_holds_is_not_used(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(SQUATTED)
     result = pytester.runpytest_subprocess(
-        "--vllm-env=vllm-0.8.5", "-p", "no:cacheprovider", "--vllm-timeout-ready=90", "--durations=6"
+        "--vllm-env=vllm-0.8.5",
+        "-p",
+        "no:cacheprovider",
+        "--vllm-timeout-ready=90",
+        "--durations=6",
     )
     result.assert_outcomes(passed=4)
 
@@ -79,4 +85,6 @@ def test_a_server_whose_port_another_user_holds_is_not_used(pytester: pytest.Pyt
 @pytest.mark.usefixtures("user_caches")
 def test_a_server_is_closed_to_others(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TESTS)
-    pytester.runpytest_subprocess("--vllm-env=vllm-0.8.5", "-p", "no:cacheprovider").assert_outcomes(passed=4)
+    pytester.runpytest_subprocess(
+        "--vllm-env=vllm-0.8.5", "-p", "no:cacheprovider"
+    ).assert_outcomes(passed=4)

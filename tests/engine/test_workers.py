@@ -1,4 +1,5 @@
-"""Two xdist workers use one environment: each spec has one engine, no port is used twice, and nothing is left. ``ROUNDS=20`` repeats it."""
+"""Two xdist workers use one environment: each spec has one engine, no port is used twice, and
+nothing is left. ``ROUNDS=20`` repeats it."""
 
 from __future__ import annotations
 
@@ -49,7 +50,12 @@ def test_two_workers_share_nothing_and_start_no_engine_twice(
     pytester.makepyfile(TESTS)
     before = shared_memory.unmapped_files()
     result = pytester.runpytest_subprocess(
-        "-n2", "--dist=loadgroup", "--vllm-env=vllm-0.8.5", "--vllm-leftovers=fail", "-p", "no:cacheprovider"
+        "-n2",
+        "--dist=loadgroup",
+        "--vllm-env=vllm-0.8.5",
+        "--vllm-leftovers=fail",
+        "-p",
+        "no:cacheprovider",
     )
     result.assert_outcomes(passed=18)
 

@@ -1,4 +1,5 @@
-"""Cells of the fault suite: a fault in a phase must end in time, leave nothing behind and not harm what runs next."""
+"""Cells of the fault suite: a fault in a phase must end in time, leave nothing behind and not harm
+what runs next."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from pytest_vllm_regress.util.rundir import RunDir
 from tests.helpers import shared_memory
 
 LATE_S = 3.0
-"""Maximum time (seconds) that a fault may delay a test beyond its deadline on an idle machine; checked when results are recorded."""
+"""Maximum time (seconds) that a fault may delay a test beyond its deadline on an idle machine;
+checked when results are recorded."""
 BUSY_LATE_S = 30.0
 """The same on any machine. Without the deadline it would be 600 s."""
 GONE_S = 60.0
@@ -24,7 +26,10 @@ GONE_S = 60.0
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """Result of one fault in one phase. ``late_s``: seconds from the deadline to the end, 0 if it ended earlier."""
+    """Result of one fault in one phase.
+
+    ``late_s``: seconds from the deadline to the end, 0 if it ended earlier.
+    """
 
     where: str
     fault: str
@@ -50,7 +55,10 @@ class CellRecorder:
     files: list[Path] = dataclasses.field(default_factory=list)
 
     def call(self, function: Callable[[], object], deadline_s: float) -> None:
-        """Call the function that the fault affects, which has ``deadline_s`` seconds. Its error becomes the outcome."""
+        """Call the function that the fault affects, which has ``deadline_s`` seconds.
+
+        Its error becomes the outcome.
+        """
         began = time.monotonic()
         try:
             function()
@@ -70,21 +78,31 @@ class CellRecorder:
 def describe(error: BaseException) -> str:
     """Return an error in one line: class, phase and the first line of the message."""
     phase = f"[{error.phase}] " if isinstance(error, ChildError) else ""
-    return f"{type(error).__name__}: {phase}{str(error.args[0]).splitlines()[0]}".replace(str(Path.home()), "~")[:160]
+    return f"{type(error).__name__}: {phase}{str(error.args[0]).splitlines()[0]}".replace(
+        str(Path.home()), "~"
+    )[:160]
 
 
 def survivors(
-    run: RunDir, recorder: CellRecorder, *, spared: frozenset[int] = frozenset(), shared: frozenset[str] = frozenset()
+    run: RunDir,
+    recorder: CellRecorder,
+    *,
+    spared: frozenset[int] = frozenset(),
+    shared: frozenset[str] = frozenset(),
 ) -> tuple[str, ...]:
     """Return what is left of a run.
 
-    That is: processes with its tag except ``spared``, shared memory except the earlier ``shared``, listening ports, and files that had
-    to be removed.
+    That is: processes with its tag except ``spared``, shared memory except the earlier ``shared``,
+    listening ports, and files that had to be removed.
     """
     living = [process for process in process_tree.with_tag(run.tag) if process.pid not in spared]
-    left = [f"process {process_tree.describe(process)}" for process in process_tree.wait_until_gone(living, GONE_S)]
+    left = [
+        f"process {process_tree.describe(process)}"
+        for process in process_tree.wait_until_gone(living, GONE_S)
+    ]
     left += [
-        f"shared memory {path}" for path in {str(path) for path in run.segments()} | shared_memory.leaked_since(shared)
+        f"shared memory {path}"
+        for path in {str(path) for path in run.segments()} | shared_memory.leaked_since(shared)
     ]
     left += [f"port {port}" for port in recorder.ports if _listens(port)]
     left += [f"file {path}" for path in recorder.files if path.exists()]
@@ -106,7 +124,15 @@ def cell(
     shared = shared_memory.unmapped_files()
     yield recorder
     left = survivors(run, recorder, spared=spared(), shared=shared)
-    done = Cell(where, fault, phase, recorder.outcome, round(max(0.0, recorder.late_s), 1), left, recorder.next_one)
+    done = Cell(
+        where,
+        fault,
+        phase,
+        recorder.outcome,
+        round(max(0.0, recorder.late_s), 1),
+        left,
+        recorder.next_one,
+    )
     cells.append(done)
     assert done.passed, done
 

@@ -26,7 +26,9 @@ written by `tests/faults`. In every row the test ended at most {LATE_S:g} s afte
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option, which pytest knows if this folder is named on the command line."""
     parser.addoption(
-        "--faults-record", action="store_true", help="write the table of results to docs/generated/faults.md"
+        "--faults-record",
+        action="store_true",
+        help="write the table of results to docs/generated/faults.md",
     )
 
 
@@ -38,7 +40,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Run a sample of the cells in `pytest tests`, all of them in `pytest tests/faults`."""
     if any("faults" in argument for argument in config.args):
         return
-    deselected = [item for item in items if item.get_closest_marker("faults") and not item.get_closest_marker("sample")]
+    deselected = [
+        item
+        for item in items
+        if item.get_closest_marker("faults") and not item.get_closest_marker("sample")
+    ]
     config.hook.pytest_deselected(items=deselected)
     items[:] = [item for item in items if item not in deselected]
 
@@ -54,11 +60,21 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if not session.config.getoption("faults_record", False) or not done:
         return
     if late := [cell for cell in done if cell.late_s > LATE_S]:
-        pytest.exit(f"not recorded, because these ended later than {LATE_S:g} s (is the machine idle?): {late}", 1)
-    when, machine = time.strftime("%Y-%m-%d"), f"{platform.machine()}, Python {platform.python_version()}"
+        pytest.exit(
+            f"not recorded, because these ended later than {LATE_S:g} s (is the machine idle?): {late}",
+            1,
+        )
+    when, machine = (
+        time.strftime("%Y-%m-%d"),
+        f"{platform.machine()}, Python {platform.python_version()}",
+    )
     rows = [
         f"| {cell.where} | {cell.fault} | {cell.phase} | {cell.outcome.replace('|', '/')} | {cell.late_s:g} |"
         for cell in done
     ]
-    table = ["| where | fault | phase | outcome | s after the deadline |", "| --- | --- | --- | --- | --- |", *rows]
+    table = [
+        "| where | fault | phase | outcome | s after the deadline |",
+        "| --- | --- | --- | --- | --- |",
+        *rows,
+    ]
     PAGE.write_text(HEAD + "\n".join([*table, "", f"{len(done)} cells, {when}, {machine}.", ""]))

@@ -1,4 +1,7 @@
-"""Probe functions that misbehave in every way a child can. ``later(name)`` makes the child misbehave when it is stopped."""
+"""Probe functions that misbehave in every way a child can.
+
+``later(name)`` makes the child misbehave when it is stopped.
+"""
 
 import atexit
 import ctypes
@@ -74,7 +77,8 @@ def zombies():
 
 
 def daemon():
-    """Start a grandchild in its own session that ignores SIGTERM and keeps the output open, then answer normally."""
+    """Start a grandchild in its own session that ignores SIGTERM and keeps the output open, then
+    answer normally."""
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:

@@ -21,7 +21,8 @@ DEADLINE_S = 1.5
 SLOW_S = 30.0
 LIMITS = {"memory": 300.0 * 2**20, "processes": 60.0, "log": 8.0 * 2**20}
 HANG, CRASH, LIMIT, GARBAGE = "DeadlineExceeded", "ChildDied", "LimitExceeded", "ProtocolError"
-# Error of the request, error of the stop, and the deadline in seconds. Faults that end by themselves have plenty of time.
+# Error of the request, error of the stop, and the deadline in seconds. Faults that end by
+# themselves have plenty of time.
 FAULTS: dict[str, tuple[str, str, float]] = {
     "hang": (HANG, HANG, DEADLINE_S),
     "hang_in_native_code": (HANG, HANG, DEADLINE_S),
@@ -63,7 +64,11 @@ def agent() -> Iterator[Agent]:
 
 def ask(child: Child, function: str, seconds: float, **arguments: Any) -> Any:
     return child.request(
-        "call", Deadline.after("request", seconds), file=str(PROBE), function=function, arguments=arguments
+        "call",
+        Deadline.after("request", seconds),
+        file=str(PROBE),
+        function=function,
+        arguments=arguments,
     )
 
 
@@ -78,7 +83,9 @@ CELLS = [
         fault,
         phase,
         method,
-        marks=[pytest.mark.sample] if fault in SAMPLE and (phase, method) == ("request", "fork") else [],
+        marks=[pytest.mark.sample]
+        if fault in SAMPLE and (phase, method) == ("request", "fork")
+        else [],
     )
     for fault in FAULTS
     for phase, method in (("request", "fork"), ("stop", "fork"), ("request", "spawn"))
@@ -93,7 +100,9 @@ def test_a_misbehaving_child_ends_in_time_and_leaves_nothing(
     spared = frozenset({agent.pid})
     in_request, in_stop, seconds = FAULTS[fault]
     where = "child" if method == "fork" else "child, spawned"
-    with cell(cells, agent.run, where, fault.replace("_", " "), phase, spared=lambda: spared) as recorder:
+    with cell(
+        cells, agent.run, where, fault.replace("_", " "), phase, spared=lambda: spared
+    ) as recorder:
         child = agent.start_child("probe", Deadline.after("start", 60), start_method=method)
         if phase == "request":
             recorder.call(lambda: ask(child, fault, seconds), seconds)
@@ -103,6 +112,8 @@ def test_a_misbehaving_child_ends_in_time_and_leaves_nothing(
         else:
             ask(child, "later", 20, name=fault)
             recorder.call(lambda: child.stop(Deadline.after("stop", seconds)), seconds)
-        assert recorder.outcome.partition(":")[0] in (in_request if phase == "request" else in_stop).split(" or ")
+        assert recorder.outcome.partition(":")[0] in (
+            in_request if phase == "request" else in_stop
+        ).split(" or ")
         assert child.log.stat().st_size <= LIMITS["log"]
         recorder.run_next(lambda: run_child(agent))

@@ -73,7 +73,11 @@ def command(project: Path, target: Path, *arguments: str) -> list[str]:
 
 
 def environment(project: Path) -> dict[str, str]:
-    variables = {"ARMED": project / "armed", "VLLM_REGRESS_CACHE": project / "cache", "PYTEST_ADDOPTS": FEWER_PLUGINS}
+    variables = {
+        "ARMED": project / "armed",
+        "VLLM_REGRESS_CACHE": project / "cache",
+        "PYTEST_ADDOPTS": FEWER_PLUGINS,
+    }
     return os.environ | {name: str(value) for name, value in variables.items()}
 
 
@@ -86,11 +90,17 @@ def running(
     options = [*arguments, "--vllm-timeout-stop=300"]
     log = (project / "log").open("wb")
     process = subprocess.Popen(
-        command(project, target, *options), env=environment(project), stdout=log, stderr=log, start_new_session=True
+        command(project, target, *options),
+        env=environment(project),
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
     )
     try:
         wait_until(lambda: (project / "armed").exists(), process)
-        tag = next(tag for tag in map(tag_of, psutil.Process(process.pid).children(recursive=True)) if tag)
+        tag = next(
+            tag for tag in map(tag_of, psutil.Process(process.pid).children(recursive=True)) if tag
+        )
         yield process, RunDir(Path(tempfile.gettempdir(), "-".join(tag.split("-")[:2])), tag)
     finally:
         with contextlib.suppress(ProcessLookupError):
@@ -99,10 +109,14 @@ def running(
         log.close()
 
 
-def wait_until(condition: Callable[[], bool], process: subprocess.Popen[bytes], seconds: float = 60.0) -> None:
+def wait_until(
+    condition: Callable[[], bool], process: subprocess.Popen[bytes], seconds: float = 60.0
+) -> None:
     until = time.monotonic() + seconds
     while not condition():
-        assert process.poll() is None and time.monotonic() < until, "pytest ended before its child worked"
+        assert process.poll() is None and time.monotonic() < until, (
+            "pytest ended before its child worked"
+        )
         time.sleep(0.01)  # a grandchild of another program: there is no event to wait for
 
 
@@ -117,16 +131,24 @@ def next_run(project: Path, target: Path) -> Callable[[], None]:
 
     def run() -> None:
         (project / "test_probe.py").write_text(TESTS.format(function="fine"))
-        done = subprocess.run(command(project, target), env=environment(project), capture_output=True, text=True)
+        done = subprocess.run(
+            command(project, target), env=environment(project), capture_output=True, text=True
+        )
         assert done.returncode == 0, done.stdout + done.stderr
 
     return run
 
 
 WORKERS = {"pytest": (), "pytest -n 2": ("-n2",)}
-SAMPLE = [("pytest", "KILL", "request"), ("pytest", "Ctrl-C twice", "request"), ("pytest -n 2", "KILL", "request")]
+SAMPLE = [
+    ("pytest", "KILL", "request"),
+    ("pytest", "Ctrl-C twice", "request"),
+    ("pytest -n 2", "KILL", "request"),
+]
 CELLS = [
-    pytest.param(where, name, phase, marks=[pytest.mark.sample] if (where, name, phase) in SAMPLE else [])
+    pytest.param(
+        where, name, phase, marks=[pytest.mark.sample] if (where, name, phase) in SAMPLE else []
+    )
     for where in WORKERS
     for name in SIGNALS
     for phase in PHASES
@@ -137,7 +159,8 @@ CELLS = [
 def test_an_interrupted_pytest_leaves_nothing(
     project: Path, fixed_target: Path, cells: list[Cell], where: str, name: str, phase: str
 ) -> None:
-    """With xdist, the signal goes to the pytest that the user started; the child belongs to one of its workers."""
+    """With xdist, the signal goes to the pytest that the user started; the child belongs to one of
+    its workers."""
     with (
         running(project, fixed_target, PHASES[phase], *WORKERS[where]) as (process, run),
         cell(cells, run, where, name, phase) as recorder,
@@ -153,7 +176,9 @@ def test_an_interrupted_pytest_leaves_nothing(
         left = process_tree.wait_until_gone(process_tree.with_tag(run.tag), GONE_S)
         recorder.late_s = max(recorder.late_s, time.monotonic() - began)
         assert not left
-        recorder.outcome = f"ended by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+        recorder.outcome = (
+            f"ended by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+        )
         recorder.run_next(next_run(project, fixed_target))
 
 
@@ -161,19 +186,32 @@ def test_an_interrupted_pytest_leaves_nothing(
 def test_a_dead_or_stopped_xdist_worker_leaves_nothing(
     project: Path, fixed_target: Path, cells: list[Cell], number: signal.Signals
 ) -> None:
-    """xdist replaces a worker that dies. A stopped worker hangs its pytest until the user interrupts it."""
+    """xdist replaces a worker that dies.
+
+    A stopped worker hangs its pytest until the user interrupts it.
+    """
     fault = f"xdist worker {'killed' if number == signal.SIGKILL else 'stopped, then Ctrl-C'}"
     pytest_with_a_worker = running(project, fixed_target, "work", "-n1", "--max-worker-restart=0")
-    with pytest_with_a_worker as (process, run), cell(cells, run, "pytest", fault, "request") as recorder:
+    with (
+        pytest_with_a_worker as (process, run),
+        cell(cells, run, "pytest", fault, "request") as recorder,
+    ):
         recorder.files.append(run.path)
-        worker = next(child for child in psutil.Process(process.pid).children() if process_tree.descendants(child.pid))
+        worker = next(
+            child
+            for child in psutil.Process(process.pid).children()
+            if process_tree.descendants(child.pid)
+        )
         began = time.monotonic()
         worker.send_signal(number)
         if number == signal.SIGSTOP:
             process.send_signal(signal.SIGINT)
         status = process.wait(60)
         if number == signal.SIGSTOP:
-            assert worker.is_running() is False or worker.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_STOPPED)
+            assert worker.is_running() is False or worker.status() in (
+                psutil.STATUS_ZOMBIE,
+                psutil.STATUS_STOPPED,
+            )
             began = time.monotonic()  # xdist itself waits for its worker
             with contextlib.suppress(psutil.Error):
                 worker.kill()  # xdist leaves a stopped worker to the user

@@ -23,7 +23,14 @@ from tests.faults.cells import Cell, CellRecorder, cell
 
 pytestmark = [pytest.mark.engine, pytest.mark.faults]
 SPEC = EngineSpec.create(tensor_parallel_size=2, executor="mp", generation="V1")
-SECONDS = {"import": 240.0, "start": 30.0, "ready": 30.0, "request": 4.0, "stop": 8.0, "probe": 10.0}
+SECONDS = {
+    "import": 240.0,
+    "start": 30.0,
+    "ready": 30.0,
+    "request": 4.0,
+    "stop": 8.0,
+    "probe": 10.0,
+}
 LONG = {"max_tokens": 480, "ignore_eos": True, "n": 8}
 ROLES = ("engine process", "engine core", "worker", "nanny", "agent")
 
@@ -33,7 +40,9 @@ class Rig:
 
     def __init__(self) -> None:
         settings = Settings(environments=("vllm-0.8.5",), device="sim")
-        self.session = Session(settings, lambda phase, seconds: Deadline.after(phase, seconds or SECONDS[phase]))
+        self.session = Session(
+            settings, lambda phase, seconds: Deadline.after(phase, seconds or SECONDS[phase])
+        )
         self.target: Target = self.session.target("vllm-0.8.5")
         self.start().stop()
 
@@ -59,14 +68,24 @@ def rig() -> Iterator[Rig]:
 
 
 def find(rig: Rig, role: str, nannies: frozenset[int]) -> psutil.Process | None:
-    """Return the process in ``role`` of the engine that started after ``nannies``, or None if it does not exist yet."""
+    """Return the process in ``role`` of the engine that started after ``nannies``, or None if it
+    does not exist yet."""
     if role == "agent":
         return psutil.Process(min(rig.agents))
-    new = [child for agent in rig.agents for child in psutil.Process(agent).children() if child.pid not in nannies]
+    new = [
+        child
+        for agent in rig.agents
+        for child in psutil.Process(agent).children()
+        if child.pid not in nannies
+    ]
     chain: list[psutil.Process] = new[:1]
     for _ in ("engine process", "engine core", "worker"):
         children = (
-            [child for child in chain[-1].children() if "resource_tracker" not in " ".join(child.cmdline())]
+            [
+                child
+                for child in chain[-1].children()
+                if "resource_tracker" not in " ".join(child.cmdline())
+            ]
             if chain
             else []
         )
@@ -76,10 +95,14 @@ def find(rig: Rig, role: str, nannies: frozenset[int]) -> psutil.Process | None:
 
 
 def nannies(rig: Rig) -> frozenset[int]:
-    return frozenset(child.pid for agent in rig.agents for child in psutil.Process(agent).children())
+    return frozenset(
+        child.pid for agent in rig.agents for child in psutil.Process(agent).children()
+    )
 
 
-def wait_for(condition: Callable[[], psutil.Process | None], seconds: float = 25.0) -> psutil.Process:
+def wait_for(
+    condition: Callable[[], psutil.Process | None], seconds: float = 25.0
+) -> psutil.Process:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         try:
@@ -107,7 +130,9 @@ def test_an_engine_with_a_dead_or_stopped_process_ends_in_time(
     before = nannies(rig)
     agent = psutil.Process(min(rig.agents))
     fault = f"{role} {'killed' if number == signal.SIGKILL else 'stopped'}"
-    with cell(cells, rig.session.run, "engine on sim", fault, phase, spared=lambda: rig.agents) as recorder:
+    with cell(
+        cells, rig.session.run, "engine on sim", fault, phase, spared=lambda: rig.agents
+    ) as recorder:
         if phase == "start":
             harm_at_start(rig, role, number, before, recorder)
         else:
@@ -118,11 +143,17 @@ def test_an_engine_with_a_dead_or_stopped_process_ends_in_time(
         recorder.run_next(rig.run_engine)
 
 
-def harm_at_start(rig: Rig, role: str, number: signal.Signals, before: frozenset[int], recorder: CellRecorder) -> None:
+def harm_at_start(
+    rig: Rig, role: str, number: signal.Signals, before: frozenset[int], recorder: CellRecorder
+) -> None:
     allowed = 6.0
-    thread = threading.Thread(target=lambda: wait_for(lambda: find(rig, role, before)).send_signal(number))
+    thread = threading.Thread(
+        target=lambda: wait_for(lambda: find(rig, role, before)).send_signal(number)
+    )
     thread.start()
-    recorder.call(lambda: rig.start(allowed).stop(), allowed + (SECONDS["stop"] if role == "agent" else 0))
+    recorder.call(
+        lambda: rig.start(allowed).stop(), allowed + (SECONDS["stop"] if role == "agent" else 0)
+    )
     thread.join()
 
 
@@ -156,7 +187,9 @@ def harm(
     recorder.call(engine.stop, SECONDS["stop"])
     if phase != "stop":
         recorder.outcome = outcome if outcome != "no error" else recorder.outcome
-    assert role == "agent" or victim.pid not in {process.pid for process in process_tree.descendants(os.getpid())}
+    assert role == "agent" or victim.pid not in {
+        process.pid for process in process_tree.descendants(os.getpid())
+    }
 
 
 def test_errors_name_the_phase(cells: list[Cell]) -> None:

@@ -1,4 +1,5 @@
-"""Faults outside the harness: full disks, a clock set back, deleted environments and checkpoints, two runs at once."""
+"""Faults outside the harness: full disks, a clock set back, deleted environments and checkpoints,
+two runs at once."""
 
 from __future__ import annotations
 
@@ -62,7 +63,9 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "full"
     folder.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(folder)], capture_output=True, text=True
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(folder)],
+        capture_output=True,
+        text=True,
     )
     if mounted.returncode != 0:
         pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.strip()}")
@@ -72,7 +75,12 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
 
 def run_child(agent: Agent) -> None:
     child = agent.start_child("probe", Deadline.after("start", 60))
-    assert child.request("call", Deadline.after("request", 60), file=str(PROBE), function="fine", arguments={}) == 1
+    assert (
+        child.request(
+            "call", Deadline.after("request", 60), file=str(PROBE), function="fine", arguments={}
+        )
+        == 1
+    )
     child.stop(Deadline.after("stop", 60))
 
 
@@ -85,12 +93,21 @@ def test_a_full_log_disk_harms_no_child(run: RunDir, cells: list[Cell], function
     (run.logs / "agent-probe-1.log").symlink_to("/dev/full")
     try:
         with cell(
-            cells, run, "child", f"log disk full, {function.replace('_', ' ')}", "request", spared=lambda: pids(agent)
+            cells,
+            run,
+            "child",
+            f"log disk full, {function.replace('_', ' ')}",
+            "request",
+            spared=lambda: pids(agent),
         ) as recorder:
             child = agent.start_child("probe", Deadline.after("start", 60))
             recorder.call(
                 lambda: child.request(
-                    "call", Deadline.after("request", 60), file=str(PROBE), function=function, arguments={}
+                    "call",
+                    Deadline.after("request", 60),
+                    file=str(PROBE),
+                    function=function,
+                    arguments={},
                 ),
                 60,
             )
@@ -107,7 +124,9 @@ def pids(agent: Agent) -> frozenset[int]:
     return frozenset({agent.pid})
 
 
-def test_a_full_cache_disk_fails_the_build(run: RunDir, cells: list[Cell], full_disk: Path, tmp_path: Path) -> None:
+def test_a_full_cache_disk_fails_the_build(
+    run: RunDir, cells: list[Cell], full_disk: Path, tmp_path: Path
+) -> None:
     recipe = resolve(LIGHT)
     with cell(cells, run, "cache", "disk full", "build") as recorder:
         recorder.call(lambda: EnvironmentCache(full_disk).ensure(recipe), 300)
@@ -116,7 +135,9 @@ def test_a_full_cache_disk_fails_the_build(run: RunDir, cells: list[Cell], full_
         recorder.run_next(lambda: EnvironmentCache(tmp_path / "roomy").ensure(recipe) and None)
 
 
-def test_a_full_disk_fails_the_checkpoint(run: RunDir, cells: list[Cell], full_disk: Path, tmp_path: Path) -> None:
+def test_a_full_disk_fails_the_checkpoint(
+    run: RunDir, cells: list[Cell], full_disk: Path, tmp_path: Path
+) -> None:
     with cell(cells, run, "cache", "disk full", "checkpoint") as recorder:
         recorder.call(lambda: ensure_checkpoint("vision", full_disk), 30)
         assert recorder.outcome.startswith("UsageError") and "cannot be written" in recorder.outcome
@@ -133,13 +154,21 @@ def test_a_clock_set_back_does_not_extend_a_deadline(
     agent.start(Deadline.after("import", 60))
     real = time.time
     try:
-        with cell(cells, run, "child", "clock set back, hang", "request", spared=lambda: pids(agent)) as recorder:
+        with cell(
+            cells, run, "child", "clock set back, hang", "request", spared=lambda: pids(agent)
+        ) as recorder:
             child = agent.start_child("probe", Deadline.after("start", 60))
-            timer = threading.Timer(0.3, lambda: monkeypatch.setattr(time, "time", lambda: real() - 3600))
+            timer = threading.Timer(
+                0.3, lambda: monkeypatch.setattr(time, "time", lambda: real() - 3600)
+            )
             timer.start()
             recorder.call(
                 lambda: child.request(
-                    "call", Deadline.after("request", 1.5), file=str(PROBE), function="hang", arguments={}
+                    "call",
+                    Deadline.after("request", 1.5),
+                    file=str(PROBE),
+                    function="hang",
+                    arguments={},
                 ),
                 1.5,
             )
@@ -155,7 +184,13 @@ def test_one_of_two_concurrent_builds_waits(run: RunDir, cells: list[Cell], tmp_
     command = [sys.executable, "-m", "pytest_vllm_regress", "env", "build", LIGHT]
     with cell(cells, run, "cache", "two runs at once", "build") as recorder:
         builds = [
-            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            subprocess.Popen(
+                command,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
             for _ in range(2)
         ]
         outputs = [process.communicate(timeout=300)[0] for process in builds]
@@ -165,16 +200,26 @@ def test_one_of_two_concurrent_builds_waits(run: RunDir, cells: list[Cell], tmp_
         recorder.run_next(lambda: EnvironmentCache(tmp_path).ensure(resolve(LIGHT)) and None)
 
 
-def test_an_environment_that_is_deleted_while_in_use_is_rebuilt(run: RunDir, cells: list[Cell], tmp_path: Path) -> None:
+def test_an_environment_that_is_deleted_while_in_use_is_rebuilt(
+    run: RunDir, cells: list[Cell], tmp_path: Path
+) -> None:
     probe = tmp_path / "probe.py"
-    probe.write_text("def name():\n    import lmformatenforcer\n    return lmformatenforcer.__name__\n")
+    probe.write_text(
+        "def name():\n    import lmformatenforcer\n    return lmformatenforcer.__name__\n"
+    )
     cache = EnvironmentCache(tmp_path / "cache")
 
     def import_package(agent: Agent) -> None:
         child = agent.start_child("probe", Deadline.after("start", 60))
         try:
             assert (
-                child.request("call", Deadline.after("request", 60), file=str(probe), function="name", arguments={})
+                child.request(
+                    "call",
+                    Deadline.after("request", 60),
+                    file=str(probe),
+                    function="name",
+                    arguments={},
+                )
                 == "lmformatenforcer"
             )
         finally:
@@ -189,7 +234,9 @@ def test_an_environment_that_is_deleted_while_in_use_is_rebuilt(run: RunDir, cel
     with cache.lease(resolve(LIGHT)) as python:
         agent = Agent(python, run)
         agent.start(Deadline.after("import", 60))
-        with cell(cells, run, "cache", "environment deleted", "request", spared=lambda: pids(agent)) as recorder:
+        with cell(
+            cells, run, "cache", "environment deleted", "request", spared=lambda: pids(agent)
+        ) as recorder:
             shutil.rmtree(python.parent.parent)
             recorder.call(lambda: import_package(agent), 60)
             assert "lmformatenforcer" in recorder.outcome
@@ -203,7 +250,10 @@ ENV = "vllm-0.8.5"
 
 @pytest.fixture(scope="module")
 def make_session() -> Iterator[Callable[..., Session]]:
-    """Return a function that creates sessions on the simulated device. They are closed at the end of the module."""
+    """Return a function that creates sessions on the simulated device.
+
+    They are closed at the end of the module.
+    """
     sessions: list[Session] = []
 
     def make(**settings: str) -> Session:
@@ -241,7 +291,12 @@ def test_an_engine_survives_or_names_a_deleted_checkpoint(
         session.target(ENV)
         session.warm_agent(session.target(ENV))
         with cell(
-            cells, session.run, "engine on sim", "checkpoint deleted", phase, spared=lambda: agents(session)
+            cells,
+            session.run,
+            "engine on sim",
+            "checkpoint deleted",
+            phase,
+            spared=lambda: agents(session),
         ) as recorder:
             if phase == "start":
                 shutil.rmtree(session.settings.model or "")
@@ -277,7 +332,9 @@ def test_a_stolen_port_fails_the_server(
         thief.listen()
         return lease
 
-    with cell(cells, session.run, "server on sim", "port stolen", "start", spared=lambda: agents(session)) as recorder:
+    with cell(
+        cells, session.run, "server on sim", "port stolen", "start", spared=lambda: agents(session)
+    ) as recorder:
         with monkeypatch.context() as patch:
             patch.setattr(sessions, "lease_port", lease_stolen_port)
             recorder.call(lambda: serve(session).stop(), 60)
@@ -302,13 +359,19 @@ def test_rays_daemons_are_ended(
         child = session.probe(target)
         try:
             child.request(
-                "call", Deadline.after("request", 60), file=str(probe), function=function, arguments=arguments
+                "call",
+                Deadline.after("request", 60),
+                file=str(probe),
+                function=function,
+                arguments=arguments,
             )
         finally:
             child.stop(Deadline.after("stop", 60))
 
     fault = f"Ray left running, its driver {'asked to stop' if number is None else 'killed'}"
-    with cell(cells, session.run, "probe with Ray", fault, "request", spared=lambda: agents(session)) as recorder:
+    with cell(
+        cells, session.run, "probe with Ray", fault, "request", spared=lambda: agents(session)
+    ) as recorder:
         recorder.call(lambda: call("start", number=number), 90)
         recorder.run_next(lambda: call("fine"))
     folder = session.run.path
@@ -352,5 +415,7 @@ def test_an_engine_that_cannot_start_names_the_missing_resource(
         "--vllm-env=vllm-0.8.5",
         "--vllm-device=sim",
     ]
-    done = subprocess.run([*around, *command, str(tmp_path)], capture_output=True, text=True, cwd=tmp_path)
+    done = subprocess.run(
+        [*around, *command, str(tmp_path)], capture_output=True, text=True, cwd=tmp_path
+    )
     assert done.returncode == 1 and named in done.stdout, done.stdout[-4000:]

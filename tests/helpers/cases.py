@@ -15,16 +15,21 @@ from tests.helpers import ROOT
 
 @functools.cache
 def project_cases() -> tuple[Case, ...]:
-    """Return this project's cases. They are loaded once in each process, because many test modules need them when they are collected."""
+    """Return this project's cases.
+
+    They are loaded once in each process, because many test modules need them when they are
+    collected.
+    """
     return tuple(load_all_cases(ROOT / "cases"))
 
 
 @dataclasses.dataclass(frozen=True)
 class CaseFile:
-    """Content of a case file. ``affected``: versions of vLLM, or of several packages; ``omits`` adds a ``[control]``.
+    """Content of a case file. ``affected``: versions of vLLM, or of several packages; ``omits``
+    adds a ``[control]``.
 
-    ``old`` and ``new`` are the evidence environments with and without the failure. Additional lines: ``keys`` at the top, ``symptom``
-    and ``control`` in these tables, ``tables`` at the end.
+    ``old`` and ``new`` are the evidence environments with and without the failure. Additional
+    lines: ``keys`` at the top, ``symptom`` and ``control`` in these tables, ``tables`` at the end.
     """
 
     id: str = "demo"
@@ -47,10 +52,17 @@ class CaseFile:
     def text(self) -> str:
         """Return the content of ``case.toml``. JSON strings and lists of them are valid TOML."""
         affected = {"vllm": self.affected} if isinstance(self.affected, str) else self.affected
-        control = ["[control]", f"omits = {json.dumps(self.omits)}", self.control] if self.omits else []
+        control = (
+            ["[control]", f"omits = {json.dumps(self.omits)}", self.control] if self.omits else []
+        )
         lines = (
             "format = 1",
-            *_pairs({name: getattr(self, name) for name in ("id", "title", "family", "upstream", "devices")}),
+            *_pairs(
+                {
+                    name: getattr(self, name)
+                    for name in ("id", "title", "family", "upstream", "devices")
+                }
+            ),
             self.keys,
             "[affected]",
             *_pairs(affected),
@@ -65,7 +77,8 @@ class CaseFile:
         return "".join(f"{line}\n" for line in lines if line)
 
     def write(self, cases: Path, files: Mapping[str, str] | None = None) -> Case:
-        """Write ``cases/<id>/case.toml`` and ``files`` (name to content) beside it, overwriting existing ones."""
+        """Write ``cases/<id>/case.toml`` and ``files`` (name to content) beside it, overwriting
+        existing ones."""
         folder = cases / self.id
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in {CASE_FILE: self.text(), **(files or {})}.items():

@@ -1,4 +1,5 @@
-"""Fakes of NVML and libcuda: small libraries built with the machine's C compiler, and descriptions of machines with GPUs.
+"""Fakes of NVML and libcuda: small libraries built with the machine's C compiler, and descriptions
+of machines with GPUs.
 
 The descriptions follow the documentation of such machines. None was recorded on one.
 """
@@ -31,7 +32,10 @@ def remove_built() -> None:
 
 @functools.cache
 def build(name: str, soname: str) -> Path:
-    """Build the library ``soname`` from ``name``.c and return its folder. Skip the test if there is no C compiler."""
+    """Build the library ``soname`` from ``name``.c and return its folder.
+
+    Skip the test if there is no C compiler.
+    """
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip(f"{soname}: no C compiler (cc, gcc) to build the fake with")
@@ -56,10 +60,29 @@ def cuda_folder() -> Path:
 
 # Functions that PyTorch, Triton and vLLM's kernels link to by name.
 _CUDA_FUNCTIONS = (
-    *("cuTensorMapEncodeTiled", "cuTensorMapEncodeIm2col", "cuMemCreate", "cuMemMap", "cuMemUnmap", "cuMemRelease"),
+    *(
+        "cuTensorMapEncodeTiled",
+        "cuTensorMapEncodeIm2col",
+        "cuMemCreate",
+        "cuMemMap",
+        "cuMemUnmap",
+        "cuMemRelease",
+    ),
     *("cuMemSetAccess", "cuMemAddressReserve", "cuMemAddressFree", "cuMemGetAllocationGranularity"),
-    *("cuCtxGetCurrent", "cuCtxSetCurrent", "cuCtxGetDevice", "cuDevicePrimaryCtxRetain", "cuDeviceGet"),
-    *("cuDeviceGetAttribute", "cuGetExportTable", "cuPointerGetAttribute", "cuLaunchKernelEx", "cuLaunchKernel"),
+    *(
+        "cuCtxGetCurrent",
+        "cuCtxSetCurrent",
+        "cuCtxGetDevice",
+        "cuDevicePrimaryCtxRetain",
+        "cuDeviceGet",
+    ),
+    *(
+        "cuDeviceGetAttribute",
+        "cuGetExportTable",
+        "cuPointerGetAttribute",
+        "cuLaunchKernelEx",
+        "cuLaunchKernel",
+    ),
     *("cuModuleLoadData", "cuModuleGetFunction", "cuFuncSetAttribute", "cuStreamWriteValue32_v2"),
     *("cuMemcpyDtoHAsync_v2", "cuMemcpyHtoDAsync_v2"),
 )
@@ -88,14 +111,28 @@ class Card:
         return f"MIG-{self.number:08x}-5555-6666-7777-{index:012x}"
 
     def lines(self, index: int) -> Iterator[str]:
-        """Yield this GPU's lines of the file that the fake reads. ``index`` is NVML's index of the GPU."""
+        """Yield this GPU's lines of the file that the fake reads.
+
+        ``index`` is NVML's index of the GPU.
+        """
         head = f"gpu{index}."
-        plain = {"name": self.name, "uuid": self.uuid, "total": self.total, "used": self.used, "mode": self.mode}
+        plain = {
+            "name": self.name,
+            "uuid": self.uuid,
+            "total": self.total,
+            "used": self.used,
+            "mode": self.mode,
+        }
         plain["capability"] = self.capability
         if self.mig is not None:
             plain["mig"] = self.mig
         for index, size in enumerate(self.slices):
-            part = {"name": f"{self.name} MIG", "uuid": self.slice_uuid(index), "total": size, "used": 2**24}
+            part = {
+                "name": f"{self.name} MIG",
+                "uuid": self.slice_uuid(index),
+                "total": size,
+                "used": 2**24,
+            }
             plain |= {f"slice{index}.{key}": value for key, value in part.items()}
             plain[f"slice{index}.capability"] = self.capability
         yield from (f"{head}{key} {value}" for key, value in plain.items())
@@ -142,9 +179,16 @@ MACHINES: Mapping[str, Machine] = {
     ),
     "none": Machine((), errors={"nvmlInitWithFlags": 9}),
     "lost": Machine(
-        (H100, dataclasses.replace(H100, number=0xA2, errors={"nvmlDeviceGetHandleByIndex_v2": GPU_IS_LOST}))
+        (
+            H100,
+            dataclasses.replace(
+                H100, number=0xA2, errors={"nvmlDeviceGetHandleByIndex_v2": GPU_IS_LOST}
+            ),
+        )
     ),
-    "container without permission": Machine((H100,), errors={"nvmlDeviceGetComputeRunningProcesses_v3": NO_PERMISSION}),
+    "container without permission": Machine(
+        (H100,), errors={"nvmlDeviceGetComputeRunningProcesses_v3": NO_PERMISSION}
+    ),
     "prohibited": Machine((dataclasses.replace(H100, mode=2),)),
     "exclusive": Machine((dataclasses.replace(H100, mode=3),)),
 }

@@ -1,4 +1,5 @@
-"""Two stand-ins for vLLM: one to build environments from (source tree, wheel, index of releases), and one for warm agents to import."""
+"""Two stand-ins for vLLM: one to build environments from (source tree, wheel, index of releases),
+and one for warm agents to import."""
 
 from __future__ import annotations
 
@@ -32,7 +33,11 @@ WHEEL = {
     "msgspec-0.19.dist-info/METADATA": "Metadata-Version: 2.1\nName: msgspec\nVersion: 0.19\n",
     "hack.pth": "import sys; sys.hacked = True\n",
 }
-RELEASED = {"0.1": datetime.date(2025, 2, 1), "0.2": datetime.date(2025, 3, 3), "0.3": datetime.date(2025, 3, 20)}
+RELEASED = {
+    "0.1": datetime.date(2025, 2, 1),
+    "0.2": datetime.date(2025, 3, 3),
+    "0.3": datetime.date(2025, 3, 20),
+}
 
 
 TORCH = {"0.1": "2.5.0", "0.2": "2.6.0", "0.3": "2.7.0"}
@@ -42,7 +47,9 @@ class Index:
     """A package index with releases of vllm and their dates."""
 
     def newest(self, package: str, day: datetime.date) -> str | None:
-        return max((version for version, released in RELEASED.items() if released <= day), default=None)
+        return max(
+            (version for version, released in RELEASED.items() if released <= day), default=None
+        )
 
     def date(self, package: str, version: str) -> datetime.date:
         if version not in RELEASED:

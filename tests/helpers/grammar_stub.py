@@ -1,4 +1,5 @@
-"""Stub of the package lmformatenforcer: accepts JSON strings of the letters a and b, and fails in the way the schema's title names."""
+"""Stub of the package lmformatenforcer: accepts JSON strings of the letters a and b, and fails in
+the way the schema's title names."""
 
 import os
 import time
@@ -34,7 +35,10 @@ class JsonSchemaParser:
 
     def add_character(self, letter):
         return type(self)(
-            {**self.schema, "title": self.schema.get("title") if self.schema.get("title") == "dead" else ""},
+            {
+                **self.schema,
+                "title": self.schema.get("title") if self.schema.get("title") == "dead" else "",
+            },
             self.text + letter,
         )
 
@@ -52,7 +56,11 @@ class TokenEnforcer:
         self.data, self.parser, self.schema = data, parser, parser.schema
 
     def __getstate__(self):
-        lost = {"parser": JsonSchemaParser(self.schema, '"aaa')} if self.schema.get("title") == "lose" else {}
+        lost = (
+            {"parser": JsonSchemaParser(self.schema, '"aaa')}
+            if self.schema.get("title") == "lose"
+            else {}
+        )
         return {**self.__dict__, **lost}
 
     def get_allowed_tokens(self, taken):
@@ -62,6 +70,8 @@ class TokenEnforcer:
         for letter in self.data.decoder(taken):
             parser = parser.add_character(letter)
         allowed = [
-            number for number, text, _ in self.data.tokens if len(text) == 1 and text in parser.get_allowed_characters()
+            number
+            for number, text, _ in self.data.tokens
+            if len(text) == 1 and text in parser.get_allowed_characters()
         ]
         return [*allowed, self.data.eos] if parser.can_end() else allowed

@@ -1,4 +1,5 @@
-"""A Git history with a failure, and a fake runner that reads the code of a commit instead of running it."""
+"""A Git history with a failure, and a fake runner that reads the code of a commit instead of
+running it."""
 
 from __future__ import annotations
 
@@ -20,8 +21,14 @@ def fixed_by_a_merge(place: Path) -> RepositoryBuilder:
     builder.git("tag", "v0.1")
     builder.commit("docs (#2)", {"docs/a.md": ""})
     builder.commit("a kernel (#3)", {"csrc/k.cu": ""})
-    builder.commit("a refactoring that does not import (#4)", {"vllm/engine.py": "broken = True\nimport nothing\n"})
-    builder.commit("moved (#5)", {"vllm/engine.py": None, "vllm/core/engine.py": BROKEN, "vllm/core/__init__.py": ""})
+    builder.commit(
+        "a refactoring that does not import (#4)",
+        {"vllm/engine.py": "broken = True\nimport nothing\n"},
+    )
+    builder.commit(
+        "moved (#5)",
+        {"vllm/engine.py": None, "vllm/core/engine.py": BROKEN, "vllm/core/__init__.py": ""},
+    )
     builder.git("checkout", "--quiet", "-b", "fix")
     builder.commit("work in progress", {"vllm/core/engine.py": "broken = True  # soon\n"})
     builder.commit("fixed", {"vllm/core/engine.py": WORKS})
@@ -34,10 +41,16 @@ def fixed_by_a_merge(place: Path) -> RepositoryBuilder:
 
 
 class StandIn:
-    """Fake runner that reads the code of a commit. ``chance``: whether a broken commit shows the failure, by run number."""
+    """Fake runner that reads the code of a commit.
+
+    ``chance``: whether a broken commit shows the failure, by run number.
+    """
 
     def __init__(
-        self, builder: RepositoryBuilder, chance: Callable[[int], bool] = lambda run: True, interrupt_at: int = -1
+        self,
+        builder: RepositoryBuilder,
+        chance: Callable[[int], bool] = lambda run: True,
+        interrupt_at: int = -1,
     ) -> None:
         self.builder = builder
         self.ran: list[str] = []
@@ -51,13 +64,24 @@ class StandIn:
         commit = job.environment.partition("@")[2]
         self.ran.append(commit)
         files = self.builder.git("ls-tree", "-r", "--name-only", commit).splitlines()
-        code = self.builder.git("show", f"{commit}:{next(name for name in files if name.endswith('engine.py'))}")
+        code = self.builder.git(
+            "show", f"{commit}:{next(name for name in files if name.endswith('engine.py'))}"
+        )
         if "import nothing" in code:
-            verdict, symptom = Verdict.INCONCLUSIVE, "[import] ModuleNotFoundError: No module named 'nothing'"
+            verdict, symptom = (
+                Verdict.INCONCLUSIVE,
+                "[import] ModuleNotFoundError: No module named 'nothing'",
+            )
         else:
             verdict, symptom = (
-                (Verdict.REPRODUCED if "True" in code and self.chance(len(self.ran)) else Verdict.FIXED),
+                (
+                    Verdict.REPRODUCED
+                    if "True" in code and self.chance(len(self.ran))
+                    else Verdict.FIXED
+                ),
                 "",
             )
-        result = TestResult("demo", "t", verdict, "as seen", "sim", job.environment, symptom=symptom)
+        result = TestResult(
+            "demo", "t", verdict, "as seen", "sim", job.environment, symptom=symptom
+        )
         return RunOutcome(RunResult((result,)))

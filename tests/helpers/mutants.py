@@ -1,4 +1,7 @@
-"""Mutants of cases, worsened in four ways, and what detects them. No engine runs: the stored observations are judged."""
+"""Mutants of cases, worsened in four ways, and what detects them.
+
+No engine runs: the stored observations are judged.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,11 @@ from pytest_vllm_regress.cases.loading import load_case
 from pytest_vllm_regress.cases.model import Case, Range
 from pytest_vllm_regress.cases.observation import Observation
 from pytest_vllm_regress.cases.proofs import lint, proof, rejudge
-from pytest_vllm_regress.cases.proofs.impostors import UNRELATED_MESSAGE, ImpostorTrial, impostor_of_kind
+from pytest_vllm_regress.cases.proofs.impostors import (
+    UNRELATED_MESSAGE,
+    ImpostorTrial,
+    impostor_of_kind,
+)
 from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict, judge_observation
 from pytest_vllm_regress.errors import CaseFileError, Kind, Masked
@@ -22,7 +29,9 @@ from pytest_vllm_regress.errors import CaseFileError, Kind, Masked
 _AT_WORK = ("vllm_at_work", "at_work")
 
 
-def mutant_detections(case: Case, cases: tuple[Case, ...], folder: Path) -> dict[str, tuple[str, ...]]:
+def mutant_detections(
+    case: Case, cases: tuple[Case, ...], folder: Path
+) -> dict[str, tuple[str, ...]]:
     """Return what detected each mutant, by its description."""
     return {
         "pattern made `.*`": tuple(pattern_made_wide(case, cases)),
@@ -34,7 +43,10 @@ def mutant_detections(case: Case, cases: tuple[Case, ...], folder: Path) -> dict
 
 @functools.lru_cache(maxsize=1)
 def stored_runs(path: Path) -> tuple[RunResult, ...]:
-    """Return the runs stored with the proof of the case whose case.toml is ``path``. Cached, because each case has several mutants."""
+    """Return the runs stored with the proof of the case whose case.toml is ``path``.
+
+    Cached, because each case has several mutants.
+    """
     return rejudge.load_observations(load_case(path))
 
 
@@ -44,16 +56,22 @@ def stored_results(case: Case) -> tuple[TestResult, ...]:
 
 
 def pattern_made_wide(case: Case, cases: tuple[Case, ...], pattern: str = ".*") -> Iterator[str]:
-    """A pattern that matches anything: detected by the static check, and by an impostor with the case's kind and unrelated text."""
+    """A pattern that matches anything: detected by the static check, and by an impostor with the
+    case's kind and unrelated text."""
     mutant = dataclasses.replace(case, symptom=dataclasses.replace(case.symptom, pattern=pattern))
-    if lint.pattern_problem(mutant) and lint.lint_case(mutant, cases) and not lint.pattern_problem(case):
+    if (
+        lint.pattern_problem(mutant)
+        and lint.lint_case(mutant, cases)
+        and not lint.pattern_problem(case)
+    ):
         yield "`validate` rejects the pattern"
     if not any(_forged(case)) and all(_forged(mutant)):
         yield "an impostor with its kind and phase produces the verdict"
 
 
 def control_taken_away(case: Case, folder: Path) -> Iterator[str]:
-    """Without the [control] table and the vllm_at_work calls, observations have neither a control leg nor a mechanism."""
+    """Without the [control] table and the vllm_at_work calls, observations have neither a control
+    leg nor a mechanism."""
     copied = _copy(case, folder)
     text = copied.read_text()
     copied.write_text(re.sub(r"(?ms)^\[control\]$.*?(?=^\[|\Z)", "", text))
@@ -77,7 +95,9 @@ def range_turned_round(case: Case) -> Iterator[str]:
     """The complement of the range: detected by judging again, and by the versions of the proof."""
     mutant = dataclasses.replace(case, affected=tuple(map(_inverted, case.affected)))
     again = rejudge.rejudge_case(mutant, stored_runs(case.path))
-    wrong = sorted({result.now.verdict.value for result in again if result.changed and not result.now.expected})
+    wrong = sorted(
+        {result.now.verdict.value for result in again if result.changed and not result.now.expected}
+    )
     if wrong:
         yield f"`judge` says {' and '.join(wrong)}"
     if lint.range_contradictions(mutant, proof.read_proof(case.directory / proof.FILE)):
@@ -85,7 +105,8 @@ def range_turned_round(case: Case) -> Iterator[str]:
 
 
 def assertion_weakened(case: Case, folder: Path) -> Iterator[str]:
-    """Assertions that always hold: detected because the code changed, and because a wrong result no longer shows."""
+    """Assertions that always hold: detected because the code changed, and because a wrong result no
+    longer shows."""
     copied = _copy(case, folder)
     weakened = _Weakened()
     for test in copied.parent.glob("test_*.py"):
@@ -103,14 +124,21 @@ def assertion_weakened(case: Case, folder: Path) -> Iterator[str]:
 
 
 def _forged(case: Case) -> Iterator[str]:
-    """Yield the problems of impostors with the case's kind and phase, in the first environment of each side."""
+    """Yield the problems of impostors with the case's kind and phase, in the first environment of
+    each side."""
     kind, phase = case.symptom.kinds[0], case.symptom.phases[0]
     parts = dict.fromkeys(case.symptom.parts_for(kind), Masked(f"ValueError: {UNRELATED_MESSAGE}"))
     observed = Observation(kind, phase, UNRELATED_MESSAGE, parts)
     for names in (case.evidence.affected[:1], case.evidence.fixed[:1]):
-        for result in [result for result in stored_results(case) if result.environment in names][:1]:
-            decision = judge_observation(case, None, result.versions, observed, Observation(Kind.PASSED, phase))
-            yield ImpostorTrial(case.id, names[0], "t", impostor_of_kind(case), decision.verdict, decision.reason).fault
+        for result in [result for result in stored_results(case) if result.environment in names][
+            :1
+        ]:
+            decision = judge_observation(
+                case, None, result.versions, observed, Observation(Kind.PASSED, phase)
+            )
+            yield ImpostorTrial(
+                case.id, names[0], "t", impostor_of_kind(case), decision.verdict, decision.reason
+            ).fault
 
 
 def _inverted(affected: Range) -> Range:
@@ -119,8 +147,12 @@ def _inverted(affected: Range) -> Range:
     upper = next((clause for clause in clauses if clause.startswith("<")), None)
     if upper is None:
         lower = next(clause for clause in clauses if clause.startswith(">"))
-        return Range(affected.package, lower.replace(">=", "<") if "=" in lower else lower.replace(">", "<="))
-    return Range(affected.package, upper.replace("<=", ">") if "=" in upper else upper.replace("<", ">="))
+        return Range(
+            affected.package, lower.replace(">=", "<") if "=" in lower else lower.replace(">", "<=")
+        )
+    return Range(
+        affected.package, upper.replace("<=", ">") if "=" in upper else upper.replace("<", ">=")
+    )
 
 
 def _copy(case: Case, folder: Path) -> Path:
@@ -140,7 +172,9 @@ def _passed(case: Case, result: TestResult) -> TestResult:
         return result
     observed = dataclasses.replace(observed, kind=Kind.PASSED, parts={})
     decision = judge_observation(case, result.variant, result.versions, observed)
-    return dataclasses.replace(result, verdict=decision.verdict, reason=decision.reason, observation=observed)
+    return dataclasses.replace(
+        result, verdict=decision.verdict, reason=decision.reason, observation=observed
+    )
 
 
 class _Weakened(ast.NodeTransformer):

@@ -21,13 +21,17 @@ from packaging.utils import parse_wheel_filename
 def rebuild_wheel(
     wheel: Path, folder: Path, version: str, replacements: Mapping[str, Sequence[tuple[str, str]]]
 ) -> Path:
-    """Write ``wheel`` as another version into ``folder``, with texts (old, new) replaced in the named files. Return the new wheel."""
+    """Write ``wheel`` as another version into ``folder``, with texts (old, new) replaced in the
+    named files. Return the new wheel."""
     _, old_version, *_ = parse_wheel_filename(wheel.name)
     prefix = wheel.name.partition(f"-{old_version}-")[0]
     target = folder / wheel.name.replace(f"{prefix}-{old_version}-", f"{prefix}-{version}-")
     records = io.StringIO()
     rows = csv.writer(records, lineterminator="\n")
-    with zipfile.ZipFile(wheel) as source, zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as copy:
+    with (
+        zipfile.ZipFile(wheel) as source,
+        zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as copy,
+    ):
         for entry in source.infolist():
             content = source.read(entry)
             for old, new in replacements.get(entry.filename, ()):
@@ -35,12 +39,18 @@ def rebuild_wheel(
                     f"{entry.filename} has {old!r} {content.count(old.encode())} times"
                 )
                 content = content.replace(old.encode(), new.encode())
-            place = entry.filename.replace(f"{prefix}-{old_version}.dist-info/", f"{prefix}-{version}.dist-info/")
+            place = entry.filename.replace(
+                f"{prefix}-{old_version}.dist-info/", f"{prefix}-{version}.dist-info/"
+            )
             if place.endswith(".dist-info/RECORD"):
                 continue
             if place.endswith(".dist-info/METADATA"):
-                content = content.replace(f"\nVersion: {old_version}\n".encode(), f"\nVersion: {version}\n".encode(), 1)
-            digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+                content = content.replace(
+                    f"\nVersion: {old_version}\n".encode(), f"\nVersion: {version}\n".encode(), 1
+                )
+            digest = (
+                base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+            )
             rows.writerow((place, f"sha256={digest}", len(content)))
             info = zipfile.ZipInfo(place, entry.date_time)
             info.external_attr, info.compress_type = entry.external_attr, zipfile.ZIP_DEFLATED
@@ -53,12 +63,17 @@ def rebuild_wheel(
 
 @contextlib.contextmanager
 def package_index(folder: Path, uploaded: str) -> Iterator[str]:
-    """Serve the wheels in ``folder`` as a package index (PEP 691); yield its address. ``uploaded``: the time of upload that it states (ISO 8601)."""
+    """Serve the wheels in ``folder`` as a package index (PEP 691); yield its address.
+
+    ``uploaded``: the time of upload that it states (ISO 8601).
+    """
 
     pages: dict[str, dict[str, Any]] = {}
     for wheel in folder.glob("*.whl"):
         package, version, *_ = parse_wheel_filename(wheel.name)
-        page = pages.setdefault(package, {"meta": {"api-version": "1.1"}, "name": package, "versions": [], "files": []})
+        page = pages.setdefault(
+            package, {"meta": {"api-version": "1.1"}, "name": package, "versions": [], "files": []}
+        )
         page["versions"].append(str(version))
         page["files"].append(
             {
@@ -79,7 +94,9 @@ def package_index(folder: Path, uploaded: str) -> Iterator[str]:
             elif self.path.startswith("/files/"):
                 self._answer((folder / name).read_bytes(), "application/octet-stream")
             elif (package := self.path.removeprefix("/simple/").strip("/")) in pages:
-                self._answer(json.dumps(pages[package]).encode(), "application/vnd.pypi.simple.v1+json")
+                self._answer(
+                    json.dumps(pages[package]).encode(), "application/vnd.pypi.simple.v1+json"
+                )
             else:
                 self.send_error(404)
 
@@ -107,4 +124,6 @@ def package_index(folder: Path, uploaded: str) -> Iterator[str]:
 
 def _metadata(wheel: Path) -> bytes:
     with zipfile.ZipFile(wheel) as archive:
-        return archive.read(next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA")))
+        return archive.read(
+            next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        )

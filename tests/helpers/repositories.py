@@ -30,7 +30,12 @@ class RepositoryBuilder:
         day = f"2025-03-{self._day:02}T12:00:00+0000"
         environment = {**os.environ, **IDENTITY, "GIT_AUTHOR_DATE": day, "GIT_COMMITTER_DATE": day}
         done = subprocess.run(
-            ["git", *arguments], cwd=self.place, env=environment, capture_output=True, text=True, check=True
+            ["git", *arguments],
+            cwd=self.place,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
         )
         return done.stdout.strip()
 
@@ -49,15 +54,27 @@ class RepositoryBuilder:
         return self.git("rev-parse", "HEAD")
 
     def commit_trees(self, trees: Iterable[Mapping[str, str]]) -> None:
-        """Add a commit to main for each tree, named "commit 0" and so on, all dated the same day. Much faster than ``commit``."""
+        """Add a commit to main for each tree, named "commit 0" and so on, all dated the same day.
+
+        Much faster than ``commit``.
+        """
         day = f"C <c@example.invalid> {1740830400 + self._day * 86400} +0000"
         stream = []
         for number, files in enumerate(trees):
-            stream.append(f"commit refs/heads/main\ncommitter {day}\ndata <<.\ncommit {number}\n.\ndeleteall\n")
+            stream.append(
+                f"commit refs/heads/main\ncommitter {day}\ndata <<.\ncommit {number}\n.\ndeleteall\n"
+            )
             stream += [
-                f"M 644 inline {name}\ndata {len(content.encode())}\n{content}\n" for name, content in files.items()
+                f"M 644 inline {name}\ndata {len(content.encode())}\n{content}\n"
+                for name, content in files.items()
             ]
-        subprocess.run(["git", "fast-import", "--quiet"], cwd=self.place, input="".join(stream), text=True, check=True)
+        subprocess.run(
+            ["git", "fast-import", "--quiet"],
+            cwd=self.place,
+            input="".join(stream),
+            text=True,
+            check=True,
+        )
         self._day += 1
 
     def merge(self, branch: str, subject: str) -> str:

@@ -15,7 +15,9 @@ import pytest
 
 NOBODY = 65534
 MODELS = json.dumps({"data": [{"id": "theirs"}], "choices": [{"text": "theirs"}]})
-needs_root = pytest.mark.skipif(os.getuid() != 0, reason="another user cannot be played without root: run as root")
+needs_root = pytest.mark.skipif(
+    os.getuid() != 0, reason="another user cannot be played without root: run as root"
+)
 
 
 def tell(descriptor: int) -> None:
@@ -24,7 +26,10 @@ def tell(descriptor: int) -> None:
 
 @contextlib.contextmanager
 def forked(work: Callable[[Callable[[], None]], None], uid: int | None = None) -> Iterator[int]:
-    """Run ``work`` in a child of this process, as the user ``uid``, until the end of the block. It calls its argument when it is ready."""
+    """Run ``work`` in a child of this process, as the user ``uid``, until the end of the block.
+
+    It calls its argument when it is ready.
+    """
     ready, made_ready = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -56,7 +61,8 @@ def squatter(
     shared: bool = False,
     name: bytes = b"server",
 ) -> Iterator[int]:
-    """Answer every request on ``port`` like a server, and append what was received to the file ``received``. Yields the pid."""
+    """Answer every request on ``port`` like a server, and append what was received to the file
+    ``received``. Yields the pid."""
     with received.open("ab", 0) as record:
 
         def work(ready: Callable[[], None]) -> None:

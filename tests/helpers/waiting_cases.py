@@ -1,4 +1,5 @@
-"""Cases without vLLM: their probe inspects a fake interpreter, and some wait until a file is removed."""
+"""Cases without vLLM: their probe inspects a fake interpreter, and some wait until a file is
+removed."""
 
 from __future__ import annotations
 
@@ -30,8 +31,11 @@ def variables(folder):
 """
 
 
-def version_case(cases: Path, name: str, *, flag: Path | None = None, note: Path | None = None) -> Case:
-    """Create a case that is REPRODUCED on "vllm" below 0.8.5 and FIXED on others. It ends when ``flag`` is removed.
+def version_case(
+    cases: Path, name: str, *, flag: Path | None = None, note: Path | None = None
+) -> Case:
+    """Create a case that is REPRODUCED on "vllm" below 0.8.5 and FIXED on others. It ends when
+    ``flag`` is removed.
 
     Each run appends a line to ``note``.
     """
@@ -47,13 +51,14 @@ def test_version(vllm_probe, vllm_at_work):
     assert version != "0.8.4", "expected another version than 0.8.4"
 """
     files = {"probe.py": PROBE, f"test_{name.replace('-', '_')}.py": test}
-    return CaseFile(name, pattern="expected another version", old=["vllm-0.8.4"], new=["vllm-0.8.5"]).write(
-        cases, files
-    )
+    return CaseFile(
+        name, pattern="expected another version", old=["vllm-0.8.4"], new=["vllm-0.8.5"]
+    ).write(cases, files)
 
 
 def variables_case(cases: Path, name: str, folder: Path) -> Case:
-    """Create a case that is always FIXED; each run writes the variables and the niceness of its target to a file in ``folder``."""
+    """Create a case that is always FIXED; each run writes the variables and the niceness of its
+    target to a file in ``folder``."""
     test = f"""
 import pytest
 

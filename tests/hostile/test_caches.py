@@ -1,4 +1,5 @@
-"""A cache that somebody else can change is refused, from its root to the interpreter of an environment."""
+"""A cache that somebody else can change is refused, from its root to the interpreter of an
+environment."""
 
 from __future__ import annotations
 
@@ -46,7 +47,15 @@ CHANGES = [give_away, open_to_all, open_to_a_group]
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize(
-    "step", ["", "environments", "FOLDER", "FOLDER/bin", "FOLDER/lib", "FOLDER/lib/python3.11/site-packages"]
+    "step",
+    [
+        "",
+        "environments",
+        "FOLDER",
+        "FOLDER/bin",
+        "FOLDER/lib",
+        "FOLDER/lib/python3.11/site-packages",
+    ],
 )
 def test_each_step_to_the_interpreter_is_checked(
     step: str, change: Callable[[Path], None], fake: Fake, tmp_path: Path
@@ -120,7 +129,9 @@ def test_the_folder_that_xdg_names_is_checked(
         cache_root()
 
 
-def test_a_link_to_a_foreign_folder_is_no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_to_a_foreign_folder_is_no_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "theirs").mkdir()
     (tmp_path / "mine").symlink_to("theirs")
     monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path / "mine"))
@@ -130,7 +141,9 @@ def test_a_link_to_a_foreign_folder_is_no_cache(tmp_path: Path, monkeypatch: pyt
         cache_root()
 
 
-def test_the_folder_in_place_of_a_read_only_cache_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folder_in_place_of_a_read_only_cache_is_private(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("VLLM_REGRESS_CACHE", "/proc/nowhere")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     writable_root().chmod(0o777)
@@ -177,7 +190,9 @@ def test_other_code_in_the_cache_is_checked(
     assert bytecode_folder(python) is None
 
 
-def test_a_build_leaves_no_folder_that_others_can_write(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_leaves_no_folder_that_others_can_write(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = os.umask(0)
     try:
         python = EnvironmentCache().ensure(RECIPE)
@@ -185,12 +200,16 @@ def test_a_build_leaves_no_folder_that_others_can_write(fake: Fake, monkeypatch:
     finally:
         os.umask(before)
     open_folders = [
-        path for path in python.parents[1].rglob("*") if not path.is_symlink() and path.stat().st_mode & 0o022
+        path
+        for path in python.parents[1].rglob("*")
+        if not path.is_symlink() and path.stat().st_mode & 0o022
     ]
     assert not [path for path in open_folders if path.is_dir()]
 
 
-def test_a_cache_of_the_user_or_of_root_is_used(fake: Fake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_cache_of_the_user_or_of_root_is_used(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     python = EnvironmentCache().ensure(RECIPE)
     if os.getuid() == 0:
         monkeypatch.setattr(os, "getuid", lambda: NOBODY)

@@ -50,7 +50,11 @@ REFUSED = [
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_finding_chooses_no_packages(
-    name: str, fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str,
+    fake: Fake,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(ROOT)
     path = dataclasses.replace(FINDING, environment=name).save(tmp_path)
@@ -62,7 +66,9 @@ def test_a_finding_chooses_no_packages(
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_case_from_a_finding_has_no_such_environment(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_case_from_a_finding_has_no_such_environment(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(ROOT)
     draft = draft_from_finding(dataclasses.replace(FINDING, environment=name), Draft())
     assert draft.affected_env == ()
@@ -82,7 +88,9 @@ def test_a_release_that_a_finding_names_is_installed_from_wheels_with_hashes(
     recipe = names.recipe_named_by_file("llguidance-1.7.6")
     python = EnvironmentCache().ensure(recipe)
     (compile_,) = fake.calls("compile", "-o")
-    assert compile_[compile_.index("--only-binary") + 1] == ":all:"  # or a build could run to get metadata
+    assert (
+        compile_[compile_.index("--only-binary") + 1] == ":all:"
+    )  # or a build could run to get metadata
     (install,) = fake.calls("install")
     assert {"--require-hashes", "--no-deps", "--only-binary"} <= set(install)
     assert (fake.folder / "stdin").read_text().split("\n", 1)[
@@ -93,15 +101,21 @@ def test_a_release_that_a_finding_names_is_installed_from_wheels_with_hashes(
 
 def test_the_findings_of_this_project_can_be_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    environments = {json.loads(path.read_text())["environment"] for path in (ROOT / "docs" / "findings").glob("*.json")}
+    environments = {
+        json.loads(path.read_text())["environment"]
+        for path in (ROOT / "docs" / "findings").glob("*.json")
+    }
     assert {names.recipe_named_by_file(name).name for name in environments} == environments
     assert names.recipe_named_by_file("vllm0.8.4-sim").name == "vllm-0.8.4"
 
 
 @pytest.mark.parametrize(
-    "digest", ['"ab"', '"%s\\n--index-url http://x/"' % ("a" * 64), '"%s\\nevil==6"' % ("a" * 64), "7"]
+    "digest",
+    ['"ab"', '"%s\\n--index-url http://x/"' % ("a" * 64), '"%s\\nevil==6"' % ("a" * 64), "7"],
 )
-def test_an_index_adds_no_lines_to_a_lock(digest: str, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_adds_no_lines_to_a_lock(
+    digest: str, fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(ROOT)
     (fake.folder / "released").write_text("2026-01-01")
     (fake.folder / "pylock").write_text(

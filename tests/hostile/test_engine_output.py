@@ -1,4 +1,5 @@
-"""What an engine, a probe or another machine prints cannot control the terminal that shows it, at any place that shows it."""
+"""What an engine, a probe or another machine prints cannot control the terminal that shows it, at
+any place that shows it."""
 
 from __future__ import annotations
 
@@ -39,7 +40,9 @@ def is_harmless(output: str, *, colours: bool = False) -> bool:
         for part in ("\x1b[0m", "\x1b[32m", "\x1b[1;31m"):
             output = output.replace(part, "")
     steering = [letter for letter in output if not letter.isprintable() and letter not in "\n\t"]
-    commands = [line for line in output.split("\n") if line.lstrip().startswith("::") or "##[" in line]
+    commands = [
+        line for line in output.split("\n") if line.lstrip().startswith("::") or "##[" in line
+    ]
     return not steering and not commands
 
 
@@ -59,7 +62,9 @@ def test_reports_and_the_terminal(printer: str, text: str) -> None:
 @attacks
 def test_the_page_and_sarif_have_no_control_characters(text: str) -> None:
     for name in ("page", "sarif"):
-        assert not [x for x in PRINTERS[name](text[:4000]) if not x.isprintable() and x not in "\n\t"]
+        assert not [
+            x for x in PRINTERS[name](text[:4000]) if not x.isprintable() and x not in "\n\t"
+        ]
 
 
 @attacks
@@ -71,7 +76,9 @@ def test_json_that_is_printed(text: str, capsys: pytest.CaptureFixture[str]) -> 
 
 
 @attacks
-def test_the_log_of_the_command(text: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_log_of_the_command(
+    text: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     assert is_harmless(logged(text, capsys, tmp_path / "log"))
 
 
@@ -79,7 +86,11 @@ def test_the_log_of_the_command(text: str, capsys: pytest.CaptureFixture[str], t
 def test_the_log_that_pytest_shows(text: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="vllm_regress"):
         logging.getLogger("vllm_regress.processes").info("%s password=hunter2", text)
-    assert is_harmless(caplog.text) and is_harmless(caplog.messages[0]) and "hunter2" not in caplog.text
+    assert (
+        is_harmless(caplog.text)
+        and is_harmless(caplog.messages[0])
+        and "hunter2" not in caplog.text
+    )
 
 
 @attacks
@@ -124,7 +135,9 @@ def test_output_of_batches_that_ordinary_tests_print_stays(tmp_path: Path) -> No
     assert show_log(tmp_path, text.encode()) == text
 
 
-@pytest.mark.parametrize("text", [*ATTACKS.values(), "\x1b[32mab\x1b[0m\n", ":\n:", "a\r\nb", "x#", "##", "\x1b["])
+@pytest.mark.parametrize(
+    "text", [*ATTACKS.values(), "\x1b[32mab\x1b[0m\n", ":\n:", "a\r\nb", "x#", "##", "\x1b["]
+)
 def test_output_in_pieces_is_as_harmless(text: str) -> None:
     text = text[:2000]
     for size in (1, 2, 3, 7):
@@ -138,7 +151,8 @@ def test_output_in_pieces_is_as_harmless(text: str) -> None:
 
 @pytest.mark.parametrize("escape", [printable, printable_output])
 @pytest.mark.parametrize(
-    "part", ["\n", " ", "\t", ":", "::a ", "#", "##[", "\x1b[", "\x1b[0m", "::a\n", "\r\n", "\x1b[0;"]
+    "part",
+    ["\n", " ", "\t", ":", "::a ", "#", "##[", "\x1b[", "\x1b[0m", "::a\n", "\r\n", "\x1b[0;"],
 )
 def test_escaping_takes_linear_time(part: str, escape: Callable[[str], str]) -> None:
     import time

@@ -1,4 +1,5 @@
-"""Files from elsewhere are read or rejected with a message of bounded length, whatever they contain."""
+"""Files from elsewhere are read or rejected with a message of bounded length, whatever they
+contain."""
 
 from __future__ import annotations
 
@@ -20,7 +21,13 @@ from pytest_vllm_regress.answers.audit.package_lists import parse_list
 from pytest_vllm_regress.answers.audit.sarif import to_sarif
 from pytest_vllm_regress.answers.audit.target import audit
 from pytest_vllm_regress.cases.loading import load_case
-from pytest_vllm_regress.cases.results import RunResult, TestResult, merge_results, read_results, write_results
+from pytest_vllm_regress.cases.results import (
+    RunResult,
+    TestResult,
+    merge_results,
+    read_results,
+    write_results,
+)
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.errors import CaseFileError, UsageError
 from pytest_vllm_regress.fuzz import artefact
@@ -44,7 +51,9 @@ VALUES = st.recursive(
     | st.text(max_size=20)
     | st.just("x" * 5000)
     | st.just("\x1b[2J\n"),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 
@@ -56,7 +65,11 @@ def mutated(draw: st.DrawFn, document: Any) -> Any:
     for _ in range(draw(st.integers(1, 3))):
         node = changed
         while isinstance(node, (dict, list)) and node:
-            key = draw(st.sampled_from(sorted(node))) if isinstance(node, dict) else draw(st.integers(0, len(node) - 1))
+            key = (
+                draw(st.sampled_from(sorted(node)))
+                if isinstance(node, dict)
+                else draw(st.integers(0, len(node) - 1))
+            )
             action = draw(st.sampled_from(["descend", "replace", "remove", "add"]))
             if action == "descend" and isinstance(node[key], (dict, list)):
                 node = node[key]
@@ -74,12 +87,20 @@ def mutated(draw: st.DrawFn, document: Any) -> Any:
 def as_toml(value: Any) -> str:
     """Return a value as TOML. Its strings are those of JSON, except for surrogates."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{json.dumps(key)} = {as_toml(item)}" for key, item in value.items()) + "}"
+        return (
+            "{"
+            + ", ".join(f"{json.dumps(key)} = {as_toml(item)}" for key, item in value.items())
+            + "}"
+        )
     if isinstance(value, list):
         return "[" + ", ".join(map(as_toml, value)) + "]"
     if value is None:
         return '""'
-    return repr(value).lower() if isinstance(value, (bool, float)) else json.dumps(value, ensure_ascii=False)
+    return (
+        repr(value).lower()
+        if isinstance(value, (bool, float))
+        else json.dumps(value, ensure_ascii=False)
+    )
 
 
 @given(mutated(CASE) | VALUES)
@@ -133,7 +154,8 @@ RESULTS = st.builds(
     verdict=st.sampled_from(Verdict),
     reason=TEXTS | st.just("x" * 10_000),
     device=st.sampled_from(["sim", "cpu", "gpu", "unknown"]),
-    environment=st.text(min_size=1, max_size=40) | st.sampled_from(["vllm-0.8.4", "/opt/x/bin/python"]),
+    environment=st.text(min_size=1, max_size=40)
+    | st.sampled_from(["vllm-0.8.4", "/opt/x/bin/python"]),
     versions=st.dictionaries(TEXTS, TEXTS, max_size=3),
     started_at=st.floats(0, 1e10),
     duration_s=st.floats(0, 1e8),
@@ -165,7 +187,9 @@ def test_result_files_are_read_as_they_were_written(tmp_path: Path, run: RunResu
 @given(st.data())
 @same_folder
 def test_a_damaged_result_file_is_read_or_rejected(tmp_path: Path, data: st.DataObject) -> None:
-    good = RunResult((TestResult("a", "t", Verdict.FIXED, "why", "sim", "e", {"vllm": "0.8.4"}),)).to_json()
+    good = RunResult(
+        (TestResult("a", "t", Verdict.FIXED, "why", "sim", "e", {"vllm": "0.8.4"}),)
+    ).to_json()
     document = data.draw(mutated(good) | VALUES)
     (tmp_path / "run.json").write_text(json.dumps(document))
     try:
@@ -208,12 +232,17 @@ def test_reports_escape_any_text(run: RunResult, width: int) -> None:
     assert "\u202e" not in table
 
 
-@given(st.binary(max_size=300) | st.text(alphabet='vlmray=0.8.4\n-#;[]{}":,<>\\ ', max_size=200).map(str.encode))
+@given(
+    st.binary(max_size=300)
+    | st.text(alphabet='vlmray=0.8.4\n-#;[]{}":,<>\\ ', max_size=200).map(str.encode)
+)
 @example(b"[[package]]\nname = 1\nversion = 2\n")
 @example(
     b'{"components": [{"name": 1, "version": [], "purl": {}, "externalRefs": [{"referenceType": "purl"}]}], "@graph": [1], "installed": [{}]}'
 )
-@example(b'{"default": {"vllm": {"version": 1}}, "packages": {"a": 1}, "install": [{"metadata": 1}]}')
+@example(
+    b'{"default": {"vllm": {"version": 1}}, "packages": {"a": 1}, "install": [{"metadata": 1}]}'
+)
 @example(b"a @ file:///x.whl\nvllm @ https://[::1\n")
 @settings(deadline=None)
 def test_a_list_of_packages_is_parsed_or_rejected(content: bytes) -> None:

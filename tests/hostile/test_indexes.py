@@ -29,7 +29,9 @@ def wheel(path: str, content: str, mode: int) -> bytes:
         info = "evil-1.0.dist-info"
         archive.writestr("evil.py", "")
         archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: evil\nVersion: 1.0\n")
-        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
         entry = zipfile.ZipInfo(path)
         entry.external_attr = mode << 16
         archive.writestr(entry, content)
@@ -40,8 +42,12 @@ def wheel(path: str, content: str, mode: int) -> bytes:
     return stream.getvalue()
 
 
-@pytest.mark.parametrize("path", ["{up}{out}/escaped", "{out}/escaped", "evil-1.0.data/data/{up}{out}/escaped", "link"])
-def test_no_entry_of_a_wheel_leaves_the_environment(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "path", ["{up}{out}/escaped", "{out}/escaped", "evil-1.0.data/data/{up}{out}/escaped", "link"]
+)
+def test_no_entry_of_a_wheel_leaves_the_environment(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = tmp_path / "out"
     out.mkdir()
     mode = stat.S_IFLNK | 0o777 if path == "link" else 0o100644
@@ -50,11 +56,15 @@ def test_no_entry_of_a_wheel_leaves_the_environment(path: str, tmp_path: Path, m
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
     options = ["--quiet", "--offline", "--no-index", "--no-deps", "--python", sys.executable]
     with contextlib.suppress(BuildError):  # refused as a whole
-        uv.run(["pip", "install", *options, "--target", tmp_path / "target", file], doing="installing")
+        uv.run(
+            ["pip", "install", *options, "--target", tmp_path / "target", file], doing="installing"
+        )
     assert not list(out.iterdir())
 
 
-def test_an_answer_without_end_does_not_take_all_memory(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_without_end_does_not_take_all_memory(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fake.program.write_text(
         f"#!{sys.executable} -SE\nimport time\ntime.sleep(0.5)\nparts = []\n"
         "for _ in range(4096):\n    parts.append(bytearray(b'x' * 2**20))\n"

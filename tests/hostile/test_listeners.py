@@ -1,4 +1,5 @@
-"""Programs that listen at a server's address in its place are sent nothing: not the key, not a request."""
+"""Programs that listen at a server's address in its place are sent nothing: not the key, not a
+request."""
 
 from __future__ import annotations
 
@@ -45,7 +46,10 @@ REQUESTS: dict[str, Callable[[Server], Any]] = {
 
 
 def refusal(request: Callable[[Server], Any], server: Server) -> str:
-    """Return the message of the error that names who holds the port. OpenAI's client raises an error of its own because of it."""
+    """Return the message of the error that names who holds the port.
+
+    OpenAI's client raises an error of its own because of it.
+    """
     error: BaseException | None
     try:
         answer = request(server)
@@ -82,7 +86,9 @@ def serving(port: int, received: Path, **options: Any) -> Iterator[Server]:
 @needs_root
 @pytest.mark.parametrize("request_name", REQUESTS)
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "::", "::ffff:127.0.0.1"])
-def test_another_user_is_sent_nothing(host: str, request_name: str, port: int, received: Path) -> None:
+def test_another_user_is_sent_nothing(
+    host: str, request_name: str, port: int, received: Path
+) -> None:
     with squatter(port, received, host=host):
         if request_name == "openai":
             pytest.importorskip("openai")
@@ -102,16 +108,23 @@ def test_the_servers_own_process_is_asked(request_name: str, port: int, received
 
 
 @pytest.mark.parametrize("request_name", REQUESTS)
-def test_a_program_that_shares_the_port_is_sent_nothing(request_name: str, port: int, received: Path) -> None:
+def test_a_program_that_shares_the_port_is_sent_nothing(
+    request_name: str, port: int, received: Path
+) -> None:
     """With SO_REUSEPORT the kernel would give it every other connection."""
-    with serving(port, received, shared=True) as server, squatter(port, received, uid=None, shared=True) as pid:
+    with (
+        serving(port, received, shared=True) as server,
+        squatter(port, received, uid=None, shared=True) as pid,
+    ):
         error = refusal(REQUESTS[request_name], server)
     assert received.read_bytes() == b""
     assert f"process {pid} (" in error
 
 
 @needs_root
-def test_who_takes_the_port_after_the_servers_death_is_sent_nothing(port: int, received: Path) -> None:
+def test_who_takes_the_port_after_the_servers_death_is_sent_nothing(
+    port: int, received: Path
+) -> None:
     with serving(port, received) as server:
         assert server.get("/v1/models").is_success
     before = received.read_bytes()
@@ -139,19 +152,27 @@ def test_a_connection_over_which_the_listener_changed_is_dropped(
 ) -> None:
     """A squatter that held the port briefly has the connection, and the server listens now."""
     monkeypatch.setattr(OwnListener, "check", lambda own: frozenset({1}))
-    with serving(port, received) as server, pytest.raises(PortTaken, match="changed during the connection"):
+    with (
+        serving(port, received) as server,
+        pytest.raises(PortTaken, match="changed during the connection"),
+    ):
         server.get("/v1/models")
     assert received.read_bytes() == b""
 
 
-def test_an_address_on_which_the_kernel_would_not_connect_us_does_not_count(port: int, received: Path) -> None:
+def test_an_address_on_which_the_kernel_would_not_connect_us_does_not_count(
+    port: int, received: Path
+) -> None:
     """Another program on another address of the machine has the same port."""
     with squatter(port, received, host="127.0.0.2", uid=None), serving(port, received) as server:
         assert server.get("/v1/models").is_success
 
 
 def _ended(deadline: Deadline) -> None:
-    raise ChildDied("it ended; the first error in its log: OSError: [Errno 98] Address already in use", phase="ready")
+    raise ChildDied(
+        "it ended; the first error in its log: OSError: [Errno 98] Address already in use",
+        phase="ready",
+    )
 
 
 def _hung(deadline: Deadline, why: str) -> DeadlineExceeded:
@@ -174,14 +195,21 @@ def test_a_server_whose_port_is_taken_is_not_ready(port: int, received: Path, di
     """Regression: who kept the port got the key, answered everything, and the test passed."""
     server = waiting(port)
     looks = iter(range(3))
-    server.child.check_alive = lambda deadline: _ended(deadline) if dies and next(looks) == 2 else None  # type: ignore[method-assign]
-    with squatter(port, received), pytest.raises(PortTaken, match=rf"uid {NOBODY}.*process \d+ \(.*already in use"):
+    server.child.check_alive = lambda deadline: (  # type: ignore[method-assign]
+        _ended(deadline) if dies and next(looks) == 2 else None
+    )
+    with (
+        squatter(port, received),
+        pytest.raises(PortTaken, match=rf"uid {NOBODY}.*process \d+ \(.*already in use"),
+    ):
         server.wait_ready(Deadline.after("ready", 1))
     assert received.read_bytes() == b"" and server.model == ""
 
 
 @needs_root
-def test_a_server_that_listens_after_a_squatter_has_gone_becomes_ready(port: int, received: Path) -> None:
+def test_a_server_that_listens_after_a_squatter_has_gone_becomes_ready(
+    port: int, received: Path
+) -> None:
     with contextlib.ExitStack() as first, contextlib.ExitStack() as second:
         first.enter_context(squatter(port, received))
         server = waiting(port)
@@ -215,15 +243,22 @@ def unguarded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @needs_root
 @pytest.mark.usefixtures("unguarded")
-def test_readiness_sends_nothing_to_another_user_even_over_unchecked_connections(port: int, received: Path) -> None:
+def test_readiness_sends_nothing_to_another_user_even_over_unchecked_connections(
+    port: int, received: Path
+) -> None:
     with squatter(port, received), pytest.raises(PortTaken):
         waiting(port).wait_ready(Deadline.after("ready", 1))
     assert received.read_bytes() == b""
 
 
 @pytest.mark.usefixtures("unguarded")
-def test_readiness_sends_nothing_to_a_shared_port_even_over_unchecked_connections(port: int, received: Path) -> None:
-    with serving(port, received, shared=True) as server, squatter(port, received, uid=None, shared=True):
+def test_readiness_sends_nothing_to_a_shared_port_even_over_unchecked_connections(
+    port: int, received: Path
+) -> None:
+    with (
+        serving(port, received, shared=True) as server,
+        squatter(port, received, uid=None, shared=True),
+    ):
         other = waiting(port)
         other.child.processes = server.child.processes  # type: ignore[method-assign]
         with pytest.raises(PortTaken):
@@ -242,7 +277,8 @@ def test_a_server_is_ready_only_if_it_still_listens_after_its_answer(
         looks: list[frozenset[int]] = []
 
         def check() -> frozenset[int]:
-            """Look like a server that ended with its answer: the looks that come before connections succeed."""
+            """Look like a server that ended with its answer: the looks that come before connections
+            succeed."""
             connects = any(frame.name == "_proves" for frame in traceback.extract_stack())
             looks.append(listening())
             return looks[-1] if connects else frozenset()
@@ -265,10 +301,15 @@ def test_a_program_that_shares_the_port_during_the_connection_is_sent_nothing(
     port: int, received: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The look before the connection found the server's own socket alone."""
-    with serving(port, received, shared=True) as server, squatter(port, received, uid=None, shared=True):
+    with (
+        serving(port, received, shared=True) as server,
+        squatter(port, received, uid=None, shared=True),
+    ):
         own, others = server.listener.sockets()
         assert len(own) == len(others) == 1
-        monkeypatch.setattr(OwnListener, "check", lambda _: frozenset(listener.inode for listener in own))
+        monkeypatch.setattr(
+            OwnListener, "check", lambda _: frozenset(listener.inode for listener in own)
+        )
         with pytest.raises(PortTaken):
             server.get("/v1/models")
     assert received.read_bytes() == b""

@@ -11,10 +11,18 @@ from collections.abc import Iterator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_vllm_regress.target_site.vllm_regress_target.protocol import FrameSocket, PeerClosed, ProtocolViolation
+from pytest_vllm_regress.target_site.vllm_regress_target.protocol import (
+    FrameSocket,
+    PeerClosed,
+    ProtocolViolation,
+)
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=12,
 )

@@ -1,4 +1,5 @@
-"""``--on ray`` without an address joins a cluster of this user or root only: what a cluster answers is unpickled."""
+"""``--on ray`` without an address joins a cluster of this user or root only: what a cluster answers
+is unpickled."""
 
 from __future__ import annotations
 
@@ -34,7 +35,13 @@ def raylet(address: str, uid: int | None = None, option: str = "--gcs-address") 
     program = shutil.copy("/bin/sh", folder / "raylet")
     groups: list[int] | None = None if uid is None else []
     with subprocess.Popen(
-        [program, "-c", "echo ready; read line", "--node_ip_address=127.0.0.1", f"{option}={address}"],
+        [
+            program,
+            "-c",
+            "echo ready; read line",
+            "--node_ip_address=127.0.0.1",
+            f"{option}={address}",
+        ],
         user=uid,
         group=uid,
         extra_groups=groups,
@@ -53,7 +60,9 @@ def raylet(address: str, uid: int | None = None, option: str = "--gcs-address") 
 @needs_root
 @pytest.mark.parametrize("option", ["--gcs-address", "--gcs_address"])
 @pytest.mark.parametrize("variable", [None, "", "auto"])
-@pytest.mark.parametrize("command", [["doctor", "--on", "ray"], ["doctor", "--on", "auto"], ["matrix", "--on", "ray"]])
+@pytest.mark.parametrize(
+    "command", [["doctor", "--on", "ray"], ["doctor", "--on", "auto"], ["matrix", "--on", "ray"]]
+)
 def test_a_cluster_of_another_user_is_not_joined(
     command: list[str],
     variable: str | None,
@@ -66,7 +75,9 @@ def test_a_cluster_of_another_user_is_not_joined(
         monkeypatch.setenv("RAY_ADDRESS", variable)
     port, received = free_port(), tmp_path / "received"
     with squatter(port, received), raylet(f"127.0.0.1:{port}", NOBODY, option) as pid:
-        assert cli.main([*command, *(["--env", "vllm-0.8.4"] if command[0] == "matrix" else [])]) == 2
+        assert (
+            cli.main([*command, *(["--env", "vllm-0.8.4"] if command[0] == "matrix" else [])]) == 2
+        )
     assert received.read_bytes() == b""
     error = capsys.readouterr().err
     assert f"process {pid}" in error and f"uid {NOBODY}" in error and "RAY_ADDRESS" in error
@@ -115,7 +126,12 @@ def test_a_cluster_that_an_engine_starts_listens_on_loopback_only(
     monkeypatch.delenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", raising=False)
     variables = Agent(Path(sys.executable), run_dir).child_environment()
     done = subprocess.run(
-        [sys.executable, "-c", LISTENING], env=variables, cwd=run_dir.path, capture_output=True, text=True, check=True
+        [sys.executable, "-c", LISTENING],
+        env=variables,
+        cwd=run_dir.path,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     (line,) = (line for line in done.stdout.splitlines() if line.startswith("ADDRESSES"))
     addresses = {address.removeprefix("::ffff:") for address in line.split()[1:]}

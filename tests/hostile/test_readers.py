@@ -1,4 +1,5 @@
-"""Every reader of files reads or rejects hostile content, in time and memory proportional to the file's length."""
+"""Every reader of files reads or rejects hostile content, in time and memory proportional to the
+file's length."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ from pytest_vllm_regress.surveys.conformance.record_file import read_record
 from pytest_vllm_regress.util import rundir
 
 cheap = settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None, max_examples=25
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    deadline=None,
+    max_examples=25,
 )
 
 
@@ -50,7 +53,11 @@ def environment(path: Path) -> None:
     """Use the file as settings, path file and metadata of a virtual environment, and read it."""
     site = path.parent / "env" / "lib" / "python3.11" / "site-packages"
     (site / "a.dist-info").mkdir(parents=True, exist_ok=True)
-    for file in (path.parent / "env" / "pyvenv.cfg", site / "a.pth", site / "a.dist-info" / "METADATA"):
+    for file in (
+        path.parent / "env" / "pyvenv.cfg",
+        site / "a.pth",
+        site / "a.dist-info" / "METADATA",
+    ):
         file.write_bytes(path.read_bytes())
     open_environment(path.parent / "env").imported()
     read_target(str(path.parent / "env"))
@@ -100,11 +107,18 @@ READERS: dict[str, Callable[[Path], object]] = {
     "run": abandoned,
 }
 SHAPES: st.SearchStrategy[object] = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.just(int("9" * 400)) | st.text(max_size=5) | st.just([]),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.just(int("9" * 400))
+    | st.text(max_size=5)
+    | st.just([]),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
-            st.sampled_from(["schema", "results", "environments", "name", "size", "a", "packages", "cells"]),
+            st.sampled_from(
+                ["schema", "results", "environments", "name", "size", "a", "packages", "cells"]
+            ),
             inner,
             max_size=3,
         )
@@ -126,7 +140,9 @@ FILES = (
 @example(content=b"9" * 5000)
 @example(content=b"")
 @cheap
-def test_any_content_is_read_or_rejected_with_a_message(tmp_path: Path, name: str, content: bytes) -> None:
+def test_any_content_is_read_or_rejected_with_a_message(
+    tmp_path: Path, name: str, content: bytes
+) -> None:
     file = tmp_path / "file.json"
     file.write_bytes(content)
     try:
@@ -136,14 +152,26 @@ def test_any_content_is_read_or_rejected_with_a_message(tmp_path: Path, name: st
 
 
 IN_FOLDERS = {"cache", "environment", "corpus", "checkpoint", "overlay", "run"}
-NOT_REGULAR: tuple[Callable[[Path], None], ...] = (os.mkfifo, lambda path: path.symlink_to("/dev/zero"))
+NOT_REGULAR: tuple[Callable[[Path], None], ...] = (
+    os.mkfifo,
+    lambda path: path.symlink_to("/dev/zero"),
+)
 
 
 @pytest.mark.parametrize("make", NOT_REGULAR, ids=["pipe", "device"])
-def test_pipes_and_devices_in_a_folder_are_ignored_at_once(tmp_path: Path, make: Callable[[Path], None]) -> None:
+def test_pipes_and_devices_in_a_folder_are_ignored_at_once(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
     run = tmp_path / "vr-x"
     (run / "env" / "bin").mkdir(parents=True)
-    for name in ("run.json", "shared-memory", "config.json", f"env/{ABOUT}", "test_x.py", "case.md"):
+    for name in (
+        "run.json",
+        "shared-memory",
+        "config.json",
+        f"env/{ABOUT}",
+        "test_x.py",
+        "case.md",
+    ):
         make(run / name)
     assert architectures_of(str(run)) == ()
     assert about(run / "env" / "bin" / "python") is None
@@ -174,7 +202,12 @@ def test_notes_of_shared_memory_name_only_regular_files_below_dev_shm(tmp_path: 
             folder,
             str(victim),
         ]
-        inodes = {os.lstat(link).st_ino, os.lstat(linked_folder).st_ino, os.stat(folder).st_ino, victim.stat().st_ino}
+        inodes = {
+            os.lstat(link).st_ino,
+            os.lstat(linked_folder).st_ino,
+            os.stat(folder).st_ino,
+            victim.stat().st_ino,
+        }
         lines = [f"{inode} {name}" for inode in sorted(inodes) for name in names]
         reused, foreign = Path(folder, "reused"), Path(folder, "foreign")
         reused.write_text("")
@@ -183,7 +216,9 @@ def test_notes_of_shared_memory_name_only_regular_files_below_dev_shm(tmp_path: 
             os.chown(foreign, 65534, 65534)
             lines.append(f"{foreign.stat().st_ino} {foreign}")
         lines.append(f"{reused.stat().st_ino + 1} {reused}")
-        (tmp_path / "shared-memory").write_text("\n".join([*lines, f"{own.stat().st_ino} {own}", "x", "1 /dev/shm/\0"]))
+        (tmp_path / "shared-memory").write_text(
+            "\n".join([*lines, f"{own.stat().st_ino} {own}", "x", "1 /dev/shm/\0"])
+        )
         assert rundir.RunDir(tmp_path, "x").segments() == (own,)
 
 
@@ -197,7 +232,9 @@ def test_pipes_and_devices_are_rejected_at_once(tmp_path: Path, name: str) -> No
         file.unlink()
 
 
-@pytest.mark.parametrize("name", ["results", "evidence", "artefact", "list", "case", "environments"])
+@pytest.mark.parametrize(
+    "name", ["results", "evidence", "artefact", "list", "case", "environments"]
+)
 def test_time_and_memory_are_bounded_for_invalid_files(tmp_path: Path, name: str) -> None:
     """The file is invalid everywhere and has the maximum size, or one megabyte."""
     limit = {"evidence": 200_000, "case": 60_000, "environments": 300_000}.get(name, 900_000)

@@ -1,4 +1,5 @@
-"""Removing environments races with their use, and with somebody who swaps folders for links: only the environment is removed."""
+"""Removing environments races with their use, and with somebody who swaps folders for links: only
+the environment is removed."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ def precious(tmp_path: Path) -> Iterator[Path]:
     """A folder outside of the cache that has files with the names of an environment's."""
     folder = tmp_path / "precious"
     (folder / "bin").mkdir(parents=True)
-    files = [folder / name for name in ("vllm-regress.json", "vllm-regress.lease", "bin/python", "data")]
+    files = [
+        folder / name for name in ("vllm-regress.json", "vllm-regress.lease", "bin/python", "data")
+    ]
     for file in files:
         file.write_text('{"name": "x", "size": 1}')
     yield folder
@@ -43,14 +46,18 @@ def swap(place: Path, target: Path) -> None:
         place.symlink_to(target)
 
 
-def test_an_environment_cannot_be_leased_while_it_is_removed(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_environment_cannot_be_leased_while_it_is_removed(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cache = EnvironmentCache()
     python = cache.ensure(RECIPE)
     tried = []
 
     def rmtree(path: Path, *args: Any, **options: Any) -> None:
         with open(Path(path) / "vllm-regress.lease", "rb") as lease, pytest.raises(BlockingIOError):
-            fcntl.flock(lease, fcntl.LOCK_SH | fcntl.LOCK_NB)  # as a user of a cache does that it cannot write
+            fcntl.flock(
+                lease, fcntl.LOCK_SH | fcntl.LOCK_NB
+            )  # as a user of a cache does that it cannot write
         tried.append(path)
         RMTREE(path, *args, **options)
 
@@ -59,8 +66,11 @@ def test_an_environment_cannot_be_leased_while_it_is_removed(fake: Fake, monkeyp
     assert tried == [python.parent.parent]
 
 
-def test_a_lease_of_a_removed_environment_is_refused(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other order, in a cache that this user cannot write: found, removed by its owner, then leased."""
+def test_a_lease_of_a_removed_environment_is_refused(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other order, in a cache that this user cannot write: found, removed by its owner, then
+    leased."""
     cache = EnvironmentCache()
     place = cache.ensure(RECIPE).parent.parent
     flock = fcntl.flock
@@ -125,7 +135,8 @@ def test_a_folder_swapped_during_the_removal_is_not_followed(
 
 @pytest.fixture
 def deep(tmp_path: Path) -> Path:
-    """A folder with more folders in each other than Python can recurse, with long names: the whole path is longer than the kernel allows."""
+    """A folder with more folders in each other than Python can recurse, with long names: the whole
+    path is longer than the kernel allows."""
     folder = tmp_path / "deep"
     folder.mkdir()
     descriptor = os.open(folder, os.O_RDONLY)
@@ -139,7 +150,9 @@ def deep(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_very_deep_folder_is_removed_and_nothing_behind_its_links(deep: Path, precious: Path) -> None:
+def test_a_very_deep_folder_is_removed_and_nothing_behind_its_links(
+    deep: Path, precious: Path
+) -> None:
     (deep / "link").symlink_to(precious)
     (deep / ("d" * 20) / "link").symlink_to(precious)
     assert remove_tree(deep)

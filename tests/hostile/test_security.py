@@ -14,7 +14,13 @@ import pytest
 
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.cases.loading import MAX_BYTES, load_all_cases
-from pytest_vllm_regress.cases.results import MAX_DOSSIER, RunResult, TestResult, read_results, write_results
+from pytest_vllm_regress.cases.results import (
+    MAX_DOSSIER,
+    RunResult,
+    TestResult,
+    read_results,
+    write_results,
+)
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.environments import install as installing
 from pytest_vllm_regress.environments import sidecars as sidecar
@@ -27,8 +33,20 @@ from pytest_vllm_regress.output.table import lines
 from tests.helpers import ROOT
 
 PACKAGE = ROOT / "pytest_vllm_regress"
-CONTROLLER = sorted(path for path in PACKAGE.rglob("*.py") if not {"target_site", "data"} & set(path.parts))
-RUNS_DATA = {"pickle", "cPickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "yaml"}
+CONTROLLER = sorted(
+    path for path in PACKAGE.rglob("*.py") if not {"target_site", "data"} & set(path.parts)
+)
+RUNS_DATA = {
+    "pickle",
+    "cPickle",
+    "_pickle",
+    "marshal",
+    "shelve",
+    "dill",
+    "cloudpickle",
+    "joblib",
+    "yaml",
+}
 CALLS = {"eval", "exec", "compile", "__import__"}
 UNSAFE_KEYWORDS = {("shell", True), ("allow_pickle", True), ("trust_remote_code", True)}
 
@@ -51,10 +69,15 @@ def unsafe(tree: ast.AST) -> Iterator[str]:
             ):
                 yield f"line {node.lineno}: {ast.unparse(node.func)}()"
             called = ast.unparse(node.func)
-            if called.startswith("yaml.") and not called.startswith(("yaml.safe_load", "yaml.parse")):
+            if called.startswith("yaml.") and not called.startswith(
+                ("yaml.safe_load", "yaml.parse")
+            ):
                 yield f"line {node.lineno}: {ast.unparse(node.func)}()"
             for keyword in node.keywords:
-                if isinstance(keyword.value, ast.Constant) and (keyword.arg, keyword.value.value) in UNSAFE_KEYWORDS:
+                if (
+                    isinstance(keyword.value, ast.Constant)
+                    and (keyword.arg, keyword.value.value) in UNSAFE_KEYWORDS
+                ):
                     yield f"line {node.lineno}: {keyword.arg}=True"
         for name in modules:
             if name.split(".")[0] in RUNS_DATA:
@@ -90,9 +113,9 @@ def test_every_package_of_every_lock_has_a_hash() -> None:
         text = lock.read_text().replace("\\\n", " ")
         for line in text.splitlines():
             if line.strip() and not line.startswith("#"):
-                assert re.fullmatch(r"[A-Za-z0-9._-]+==\S+(\s+--hash=sha256:[0-9a-f]{64})+\s*", line), (
-                    f"{lock.name}: {line[:100]}"
-                )
+                assert re.fullmatch(
+                    r"[A-Za-z0-9._-]+==\S+(\s+--hash=sha256:[0-9a-f]{64})+\s*", line
+                ), f"{lock.name}: {line[:100]}"
 
 
 def test_locks_are_installed_with_hashes_and_without_dependencies(
@@ -116,7 +139,9 @@ def test_locks_are_installed_with_hashes_and_without_dependencies(
     assert all({"--require-hashes", "--no-deps", "-r"} <= set(command) for command in installs)
 
 
-@pytest.mark.parametrize("name", ["../ray-2.31.0", "/etc/passwd", "..", "", ".", "a/../ray-2.31.0", "none"])
+@pytest.mark.parametrize(
+    "name", ["../ray-2.31.0", "/etc/passwd", "..", "", ".", "a/../ray-2.31.0", "none"]
+)
 def test_sidecars_are_selected_by_name_not_by_path(name: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="unknown sidecar"):
         sidecar.ensure_sidecar(name, tmp_path)
@@ -188,7 +213,12 @@ def test_hostile_texts_in_results_stay_text(tmp_path: Path) -> None:
     write_results(tmp_path / "out.json", RunResult((RESULT,), (HOSTILE,)))
     run = read_results(tmp_path / "out.json")
     assert run.results[0].reason == RESULT.reason
-    html, markdown, junit, table = page(run), markdown_text(run), junit_xml(run), "\n".join(lines(run))
+    html, markdown, junit, table = (
+        page(run),
+        markdown_text(run),
+        junit_xml(run),
+        "\n".join(lines(run)),
+    )
     assert "<script>alert" not in html
     assert 'href="javascript:' not in html
     assert "<script" not in re.sub(r"(`+).*?\1", "", markdown)  # inside code it is plain text
@@ -200,7 +230,9 @@ def test_hostile_texts_in_results_stay_text(tmp_path: Path) -> None:
 def test_oversized_fields_are_truncated_or_rejected(tmp_path: Path) -> None:
     write_results(
         tmp_path / "large.json",
-        RunResult((TestResult("a", "t", Verdict.FIXED, "x" * 10**6, "sim", "e", dossier="y" * 10**7),)),
+        RunResult(
+            (TestResult("a", "t", Verdict.FIXED, "x" * 10**6, "sim", "e", dossier="y" * 10**7),)
+        ),
     )
     run = read_results(tmp_path / "large.json")
     assert len(run.results[0].dossier) <= MAX_DOSSIER
@@ -220,7 +252,14 @@ def test_oversized_fields_are_truncated_or_rejected(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    ["[" * 10**6, '{"schema": 1e999}', '{"schema": NaN}', "\x00", '{"schema": 1, "schema": 2}', '{"a":' * 10**5],
+    [
+        "[" * 10**6,
+        '{"schema": 1e999}',
+        '{"schema": NaN}',
+        "\x00",
+        '{"schema": 1, "schema": 2}',
+        '{"a":' * 10**5,
+    ],
 )
 def test_malicious_documents_are_rejected(tmp_path: Path, content: str) -> None:
     (tmp_path / "trap.json").write_text(content)

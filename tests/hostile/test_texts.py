@@ -1,4 +1,5 @@
-"""Every output escapes hostile texts and masks secrets, in time and memory proportional to the text's length."""
+"""Every output escapes hostile texts and masks secrets, in time and memory proportional to the
+text's length."""
 
 from __future__ import annotations
 
@@ -41,7 +42,9 @@ from tests.helpers.cases import project_cases
 CASE = next(case for case in project_cases() if case.id == "vllm-17173")
 SECRET = "Tr0ub4dor"
 cheap = settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None, max_examples=40
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    deadline=None,
+    max_examples=40,
 )
 STEERING = "\x1b\x07\x08\r\x00\x7f\x85\x9b\x9d\u061c\u200b\u200e\u200f\u2028\u2029\u202a\u202e\u2060\u2066\u2069\ufeff\U000e0041"
 PIECES = [
@@ -66,12 +69,20 @@ PIECES = [
     "\n# x",
 ]
 HOSTILE = st.lists(
-    st.text(alphabet=STEERING + "ab \n\t", max_size=6) | st.sampled_from(PIECES) | st.text(max_size=5),
+    st.text(alphabet=STEERING + "ab \n\t", max_size=6)
+    | st.sampled_from(PIECES)
+    | st.text(max_size=5),
     min_size=1,
     max_size=6,
 ).map("".join)
 SECRETS = st.sampled_from(
-    ["password={}", "--api-key {}", "https://me:{}@x", "Bearer {}", '{{"token": 1, "secret": "{}"}}']
+    [
+        "password={}",
+        "--api-key {}",
+        "https://me:{}@x",
+        "Bearer {}",
+        '{{"token": 1, "secret": "{}"}}',
+    ]
 )
 
 
@@ -153,21 +164,33 @@ PLAIN = Tags(page(run("plain"))).tags
 def test_no_output_contains_control_characters_or_markup(text: str) -> None:
     outputs = {name: printer(text) for name, printer in PRINTERS.items()}
     for name, output in outputs.items():
-        assert not [letter for letter in output if not letter.isprintable() and letter not in "\n\t"], name
+        assert not [
+            letter for letter in output if not letter.isprintable() and letter not in "\n\t"
+        ], name
     assert "\t" not in "".join(output for name, output in outputs.items() if name != "pytest")
     tags = Tags(outputs["page"]).tags
     assert tags.count("script") == PLAIN.count("script") and set(tags) <= set(PLAIN)
     assert len(ElementTree.fromstring(outputs["junit"]).findall(".//testcase")) == 1
     blocks = MarkdownIt("commonmark").enable("table").parse(outputs["markdown"])
     inline = {piece.type for block in blocks for piece in block.children or ()}
-    assert inline <= {"text", "code_inline", "softbreak", "strong_open", "strong_close", "text_special"}
-    assert not {"heading_open", "html_block", "fence", "code_block", "hr"} & {block.type for block in blocks}
+    assert inline <= {
+        "text",
+        "code_inline",
+        "softbreak",
+        "strong_open",
+        "strong_close",
+        "text_special",
+    }
+    assert not {"heading_open", "html_block", "fence", "code_block", "hr"} & {
+        block.type for block in blocks
+    }
 
 
 @given(HOSTILE, SECRETS)
 @cheap
 def test_no_secret_is_printed(tmp_path: Path, before: str, form: str) -> None:
-    """Secrets in a result file are masked when it is read; other secrets are masked when they are printed."""
+    """Secrets in a result file are masked when it is read; other secrets are masked when they are
+    printed."""
     text = f"{before.encode(errors='replace').decode()} {form.format(SECRET)}"
     assert SECRET not in mask(text)
     for name in ("command", "pytest"):
@@ -179,7 +202,12 @@ def test_no_secret_is_printed(tmp_path: Path, before: str, form: str) -> None:
     result |= dict.fromkeys(("reason", "symptom", "dossier", "test", "command"), text)
     file.write_text(json.dumps(document))
     loaded = results.read_results(file)
-    for output in (page(loaded), markdown_text(loaded), junit_xml(loaded), "\n".join(lines(loaded, 80))):
+    for output in (
+        page(loaded),
+        markdown_text(loaded),
+        junit_xml(loaded),
+        "\n".join(lines(loaded, 80)),
+    ):
         assert SECRET not in output
 
 
@@ -191,7 +219,8 @@ def test_no_secret_is_printed_in_an_error(form: str, capsys: pytest.CaptureFixtu
 
 
 def cost(printer: Callable[[str], str], text: str) -> tuple[float, int]:
-    """Return the processor time (seconds, the least of three) and the peak memory (bytes) of printing the text."""
+    """Return the processor time (seconds, the least of three) and the peak memory (bytes) of
+    printing the text."""
     times = []
     gc.collect()
     for _ in range(3):
@@ -207,9 +236,12 @@ def cost(printer: Callable[[str], str], text: str) -> tuple[float, int]:
 
 
 @pytest.mark.parametrize("name", PRINTERS)
-@pytest.mark.parametrize("part", ["x", "\n", "`[|<", STEERING], ids=["letters", "lines", "markup", "steering"])
+@pytest.mark.parametrize(
+    "part", ["x", "\n", "`[|<", STEERING], ids=["letters", "lines", "markup", "steering"]
+)
 def test_time_and_memory_grow_linearly(name: str, part: str) -> None:
-    """Eight times the text takes about eight times as much; quadratic behaviour would take sixty-four times."""
+    """Eight times the text takes about eight times as much; quadratic behaviour would take
+    sixty-four times."""
     short, long = ((part * size)[:size] for size in (200, 1_600))
     PRINTERS[name](short)
     few, many = (cost(PRINTERS[name], text) for text in (short, long))

@@ -1,4 +1,5 @@
-"""Git repositories that somebody else made: their paths stay below the tree, and nothing of their configuration runs or reads elsewhere."""
+"""Git repositories that somebody else made: their paths stay below the tree, and nothing of their
+configuration runs or reads elsewhere."""
 
 from __future__ import annotations
 
@@ -16,7 +17,13 @@ import pytest
 from pytest_vllm_regress.environments import git, overlay, sources
 from pytest_vllm_regress.environments.git import Repository
 from pytest_vllm_regress.environments.recipes import Overlay, Recipe
-from pytest_vllm_regress.environments.sources import PROJECTS, Source, SourceName, find_source, source_at_commit
+from pytest_vllm_regress.environments.sources import (
+    PROJECTS,
+    Source,
+    SourceName,
+    find_source,
+    source_at_commit,
+)
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.surveys.upstream.tree import write_tree
 from pytest_vllm_regress.util.files import create_below, parts_below, read_below
@@ -30,7 +37,10 @@ LEAVING = ["..", ".", ".git", ".GIT", "../..", "/etc", "a/../../..", "a//b"]
 @pytest.fixture
 def origin(tmp_path: Path) -> RepositoryBuilder:
     origin = RepositoryBuilder(tmp_path / "clone")
-    origin.commit("first", {"vllm/__init__.py": "", "vllm/sub/a.py": "a = 1\n", "requirements/common.txt": "numpy\n"})
+    origin.commit(
+        "first",
+        {"vllm/__init__.py": "", "vllm/sub/a.py": "a = 1\n", "requirements/common.txt": "numpy\n"},
+    )
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "a.py").write_text("secret = 1\n")
     (tmp_path / "outside" / "common.txt").write_text("secret\n")
@@ -39,14 +49,17 @@ def origin(tmp_path: Path) -> RepositoryBuilder:
 
 def raw_tree(origin: RepositoryBuilder, entries: list[tuple[str, str, str]]) -> str:
     """Write a tree object with entries (mode, name, id) that git's own commands would refuse."""
-    content = b"".join(f"{mode} {name}".encode() + b"\0" + bytes.fromhex(blob) for mode, name, blob in entries)
+    content = b"".join(
+        f"{mode} {name}".encode() + b"\0" + bytes.fromhex(blob) for mode, name, blob in entries
+    )
     command = ["git", "hash-object", "-t", "tree", "-w", "--literally", "--stdin"]
     done = subprocess.run(command, cwd=origin.place, input=content, capture_output=True, check=True)
     return done.stdout.decode().strip()
 
 
 def commit_with(origin: RepositoryBuilder, name: str) -> str:
-    """Return a commit with a file ``vllm/NAME/evil.py``, where the name stands as it is in the tree."""
+    """Return a commit with a file ``vllm/NAME/evil.py``, where the name stands as it is in the
+    tree."""
     blob = origin.git("rev-parse", "HEAD:vllm/sub/a.py")
     empty = origin.git("rev-parse", "HEAD:vllm/__init__.py")
     inner = raw_tree(origin, [("100644", "evil.py", blob)])
@@ -60,35 +73,50 @@ def write_index(place: Path, paths: list[str], blob: str) -> None:
     body = struct.pack(">4sII", b"DIRC", 2, len(paths))
     for path in sorted(paths):
         name = path.encode()
-        entry = struct.pack(">10I20sH", *[0] * 6, 0o100644, 0, 0, 7, bytes.fromhex(blob), len(name)) + name
+        entry = (
+            struct.pack(">10I20sH", *[0] * 6, 0o100644, 0, 0, 7, bytes.fromhex(blob), len(name))
+            + name
+        )
         body += entry + b"\0" * (8 - len(entry) % 8)
     (place / ".git" / "index").write_bytes(body + hashlib.sha1(body).digest())
 
 
 @pytest.mark.parametrize("name", LEAVING)
-def test_a_commit_with_a_path_that_leaves_its_tree_is_refused(name: str, origin: RepositoryBuilder) -> None:
+def test_a_commit_with_a_path_that_leaves_its_tree_is_refused(
+    name: str, origin: RepositoryBuilder
+) -> None:
     repository = Repository.at(origin.place)
     commit = repository.commit(commit_with(origin, name))
     with pytest.raises(UsageError, match="the path"):
         source_at_commit(VLLM, repository, commit)
 
 
-@pytest.mark.parametrize("path", ["vllm/../../outside/a.py", "vllm//etc/passwd", "vllm/./a.py", "vllm/.git/config"])
-def test_an_index_with_a_path_that_leaves_its_tree_is_refused(path: str, origin: RepositoryBuilder) -> None:
-    write_index(origin.place, ["vllm/__init__.py", path], origin.git("rev-parse", "HEAD:vllm/sub/a.py"))
+@pytest.mark.parametrize(
+    "path", ["vllm/../../outside/a.py", "vllm//etc/passwd", "vllm/./a.py", "vllm/.git/config"]
+)
+def test_an_index_with_a_path_that_leaves_its_tree_is_refused(
+    path: str, origin: RepositoryBuilder
+) -> None:
+    write_index(
+        origin.place, ["vllm/__init__.py", path], origin.git("rev-parse", "HEAD:vllm/sub/a.py")
+    )
     with pytest.raises(UsageError):
         find_source(SourceName("", VLLM, str(origin.place)))
 
 
 @pytest.mark.parametrize("folder", ["vllm/sub", "requirements"])
-def test_a_folder_swapped_for_a_link_is_refused(folder: str, origin: RepositoryBuilder, tmp_path: Path) -> None:
+def test_a_folder_swapped_for_a_link_is_refused(
+    folder: str, origin: RepositoryBuilder, tmp_path: Path
+) -> None:
     (origin.place / folder).rename(tmp_path / "before")
     (origin.place / folder).symlink_to(tmp_path / "outside")
     with pytest.raises(UsageError, match="is a symbolic link"):
         find_source(SourceName("", VLLM, str(origin.place)))
 
 
-def test_a_folder_swapped_after_the_look_is_refused(origin: RepositoryBuilder, tmp_path: Path) -> None:
+def test_a_folder_swapped_after_the_look_is_refused(
+    origin: RepositoryBuilder, tmp_path: Path
+) -> None:
     (origin.place / "vllm/sub/a.py").write_text("a = 2\n")
     source = find_source(SourceName("", VLLM, str(origin.place)))
     assert source.changed
@@ -98,7 +126,9 @@ def test_a_folder_swapped_after_the_look_is_refused(origin: RepositoryBuilder, t
         list(source.files())
 
 
-def test_files_that_are_links_or_pipes_are_not_read(origin: RepositoryBuilder, tmp_path: Path) -> None:
+def test_files_that_are_links_or_pipes_are_not_read(
+    origin: RepositoryBuilder, tmp_path: Path
+) -> None:
     (origin.place / "vllm/link.py").symlink_to(tmp_path / "outside" / "a.py")
     os.mkfifo(origin.place / "vllm/pipe.py")
     (origin.place / "requirements/common.txt").unlink()
@@ -126,7 +156,8 @@ class HostileSource(Source):
 
 
 @pytest.mark.parametrize(
-    "path", ["../evil.py", "vllm/../../../../../evil.py", "/tmp/vllm-regress-evil.py", "vllm/x/../y.py"]
+    "path",
+    ["../evil.py", "vllm/../../../../../evil.py", "/tmp/vllm-regress-evil.py", "vllm/x/../y.py"],
 )
 def test_an_overlay_is_not_left(path: str, origin: RepositoryBuilder, tmp_path: Path) -> None:
     base = tmp_path / "base"
@@ -210,7 +241,9 @@ def test_objects_of_others_are_not_borrowed(origin: RepositoryBuilder, tmp_path:
 
 
 @pytest.mark.timeout(120)
-def test_a_repository_that_blocks_is_given_up(origin: RepositoryBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repository_that_blocks_is_given_up(
+    origin: RepositoryBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(git, "READ_TIMEOUT_S", 2.0)
     (origin.place / ".git/objects/info").mkdir(exist_ok=True)
     os.mkfifo(origin.place / ".git/objects/info/alternates")
@@ -221,7 +254,9 @@ def test_a_repository_that_blocks_is_given_up(origin: RepositoryBuilder, monkeyp
 
 
 @pytest.mark.timeout(120)
-def test_an_object_that_blocks_is_given_up(origin: RepositoryBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_object_that_blocks_is_given_up(
+    origin: RepositoryBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Regression: contents were read without a deadline."""
     monkeypatch.setattr(git, "READ_TIMEOUT_S", 2.0)
     blob = origin.git("rev-parse", "HEAD:vllm/sub/a.py")
@@ -234,7 +269,9 @@ def test_an_object_that_blocks_is_given_up(origin: RepositoryBuilder, monkeypatc
 
 
 @pytest.mark.timeout(120)
-def test_slow_rules_of_a_gitignore_are_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_rules_of_a_gitignore_are_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Regression: they were applied without a deadline."""
     tmp_path.joinpath("rules").mkdir()
     paths = ["a/" * 1900 + "x"] * 500
@@ -243,7 +280,9 @@ def test_slow_rules_of_a_gitignore_are_given_up(tmp_path: Path, monkeypatch: pyt
 
     def hurry_after_init(repository: git.Repository, *arguments: str) -> str:
         output = run(repository, *arguments)
-        monkeypatch.setattr(git, "READ_TIMEOUT_S", 0.02)  # far below what check-ignore needs for this, on any machine
+        monkeypatch.setattr(
+            git, "READ_TIMEOUT_S", 0.02
+        )  # far below what check-ignore needs for this, on any machine
         return output
 
     monkeypatch.setattr(git.Repository, "_run", hurry_after_init)
@@ -251,14 +290,19 @@ def test_slow_rules_of_a_gitignore_are_given_up(tmp_path: Path, monkeypatch: pyt
         git.ignored(b"**/a" * 40 + b"b\n", paths, tmp_path / "rules")
 
 
-def test_a_commit_with_very_deep_folders_is_refused(origin: RepositoryBuilder, tmp_path: Path) -> None:
+def test_a_commit_with_very_deep_folders_is_refused(
+    origin: RepositoryBuilder, tmp_path: Path
+) -> None:
     blob = origin.git("rev-parse", "HEAD:vllm/__init__.py")
     tree = raw_tree(origin, [("100644", "test_a.py", blob)])
     for _ in range(1500):
         tree = raw_tree(origin, [("40000", "d", tree)])
     package = raw_tree(origin, [("100644", "__init__.py", blob), ("40000", "d", tree)])
     commit = origin.git(
-        "commit-tree", "-m", "deep", raw_tree(origin, [("40000", "tests", tree), ("40000", "vllm", package)])
+        "commit-tree",
+        "-m",
+        "deep",
+        raw_tree(origin, [("40000", "tests", tree), ("40000", "vllm", package)]),
     )
     repository = Repository.at(origin.place)
     with pytest.raises(UsageError, match="more than 100 folders"):
@@ -268,7 +312,9 @@ def test_a_commit_with_very_deep_folders_is_refused(origin: RepositoryBuilder, t
         write_tree(repository, commit, tmp_path / "tree")
 
 
-def test_submodules_and_included_settings_run_nothing(origin: RepositoryBuilder, tmp_path: Path) -> None:
+def test_submodules_and_included_settings_run_nothing(
+    origin: RepositoryBuilder, tmp_path: Path
+) -> None:
     trap = tmp_path / "trap"
     trap.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
     trap.chmod(0o755)
@@ -291,7 +337,9 @@ def test_submodules_and_included_settings_run_nothing(origin: RepositoryBuilder,
     )
     for where in (origin.place, inner.place):
         with (where / ".git/config").open("a") as config:
-            config.write(f'[include]\n\tpath = {settings}\n[includeIf "gitdir:/**"]\n\tpath = {settings}\n')
+            config.write(
+                f'[include]\n\tpath = {settings}\n[includeIf "gitdir:/**"]\n\tpath = {settings}\n'
+            )
             config.write(settings.read_text())
         (where / ".git/info").mkdir(exist_ok=True)
         (where / ".git/info/attributes").write_text("* filter=f diff=f\n")

@@ -22,7 +22,9 @@ def count(n, word="", table=None):
 def broken():
     raise RuntimeError("on purpose")
 """
-SERVER = SimpleNamespace(root_url="http://127.0.0.1:9", base_url="http://127.0.0.1:9/v1", api_key="k1", model="m")
+SERVER = SimpleNamespace(
+    root_url="http://127.0.0.1:9", base_url="http://127.0.0.1:9/v1", api_key="k1", model="m"
+)
 SAY = "import json, os, sys; print(json.dumps([sys.argv[1:], {n: v for n, v in os.environ.items() if n[:6] in ('VLLM_R', 'OPENAI')}]))"
 
 
@@ -42,7 +44,9 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[EngineSpec]:
     """Replaces servers; holds the specs that were started."""
     specs: list[EngineSpec] = []
 
-    def server(self: Session, target: Target, spec: EngineSpec, *, user: str, fresh: bool) -> SimpleNamespace:
+    def server(
+        self: Session, target: Target, spec: EngineSpec, *, user: str, fresh: bool
+    ) -> SimpleNamespace:
         specs.append(spec)
         return SERVER
 
@@ -57,7 +61,12 @@ def test_a_probe_s_value_is_printed_as_json(
     assert cli.main(["ask", str(affected_target), "--probe", f"{probe_file}:count", *words]) == 0
     answer = {"n": 9, "word": "eight=8", "table": {"a": [1]}, "vllm": "0.8.4"}
     assert json.loads(capsys.readouterr().out) == answer
-    assert cli.main(["ask", str(affected_target), "--probe", f"{probe_file}:count", "n=1", "word={model}"]) == 0
+    assert (
+        cli.main(
+            ["ask", str(affected_target), "--probe", f"{probe_file}:count", "n=1", "word={model}"]
+        )
+        == 0
+    )
     assert "/cache/checkpoints/text-" in json.loads(capsys.readouterr().out)["word"]
 
 
@@ -74,9 +83,18 @@ def test_a_command_gets_the_server_s_address_and_its_exit_status_is_ours(
     affected_target: Path, started: list[EngineSpec], capfd: pytest.CaptureFixture[str]
 ) -> None:
     fields = ["--set", "tp=2", "--set", "model=vision", "--set", 'extra={"max_num_seqs": 4}']
-    command = [sys.executable, "-c", f"{SAY}; sys.exit(7)", "{url}/health", '{"model": "{model}"}', "Bearer {key}"]
+    command = [
+        sys.executable,
+        "-c",
+        f"{SAY}; sys.exit(7)",
+        "{url}/health",
+        '{"model": "{model}"}',
+        "Bearer {key}",
+    ]
     assert cli.main(["ask", str(affected_target), "--serve", *fields, "--", *command]) == 7
-    assert started == [EngineSpec(tensor_parallel_size=2, model="vision", extra={"max_num_seqs": 4})]
+    assert started == [
+        EngineSpec(tensor_parallel_size=2, model="vision", extra={"max_num_seqs": 4})
+    ]
     arguments, variables = json.loads(capfd.readouterr().out)
     assert arguments == ["http://127.0.0.1:9/health", '{"model": "m"}', "Bearer k1"]
     assert (
@@ -91,7 +109,9 @@ def test_a_command_gets_the_server_s_address_and_its_exit_status_is_ours(
 
 
 @pytest.mark.usefixtures("started")
-@pytest.mark.parametrize(("command", "status"), [(["sh", "-c", "kill -TERM $$"], 143), (["no-such-command"], 2)])
+@pytest.mark.parametrize(
+    ("command", "status"), [(["sh", "-c", "kill -TERM $$"], 143), (["no-such-command"], 2)]
+)
 def test_a_command_that_a_signal_ends_or_that_does_not_exist(
     affected_target: Path, command: list[str], status: int
 ) -> None:
@@ -104,7 +124,10 @@ def test_a_command_that_a_signal_ends_or_that_does_not_exist(
         ([], "give either --probe FILE:FUNCTION, or --serve"),
         (["--serve"], "after -- the command to run"),
         (["--probe", "probe.py:count", "--", "ls"], "give either"),
-        (["--probe", "probe.py:count", "--log"], "--log prints what a server logged: it needs --serve"),
+        (
+            ["--probe", "probe.py:count", "--log"],
+            "--log prints what a server logged: it needs --serve",
+        ),
         (["--probe", "nowhere.py:count"], "there is no file nowhere.py"),
         (["--probe", "lexers:count"], "no built-in module 'lexers'"),
         (["--probe", "parsers:tool_calls", "8"], "'8': write NAME=VALUE"),

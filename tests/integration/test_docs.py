@@ -1,4 +1,5 @@
-"""The documentation agrees with the code: generated parts are up to date, commands exist, and links lead somewhere."""
+"""The documentation agrees with the code: generated parts are up to date, commands exist, and links
+lead somewhere."""
 
 from __future__ import annotations
 
@@ -31,31 +32,51 @@ def commands(page: Path) -> list[str]:
     """Return the arguments of every vllm-regress command in the shell examples of a page."""
     blocks = re.findall(r"^```sh\n(.*?)^```", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     lines = [line.strip() for block in blocks for line in block.replace("\\\n", " ").splitlines()]
-    return [line.partition("vllm-regress")[2] for line in lines if re.match(r"(\S*/)?vllm-regress ", line)]
+    return [
+        line.partition("vllm-regress")[2]
+        for line in lines
+        if re.match(r"(\S*/)?vllm-regress ", line)
+    ]
 
 
 @pytest.mark.parametrize(
     ("script", "name"),
-    [("reference", "reference/api"), ("verdicts", "generated/verdicts"), ("bisections", "generated/bisections")],
+    [
+        ("reference", "reference/api"),
+        ("verdicts", "generated/verdicts"),
+        ("bisections", "generated/bisections"),
+    ],
 )
 def test_generated_parts_are_up_to_date(script: str, name: str) -> None:
     page = (ROOT / "docs" / f"{name}.md").read_text()
-    assert builder(f"build_{script}").build_page(page) == page, f"run `python docs/build_{script}.py`"
+    assert builder(f"build_{script}").build_page(page) == page, (
+        f"run `python docs/build_{script}.py`"
+    )
 
 
 def test_the_pages_of_parsers_are_up_to_date() -> None:
     pages = builder("build_parser_findings")
     record = json.loads(pages.RECORD.read_text())
-    assert pages.TABLE.read_text() == pages.table(record), "run `python docs/build_parser_findings.py`"
-    assert pages.PAGE.read_text() == pages.page(pages.published()), "run `python docs/build_parser_findings.py`"
+    assert pages.TABLE.read_text() == pages.table(record), (
+        "run `python docs/build_parser_findings.py`"
+    )
+    assert pages.PAGE.read_text() == pages.page(pages.published()), (
+        "run `python docs/build_parser_findings.py`"
+    )
 
 
 def test_every_published_finding_about_a_parser_was_looked_up() -> None:
     pages = builder("build_parser_findings")
     findings = pages.published()
     assert findings
-    assert [one.name for one in findings if not one.upstream.words and "by_design" not in pages.looked_up(one)] == []
-    assert [one.name for one in findings if pages.with_upstream(one, pages.looked_up(one)) != one] == []
+    assert [
+        one.name
+        for one in findings
+        if not one.upstream.words and "by_design" not in pages.looked_up(one)
+    ] == []
+    assert [
+        one.name for one in findings if pages.with_upstream(one, pages.looked_up(one)) != one
+    ] == []
 
 
 def test_the_page_of_findings_about_the_api_is_up_to_date_and_each_was_looked_up() -> None:
@@ -68,16 +89,26 @@ def test_the_page_of_findings_about_the_api_is_up_to_date_and_each_was_looked_up
 def test_the_page_of_findings_about_engines_is_up_to_date_and_each_was_looked_up() -> None:
     pages = builder("build_engine_findings")
     findings = pages.published()
-    assert pages.PAGE.read_text() == pages.page(findings), "run `python docs/build_engine_findings.py`"
-    assert [one.name for one in findings if not one.upstream.words and "by_design" not in pages.looked_up(one)] == []
-    assert [one.name for one in findings if pages.with_upstream(one, pages.looked_up(one)) != one] == []
+    assert pages.PAGE.read_text() == pages.page(findings), (
+        "run `python docs/build_engine_findings.py`"
+    )
+    assert [
+        one.name
+        for one in findings
+        if not one.upstream.words and "by_design" not in pages.looked_up(one)
+    ] == []
+    assert [
+        one.name for one in findings if pages.with_upstream(one, pages.looked_up(one)) != one
+    ] == []
 
 
 def test_the_page_of_what_was_found_again_is_up_to_date() -> None:
     pages = builder("build_found_again")
     assert pages.PAGE.read_text() == pages.page(), "run `python docs/build_found_again.py`"
     listed = pages.found_again()
-    assert {path.name for path in pages.PLACE.glob("*.json")} == {entry.finding.name for entry in listed}
+    assert {path.name for path in pages.PLACE.glob("*.json")} == {
+        entry.finding.name for entry in listed
+    }
     cases = {entry.report for entry in listed if not entry.report.startswith("https://")}
     assert [case for case in cases if not (ROOT / "cases" / case).is_dir()] == []
 
@@ -91,7 +122,8 @@ def test_every_unreported_finding_has_one_cause() -> None:
 
 
 def keys_of(value: object, prefix: str = "") -> set[str]:
-    """Return the keys of a result file as the reference writes them, without those of tables by name."""
+    """Return the keys of a result file as the reference writes them, without those of tables by
+    name."""
     if isinstance(value, list):
         return set().union(*(keys_of(entry, f"{prefix}[]") for entry in value))
     if not isinstance(value, dict) or prefix.endswith((".versions", ".gpu", ".node", ".parts")):
@@ -102,7 +134,11 @@ def keys_of(value: object, prefix: str = "") -> set[str]:
 
 def test_every_key_of_a_result_file_is_explained() -> None:
     explained = set(
-        re.findall(r"^\| `([\w.\[\]]+)` \|", (ROOT / "docs/reference/api.md").read_text(), flags=re.MULTILINE)
+        re.findall(
+            r"^\| `([\w.\[\]]+)` \|",
+            (ROOT / "docs/reference/api.md").read_text(),
+            flags=re.MULTILINE,
+        )
     )
     for file in sorted(ROOT.glob("cases/*/observations.json"))[:20]:
         assert keys_of(json.loads(file.read_text())) <= explained, file
@@ -112,7 +148,11 @@ def test_traced_commits_are_the_ones_that_the_cases_name() -> None:
     cases = {case.id: case for case in project_cases()}
     traced = list(builder("build_bisections").traced())
     assert traced
-    assert {case_id: problem for case_id, commit in traced if (problem := commit.problem(cases[case_id]))} == {}
+    assert {
+        case_id: problem
+        for case_id, commit in traced
+        if (problem := commit.problem(cases[case_id]))
+    } == {}
 
 
 def test_recorded_verdicts_contradict_no_proof_and_no_range() -> None:
@@ -120,11 +160,16 @@ def test_recorded_verdicts_contradict_no_proof_and_no_range() -> None:
     recorded = verdict_table.read_file(ROOT / "cases" / verdict_table.FILE)
     assert set(recorded) <= {case.id for case in cases}
     for case in cases:
-        proven = {entry.environment: entry for entry in proof.read_proof(case.directory / proof.FILE).environments}
+        proven = {
+            entry.environment: entry
+            for entry in proof.read_proof(case.directory / proof.FILE).environments
+        }
         for entry in recorded.get(case.id, ()):
             assert entry.verdict.expected or entry.verdict is Verdict.INCONCLUSIVE, (case.id, entry)
             same = proven.get(entry.environment)
-            assert same is None or same.device != entry.device or same.verdict == entry.verdict.value, (case.id, entry)
+            assert (
+                same is None or same.device != entry.device or same.verdict == entry.verdict.value
+            ), (case.id, entry)
 
 
 def test_no_end_of_a_range_is_contradicted_by_a_run() -> None:
@@ -147,7 +192,9 @@ def builder(name: str) -> Any:
     return module
 
 
-@pytest.mark.parametrize("command", sorted({command for page in PAGES for command in commands(page)}))
+@pytest.mark.parametrize(
+    "command", sorted({command for page in PAGES for command in commands(page)})
+)
 def test_every_command_in_the_documentation_can_be_parsed(command: str) -> None:
     """The command is not run. An unknown name, option or value is an error."""
     group: Any = typer.main.get_command(cli.app)
@@ -183,18 +230,32 @@ def anchors(page: Path) -> set[str]:
 
 def test_every_page_is_in_the_index() -> None:
     index = ROOT / "docs" / "README.md"
-    linked = {(index.parent / link).resolve() for link in re.findall(r"\]\(([^)#\s]+\.md)", index.read_text())}
-    assert [page for page in PAGES if page.is_relative_to(ROOT / "docs") and page not in {*linked, index}] == []
+    linked = {
+        (index.parent / link).resolve()
+        for link in re.findall(r"\]\(([^)#\s]+\.md)", index.read_text())
+    }
+    assert [
+        page
+        for page in PAGES
+        if page.is_relative_to(ROOT / "docs") and page not in {*linked, index}
+    ] == []
 
 
 def test_what_the_pages_say_of_gpus_has_records() -> None:
-    """A rehearsal has no ``steps``. What is said of an engine that started there needs one that did."""
+    """A rehearsal has no ``steps``.
+
+    What is said of an engine that started there needs one that did.
+    """
     records = ROOT / "docs" / "records"
-    on_gpus = [run for run in read_record(records / "conformance.json").values() if run.device == "gpu"]
+    on_gpus = [
+        run for run in read_record(records / "conformance.json").values() if run.device == "gpu"
+    ]
     assert all(run.gpu for run in on_gpus)
     seen = [json.loads(file.read_text()) for file in (records / "gpu").glob("*.json")]
     assert {record["device"] for record in seen} == {"gpu"}
-    outcomes = {(name, step["outcome"]) for record in seen for name, step in record["steps"].items()}
+    outcomes = {
+        (name, step["outcome"]) for record in seen for name, step in record["steps"].items()
+    }
     page = (ROOT / "docs" / "reference" / "devices.md").read_text()
     for words, step in (
         ("engine with a forged model was ready", "first-start"),

@@ -56,9 +56,19 @@ def test_count(vllm_probe: Probe, vllm_at_work: AtWork, wanted: int) -> None:
 
 
 def observed(case: Case, test: str) -> Case:
-    seen = Observation(Kind.WRONG_RESULT, "probe", "expected 8, got 1", {Part.ASSERTION: mask("expected 8, got 1")})
+    seen = Observation(
+        Kind.WRONG_RESULT, "probe", "expected 8, got 1", {Part.ASSERTION: mask("expected 8, got 1")}
+    )
     result = TestResult(
-        case.id, test, Verdict.REPRODUCED, "", "sim", "old", {"vllm": "0.8.4"}, observation=seen, code="0" * 16
+        case.id,
+        test,
+        Verdict.REPRODUCED,
+        "",
+        "sim",
+        "old",
+        {"vllm": "0.8.4"},
+        observation=seen,
+        code="0" * 16,
     )
     save_observations(case, [RunResult((result,))])
     return case
@@ -75,13 +85,19 @@ def export(case: Case, *arguments: str) -> int:
 
 
 @pytest.mark.parametrize(("repaired", "status"), [("", 1), ("1", 0)])
-def test_the_script_shows_the_failure_and_its_absence(case: Case, tmp_path: Path, repaired: str, status: int) -> None:
+def test_the_script_shows_the_failure_and_its_absence(
+    case: Case, tmp_path: Path, repaired: str, status: int
+) -> None:
     script = tmp_path / "script.py"
     assert export(case, case.id, "-o", str(script)) == 0
     assert '#     "vllm==0.8.4",' in script.read_text()
     assert "pytest" not in script.read_text()
     run = subprocess.run(
-        [sys.executable, "-I", str(script)], env={"REPAIRED": repaired}, capture_output=True, text=True, timeout=60
+        [sys.executable, "-I", str(script)],
+        env={"REPAIRED": repaired},
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert run.returncode == status, run.stdout + run.stderr
 
@@ -102,18 +118,24 @@ def test_a_file_in_place_of_the_directory_of_records_is_refused(
 ) -> None:
     (taken := tmp_path / "a.txt").write_text("x")
     assert export(case, case.id, "--osv", "-o", str(taken)) == 2
-    assert f"-o {taken}: not a directory. With --osv, name a directory" in " ".join(capsys.readouterr().err.split())
+    assert f"-o {taken}: not a directory. With --osv, name a directory" in " ".join(
+        capsys.readouterr().err.split()
+    )
     assert taken.read_text() == "x"
 
 
-def test_a_report_has_the_sections_of_the_form(case: Case, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report_has_the_sections_of_the_form(
+    case: Case, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert export(case, case.id, "--issue") == 0
     text = capsys.readouterr().out
     assert "### Your current environment" in text and "vLLM Version: 0.8.4" in text
     assert "expected 8, got 1" in text and "# /// script" in text
 
 
-def test_a_report_of_a_ci_failure_has_the_sections_of_its_form(case: Case, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report_of_a_ci_failure_has_the_sections_of_its_form(
+    case: Case, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert export(case, case.id, "--ci-failure") == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("Title: [CI Failure]: ")
@@ -129,12 +151,15 @@ def test_a_report_of_a_ci_failure_has_the_sections_of_its_form(case: Case, capsy
 
 
 @pytest.mark.parametrize("form", ["--issue", "--ci-failure"])
-def test_a_report_names_the_releases_and_commits_at_the_ends(form: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report_names_the_releases_and_commits_at_the_ends(
+    form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main(["--cases", str(ROOT / "cases"), "export", "vllm-17173", form]) == 0
     text = capsys.readouterr().out
     assert "Last bad release: vllm 0.8.4. First good release: 0.8.5 (both were run)" in text
     assert re.search(
-        r"First good commit: vllm [0-9a-f]{40} .*/pull/16863; last bad commit: its parent [0-9a-f]{40} ", text
+        r"First good commit: vllm [0-9a-f]{40} .*/pull/16863; last bad commit: its parent [0-9a-f]{40} ",
+        text,
     )
     assert "First bad release: vllm 0.7.3. Last good release: 0.7.2 (" in text
 
@@ -166,7 +191,10 @@ def test_collect_env_runs_in_the_environment_with_uv_and_without_secrets(
 
 @pytest.mark.parametrize(
     ("environment", "script", "message"),
-    [("vllm-0.8.5", "", "env build vllm-0.8.5"), ("vllm-0.8.4", "raise SystemExit('no torch')", "status 1.*no torch")],
+    [
+        ("vllm-0.8.5", "", "env build vllm-0.8.5"),
+        ("vllm-0.8.4", "raise SystemExit('no torch')", "status 1.*no torch"),
+    ],
 )
 def test_a_report_without_output_of_collect_env_says_what_is_missing(
     environment: str, script: str, message: str, tmp_path: Path
@@ -206,7 +234,9 @@ class OsvService(http.server.BaseHTTPRequestHandler):
                 holds = holds and version < Version(event["fixed"])
             else:
                 holds = holds and version <= Version(event["last_affected"])
-        return holds and affected["package"] == query["package"] | {"purl": affected["package"]["purl"]}
+        return holds and affected["package"] == query["package"] | {
+            "purl": affected["package"]["purl"]
+        }
 
 
 @pytest.mark.slow
@@ -217,7 +247,10 @@ def test_pip_audit_reads_the_records(tmp_path: Path) -> None:
     handler = type("Handler", (OsvService,), {"records": records})
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        found = {version: pip_audit(server.server_port, version, tmp_path) for version in ("0.8.4", "0.8.5")}
+        found = {
+            version: pip_audit(server.server_port, version, tmp_path)
+            for version in ("0.8.4", "0.8.5")
+        }
         server.shutdown()
     assert found["0.8.4"]["x_VLLMREGRESS-vllm-17173"] == ["0.8.5"]
     assert "x_VLLMREGRESS-vllm-17173" not in found["0.8.5"] and found["0.8.5"]
@@ -226,9 +259,26 @@ def test_pip_audit_reads_the_records(tmp_path: Path) -> None:
 def pip_audit(port: int, version: str, folder: Path) -> dict[str, list[str]]:
     """Return the fixed versions of each finding of pip-audit in a release of vLLM."""
     (folder / "requirements.txt").write_text(f"vllm=={version}\n")
-    options = ("--vulnerability-service", "osv", "--osv-url", f"http://127.0.0.1:{port}/v1/query", "--format", "json")
+    options = (
+        "--vulnerability-service",
+        "osv",
+        "--osv-url",
+        f"http://127.0.0.1:{port}/v1/query",
+        "--format",
+        "json",
+    )
     done = subprocess.run(
-        [uv.program(), "tool", "run", "pip-audit", "-r", "requirements.txt", "--no-deps", "--disable-pip", *options],
+        [
+            uv.program(),
+            "tool",
+            "run",
+            "pip-audit",
+            "-r",
+            "requirements.txt",
+            "--no-deps",
+            "--disable-pip",
+            *options,
+        ],
         cwd=folder,
         env={**os.environ, "no_proxy": "127.0.0.1"},
         capture_output=True,
@@ -251,7 +301,9 @@ def test_a_test_that_needs_the_harness_is_refused_with_the_reason(
 
 def test_a_hang_is_refused(case: Case, capsys: pytest.CaptureFixture[str]) -> None:
     path = case.directory / "case.toml"
-    hang = dataclasses.replace(CaseFile(), kind="hang", omits="the trigger", control="changes = { seed = 1 }")
+    hang = dataclasses.replace(
+        CaseFile(), kind="hang", omits="the trigger", control="changes = { seed = 1 }"
+    )
     path.write_text(hang.text().replace("changes = { seed = 1 }", "seed = 1"))
     assert export(case, case.id) == 2
     assert "cannot show this (hang)" in capsys.readouterr().err
@@ -266,8 +318,11 @@ def test_scripts_of_built_in_cases_import_nothing_of_ours(case_id: str, tmp_path
     assert "import pytest_vllm_regress" not in text and "from pytest_vllm_regress" not in text
 
 
-def test_uv_resolves_the_requirements_of_a_script_as_they_were_recorded(capsys: pytest.CaptureFixture[str]) -> None:
-    """vLLM 0.8.4 does not start with today's transformers, and does not allow lm-format-enforcer 0.10.3."""
+def test_uv_resolves_the_requirements_of_a_script_as_they_were_recorded(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """vLLM 0.8.4 does not start with today's transformers, and does not allow lm-format-enforcer
+    0.10.3."""
     assert cli.main(["--cases", str(ROOT / "cases"), "export", "lmfe-124"]) == 0
     header = re.search(r"# /// script\n(.*?)# ///\n", capsys.readouterr().out, re.DOTALL)
     assert header is not None

@@ -53,7 +53,8 @@ NEEDED = {
     "site": {"jinja2", "markdown_it"},
     "checked": {"pytest", "hypothesis"},
 }
-"""What a command imports of these: to print a table, to write pages, to check the patterns of cases of one's own."""
+"""What a command imports of these: to print a table, to write pages, to check the patterns of cases
+of one's own."""
 COMMANDS = {
     "list": ["list"],
     "show": ["show", "vllm-17173"],
@@ -123,4 +124,6 @@ def test_nothing_heavy_is_imported(name: str, tmp_path: Path) -> None:
 
 
 def test_every_command_that_only_reads_files_is_started_here() -> None:
-    assert {*cli.MODULES} - cli.LINUX_ONLY - WRITING <= {word for command in COMMANDS.values() for word in command}
+    assert {*cli.MODULES} - cli.LINUX_ONLY - WRITING <= {
+        word for command in COMMANDS.values() for word in command
+    }

@@ -1,4 +1,5 @@
-"""The built wheel, installed outside the checkout: what pytest and the command do there, and where they write."""
+"""The built wheel, installed outside the checkout: what pytest and the command do there, and where
+they write."""
 
 from __future__ import annotations
 
@@ -28,7 +29,10 @@ REPOSITORY = "https://example.org/owner/name"
 
 @dataclasses.dataclass(frozen=True)
 class Guest:
-    """An installation of the wheel and an empty project. It may write only to ``home``, ``cache`` and ``temporary``."""
+    """An installation of the wheel and an empty project.
+
+    It may write only to ``home``, ``cache`` and ``temporary``.
+    """
 
     bin: Path
     project: Path
@@ -37,8 +41,16 @@ class Guest:
     temporary: Path
 
     def run(self, *command: object) -> subprocess.CompletedProcess[str]:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "XDG_"))}
-        environment |= {"HOME": str(self.home), "VLLM_REGRESS_CACHE": str(self.cache), "TMPDIR": str(self.temporary)}
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("PYTEST_", "XDG_"))
+        }
+        environment |= {
+            "HOME": str(self.home),
+            "VLLM_REGRESS_CACHE": str(self.cache),
+            "TMPDIR": str(self.temporary),
+        }
         program, *arguments = command
         return subprocess.run(
             [self.bin / str(program), *map(str, arguments)],
@@ -63,20 +75,27 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module", params=["3.11", "3.12", "3.13"])
-def installed(request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def installed(
+    request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """Return the folder ``bin`` of a virtual environment with the wheel and its dependencies."""
     python = interpreters.find_python(request.param)
     if python is None:
         pytest.skip(f"there is no Python {request.param} here")
     place = tmp_path_factory.mktemp("venv") / "venv"
     uv.run(["venv", "--quiet", "--python", python, place], doing="making an environment")
-    uv.run(["pip", "install", "--quiet", "--python", place / "bin" / "python", wheel], doing="installing the wheel")
+    uv.run(
+        ["pip", "install", "--quiet", "--python", place / "bin" / "python", wheel],
+        doing="installing the wheel",
+    )
     return place / "bin"
 
 
 @pytest.fixture
 def guest(installed: Path, tmp_path: Path) -> Guest:
-    guest = Guest(installed, *(tmp_path / name for name in ("project", "home", "cache", "temporary")))
+    guest = Guest(
+        installed, *(tmp_path / name for name in ("project", "home", "cache", "temporary"))
+    )
     for folder in (guest.project, guest.home, guest.temporary):
         folder.mkdir()
     return guest
@@ -86,7 +105,9 @@ def test_pytest_works_in_an_empty_project(guest: Guest) -> None:
     outputs = {}
     for option in OPTIONS:
         completed = guest.run("pytest", option, "-p", "no:cacheprovider")
-        assert completed.returncode in (0, NO_TESTS), f"{option}: {completed.stdout}{completed.stderr}"
+        assert completed.returncode in (0, NO_TESTS), (
+            f"{option}: {completed.stdout}{completed.stderr}"
+        )
         assert not completed.stderr or option == "--version", f"{option}: {completed.stderr}"
         outputs[option] = " ".join(completed.stdout.split())
     assert "(default: 90 % of the machine's" in outputs["--help"]
@@ -113,7 +134,11 @@ def test_the_command_writes_only_below_the_cache(guest: Guest, make_target: Make
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "REPRODUCED" in ran.stdout
     assert set(case.rglob("*")) == before
-    assert [path for folder in (guest.project, guest.home, guest.temporary) for path in folder.rglob("*")] == []
+    assert [
+        path
+        for folder in (guest.project, guest.home, guest.temporary)
+        for path in folder.rglob("*")
+    ] == []
 
 
 @pytest.mark.engine
@@ -125,15 +150,26 @@ def test_a_shipped_case_on_a_real_vllm(guest: Guest) -> None:
     out = guest.home.parent / "out.json"
     completed = guest.run("vllm-regress", "run", "--env", NEWEST, "vllm-47901", "--results", out)
     assert completed.returncode == 0, completed.stdout + completed.stderr
-    (result,) = {(result.verdict.value, result.versions["vllm"]) for result in read_results(out).results}
+    (result,) = {
+        (result.verdict.value, result.versions["vllm"]) for result in read_results(out).results
+    }
     assert result == ("REPRODUCED", NEWEST.removeprefix("vllm-"))
-    assert [path for folder in (guest.project, guest.home, guest.temporary) for path in folder.rglob("*")] == []
+    assert [
+        path
+        for folder in (guest.project, guest.home, guest.temporary)
+        for path in folder.rglob("*")
+    ] == []
 
 
 def test_the_metadata_suits_an_index_page(wheel: Path) -> None:
-    """It has project URLs, the tested Pythons, a README with absolute links only, and type information."""
+    """It has project URLs, the tested Pythons, a README with absolute links only, and type
+    information."""
     with zipfile.ZipFile(wheel) as archive:
-        (name,) = (name for name in archive.namelist() if name.endswith("dist-info/METADATA") and name.count("/") == 1)
+        (name,) = (
+            name
+            for name in archive.namelist()
+            if name.endswith("dist-info/METADATA") and name.count("/") == 1
+        )
         metadata = archive.read(name).decode()
         assert "pytest_vllm_regress/py.typed" in archive.namelist()
     assert f"Project-URL: Source, {REPOSITORY}\n" in metadata

@@ -37,7 +37,10 @@ FOREIGN = {
     "grammars": {"numpy", "torch", "llguidance", "lmformatenforcer", "outlines_core", "xgrammar"},
 }
 GROUND = ("_version", "defaults", "errors", "schemas", "target_site")
-"""What every folder may import: modules of the package's root, and folders beside it. The root itself is for users: its table of names leads up."""
+"""What every folder may import: modules of the package's root, and folders beside it.
+
+The root itself is for users: its table of names leads up.
+"""
 
 
 def name_of(path: Path, root: Path = PACKAGE) -> str:
@@ -53,17 +56,26 @@ def module_names(root: Path) -> frozenset[str]:
 
 @functools.cache
 def imports(path: Path, root: Path = PACKAGE) -> frozenset[str]:
-    """Modules of the package that the file imports: lazily too, for type checking too, and as names of their package (``from ..a import b``)."""
+    """Modules of the package that the file imports: lazily too, for type checking too, and as names
+    of their package (``from ..a import b``)."""
     package = root.name
     known = module_names(root)
-    own_parts = name_of(path, root).split(".") + (["__init__"] if path.name == "__init__.py" else [])
+    own_parts = name_of(path, root).split(".") + (
+        ["__init__"] if path.name == "__init__.py" else []
+    )
     modules: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             modules |= {alias.name for alias in node.names if alias.name in known}
         elif isinstance(node, ast.ImportFrom):
             stem = ".".join(
-                filter(None, [*(own_parts[: len(own_parts) - node.level] if node.level else []), node.module or ""])
+                filter(
+                    None,
+                    [
+                        *(own_parts[: len(own_parts) - node.level] if node.level else []),
+                        node.module or "",
+                    ],
+                )
             )
             if stem.partition(".")[0] == package:
                 names = {f"{stem}.{alias.name}" for alias in node.names}
@@ -81,7 +93,9 @@ def cycle(graph: dict[str, frozenset[str]]) -> list[str]:
         if name in done:
             return []
         done.add(name)
-        return next(filter(None, (visit(other, (*path, name)) for other in sorted(graph.get(name, ())))), [])
+        return next(
+            filter(None, (visit(other, (*path, name)) for other in sorted(graph.get(name, ())))), []
+        )
 
     return next(filter(None, (visit(name, ()) for name in sorted(graph))), [])
 
@@ -90,7 +104,9 @@ def upwards(path: Path, root: Path = PACKAGE) -> list[str]:
     """Imports of a module that lead to a folder above its own, or out of the ground."""
     rank = {folder: number for number, folder in enumerate(FLOORS)}
     floor = rank.get(path.relative_to(root).parts[0], -1)
-    parts = [(name, name.split(".")[1] if "." in name else "") for name in sorted(imports(path, root))]
+    parts = [
+        (name, name.split(".")[1] if "." in name else "") for name in sorted(imports(path, root))
+    ]
     return [
         f"{name_of(path, root)} -> {name}"
         for name, folder in parts
@@ -103,7 +119,8 @@ def test_no_cycle_even_counting_lazy_imports() -> None:
 
 
 def test_no_module_imports_the_public_names() -> None:
-    """Its names lead up into every folder: a module inside that took one from there would close a cycle."""
+    """Its names lead up into every folder: a module inside that took one from there would close a
+    cycle."""
     inside = [p for p in MODULES if p != PACKAGE / "__init__.py"]
     assert [name_of(p) for p in inside if PACKAGE.name in imports(p)] == []
 
@@ -140,18 +157,25 @@ def test_an_upward_import_is_detected(tmp_path: Path, line: str) -> None:
     assert upwards(root / "cli" / "context.py", root) == []
     assert upwards(root / "util" / "paths.py", root)
     if line.endswith("context") or "from ..cli" in line:
-        assert "sample.util.paths" in cycle({name_of(p, root): imports(p, root) for p in root.rglob("*.py")})
+        assert "sample.util.paths" in cycle(
+            {name_of(p, root): imports(p, root) for p in root.rglob("*.py")}
+        )
 
 
 def test_nothing_imports_the_plugin() -> None:
-    assert not [p for p in MODULES if "pytest_vllm_regress.plugin" in imports(p) and p.parent != PACKAGE]
+    assert not [
+        p for p in MODULES if "pytest_vllm_regress.plugin" in imports(p) and p.parent != PACKAGE
+    ]
 
 
 @pytest.mark.parametrize(
-    "path", sorted(TARGET.rglob("*.py")), ids=lambda p: name_of(p).partition("vllm_regress_target")[2] or "root"
+    "path",
+    sorted(TARGET.rglob("*.py")),
+    ids=lambda p: name_of(p).partition("vllm_regress_target")[2] or "root",
 )
 def test_target_code_is_standard_library_and_python_3_9(path: Path) -> None:
-    """Only parts that vLLM itself loads (sim) and drivers of one backend (grammars) import that package and its dependencies."""
+    """Only parts that vLLM itself loads (sim) and drivers of one backend (grammars) import that
+    package and its dependencies."""
     allowed = set(sys.stdlib_module_names) | FOREIGN.get(path.parent.name, set())
     for node in ast.parse(path.read_text(), feature_version=(3, 9)).body:
         if isinstance(node, ast.Import):
@@ -170,9 +194,13 @@ def test_children_are_never_trusted_with_pickle() -> None:
 def test_private_names_of_pytest_are_used_in_one_module() -> None:
     """The next release of pytest may remove its private names."""
     of_pytest = {
-        name for kind in (pytest.Function, pytest.Config, pytest.Session, pytest.CallInfo) for name in dir(kind)
+        name
+        for kind in (pytest.Function, pytest.Config, pytest.Session, pytest.CallInfo)
+        for name in dir(kind)
     }
-    private = {name for name in of_pytest | {"_id"} if name.startswith("_") and not name.startswith("__")}
+    private = {
+        name for name in of_pytest | {"_id"} if name.startswith("_") and not name.startswith("__")
+    }
 
     def names(node: ast.AST) -> list[str]:
         if isinstance(node, ast.ImportFrom) and not node.level:
@@ -180,9 +208,15 @@ def test_private_names_of_pytest_are_used_in_one_module() -> None:
         if isinstance(node, ast.Import):
             return [part for alias in node.names for part in alias.name.split(".")]
         of_self = (
-            isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+            isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.value.id in ("self", "cls")
         )
-        return [node.attr] if isinstance(node, ast.Attribute) and not of_self and node.attr in private else []
+        return (
+            [node.attr]
+            if isinstance(node, ast.Attribute) and not of_self and node.attr in private
+            else []
+        )
 
     using = {
         path.stem

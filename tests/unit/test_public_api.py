@@ -1,4 +1,5 @@
-"""The names that the package offers its users: there, cheap until used, and of use to a type checker."""
+"""The names that the package offers its users: there, cheap until used, and of use to a type
+checker."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from tests.helpers import ROOT
 
 HEAVY = {"pytest", "httpx", "numpy", "hypothesis", "jsonschema", "psutil", "rich", "typer"}
 USERS_TEST = "".join(
-    block.partition("```")[0] for block in (ROOT / "docs" / "reference" / "api.md").read_text().split("```python\n")[1:]
+    block.partition("```")[0]
+    for block in (ROOT / "docs" / "reference" / "api.md").read_text().split("```python\n")[1:]
 )
 
 
@@ -43,7 +45,9 @@ def test_type_checkers_see_the_same_names() -> None:
 
 
 def test_an_unknown_name_lists_the_public_names() -> None:
-    with pytest.raises(AttributeError, match=r"no attribute 'Motor'; the public names are .*Engine"):
+    with pytest.raises(
+        AttributeError, match=r"no attribute 'Motor'; the public names are .*Engine"
+    ):
         pytest_vllm_regress.Motor  # noqa: B018
     with pytest.raises(ImportError, match="Motor"):
         exec("from pytest_vllm_regress import Motor")
@@ -60,7 +64,9 @@ def test_an_unknown_name_lists_the_public_names() -> None:
 )
 def test_importing_costs_nothing_that_is_not_used(statement: str, allowed: set[str]) -> None:
     program = f"import json, sys\n{statement}\nprint(json.dumps(sorted(sys.modules)))"
-    output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    output = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
     assert HEAVY & set(json.loads(output.stdout)) <= allowed
 
 
@@ -79,13 +85,19 @@ def test_a_users_test_file_is_checked_strictly(tmp_path: Path) -> None:
         cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert "test_right.py" not in done.stdout and "(checked 3 source files)" in done.stdout
-    assert re.search(r'^test_wrong_key.py:.* TypedDict "CompletionOutput" has no key "tokens"', done.stdout, re.M)
+    assert re.search(
+        r'^test_wrong_key.py:.* TypedDict "CompletionOutput" has no key "tokens"', done.stdout, re.M
+    )
     assert re.search(r'^test_wrong_method.py:.* no attribute "chat"', done.stdout, re.M)
 
 
 def test_results_have_the_keys_that_the_target_sends() -> None:
-    sent = ast.parse((ROOT / "pytest_vllm_regress/target_site/vllm_regress_target/hosts/engine.py").read_text())
-    function = next(node for node in sent.body if isinstance(node, ast.FunctionDef) and node.name == "_result")
+    sent = ast.parse(
+        (ROOT / "pytest_vllm_regress/target_site/vllm_regress_target/hosts/engine.py").read_text()
+    )
+    function = next(
+        node for node in sent.body if isinstance(node, ast.FunctionDef) and node.name == "_result"
+    )
     whole, part = (node for node in ast.walk(function) if isinstance(node, ast.Dict))
     for node, shape in ((whole, RequestOutput), (part, CompletionOutput)):
         keys = {key.value for key in node.keys if isinstance(key, ast.Constant)}

@@ -1,1 +1,2 @@
-"""Which API each stable release of vLLM has: read from the wheels, stored as changes, looked up by release."""
+"""Which API each stable release of vLLM has: read from the wheels, stored as changes, looked up by
+release."""

@@ -2,12 +2,16 @@
 
 | text | symbol |
 | --- | --- |
-| ``def(self, x, *, y=1)`` | a function; ``async def``, and decorators that matter in front (``@property def(self)``) |
-| ``def(self, **kwargs) > EngineArgs`` | the same, which passes its ``**kwargs`` on to ``EngineArgs`` |
+| ``def(self, x, *, y=1)`` | a function; ``async def``, and decorators that matter in front
+(``@property def(self)``) |
+| ``def(self, **kwargs) > EngineArgs`` | the same, which passes its ``**kwargs`` on to
+``EngineArgs`` |
 | ``class(Base, Generic)`` | a class; ``@dataclass class()`` |
 | ``: int = 5`` | a field of a class, with annotation and default |
-| ``.`` and ``.: LLMEngine`` | an attribute that methods assign, with its class where that is plain |
-| ``.: VllmConfig.model_config`` | the same, assigned from an attribute of an instance of that class |
+| ``.`` and ``.: LLMEngine`` | an attribute that methods assign, with its class where that is plain
+|
+| ``.: VllmConfig.model_config`` | the same, assigned from an attribute of an instance of that class
+|
 | ``=`` | another name with a value |
 | ``< vllm.x:Name`` | a name imported from another module of vLLM; ``< vllm.x`` is a module |
 | ``?< vllm.x:Name`` | the same, for type checkers only |
@@ -21,12 +25,23 @@ import functools
 
 MAX_TEXT = 72
 """Characters of a default or an annotation that are kept."""
-MEMBER_DECORATORS = ("staticmethod", "classmethod", "property", "cached_property", "abstractmethod", "overload")
+MEMBER_DECORATORS = (
+    "staticmethod",
+    "classmethod",
+    "property",
+    "cached_property",
+    "abstractmethod",
+    "overload",
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class Parameter:
-    """A parameter: ``kind`` is one of ``positional``, ``either``, ``keyword``, ``args`` and ``kwargs``. ``default`` is source text."""
+    """A parameter:
+
+    ``kind`` is one of ``positional``, ``either``, ``keyword``, ``args`` and ``kwargs``. ``default``
+    is source text.
+    """
 
     name: str
     kind: str
@@ -39,7 +54,11 @@ class Parameter:
 
 @dataclasses.dataclass(frozen=True)
 class Signature:
-    """Parameters of a callable. ``forwards``: the callable to which it passes its ``**kwargs``, as named in its module; may be empty."""
+    """Parameters of a callable.
+
+    ``forwards``: the callable to which it passes its ``**kwargs``, as named in its module; may be
+    empty.
+    """
 
     parameters: tuple[Parameter, ...]
     forwards: str = ""
@@ -62,7 +81,10 @@ def shortened(node: ast.AST | None) -> str:
     """Return the source text of an expression on one line, of bounded length."""
     if node is None:
         return ""
-    if isinstance(node, (ast.Dict, ast.List, ast.Set, ast.Tuple)) and len(ast.unparse(node)) > MAX_TEXT:
+    if (
+        isinstance(node, (ast.Dict, ast.List, ast.Set, ast.Tuple))
+        and len(ast.unparse(node)) > MAX_TEXT
+    ):
         return "..."
     try:
         text = " ".join(ast.unparse(node).split())
@@ -76,8 +98,9 @@ def function_text(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     names = [_decorator_name(decorator) for decorator in node.decorator_list]
     marks = "".join(f"@{name} " for name in names if name in MEMBER_DECORATORS)
     forwards = _forwards(node)
-    return f"{marks}{'async ' * isinstance(node, ast.AsyncFunctionDef)}def({_parameters(node.args)})" + (
-        f" > {forwards}" if forwards else ""
+    return (
+        f"{marks}{'async ' * isinstance(node, ast.AsyncFunctionDef)}def({_parameters(node.args)})"
+        + (f" > {forwards}" if forwards else "")
     )
 
 
@@ -85,7 +108,9 @@ def class_text(node: ast.ClassDef) -> str:
     """Return the definition of a class: its bases, and whether it is a dataclass."""
     names = [_decorator_name(decorator) for decorator in node.decorator_list]
     mark = "@dataclass " if any(name in ("dataclass", "config") for name in names) else ""
-    bases = [shortened(base.value if isinstance(base, ast.Subscript) else base) for base in node.bases]
+    bases = [
+        shortened(base.value if isinstance(base, ast.Subscript) else base) for base in node.bases
+    ]
     return f"{mark}class({', '.join(bases)})"
 
 
@@ -129,7 +154,9 @@ def _parameters(arguments: ast.arguments) -> str:
     if arguments.vararg or arguments.kwonlyargs:
         parts.append("*" + (arguments.vararg.arg if arguments.vararg else ""))
     for argument, keyword_default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
-        parts.append(argument.arg + (f"={_default(keyword_default)}" if keyword_default is not None else ""))
+        parts.append(
+            argument.arg + (f"={_default(keyword_default)}" if keyword_default is not None else "")
+        )
     if arguments.kwarg:
         parts.append(f"**{arguments.kwarg.arg}")
     return ", ".join(parts)
@@ -164,11 +191,18 @@ def _read(arguments: ast.arguments) -> list[Parameter]:
 def _decorator_name(node: ast.expr) -> str:
     if isinstance(node, ast.Call):
         node = node.func
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+    return (
+        node.attr
+        if isinstance(node, ast.Attribute)
+        else node.id
+        if isinstance(node, ast.Name)
+        else ""
+    )
 
 
 def _forwards(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-    """Return the class to which a function passes its ``**kwargs``; empty if there is none, or more than one."""
+    """Return the class to which a function passes its ``**kwargs``; empty if there is none, or more
+    than one."""
     if node.args.kwarg is None:
         return ""
     names = {
@@ -178,7 +212,9 @@ def _forwards(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
         and isinstance(call.func, ast.Name)
         and call.func.id[:1].isupper()
         and any(
-            word.arg is None and isinstance(word.value, ast.Name) and word.value.id == node.args.kwarg.arg
+            word.arg is None
+            and isinstance(word.value, ast.Name)
+            and word.value.id == node.args.kwarg.arg
             for word in call.keywords
         )
     }

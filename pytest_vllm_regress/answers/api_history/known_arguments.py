@@ -1,6 +1,8 @@
-"""Since when and until when vLLM has its arguments and features, from the history: what ``dialect/known.json`` says in the target interpreter.
+"""Since when and until when vLLM has its arguments and features, from the history: what
+``dialect/known.json`` says in the target interpreter.
 
-Releases before the history, and one feature that only the text of a function shows, were read from installed packages; these entries stay.
+Releases before the history, and one feature that only the text of a function shows, were read from
+installed packages; these entries stay.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ _ENGINE_ARGUMENTS = ("EngineArgs", "AsyncEngineArgs")
 
 def symbol(module: str, *names: str) -> Has:
     """Return a check whether a release defines or imports one of these names in a module."""
-    return lambda history, number: any(_at(history.symbols(module).get(name), number) is not None for name in names)
+    return lambda history, number: any(
+        _at(history.symbols(module).get(name), number) is not None for name in names
+    )
 
 
 def module(name: str) -> Has:
@@ -35,7 +39,9 @@ def _has_v0(history: History, number: int) -> bool:
 
 
 def _beam_search(history: History, number: int) -> bool:
-    definition = _at(history.symbols("vllm.engine.protocol").get("EngineClient.beam_search"), number)
+    definition = _at(
+        history.symbols("vllm.engine.protocol").get("EngineClient.beam_search"), number
+    )
     return definition is not None and "async def" in definition
 
 
@@ -48,12 +54,15 @@ FEATURES: dict[str, Has] = {
     "RequestOutputKind": symbol("vllm.sampling_params", "RequestOutputKind"),
     "beam search by the asynchronous engine": _beam_search,
     "pooling in V0": lambda history, number: (
-        _has_v0(history, number) and symbol("vllm.engine.llm_engine", "PoolingParams")(history, number)
+        _has_v0(history, number)
+        and symbol("vllm.engine.llm_engine", "PoolingParams")(history, number)
     ),
     "pooling in V1": symbol("vllm.v1.core.sched.output", "NewRequestData.pooling_params"),
     "priorities in V1": module("vllm.v1.core.sched.request_queue"),
     "speculative decoding in V0": module("vllm.spec_decode"),
-    "the tokenizer pool of Ray actors": module("vllm.transformers_utils.tokenizer_group.ray_tokenizer_group"),
+    "the tokenizer pool of Ray actors": module(
+        "vllm.transformers_utils.tokenizer_group.ray_tokenizer_group"
+    ),
 }
 
 
@@ -62,7 +71,8 @@ def arguments(history: History, number: int) -> set[str]:
     fields = {
         name.partition(".")[2]
         for name, timeline in history.symbols("vllm.engine.arg_utils").items()
-        if name.partition(".")[0] in _ENGINE_ARGUMENTS and (_at(timeline, number) or "").startswith(": ")
+        if name.partition(".")[0] in _ENGINE_ARGUMENTS
+        and (_at(timeline, number) or "").startswith(": ")
     }
     options = {
         name.removeprefix("--").replace("-", "_")
@@ -73,12 +83,17 @@ def arguments(history: History, number: int) -> set[str]:
 
 
 def known(history: History, before: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of ``known.json``. ``before`` is its content so far, of which the releases before the history are kept."""
+    """Return the content of ``known.json``.
+
+    ``before`` is its content so far, of which the releases before the history are kept.
+    """
     releases = history.releases
     first = Version(releases[0])
     older = [version for version in before["versions"] if Version(version) < first]
     by_release = [arguments(history, number) for number in range(len(releases))]
-    features = [{name for name, has in FEATURES.items() if has(history, n)} for n in range(len(releases))]
+    features = [
+        {name for name, has in FEATURES.items() if has(history, n)} for n in range(len(releases))
+    ]
     return {
         "versions": [*older, *releases],
         "arguments": _spans(releases, by_release, before["arguments"]),
@@ -90,22 +105,34 @@ def text(document: Mapping[str, Any]) -> str:
     """Return the file with a line for each entry."""
     lines = [f'  "versions": {json.dumps(document["versions"])}']
     for part in ("arguments", "features"):
-        rows = ",\n".join(f"    {json.dumps(name)}: {json.dumps(span)}" for name, span in document[part].items())
+        rows = ",\n".join(
+            f"    {json.dumps(name)}: {json.dumps(span)}" for name, span in document[part].items()
+        )
         lines.append(f"  {json.dumps(part)}: {{\n{rows}\n  }}")
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def _spans(releases: list[str], names_by_release: list[set[str]], before: Mapping[str, list[str]]) -> Spans:
-    """Return the first and the last release of each name; an entry of ``before`` counts for releases before the history."""
+def _spans(
+    releases: list[str], names_by_release: list[set[str]], before: Mapping[str, list[str]]
+) -> Spans:
+    """Return the first and the last release of each name; an entry of ``before`` counts for
+    releases before the history."""
     spans: Spans = {}
     for name in sorted({*before, *set().union(*names_by_release)}):
-        having = [release for release, names in zip(releases, names_by_release, strict=True) if name in names]
+        having = [
+            release
+            for release, names in zip(releases, names_by_release, strict=True)
+            if name in names
+        ]
         earlier = before.get(name)
         if not having and earlier is not None:
             spans[name] = earlier
         elif having:
             is_older = earlier is not None and Version(earlier[0]) < Version(releases[0])
-            spans[name] = [earlier[0] if is_older and earlier is not None else having[0], having[-1]]
+            spans[name] = [
+                earlier[0] if is_older and earlier is not None else having[0],
+                having[-1],
+            ]
     return spans
 
 

@@ -9,13 +9,20 @@ Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def lazy_names(body: Sequence[ast.stmt]) -> frozenset[str] | None:
-    """Return the names that the ``__getattr__`` of a module has; None if there is none, or if the source does not say which."""
-    function = next((node for node in body if isinstance(node, Function) and node.name == "__getattr__"), None)
+    """Return the names that the ``__getattr__`` of a module has; None if there is none, or if the
+    source does not say which."""
+    function = next(
+        (node for node in body if isinstance(node, Function) and node.name == "__getattr__"), None
+    )
     if function is None or not function.args.args or not _ends_with_raise(function.body):
         return None
     own, tables = function.args.args[0].arg, _tables(body)
     names: set[str] = set()
-    tests = [node for node in ast.walk(function) if isinstance(node, ast.Compare) and _is_name(node.left, own)]
+    tests = [
+        node
+        for node in ast.walk(function)
+        if isinstance(node, ast.Compare) and _is_name(node.left, own)
+    ]
     for test in tests:
         listed = _listed(test, tables)
         if listed is None:
@@ -54,11 +61,14 @@ def _tables(body: Sequence[ast.stmt]) -> dict[str, set[str]]:
 
 
 def _strings(node: ast.expr) -> set[str] | None:
-    """Return the strings in a literal; None if it is another expression, or has anything but strings."""
+    """Return the strings in a literal; None if it is another expression, or has anything but
+    strings."""
     items = node.keys if isinstance(node, ast.Dict) else getattr(node, "elts", None)
     if items is None:
         return None
-    constants = [item for item in items if isinstance(item, ast.Constant) and isinstance(item.value, str)]
+    constants = [
+        item for item in items if isinstance(item, ast.Constant) and isinstance(item.value, str)
+    ]
     return {str(item.value) for item in constants} if len(constants) == len(items) else None
 
 

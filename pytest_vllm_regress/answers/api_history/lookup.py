@@ -1,4 +1,5 @@
-"""Questions about one release: does a dotted name exist, which parameters does a callable have, which member does a class have.
+"""Questions about one release: does a dotted name exist, which parameters does a callable have,
+which member does a class have.
 
 A path is a dotted name; ``()`` after a class means an instance of it: ``vllm.LLM().llm_engine``.
 """
@@ -23,7 +24,10 @@ _MAKERS = ("from_", "create", "build")
 
 @dataclasses.dataclass(frozen=True)
 class Symbol:
-    """A symbol in a release. ``name`` is empty for a module. ``instance``: an instance of the class, or a method of one."""
+    """A symbol in a release. ``name`` is empty for a module.
+
+    ``instance``: an instance of the class, or a method of one.
+    """
 
     module: str
     name: str
@@ -52,7 +56,9 @@ class Lookup:
 
     def __init__(self, history: History, release: int) -> None:
         self._history, self._release = history, release
-        self._open: set[tuple[str, str]] = set()  # attributes whose class is being looked up: one may be made of itself
+        self._open: set[tuple[str, str]] = (
+            set()
+        )  # attributes whose class is being looked up: one may be made of itself
         self.find = functools.cache(self._find)
         self.signature = functools.cache(self._signature)
 
@@ -66,7 +72,10 @@ class Lookup:
         return definition_at(timeline, self._release) if timeline is not None else None
 
     def _find(self, path: str) -> Symbol:
-        """Return what a path means. Raises ``Missing`` at the first part that does not exist, and ``Unknown``."""
+        """Return what a path means.
+
+        Raises ``Missing`` at the first part that does not exist, and ``Unknown``.
+        """
         parts = path.split(".")
         symbol = Symbol("", "", "")
         for number, part in enumerate(parts):
@@ -93,7 +102,10 @@ class Lookup:
         if definition is None or definition.startswith("?"):
             if self.has_module(f"{module.module}.{name}"):
                 return Symbol(f"{module.module}.{name}", "", "")
-            dynamic = self._definition(module.module, "__getattr__") is not None and module.module not in _LISTED
+            dynamic = (
+                self._definition(module.module, "__getattr__") is not None
+                and module.module not in _LISTED
+            )
             if name.startswith("__") or dynamic:
                 raise Unknown
             raise Missing(module, name)
@@ -122,39 +134,60 @@ class Lookup:
         raise Unknown
 
     def member(self, owner: Symbol, name: str) -> Symbol:
-        """Return a member of a class or of an instance of it; for an attribute with a known class, an instance of that."""
+        """Return a member of a class or of an instance of it; for an attribute with a known class,
+        an instance of that."""
         classes, is_open = self._ancestors(owner)
         for ancestor in classes:
             definition = self._definition(ancestor.module, f"{ancestor.name}.{name}")
             if definition is not None:
                 symbol = self._typed(ancestor, f"{ancestor.name}.{name}", definition)
                 return dataclasses.replace(symbol, instance=symbol.instance or owner.instance)
-        dynamic = any(self._definition(c.module, f"{c.name}.__getattr__") is not None for c in classes)
-        if is_open or dynamic or name.startswith("__") or (owner.instance and self._in_subclass(owner, name)):
+        dynamic = any(
+            self._definition(c.module, f"{c.name}.__getattr__") is not None for c in classes
+        )
+        if (
+            is_open
+            or dynamic
+            or name.startswith("__")
+            or (owner.instance and self._in_subclass(owner, name))
+        ):
             raise Unknown
         raise Missing(owner, name)
 
     def _in_subclass(self, owner: Symbol, name: str) -> bool:
-        """Return whether a class below ``owner`` in its module has the member: what is annotated with a class may be one of these."""
+        """Return whether a class below ``owner`` in its module has the member: what is annotated
+        with a class may be one of these."""
         symbols = self._history.symbols(owner.module)
         below, grown = {owner.name}, True
         classes = {
             symbol: bases_of(definition)
             for symbol, timeline in symbols.items()
-            if "." not in symbol and is_class(definition := definition_at(timeline, self._release) or "")
+            if "." not in symbol
+            and is_class(definition := definition_at(timeline, self._release) or "")
         }
         while grown:
             more = {symbol for symbol, bases in classes.items() if below & set(bases)} - below
             below, grown = below | more, bool(more)
-        return any(self._definition(owner.module, f"{symbol}.{name}") is not None for symbol in below)
+        return any(
+            self._definition(owner.module, f"{symbol}.{name}") is not None for symbol in below
+        )
 
     def _typed(self, owner: Symbol, name: str, definition: str) -> Symbol:
         """Return the member, or an instance of its class if its definition names one."""
         if definition.startswith((".: ", ": ")):
-            kind = definition.partition(": ")[2].partition(" = ")[0].removesuffix(" | None").strip("'\"")
+            kind = (
+                definition.partition(": ")[2]
+                .partition(" = ")[0]
+                .removesuffix(" | None")
+                .strip("'\"")
+            )
             first, _, attribute = kind.partition(".")
             key = (owner.module, name)
-            if key not in self._open and first.isidentifier() and (not attribute or attribute.isidentifier()):
+            if (
+                key not in self._open
+                and first.isidentifier()
+                and (not attribute or attribute.isidentifier())
+            ):
                 self._open.add(key)
                 try:
                     symbol = dataclasses.replace(self._class_in(owner.module, first), instance=True)
@@ -167,14 +200,18 @@ class Lookup:
         return Symbol(owner.module, name, definition)
 
     def _attribute(self, owner: Symbol, name: str) -> Symbol:
-        """Return an instance of the class of an attribute. Raises ``Unknown`` if the class is not known."""
+        """Return an instance of the class of an attribute.
+
+        Raises ``Unknown`` if the class is not known.
+        """
         symbol = self.member(owner, name)
         if not is_class(symbol.definition):
             raise Unknown
         return symbol
 
     def _class_in(self, module: str, name: str) -> Symbol:
-        """Return the class that a name means in a module, also where it is imported for type checkers only."""
+        """Return the class that a name means in a module, also where it is imported for type
+        checkers only."""
         definition = self._definition(module, name)
         if definition is not None and definition.startswith("?< "):
             symbol = self._alias(definition[1:], MAX_STEPS)
@@ -191,7 +228,8 @@ class Lookup:
         return Symbol(module, name, definition)
 
     def _ancestors(self, owner: Symbol) -> tuple[list[Symbol], bool]:
-        """Return a class with its bases in vLLM, in the order of inheritance, and whether one of them is not in vLLM."""
+        """Return a class with its bases in vLLM, in the order of inheritance, and whether one of
+        them is not in vLLM."""
         classes: list[Symbol] = []
         is_open, todo = False, [owner]
         while todo and len(classes) < MAX_STEPS:
@@ -218,15 +256,24 @@ class Lookup:
         return member
 
     def _signature(self, symbol: Symbol) -> Signature:
-        """Return the parameters for a call of a function, a bound method or a class. Raises ``Unknown``."""
+        """Return the parameters for a call of a function, a bound method or a class.
+
+        Raises ``Unknown``.
+        """
         if is_class(symbol.definition) and not symbol.instance:
             return self._constructor(symbol)
-        if not is_function(symbol.definition) or "@property" in symbol.definition or "@overload" in symbol.definition:
+        if (
+            not is_function(symbol.definition)
+            or "@property" in symbol.definition
+            or "@overload" in symbol.definition
+        ):
             raise Unknown
         signature = signature_of(symbol.definition)
         if signature is None:
             raise Unknown
-        bound = "@classmethod" in symbol.definition or (symbol.instance and "@staticmethod" not in symbol.definition)
+        bound = "@classmethod" in symbol.definition or (
+            symbol.instance and "@staticmethod" not in symbol.definition
+        )
         return self._forwarded(symbol.module, signature.without_first() if bound else signature)
 
     def _constructor(self, owner: Symbol) -> Signature:
@@ -235,26 +282,46 @@ class Lookup:
             definition = self._definition(ancestor.module, f"{ancestor.name}.__init__")
             if definition is not None and (signature := signature_of(definition)) is not None:
                 return self._forwarded(ancestor.module, signature.without_first())
-        names = {base.rpartition(".")[2] for ancestor in classes for base in bases_of(ancestor.definition)}
-        generated = any("@dataclass" in ancestor.definition for ancestor in classes) or names & set(_GENERATED)
+        names = {
+            base.rpartition(".")[2]
+            for ancestor in classes
+            for base in bases_of(ancestor.definition)
+        }
+        generated = any("@dataclass" in ancestor.definition for ancestor in classes) or names & set(
+            _GENERATED
+        )
         if not generated or (is_open and not names & set(_GENERATED)):
             raise Unknown
-        fields = {name: default for ancestor in reversed(classes) for name, default in self._fields(ancestor).items()}
-        return Signature(tuple(Parameter(name, "either", default) for name, default in fields.items()))
+        fields = {
+            name: default
+            for ancestor in reversed(classes)
+            for name, default in self._fields(ancestor).items()
+        }
+        return Signature(
+            tuple(Parameter(name, "either", default) for name, default in fields.items())
+        )
 
     def _fields(self, owner: Symbol) -> dict[str, str]:
-        """Return the fields of a class. Which of them are required is left open, so each has a default."""
+        """Return the fields of a class.
+
+        Which of them are required is left open, so each has a default.
+        """
         prefix = f"{owner.name}."
         fields = {}
         for name, timeline in self._history.symbols(owner.module).items():
             if name.startswith(prefix) and "." not in name.removeprefix(prefix):
                 definition = definition_at(timeline, self._release)
-                if definition is not None and definition.startswith(": ") and not definition.startswith(": ClassVar"):
+                if (
+                    definition is not None
+                    and definition.startswith(": ")
+                    and not definition.startswith(": ClassVar")
+                ):
                     fields[name.removeprefix(prefix)] = definition.partition(" = ")[2] or "..."
         return fields
 
     def _forwarded(self, module: str, signature: Signature, depth: int = 4) -> Signature:
-        """Return the signature with the parameters of the callable to which it passes its ``**kwargs``."""
+        """Return the signature with the parameters of the callable to which it passes its
+        ``**kwargs``."""
         if not signature.forwards or not depth:
             return signature
         try:

@@ -1,4 +1,7 @@
-"""The symbols of one module, from its source: names, functions, classes and their members. Nothing is imported."""
+"""The symbols of one module, from its source: names, functions, classes and their members.
+
+Nothing is imported.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,8 @@ Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 @dataclasses.dataclass(frozen=True)
 class Module:
-    """Symbols of a module by qualified name, modules whose names it imports by ``*``, and deprecations as message -> qualified name."""
+    """Symbols of a module by qualified name, modules whose names it imports by ``*``, and
+    deprecations as message -> qualified name."""
 
     symbols: dict[str, str]
     stars: tuple[str, ...]
@@ -44,7 +48,8 @@ def read_module(tree: ast.Module, path: str) -> Module:
 
 
 def statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the statements of a body and those nested in them, but not those of nested functions and classes."""
+    """Yield the statements of a body and those nested in them, but not those of nested functions
+    and classes."""
     for node in body:
         yield node
         if not isinstance(node, (*Function, ast.ClassDef)):
@@ -60,7 +65,9 @@ def inner_statements(node: ast.AST) -> Iterator[ast.stmt]:
 
 
 def is_type_checking(test: ast.expr) -> bool:
-    return (test.attr if isinstance(test, ast.Attribute) else getattr(test, "id", "")) == "TYPE_CHECKING"
+    return (
+        test.attr if isinstance(test, ast.Attribute) else getattr(test, "id", "")
+    ) == "TYPE_CHECKING"
 
 
 def absolute(module: str, is_package: bool, level: int, name: str | None) -> str:
@@ -80,7 +87,8 @@ class _Reader:
         self.deprecations: dict[str, str] = {}
 
     def read(self, body: Sequence[ast.stmt], prefix: str, *, runtime: bool) -> None:
-        """Read the statements of the module or of a class, of which ``prefix`` is the qualified name with a dot."""
+        """Read the statements of the module or of a class, of which ``prefix`` is the qualified
+        name with a dot."""
         for number, node in enumerate(body):
             if isinstance(node, Function):
                 self._add(prefix + node.name, function_text(node), runtime)
@@ -103,7 +111,11 @@ class _Reader:
     def _add(self, name: str, definition: str, runtime: bool) -> None:
         if runtime or name not in self.symbols:
             kept = self.symbols.get(name, "")
-            if runtime and kept.startswith(("def", "class", "@", "async")) and definition.startswith(("=", "<")):
+            if (
+                runtime
+                and kept.startswith(("def", "class", "@", "async"))
+                and definition.startswith(("=", "<"))
+            ):
                 return  # `try: class X ... except ImportError: X = None`
             self.symbols[name] = definition if runtime else f"?{definition}"
 
@@ -115,14 +127,22 @@ class _Reader:
             if isinstance(method, Function) and method.args.args:
                 self._instance_attributes(method, name)
 
-    def _instance_attributes(self, method: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> None:
+    def _instance_attributes(
+        self, method: ast.FunctionDef | ast.AsyncFunctionDef, name: str
+    ) -> None:
         own = method.args.args[0].arg
         classes = {argument.arg: _class_in(argument.annotation) for argument in method.args.args}
         for node in statements(method.body):
-            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            targets = (
+                node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            )
             for target in targets:
                 for item in target.elts if isinstance(target, ast.Tuple) else [target]:
-                    if isinstance(item, ast.Attribute) and isinstance(item.value, ast.Name) and item.value.id == own:
+                    if (
+                        isinstance(item, ast.Attribute)
+                        and isinstance(item.value, ast.Name)
+                        and item.value.id == own
+                    ):
                         kind = _class_of(node, classes)
                         known = self.symbols.get(f"{name}.{item.attr}")
                         if known is None or (known == "." and kind):
@@ -132,7 +152,9 @@ class _Reader:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 if alias.name.partition(".")[0] == ROOT:
-                    self._add(alias.asname or ROOT, f"< {alias.name if alias.asname else ROOT}", runtime)
+                    self._add(
+                        alias.asname or ROOT, f"< {alias.name if alias.asname else ROOT}", runtime
+                    )
             return
         module = absolute(self._module, self._is_package, node.level, node.module)
         if module.partition(".")[0] != ROOT:
@@ -155,9 +177,19 @@ class _Reader:
             for name in target.elts if isinstance(target, ast.Tuple) else [target]:
                 if isinstance(name, ast.Name):
                     plain = prefix and isinstance(node.value, ast.Constant)
-                    same = isinstance(node.value, ast.Name) and node.value.id in self.symbols and not prefix
-                    text = f"< {self._module}:{node.value.id}" if same and isinstance(node.value, ast.Name) else "="
-                    self._add(prefix + name.id, f"= {shortened(node.value)}" if plain else text, runtime)
+                    same = (
+                        isinstance(node.value, ast.Name)
+                        and node.value.id in self.symbols
+                        and not prefix
+                    )
+                    text = (
+                        f"< {self._module}:{node.value.id}"
+                        if same and isinstance(node.value, ast.Name)
+                        else "="
+                    )
+                    self._add(
+                        prefix + name.id, f"= {shortened(node.value)}" if plain else text, runtime
+                    )
         if not prefix and isinstance(node.value, ast.Dict):
             self._lazy_dict(node.value)
 
@@ -167,21 +199,32 @@ class _Reader:
                 self._lazy_dict(node.value)
 
     def _lazy_dict(self, node: ast.Dict) -> None:
-        """Read a table of names that ``__getattr__`` imports: ``{"LLM": ".entrypoints.llm:LLM"}``."""
+        """Read a table of names that ``__getattr__`` imports: ``{"LLM":
+
+        ".entrypoints.llm:LLM"}``.
+        """
         for key, value in zip(node.keys, node.values, strict=True):
             if isinstance(key, ast.Constant) and isinstance(value, ast.Constant):
                 match = _LAZY.fullmatch(str(value.value))
                 if match and isinstance(key.value, str):
                     level = len(match[1]) - len(match[1].lstrip("."))
-                    module = absolute(self._module, self._is_package, level, match[1].lstrip(".") or None)
+                    module = absolute(
+                        self._module, self._is_package, level, match[1].lstrip(".") or None
+                    )
                     self._add(key.value, f"< {module}:{match[2]}", runtime=True)
 
-    def _decorated(self, node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> None:
+    def _decorated(
+        self, node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, name: str
+    ) -> None:
         for decorator in node.decorator_list:
             if isinstance(decorator, ast.Call):
                 function = shortened(decorator.func).rpartition(".")[2]
                 texts = list(filter(None, map(text_of, decorator.args)))
-                texts += [text_of(word.value) for word in decorator.keywords if word.arg == "additional_message"]
+                texts += [
+                    text_of(word.value)
+                    for word in decorator.keywords
+                    if word.arg == "additional_message"
+                ]
                 if function == "deprecated" and texts:
                     self._keep_note(f"deprecated: {texts[0]}", name)
                 elif function == "deprecate_kwargs" and texts:
@@ -196,7 +239,9 @@ class _Reader:
             elif isinstance(inner, ast.Assign):
                 self._note(text_of(inner.value), name)
 
-    def _field_note(self, node: ast.Assign | ast.AnnAssign, following: Sequence[ast.stmt], prefix: str) -> None:
+    def _field_note(
+        self, node: ast.Assign | ast.AnnAssign, following: Sequence[ast.stmt], prefix: str
+    ) -> None:
         """Note a deprecation in the text of a constant, or in the text that follows a field."""
         target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
         name = prefix + (target.id if isinstance(target, ast.Name) else "")
@@ -232,7 +277,11 @@ def _class_of(node: ast.stmt, classes: dict[str, str]) -> str:
     value = getattr(node, "value", None)
     if isinstance(value, ast.Name):
         return classes.get(value.id, "")
-    if isinstance(value, ast.Attribute) and isinstance(value.value, ast.Name) and classes.get(value.value.id):
+    if (
+        isinstance(value, ast.Attribute)
+        and isinstance(value.value, ast.Name)
+        and classes.get(value.value.id)
+    ):
         return f"{classes[value.value.id]}.{value.attr}"
     function = value.func if isinstance(value, ast.Call) else None
     if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
@@ -241,7 +290,8 @@ def _class_of(node: ast.stmt, classes: dict[str, str]) -> str:
 
 
 def _class_in(annotation: ast.expr | None) -> str:
-    """Return the class in an annotation, without ``Optional`` and ``| None``; empty for anything else."""
+    """Return the class in an annotation, without ``Optional`` and ``| None``; empty for anything
+    else."""
     if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
         return annotation.value if annotation.value.isidentifier() else ""
     if isinstance(annotation, ast.Subscript) and getattr(annotation.value, "id", "") == "Optional":

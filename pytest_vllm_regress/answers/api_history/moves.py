@@ -1,4 +1,5 @@
-"""Where a symbol went that a release no longer has: to another module, or to another name in its module."""
+"""Where a symbol went that a release no longer has: to another module, or to another name in its
+module."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ MIN_MEMBERS = 3
 
 
 def moved(before: Symbols, after: Symbols) -> dict[str, str]:
-    """Return where classes and functions of ``before`` are that ``after`` has no longer in that place, as ``module:name``."""
+    """Return where classes and functions of ``before`` are that ``after`` has no longer in that
+    place, as ``module:name``."""
     places: dict[str, list[str]] = collections.defaultdict(list)
     for module, symbols in after.items():
         for name, definition in symbols.items():
@@ -28,7 +30,9 @@ def moved(before: Symbols, after: Symbols) -> dict[str, str]:
             disappeared = name not in now and "." not in name and not name.startswith("__")
             if disappeared and definition.startswith(("def", "async", "class", "@", "<", "=")):
                 new = places.get(name, [])
-                if definition.startswith("="):  # a name that __getattr__ made from one of the package's modules
+                if definition.startswith(
+                    "="
+                ):  # a name that __getattr__ made from one of the package's modules
                     new = [candidate for candidate in new if candidate.startswith(f"{module}.")]
                 target = _place(module, name, new, before) or _renamed(module, name, before, after)
                 if target:
@@ -37,7 +41,8 @@ def moved(before: Symbols, after: Symbols) -> dict[str, str]:
 
 
 def _place(module: str, name: str, modules: list[str], before: Symbols) -> str:
-    """Return the module that has the name now: the only one, or the most similar of those that did not have it."""
+    """Return the module that has the name now: the only one, or the most similar of those that did
+    not have it."""
     new = [candidate for candidate in modules if name not in before.get(candidate, {})]
     origin = before[module][name].removeprefix("< ").partition(":")[0]
     if origin in modules:
@@ -49,21 +54,32 @@ def _place(module: str, name: str, modules: list[str], before: Symbols) -> str:
 
 
 def _renamed(module: str, name: str, before: Symbols, after: Symbols) -> str:
-    """Return the class of the same module that takes the place of the one that is gone: its base, or one with most of its members."""
+    """Return the class of the same module that takes the place of the one that is gone: its base,
+    or one with most of its members."""
     if not is_class(before[module][name]):
         return ""
-    classes = [other for other, text in after.get(module, {}).items() if is_class(text) and "." not in other]
+    classes = [
+        other
+        for other, text in after.get(module, {}).items()
+        if is_class(text) and "." not in other
+    ]
     bases = bases_of(before[module][name])
-    if len(bases) == 1 and bases[0] in classes and _shares_word(name, bases[0]):  # the old name was a subclass
+    if (
+        len(bases) == 1 and bases[0] in classes and _shares_word(name, bases[0])
+    ):  # the old name was a subclass
         return f"{module}:{bases[0]}"
     own = _members(before[module], name)
     if len(own) < MIN_MEMBERS:
         return ""
     scores = {
-        other: _similarity(own, _members(after[module], other)) for other in classes if other not in before[module]
+        other: _similarity(own, _members(after[module], other))
+        for other in classes
+        if other not in before[module]
     }
     scores |= {
-        other: _similarity(own, _members(after[module], other)) for other in classes if _shares_word(name, other)
+        other: _similarity(own, _members(after[module], other))
+        for other in classes
+        if _shares_word(name, other)
     }
     best = max(scores, key=lambda other: scores[other], default="")
     return f"{module}:{best}" if best and scores[best] >= SIMILAR else ""
@@ -79,10 +95,14 @@ def _similarity(one: set[str], other: set[str]) -> float:
 
 
 def _shares_word(one: str, other: str) -> bool:
-    """Return whether two names end with the same letters, such as GuidedDecodingParams and StructuredOutputsParams."""
+    """Return whether two names end with the same letters, such as GuidedDecodingParams and
+    StructuredOutputsParams."""
     return _common(one[::-1], other[::-1]) >= 5
 
 
 def _common(one: str, other: str) -> int:
     """Return the number of characters that two names begin with alike."""
-    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+    return sum(
+        1
+        for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+    )

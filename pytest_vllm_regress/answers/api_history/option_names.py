@@ -11,14 +11,16 @@ from .store import History
 
 MIN_SIMILARITY = 0.8
 MAX_NAME = 100
-"""Characters of a name that is compared with known ones, which takes time with the square of its length."""
+"""Characters of a name that is compared with known ones, which takes time with the square of its
+length."""
 _NAME = re.compile(r"--[a-z0-9][a-z0-9-]*")
 
 
 class OptionNames:
     """The options of all known releases.
 
-    vLLM leaves argparse's ``allow_abbrev`` on: the beginning of an option's name means this option if no other begins so.
+    vLLM leaves argparse's ``allow_abbrev`` on: the beginning of an option's name means this option
+    if no other begins so.
     """
 
     def __init__(self, options: Collection[str], short: Mapping[str, str]) -> None:
@@ -31,7 +33,12 @@ class OptionNames:
         """Return the options in ``history``, with other names that they have."""
         options, short = {"--help"}, {"-h": "--help"}
         for name, timeline in history.table("options").items():
-            aliases = (alias for text in timeline[1::2] if isinstance(text, str) for alias in Option.of(text).aliases)
+            aliases = (
+                alias
+                for text in timeline[1::2]
+                if isinstance(text, str)
+                for alias in Option.of(text).aliases
+            )
             if _NAME.fullmatch(name):  # not the template of one
                 options.add(name)
                 for alias in aliases:
@@ -42,7 +49,8 @@ class OptionNames:
         return cls(options, short)
 
     def exact(self, word: str) -> str | None:
-        """Return the option, or its negative form ``--no-...``, that ``word`` spells out; None if there is none."""
+        """Return the option, or its negative form ``--no-...``, that ``word`` spells out; None if
+        there is none."""
         return self._known.get(_dashed(word))
 
     def find(self, word: str) -> str | None:
@@ -51,7 +59,8 @@ class OptionNames:
         return self.exact(word) or (longer[0] if len(longer) == 1 else None)
 
     def near(self, word: str) -> tuple[str, ...]:
-        """Return the options that begin with ``word``, or else the one that resembles it most, if any does."""
+        """Return the options that begin with ``word``, or else the one that resembles it most, if
+        any does."""
         return self._longer(word) or tuple(closest(_dashed(word), self._names))
 
     def is_misspelt(self, word: str) -> bool:
@@ -67,7 +76,11 @@ class OptionNames:
 
 def closest(name: str, known: Collection[str]) -> list[str]:
     """Return the known name that resembles ``name`` most, in a list that is empty if none does."""
-    return difflib.get_close_matches(name, known, n=1, cutoff=MIN_SIMILARITY) if len(name) <= MAX_NAME else []
+    return (
+        difflib.get_close_matches(name, known, n=1, cutoff=MIN_SIMILARITY)
+        if len(name) <= MAX_NAME
+        else []
+    )
 
 
 def _dashed(word: str) -> str:

@@ -1,4 +1,5 @@
-"""What a release offers besides Python names: options of `vllm serve`, environment variables, routes, metrics, parsers, plug-in groups, requirements.
+"""What a release offers besides Python names: options of `vllm serve`, environment variables,
+routes, metrics, parsers, plug-in groups, requirements.
 
 Each reader returns names with a short text: a default, choices, methods, or a range.
 """
@@ -28,7 +29,9 @@ _OPTION_FILES = re.compile(
 _CONFIG_FILES = re.compile(
     r"vllm/config(?:\.py|/.*)|vllm/engine/arg_utils\.py|vllm/entrypoints/.*|vllm/model_executor/.*/quantization/__init__\.py"
 )
-_PARSER_FILES = re.compile(r"vllm/(?:entrypoints/openai/|)(tool_parsers|reasoning|reasoning_parsers)/.*")
+_PARSER_FILES = re.compile(
+    r"vllm/(?:entrypoints/openai/|)(tool_parsers|reasoning|reasoning_parsers)/.*"
+)
 _PARSER_OF_OPTIONS = "vllm/utils/argparse_utils.py"
 _SERVICE_FILES = re.compile(
     rf"{re.escape(_PARSER_OF_OPTIONS)}|{_OPTION_FILES.pattern}|{_CONFIG_FILES.pattern}|{_PARSER_FILES.pattern}|vllm/envs\.py|vllm/plugins/.*|.*metrics.*|.*/stats\.py"
@@ -42,7 +45,8 @@ def is_needed(path: str) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """An option: its default as source text, and its choices, of which there are none if any value is allowed.
+    """An option: its default as source text, and its choices, of which there are none if any value
+    is allowed.
 
     ``boolean``: it has a negative form. That is not part of its text.
     """
@@ -53,7 +57,9 @@ class Option:
     boolean: bool = False
 
     def text(self) -> str:
-        return json.dumps([self.default, list(self.choices), list(self.aliases)], separators=(",", ":"))
+        return json.dumps(
+            [self.default, list(self.choices), list(self.aliases)], separators=(",", ":")
+        )
 
     @staticmethod
     def of(text: str) -> Option:
@@ -78,12 +84,21 @@ def options(trees: Trees) -> dict[str, str]:
 
 
 def _inverses(options: Mapping[str, Option], parser: ast.Module | None) -> dict[str, Option]:
-    """Return the options that the parser adds to boolean ones: ``--disable-x`` for ``--enable-x``, and the other way round."""
+    """Return the options that the parser adds to boolean ones:
+
+    ``--disable-x`` for ``--enable-x``, and the other way round.
+    """
     prefixes: dict[str, str] = {}
     for node in ast.walk(parser) if parser is not None else ():
-        is_table = isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "_inverse_prefixes"
+        is_table = (
+            isinstance(node, ast.Assign)
+            and getattr(node.targets[0], "id", "") == "_inverse_prefixes"
+        )
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict) and is_table:
-            prefixes = {text_of(k): text_of(v) for k, v in zip(node.value.keys, node.value.values, strict=True)}
+            prefixes = {
+                text_of(k): text_of(v)
+                for k, v in zip(node.value.keys, node.value.values, strict=True)
+            }
     inverses = {
         inverse + name.removeprefix(prefix): Option()
         for name, option in options.items()
@@ -106,7 +121,12 @@ def _added_options(tree: ast.Module, fields: _Fields) -> dict[str, Option]:
         for target in node.targets
         if isinstance(target, ast.Name)
     }
-    added = {name: Option() for node in ast.walk(tree) if isinstance(node, ast.For) for name in _listed_options(node)}
+    added = {
+        name: Option()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.For)
+        for name in _listed_options(node)
+    }
     for call in ast.walk(tree):
         if isinstance(call, ast.Call) and getattr(call.func, "attr", "") == "add_argument":
             names = [text for argument in call.args if (text := text_of(argument)).startswith("-")]
@@ -121,9 +141,14 @@ def _added_options(tree: ast.Module, fields: _Fields) -> dict[str, Option]:
 
 def _listed_options(loop: ast.For) -> Iterator[str]:
     """Yield the options that a loop over a written list adds."""
-    adds = any(getattr(getattr(node, "func", None), "attr", "") == "add_argument" for node in ast.walk(loop))
+    adds = any(
+        getattr(getattr(node, "func", None), "attr", "") == "add_argument"
+        for node in ast.walk(loop)
+    )
     if adds and isinstance(loop.iter, (ast.List, ast.Tuple)):
-        yield from (text for node in ast.walk(loop.iter) if (text := text_of(node)).startswith("--"))
+        yield from (
+            text for node in ast.walk(loop.iter) if (text := text_of(node)).startswith("--")
+        )
 
 
 def _option_of_call(call: ast.Call, sources: Mapping[str, str], fields: _Fields) -> Option:
@@ -139,7 +164,11 @@ def _option_of_call(call: ast.Call, sources: Mapping[str, str], fields: _Fields)
             default = "False"
         elif word.arg == "action" and getattr(word.value, "attr", "") == "BooleanOptionalAction":
             boolean = True
-        elif word.arg is None and isinstance(word.value, ast.Subscript) and isinstance(word.value.value, ast.Name):
+        elif (
+            word.arg is None
+            and isinstance(word.value, ast.Subscript)
+            and isinstance(word.value.value, ast.Name)
+        ):
             name = sources.get(word.value.value.id, "")
             option = fields.option(name, text_of(word.value.slice))
             default, choices, boolean = option.default, option.choices, option.boolean
@@ -159,7 +188,11 @@ class _Fields:
                         self._classes.setdefault(node.name, node)
                     elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
                         self._values.setdefault(node.targets[0].id, node.value)
-                    elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value:
+                    elif (
+                        isinstance(node, ast.AnnAssign)
+                        and isinstance(node.target, ast.Name)
+                        and node.value
+                    ):
                         self._values.setdefault(node.target.id, node.value)
 
     def _field(self, name: str, field: str, depth: int = 8) -> ast.AnnAssign | None:
@@ -167,9 +200,16 @@ class _Fields:
         if node is None or not depth:
             return None
         for statement in node.body:
-            if isinstance(statement, ast.AnnAssign) and getattr(statement.target, "id", "") == field:
+            if (
+                isinstance(statement, ast.AnnAssign)
+                and getattr(statement.target, "id", "") == field
+            ):
                 return statement
-        bases = (self._field(base.id, field, depth - 1) for base in node.bases if isinstance(base, ast.Name))
+        bases = (
+            self._field(base.id, field, depth - 1)
+            for base in node.bases
+            if isinstance(base, ast.Name)
+        )
         return next(filter(None, bases), None)
 
     def names(self, name: str) -> Iterator[str]:
@@ -182,16 +222,25 @@ class _Fields:
         if statement is None:
             return Option()
         boolean = re.search(r"\bbool\b", ast.unparse(statement.annotation)) is not None
-        return Option(self.default(shortened(statement.value)), self.choices(statement.annotation), boolean=boolean)
+        return Option(
+            self.default(shortened(statement.value)),
+            self.choices(statement.annotation),
+            boolean=boolean,
+        )
 
     def default(self, text: str, depth: int = 4) -> str:
         """Return a default; one that is taken from a field of another class is looked up there."""
         name, _, field = text.partition(".")
         statement = self._field(name, field) if field.isidentifier() else None
-        return self.default(shortened(statement.value), depth - 1) if statement is not None and depth else text
+        return (
+            self.default(shortened(statement.value), depth - 1)
+            if statement is not None and depth
+            else text
+        )
 
     def choices(self, node: ast.expr, depth: int = 6) -> tuple[str, ...]:
-        """Return the values that an annotation or a list of choices allows; none if it allows others, too."""
+        """Return the values that an annotation or a list of choices allows; none if it allows
+        others, too."""
         if not depth:
             return ()
         if isinstance(node, ast.Name) and node.id in self._values:
@@ -199,14 +248,27 @@ class _Fields:
         if isinstance(node, (ast.List, ast.Tuple)):
             parts = [str(part.value) for part in node.elts if isinstance(part, ast.Constant)]
             return tuple(parts) if len(parts) == len(node.elts) else ()
-        if isinstance(node, ast.Subscript) and getattr(node.value, "id", getattr(node.value, "attr", "")) == "Literal":
+        if (
+            isinstance(node, ast.Subscript)
+            and getattr(node.value, "id", getattr(node.value, "attr", "")) == "Literal"
+        ):
             inner = node.slice
-            return self.choices(inner if isinstance(inner, ast.Tuple) else ast.List([inner]), depth - 1)
+            return self.choices(
+                inner if isinstance(inner, ast.Tuple) else ast.List([inner]), depth - 1
+            )
         if isinstance(node, ast.Subscript) and getattr(node.value, "id", "") == "Optional":
             return self.choices(node.slice, depth - 1)
-        if isinstance(node, ast.BinOp) and isinstance(node.right, ast.Constant) and node.right.value is None:
+        if (
+            isinstance(node, ast.BinOp)
+            and isinstance(node.right, ast.Constant)
+            and node.right.value is None
+        ):
             return self.choices(node.left, depth - 1)
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("get_args", "list", "sorted") and node.args:
+        if (
+            isinstance(node, ast.Call)
+            and getattr(node.func, "id", "") in ("get_args", "list", "sorted")
+            and node.args
+        ):
             return self.choices(node.args[0], depth - 1)
         return ()
 
@@ -218,7 +280,9 @@ def environment_variables(trees: Trees) -> dict[str, str]:
         if isinstance(node, ast.Dict):
             for key, value in zip(node.keys, node.values, strict=True):
                 name = text_of(key)
-                if _VARIABLE.fullmatch(name) and isinstance(value, (ast.Lambda, ast.Call, ast.Name)):
+                if _VARIABLE.fullmatch(name) and isinstance(
+                    value, (ast.Lambda, ast.Call, ast.Name)
+                ):
                     variables[name] = _default_of_variable(name, value)
     return variables
 
@@ -236,20 +300,31 @@ def routes(trees: Trees) -> dict[str, str]:
     for path, tree in trees.items():
         if path.startswith("vllm/entrypoints/"):
             for call in ast.walk(tree):
-                if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.args:
+                if (
+                    isinstance(call, ast.Call)
+                    and isinstance(call.func, ast.Attribute)
+                    and call.args
+                ):
                     route, method = text_of(call.args[0]), call.func.attr
                     router = getattr(call.func.value, "id", "")
                     if route.startswith("/") and (
                         method in ("add_api_route", "mount")
                         or (method in _METHODS and ("router" in router or router == "app"))
                     ):
-                        verb = "" if method in ("add_api_route", "mount", "api_route") else method.upper()
+                        verb = (
+                            ""
+                            if method in ("add_api_route", "mount", "api_route")
+                            else method.upper()
+                        )
                         routes.setdefault(route, set()).add(verb)
     return {route: ",".join(sorted(filter(None, verbs))) for route, verbs in sorted(routes.items())}
 
 
 def metrics(trees: Trees) -> dict[str, str]:
-    """Return the names of the metrics. One that a server shows only with ``--show-hidden-metrics-for-version`` is no longer among them."""
+    """Return the names of the metrics.
+
+    One that a server shows only with ``--show-hidden-metrics-for-version`` is no longer among them.
+    """
     texts = {
         text_of(node)
         for path, tree in trees.items()
@@ -276,7 +351,8 @@ def _shown(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def parsers(trees: Trees) -> dict[str, str]:
-    """Return the registered parsers as ``tool:hermes`` and ``reasoning:deepseek_r1`` with their classes."""
+    """Return the registered parsers as ``tool:hermes`` and ``reasoning:deepseek_r1`` with their
+    classes."""
     registered: dict[str, str] = {}
     for path, tree in trees.items():
         if match := _PARSER_FILES.fullmatch(path):
@@ -289,8 +365,14 @@ def parsers(trees: Trees) -> dict[str, str]:
 def _registered(node: ast.AST) -> Iterator[tuple[str, str]]:
     if isinstance(node, ast.ClassDef):
         for decorator in node.decorator_list:
-            if isinstance(decorator, ast.Call) and getattr(decorator.func, "attr", "") == "register_module":
-                values = [*decorator.args, *(word.value for word in decorator.keywords if word.arg == "name")]
+            if (
+                isinstance(decorator, ast.Call)
+                and getattr(decorator.func, "attr", "") == "register_module"
+            ):
+                values = [
+                    *decorator.args,
+                    *(word.value for word in decorator.keywords if word.arg == "name"),
+                ]
                 for value in values:
                     for item in value.elts if isinstance(value, (ast.List, ast.Tuple)) else [value]:
                         if text := text_of(item):

@@ -29,7 +29,8 @@ _LEFT_OUT = re.compile(r"vllm/(?:third_party|vllm_flash_attn|benchmarks)/.*")
 _BRIEF = re.compile(
     r"vllm\.(?:model_executor\.(?:models|layers|kernels)|models|kernels|v1\.attention|distributed\.kv_transfer)\b.*"
 )
-"""Packages with the inside of models and kernels: of these, private names and attributes that methods assign are left out."""
+"""Packages with the inside of models and kernels: of these, private names and attributes that
+methods assign are left out."""
 Symbols = dict[str, dict[str, str]]
 
 
@@ -42,7 +43,10 @@ class Snapshot:
 
 
 class SnapshotReader:
-    """Reads snapshots of releases one after the other. Files that are equal in two releases that follow each other are parsed once."""
+    """Reads snapshots of releases one after the other.
+
+    Files that are equal in two releases that follow each other are parsed once.
+    """
 
     def __init__(self) -> None:
         self._modules: dict[tuple[str, str], Module] = {}
@@ -51,9 +55,15 @@ class SnapshotReader:
         """Return the API in the files of a wheel."""
         modules: dict[tuple[str, str], Module] = {}
         trees: dict[str, ast.Module] = {}
-        metadata = next((content for name, content in files.items() if name.endswith("METADATA")), b"")
+        metadata = next(
+            (content for name, content in files.items() if name.endswith("METADATA")), b""
+        )
         for path, content in files.items():
-            if path.startswith(f"{ROOT}/") and path.endswith(".py") and not _LEFT_OUT.fullmatch(path):
+            if (
+                path.startswith(f"{ROOT}/")
+                and path.endswith(".py")
+                and not _LEFT_OUT.fullmatch(path)
+            ):
                 key = (path, hashlib.sha256(content).hexdigest())
                 needed = service.is_needed(path)
                 tree = parse(content) if needed or key not in self._modules else None
@@ -75,7 +85,9 @@ def parse(content: bytes) -> ast.Module:
         return ast.Module([], [])
 
 
-def _assembled(modules: Mapping[str, tuple[str, Module]], trees: service.Trees, metadata: bytes) -> Snapshot:
+def _assembled(
+    modules: Mapping[str, tuple[str, Module]], trees: service.Trees, metadata: bytes
+) -> Snapshot:
     symbols = {name: _kept(name, module.symbols) for name, (_, module) in modules.items()}
     for name, (_, module) in modules.items():
         for source in module.stars:
@@ -104,12 +116,15 @@ def _assembled(modules: Mapping[str, tuple[str, Module]], trees: service.Trees, 
 
 
 def with_packages(modules: Iterable[str]) -> set[str]:
-    """Return the modules and the packages that they are in, some of which have no source of their own."""
+    """Return the modules and the packages that they are in, some of which have no source of their
+    own."""
     parts = [module.split(".") for module in modules]
     return {".".join(names[:count]) for names in parts for count in range(1, len(names) + 1)}
 
 
-def public_names(modules: Mapping[str, tuple[str, Module]], name: str, visited: set[str]) -> set[str]:
+def public_names(
+    modules: Mapping[str, tuple[str, Module]], name: str, visited: set[str]
+) -> set[str]:
     """Return the names that ``from name import *`` brings."""
     if name not in modules or name in visited:
         return set()

@@ -1,4 +1,5 @@
-"""The history of vLLM's API as one file: a table of changes for each section, and for the symbols of each package."""
+"""The history of vLLM's API as one file: a table of changes for each section, and for the symbols
+of each package."""
 
 from __future__ import annotations
 
@@ -22,9 +23,14 @@ _DAY = (1980, 1, 1, 0, 0, 0)
 
 
 class History:
-    """Releases of vLLM, oldest first, and what each has. Sections and packages are read from the file when they are first used."""
+    """Releases of vLLM, oldest first, and what each has.
 
-    def __init__(self, releases: Iterable[str] = (), archive: zipfile.ZipFile | None = None) -> None:
+    Sections and packages are read from the file when they are first used.
+    """
+
+    def __init__(
+        self, releases: Iterable[str] = (), archive: zipfile.ZipFile | None = None
+    ) -> None:
         self.releases = list(releases)
         self._archive = archive
         self._names = set(archive.namelist()) if archive is not None else set()
@@ -39,7 +45,8 @@ class History:
         return History(index["releases"], archive)
 
     def table(self, section: str) -> Table:
-        """Return the changes of a section: one of ``SECTIONS``, or the places to which symbols moved."""
+        """Return the changes of a section: one of ``SECTIONS``, or the places to which symbols
+        moved."""
         if section not in self._tables:
             self._tables[section] = self._read(f"{section}.json")
         return self._tables[section]
@@ -55,12 +62,17 @@ class History:
         """Add a release that follows all others."""
         number = len(self.releases)
         before = self.symbols_at(number - 1) if number else {}
-        for module in {*snapshot.symbols, *(known for known in self.modules() if self.symbols(known))}:
+        for module in {
+            *snapshot.symbols,
+            *(known for known in self.modules() if self.symbols(known)),
+        }:
             table = self._package(_package_of(module)).setdefault(module, {})
             append(table, number, snapshot.symbols.get(module, {}))
         for section in SECTIONS:
             append(self.table(section), number, snapshot.tables[section])
-        kept = {key: place for key, place in self._moves().items() if not _has(snapshot.symbols, key)}
+        kept = {
+            key: place for key, place in self._moves().items() if not _has(snapshot.symbols, key)
+        }
         append(self.table(MOVES), number, {**kept, **moved(before, snapshot.symbols)})
         self.releases.append(release)
 
@@ -93,7 +105,9 @@ class History:
 
     def _moves(self) -> dict[str, str]:
         last = len(self.releases) - 1
-        places = {name: definition_at(timeline, last) for name, timeline in self.table(MOVES).items()}
+        places = {
+            name: definition_at(timeline, last) for name, timeline in self.table(MOVES).items()
+        }
         return {name: place for name, place in places.items() if place is not None}
 
     def _package(self, package: str) -> dict[str, Table]:
@@ -102,7 +116,11 @@ class History:
         return self._packages[package]
 
     def _read(self, name: str) -> Any:
-        return json.loads(self._archive.read(name)) if self._archive is not None and name in self._names else {}
+        return (
+            json.loads(self._archive.read(name))
+            if self._archive is not None and name in self._names
+            else {}
+        )
 
 
 @functools.cache

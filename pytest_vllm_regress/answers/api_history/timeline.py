@@ -1,11 +1,15 @@
-"""When a name had which definition: changes by the number of the release, and how a release is appended."""
+"""When a name had which definition: changes by the number of the release, and how a release is
+appended."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, MutableMapping
 
 Timeline = list[int | str | None]
-"""Number of a release and the definition from then on, in turn: ``[3, "def()", 9, None]``; None means that the name is gone."""
+"""Number of a release and the definition from then on, in turn:
+
+``[3, "def()", 9, None]``; None means that the name is gone.
+"""
 Table = MutableMapping[str, Timeline]
 
 
@@ -39,7 +43,8 @@ def releases_with(timeline: Timeline, count: int) -> set[int]:
 
 
 def intervals(timeline: Timeline, count: int) -> Iterator[tuple[int, int, str]]:
-    """Yield first release, release after the last, and definition of each period in which the name exists."""
+    """Yield first release, release after the last, and definition of each period in which the name
+    exists."""
     for position in range(0, len(timeline), 2):
         start, definition = timeline[position], timeline[position + 1]
         end = timeline[position + 2] if position + 2 < len(timeline) else count

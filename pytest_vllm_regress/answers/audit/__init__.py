@@ -1,1 +1,2 @@
-"""Find the documented failures of an installation from its versions alone, without running anything."""
+"""Find the documented failures of an installation from its versions alone, without running
+anything."""

@@ -1,6 +1,7 @@
 """How often each proof was run again, and with which verdicts: ``attempts.json`` beside the cases.
 
-Written from result files by ``vllm-regress report --attempts``. The share of expected verdicts shows how reproducible a case is.
+Written from result files by ``vllm-regress report --attempts``. The share of expected verdicts
+shows how reproducible a case is.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ FILE = "attempts.json"
 class Attempts:
     """Number of runs of a case in one environment of its proof, on one device.
 
-    ``code``: fingerprint of the tests and the probe that were run. ``latest``: when the newest run started, in seconds since the epoch.
+    ``code``: fingerprint of the tests and the probe that were run. ``latest``: when the newest run
+    started, in seconds since the epoch.
     """
 
     code: str
@@ -60,20 +62,29 @@ def read_attempts(directory: Path) -> Record:
 
 
 def count_attempts(directory: Path, cases: Sequence[Case], runs: Iterable[RunResult]) -> int:
-    """Add runs of the proofs' environments to the record in ``directory``, oldest first. Return how many are new.
+    """Add runs of the proofs' environments to the record in ``directory``, oldest first. Return how
+    many are new.
 
-    A run counts once, however often its file is given. Runs of tests that have changed since do not count, and a changed test starts anew.
+    A run counts once, however often its file is given. Runs of tests that have changed since do not
+    count, and a changed test starts anew.
     """
     record = read_attempts(directory)
     codes = {case.id: code_fingerprint(case.directory) for case in cases}
-    proven = {(case.id, environment) for case in cases for environment in proof.evidence_roles(case)}
+    proven = {
+        (case.id, environment) for case in cases for environment in proof.evidence_roles(case)
+    }
     cells = [
-        cell for run in runs for cell in group_into_cells(run.results) if (cell.case_id, cell.environment) in proven
+        cell
+        for run in runs
+        for cell in group_into_cells(run.results)
+        if (cell.case_id, cell.environment) in proven
     ]
     count = 0
     for cell in sorted(cells, key=_started_at):
         code = codes[cell.case_id]
-        if any(result.code not in ("", code) for result in cell.results):  # empty if the environment was not built
+        if any(
+            result.code not in ("", code) for result in cell.results
+        ):  # empty if the environment was not built
             continue
         row, place = record.setdefault(cell.case_id, {}), f"{cell.environment} {cell.device}"
         before = row.get(place)
@@ -83,7 +94,9 @@ def count_attempts(directory: Path, cases: Sequence[Case], runs: Iterable[RunRes
             row[place] = before.with_run(cell)
             count += 1
     if count:
-        write_record(directory / FILE, {case_id: _plain(record[case_id]) for case_id in sorted(record)})
+        write_record(
+            directory / FILE, {case_id: _plain(record[case_id]) for case_id in sorted(record)}
+        )
     return count
 
 

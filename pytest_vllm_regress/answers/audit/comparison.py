@@ -1,4 +1,5 @@
-"""Compare two sets of versions: failures that the change fixes, introduces or leaves, by recorded results or else by the cases' ranges."""
+"""Compare two sets of versions: failures that the change fixes, introduces or leaves, by recorded
+results or else by the cases' ranges."""
 
 from __future__ import annotations
 
@@ -35,7 +36,10 @@ ALLOWED = (
 
 
 class UpgradeEffect(enum.StrEnum):
-    """Effect of the change on a failure, the most important first. UNKNOWN: one side does not say which version of a package it has."""
+    """Effect of the change on a failure, the most important first.
+
+    UNKNOWN: one side does not say which version of a package it has.
+    """
 
     BREAKS = "breaks"
     LEAVES = "leaves"
@@ -72,7 +76,8 @@ class ComparedCase:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """Two inventories, the versions of the packages that cases are about, and the changes, what breaks first."""
+    """Two inventories, the versions of the packages that cases are about, and the changes, what
+    breaks first."""
 
     before: str
     after: str
@@ -98,17 +103,24 @@ class Comparison:
         """Return the number of failures by effect, in words."""
         counts = {effect: len(self.of(effect)) for effect in UpgradeEffect}
         return ", ".join(
-            f"{effect} {count}" for effect, count in counts.items() if count or effect is not UpgradeEffect.UNKNOWN
+            f"{effect} {count}"
+            for effect, count in counts.items()
+            if count or effect is not UpgradeEffect.UNKNOWN
         )
 
     def markdown(self) -> str:
-        """Return a comment for a pull request: what breaks and what is fixed, and the number of failures that stay."""
+        """Return a comment for a pull request: what breaks and what is fixed, and the number of
+        failures that stay."""
         lines = [
             f"**Documented vLLM failures, {markdown_cell(self.before)} to {markdown_cell(self.after)}**: {self.counts()}"
         ]
         listed_changes = (*self.of(UpgradeEffect.BREAKS), *self.of(UpgradeEffect.FIXES))
         if listed_changes:
-            lines += ["", "| effect | case | severity | failure | known by |", "| --- | --- | --- | --- | --- |"]
+            lines += [
+                "",
+                "| effect | case | severity | failure | known by |",
+                "| --- | --- | --- | --- | --- |",
+            ]
         for change in listed_changes:
             known = change.after if change.effect is UpgradeEffect.BREAKS else change.before
             cells = (change.effect, change.case.id, severity(change.case), change.case.title, known)
@@ -117,16 +129,21 @@ class Comparison:
 
 
 def read_sides(before: str, after: str) -> tuple[Inventory, Inventory]:
-    """Return the packages of both sides. Raises ``UsageError`` if both are standard input, which can be read only once."""
+    """Return the packages of both sides.
+
+    Raises ``UsageError`` if both are standard input, which can be read only once.
+    """
     if before == after == STDIN:
         raise UsageError("only one side can be - (standard input): give the other one as a file")
     return read_side(before), read_side(after)
 
 
 def read_side(target: str) -> Inventory:
-    """Return the packages of a release (``0.8.4``), of an environment that has a lock (``vllm-0.8.4``), or of anything that ``audit`` accepts.
+    """Return the packages of a release (``0.8.4``), of an environment that has a lock
+    (``vllm-0.8.4``), or of anything that ``audit`` accepts.
 
-    Raises ``UsageError`` for a release that does not exist, and for the name of an environment that has no lock.
+    Raises ``UsageError`` for a release that does not exist, and for the name of an environment that
+    has no lock.
     """
     if not os.path.exists(expand_home(target)):
         locks = load(find_file()).locks
@@ -151,7 +168,8 @@ def _no_lock(environment: str) -> str:
 def compare(
     before: Inventory, after: Inventory, cases: Sequence[Case], results: Iterable[TestResult] = ()
 ) -> Comparison:
-    """Return what the change from ``before`` to ``after`` does to each failure that one of them has. ``results``: of a run just now."""
+    """Return what the change from ``before`` to ``after`` does to each failure that one of them
+    has. ``results``: of a run just now."""
     table = read_table(cases).with_results(results)
     known = {case.id: (_known(before, case, table), _known(after, case, table)) for case in cases}
     changes = [
@@ -164,7 +182,12 @@ def compare(
         before.source,
         after.source,
         (relevant(before, cases), relevant(after, cases)),
-        tuple(sorted(changes, key=lambda change: (change.effect.rank, severity(change.case).rank, change.case.id))),
+        tuple(
+            sorted(
+                changes,
+                key=lambda change: (change.effect.rank, severity(change.case).rank, change.case.id),
+            )
+        ),
         tuple(dict.fromkeys((*notes(before, cases), *notes(after, cases)))),
     )
 
@@ -178,11 +201,18 @@ def not_recorded(inventory: Inventory, cases: Sequence[Case]) -> tuple[Case, ...
 def _effect(before: bool | None, after: bool | None) -> UpgradeEffect:
     if before is None or after is None:
         return UpgradeEffect.UNKNOWN
-    return UpgradeEffect.LEAVES if before and after else UpgradeEffect.BREAKS if after else UpgradeEffect.FIXES
+    return (
+        UpgradeEffect.LEAVES
+        if before and after
+        else UpgradeEffect.BREAKS
+        if after
+        else UpgradeEffect.FIXES
+    )
 
 
 def _known(inventory: Inventory, case: Case, table: VerdictTable) -> tuple[bool | None, str]:
-    """Return whether the packages have the failure (None: not known), and how that is known or why not."""
+    """Return whether the packages have the failure (None: not known), and how that is known or why
+    not."""
     if recorded := _latest(inventory, case, table):
         has_failure = recorded.shown is True
         return (
@@ -198,12 +228,21 @@ def _known(inventory: Inventory, case: Case, table: VerdictTable) -> tuple[bool 
 
 
 def _latest(inventory: Inventory, case: Case, table: VerdictTable) -> Recorded | None:
-    """Return the last result that tells something about the only package that decides, in its only version.
+    """Return the last result that tells something about the only package that decides, in its only
+    version.
 
-    For a release of vLLM of which no lock is known, that is a result with the packages of the day after the release.
+    For a release of vLLM of which no lock is known, that is a result with the packages of the day
+    after the release.
     """
     package = case.affected[0].package
-    name = next((name for name in (VLLM if package == "vllm" else (package,)) if name in inventory.versions), package)
+    name = next(
+        (
+            name
+            for name in (VLLM if package == "vllm" else (package,))
+            if name in inventory.versions
+        ),
+        package,
+    )
     versions = inventory.versions.get(name, ())
     version = version_of(versions[0]) if len(versions) == 1 else None
     if inventory.release and unknown_packages(inventory, case):

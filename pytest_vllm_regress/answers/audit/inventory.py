@@ -42,7 +42,8 @@ class Inventory:
     def is_partial(self) -> bool:
         """Whether packages that it does not name may be installed where vLLM runs.
 
-        That is so without vLLM, and for a list of direct requirements, which does not name torch although vLLM requires it.
+        That is so without vLLM, and for a list of direct requirements, which does not name torch
+        although vLLM requires it.
         """
         if {*self.versions, *self.unpinned}.isdisjoint(VLLM):
             return True

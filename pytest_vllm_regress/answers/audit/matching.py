@@ -32,9 +32,11 @@ class Form:
 
 @dataclasses.dataclass(frozen=True)
 class AuditMatch:
-    """A documented failure of the combination ``versions``. ``package`` is the decisive package, ``forms`` are the case's variants.
+    """A documented failure of the combination ``versions``. ``package`` is the decisive package,
+    ``forms`` are the case's variants.
 
-    ``observed``: where the failure was observed with exactly this version; empty if it is inferred from the range.
+    ``observed``: where the failure was observed with exactly this version; empty if it is inferred
+    from the range.
     """
 
     case: Case
@@ -77,7 +79,8 @@ def find(inventory: Inventory, cases: Iterable[Case]) -> tuple[AuditMatch, ...]:
 
 
 def can_show(inventory: Inventory, cases: Iterable[Case]) -> bool:
-    """Return whether ``inventory`` has vLLM, or all packages of at least one case, whatever their versions."""
+    """Return whether ``inventory`` has vLLM, or all packages of at least one case, whatever their
+    versions."""
     present = {*inventory.versions, *inventory.unpinned}
     return bool(present.intersection(VLLM)) or any(
         present.issuperset(condition.package for condition in case.affected) for case in cases
@@ -85,16 +88,25 @@ def can_show(inventory: Inventory, cases: Iterable[Case]) -> bool:
 
 
 def unknown_packages(inventory: Inventory, case: Case) -> tuple[str, ...]:
-    """Return the packages whose unknown versions decide whether ``inventory`` has the failure; none if the known versions exclude it."""
+    """Return the packages whose unknown versions decide whether ``inventory`` has the failure; none
+    if the known versions exclude it."""
     versions = {name: listed[0] for name, listed in inventory.versions.items()}
     present = {*versions, *({"vllm"} if set(VLLM).intersection(versions) else ())}
-    excluded = any(condition.package in present and not condition.check(versions) for condition in case.affected)
+    excluded = any(
+        condition.package in present and not condition.check(versions)
+        for condition in case.affected
+    )
     absent = [condition.package for condition in case.affected if condition.package not in present]
-    return () if excluded else tuple(name for name in absent if name in inventory.unpinned or inventory.is_partial)
+    return (
+        ()
+        if excluded
+        else tuple(name for name in absent if name in inventory.unpinned or inventory.is_partial)
+    )
 
 
 def notes(inventory: Inventory, cases: Sequence[Case]) -> tuple[str, ...]:
-    """Return what could not be decided: packages of the cases that are missing, unpinned, or have an invalid version."""
+    """Return what could not be decided: packages of the cases that are missing, unpinned, or have
+    an invalid version."""
     names = _names(cases)
     versions = inventory.versions
     lines = []
@@ -107,7 +119,9 @@ def notes(inventory: Inventory, cases: Sequence[Case]) -> tuple[str, ...]:
     if inventory.unread:
         count = len(inventory.unread)
         problem = "lines are not requirements" if count > 1 else "line is not a requirement"
-        lines.append(f"{inventory.source}: {count} {problem} and not counted: {inventory.unread[0]}")
+        lines.append(
+            f"{inventory.source}: {count} {problem} and not counted: {inventory.unread[0]}"
+        )
     lines += inventory.left_out
     for name in sorted(names & set(inventory.unpinned)):
         if name not in versions:
@@ -131,12 +145,15 @@ def notes(inventory: Inventory, cases: Sequence[Case]) -> tuple[str, ...]:
             if not is_version(version)
         ]
         if len(versions[name]) > 1:
-            lines.append(f"{name} is listed with several versions ({', '.join(versions[name])}): all were checked")
+            lines.append(
+                f"{name} is listed with several versions ({', '.join(versions[name])}): all were checked"
+            )
     return tuple(lines)
 
 
 def _unknown_releases(versions: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Yield a note for each stable version of vLLM that was not a known release when this package was made."""
+    """Yield a note for each stable version of vLLM that was not a known release when this package
+    was made."""
     known = known_releases("vllm")
     for version in map(version_of, versions.get("vllm", ())):
         release = version and Version(version.public)
@@ -149,17 +166,26 @@ def _unknown_releases(versions: Mapping[str, Sequence[str]]) -> Iterator[str]:
 
 
 def _undecided(inventory: Inventory, cases: Iterable[Case]) -> dict[str, tuple[str, ...]]:
-    """Return the packages that are missing from a list with vLLM and that decide a case, by case id."""
+    """Return the packages that are missing from a list with vLLM and that decide a case, by case
+    id."""
     if not set(VLLM).intersection(inventory.versions):
         return {}
     unknown = {case.id: unknown_packages(inventory, case) for case in cases}
-    return {case: names for case, names in unknown.items() if names and not set(names) <= set(inventory.unpinned)}
+    return {
+        case: names
+        for case, names in unknown.items()
+        if names and not set(names) <= set(inventory.unpinned)
+    }
 
 
 def relevant(inventory: Inventory, cases: Iterable[Case]) -> dict[str, str]:
     """Return the versions of the packages that the cases are about."""
     names = _names(cases)
-    return {name: " or ".join(versions) for name, versions in sorted(inventory.versions.items()) if name in names}
+    return {
+        name: " or ".join(versions)
+        for name, versions in sorted(inventory.versions.items())
+        if name in names
+    }
 
 
 def _match(inventory: Inventory, case: Case) -> AuditMatch | None:
@@ -171,17 +197,23 @@ def _match(inventory: Inventory, case: Case) -> AuditMatch | None:
                 for name in case.variants
                 for answer in [case.is_affected(versions, name)]
             )
-            decisive = next(name for name in (case.affected[0].package, *VLLM_BUILDS) if name in versions)
+            decisive = next(
+                name for name in (case.affected[0].package, *VLLM_BUILDS) if name in versions
+            )
             place = inventory.find(decisive, versions[decisive])
             assert place is not None
             return AuditMatch(case, versions, affected.reason, forms, place)
     return None
 
 
-def _combinations(versions: Mapping[str, tuple[str, ...]], names: set[str]) -> Iterator[dict[str, str]]:
+def _combinations(
+    versions: Mapping[str, tuple[str, ...]], names: set[str]
+) -> Iterator[dict[str, str]]:
     present = sorted(names & set(versions))
     rows = itertools.product(*(versions[name] for name in present))
-    return (dict(zip(present, row, strict=True)) for row in itertools.islice(rows, MAX_COMBINATIONS))
+    return (
+        dict(zip(present, row, strict=True)) for row in itertools.islice(rows, MAX_COMBINATIONS)
+    )
 
 
 def _names(cases: Iterable[Case]) -> set[str]:

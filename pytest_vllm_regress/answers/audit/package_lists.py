@@ -48,14 +48,22 @@ _NAMED = re.compile(r'"?name"?\s*[=:]\s*"([^"\n]{1,100})"')
 
 
 def read_list(path: Path) -> Inventory:
-    """Return the packages that a file lists. Raises ``UsageError`` for a file that is not a list of packages."""
+    """Return the packages that a file lists.
+
+    Raises ``UsageError`` for a file that is not a list of packages.
+    """
     return parse_list(read_bounded(path, MAX_BYTES, what="a list of packages"), str(path), path)
 
 
 def parse_list(content: bytes, source: str, path: Path | None = None) -> Inventory:
-    """Return the packages that ``content`` lists. Lines `-r FILE` are resolved relative to its file ``path``."""
+    """Return the packages that ``content`` lists.
+
+    Lines `-r FILE` are resolved relative to its file ``path``.
+    """
     if len(content) > MAX_BYTES:
-        raise UsageError(f"{source}: larger than {MAX_BYTES} bytes, the limit for a list of packages")
+        raise UsageError(
+            f"{source}: larger than {MAX_BYTES} bytes, the limit for a list of packages"
+        )
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -70,25 +78,39 @@ def parse_list(content: bytes, source: str, path: Path | None = None) -> Invento
         return _of_lines(text, source, path)
     lines = _lines_of_names(text)
     packages = (
-        package(name, version, path, lines.get(canonicalize_name(name), 1)) for name, version in _entries(document)
+        package(name, version, path, lines.get(canonicalize_name(name), 1))
+        for name, version in _entries(document)
     )
-    return _not_empty(Inventory(source, tuple(dict.fromkeys(entry for entry in packages if entry is not None))))
+    return _not_empty(
+        Inventory(source, tuple(dict.fromkeys(entry for entry in packages if entry is not None)))
+    )
 
 
 def _of_lines(text: str, source: str, path: Path | None) -> Inventory:
     own = [path.resolve()] if path is not None else []
-    reader = _LineReader(_Includes(source, path, own), constraints=_LineReader(_Includes(source, path)))
+    reader = _LineReader(
+        _Includes(source, path, own), constraints=_LineReader(_Includes(source, path))
+    )
     packages = tuple(dict.fromkeys([*reader.read(text, source, path), *reader.constrained()]))
     unpinned = MappingProxyType(reader.unpinned)
     return _not_empty(
-        Inventory(source, packages, unpinned, unread=tuple(reader.unread), left_out=tuple(reader.left_out))
+        Inventory(
+            source, packages, unpinned, unread=tuple(reader.unread), left_out=tuple(reader.left_out)
+        )
     )
 
 
 def _not_empty(inventory: Inventory) -> Inventory:
-    """Return ``inventory``, or raise ``UsageError`` if it is empty. Unreadable lines are counted but not shown: the file may be any file."""
+    """Return ``inventory``, or raise ``UsageError`` if it is empty.
+
+    Unreadable lines are counted but not shown: the file may be any file.
+    """
     if not inventory.packages and not inventory.unpinned:
-        unread = f" ({len(inventory.unread)} of its lines are not requirements)" if inventory.unread else ""
+        unread = (
+            f" ({len(inventory.unread)} of its lines are not requirements)"
+            if inventory.unread
+            else ""
+        )
         raise UsageError(
             f"{inventory.source}: names no package{unread}, so there is nothing to check. Allowed are {_KNOWN}"
         )
@@ -99,7 +121,9 @@ def _document(text: str, path: Path | None) -> Any:
     """Parse JSON or TOML. Return None for a list with one requirement per line."""
     if text.lstrip()[:1] == "{" or re.match(r"\s*\[\s*[{\]]", text):
         return parse_json(text)
-    if re.search(r"^\[\[packages?\]\]", text, re.M) or (path is not None and path.suffix in (".toml", ".lock")):
+    if re.search(r"^\[\[packages?\]\]", text, re.M) or (
+        path is not None and path.suffix in (".toml", ".lock")
+    ):
         return parse_toml(text)
     return None
 
@@ -126,7 +150,9 @@ def _entries(document: Any) -> Iterator[tuple[str, str]]:
     yield from _pairs(document.get("artifacts"))  # Syft
     for key in ("installed", "install"):  # pip inspect, pip install --report
         yield from _pairs([entry.get("metadata") for entry in _tables(document.get(key))])
-    yield from _pairs([_spdx3_entry(node) for node in _tables(document.get("@graph")) if _is_package(node)])
+    yield from _pairs(
+        [_spdx3_entry(node) for node in _tables(document.get("@graph")) if _is_package(node)]
+    )
     todo = [document]  # CycloneDX: components hold components
     while todo:
         components = _tables(todo.pop().get("components"))
@@ -149,7 +175,10 @@ def _spdx3_entry(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def _pairs(entries: object) -> Iterator[tuple[str, str]]:
-    """Yield name and version of every Python package. A package of another ecosystem is recognized by its package URL."""
+    """Yield name and version of every Python package.
+
+    A package of another ecosystem is recognized by its package URL.
+    """
     for entry in _tables(entries):
         version = entry.get("version", entry.get("versionInfo"))
         if not _may_apply(entry.get("marker")):
@@ -185,7 +214,8 @@ class _Includes:
         self._seen = set(seen)
 
     def read(self, line: str, source: str, path: Path | None) -> tuple[str, Path] | None:
-        """Return text and path of the file that a line of the file ``path`` includes, None if it was read before."""
+        """Return text and path of the file that a line of the file ``path`` includes, None if it
+        was read before."""
         words = _INCLUDE.sub("", line).split()
         if path is None or self._root is None or not words:
             raise UsageError(
@@ -204,13 +234,16 @@ class _Includes:
         if len(self._seen) > MAX_INCLUDES:
             raise UsageError(f"{self._source}: includes more than {MAX_INCLUDES} files")
         self._seen.add(included)
-        return read_bounded(included, MAX_INCLUDED, what="an included list").decode("utf-8", errors="replace"), included
+        return read_bounded(included, MAX_INCLUDED, what="an included list").decode(
+            "utf-8", errors="replace"
+        ), included
 
 
 class _LineReader:
     """Reads a list with one requirement per line, and the files that it includes.
 
-    ``unpinned``: lines without a version, by package. ``constraints``: reads the files of ``-c``; None if it is this one.
+    ``unpinned``: lines without a version, by package. ``constraints``: reads the files of ``-c``;
+    None if it is this one.
     ``left_out``: constraints that were not read, and why.
     """
 
@@ -247,11 +280,17 @@ class _LineReader:
                 self.unpinned.setdefault(canonicalize_name(name), format_value(line))
 
     def constrained(self) -> Iterator[Package]:
-        """Yield the versions that constraints give to packages that the list names without one. Call it after ``read``."""
+        """Yield the versions that constraints give to packages that the list names without one.
+
+        Call it after ``read``.
+        """
         yield from (pin for pin in self._constraining if pin.name in self.unpinned)
 
     def _constrain(self, reader: _LineReader, line: str, source: str, path: Path | None) -> None:
-        """Read constraints. They name no packages of their own, so that a file that cannot be read is only noted."""
+        """Read constraints.
+
+        They name no packages of their own, so that a file that cannot be read is only noted.
+        """
         try:
             self._constraining += reader._included(line, source, path)
         except UsageError as error:
@@ -264,7 +303,8 @@ class _LineReader:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the logical lines of a requirements file with their line numbers: continuations joined, comments and trailing options removed.
+    """Yield the logical lines of a requirements file with their line numbers: continuations joined,
+    comments and trailing options removed.
 
     A comment of `pip freeze` that names an editable install becomes its requirement.
     """
@@ -276,17 +316,22 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
         if line.endswith("\\"):
             continue
         editable = _EDITABLE.fullmatch(line)
-        logical_line = editable[1] if editable else re.sub(r"(^|\s)#.*", "", " ".join(parts)).strip()
+        logical_line = (
+            editable[1] if editable else re.sub(r"(^|\s)#.*", "", " ".join(parts)).strip()
+        )
         parts = []
         if logical_line:
             yield (
                 start,
-                logical_line if logical_line.startswith("-") else re.split(r"\s--?[a-z]", logical_line)[0].strip(),
+                logical_line
+                if logical_line.startswith("-")
+                else re.split(r"\s--?[a-z]", logical_line)[0].strip(),
             )
 
 
 def _parse_line(line: str) -> tuple[str, str] | None:
-    """Return name and version (empty if unpinned) of a line, ``("", "")`` if it does not apply on Linux, None if it is not a requirement."""
+    """Return name and version (empty if unpinned) of a line, ``("", "")`` if it does not apply on
+    Linux, None if it is not a requirement."""
     words = line.split()
     if len(words) > 1 and is_version(words[1]):  # a row of `pip list`
         return words[0], words[1]
@@ -303,7 +348,11 @@ def _parse_line(line: str) -> tuple[str, str] | None:
         return "", ""
     if requirement.url is not None:
         return requirement.name, _distribution(requirement.url)[1]
-    pins = [pin.version for pin in requirement.specifier if pin.operator in ("==", "===") and "*" not in pin.version]
+    pins = [
+        pin.version
+        for pin in requirement.specifier
+        if pin.operator in ("==", "===") and "*" not in pin.version
+    ]
     return requirement.name, pins[0] if pins else ""
 
 
@@ -314,7 +363,8 @@ def _named(address: str) -> tuple[str, str]:
 
 
 def _name_in_address(line: str) -> str:
-    """Return the package that a line with a URL or path names after ``#egg=``; vLLM also by the name of its repository."""
+    """Return the package that a line with a URL or path names after ``#egg=``; vLLM also by the
+    name of its repository."""
     match = _EGG.search(line) or _CHECKOUT.search(line)
     return canonicalize_name(match[1]) if match else ""
 
@@ -323,7 +373,9 @@ def _distribution(address: str) -> tuple[str, str]:
     """Return name and version in the file name of a wheel or a source distribution."""
     file = unquote(re.split(r"[?#]", address)[0]).rpartition("/")[2]
     try:
-        name, version = parse_wheel_filename(file)[:2] if file.endswith(".whl") else parse_sdist_filename(file)
+        name, version = (
+            parse_wheel_filename(file)[:2] if file.endswith(".whl") else parse_sdist_filename(file)
+        )
     except (InvalidWheelFilename, InvalidSdistFilename, InvalidVersion, ValueError):
         return "", ""
     return name, str(version)
@@ -335,11 +387,13 @@ def applies(requirement: Requirement) -> bool:
 
 
 def _may_apply(marker: object, pythons: Iterable[str] = _PYTHONS) -> bool:
-    """Return whether the marker holds on Linux for any Python: the audit does not know who will install the list."""
+    """Return whether the marker holds on Linux for any Python: the audit does not know who will
+    install the list."""
     if not isinstance(marker, str):
         return True
     linux = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
     environments = (
-        {**linux, "python_version": python, "python_full_version": f"{python}.0", "extra": ""} for python in pythons
+        {**linux, "python_version": python, "python_full_version": f"{python}.0", "extra": ""}
+        for python in pythons
     )
     return any(marker_holds(marker, environment) is not False for environment in environments)

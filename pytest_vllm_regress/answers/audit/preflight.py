@@ -1,4 +1,5 @@
-"""Problems of an environment that no version of vLLM fixes: two versions of Ray, the wrong torch, a driver that is too old.
+"""Problems of an environment that no version of vLLM fixes: two versions of Ray, the wrong torch, a
+driver that is too old.
 
 All facts come from files and from NVML; no package of the interpreter is imported.
 """
@@ -45,7 +46,10 @@ MAX_NAMED = 8
 
 @dataclasses.dataclass(frozen=True)
 class Concern:
-    """A problem, or (``counts`` False) a note. ``id`` is a key of ``CHECKS``, ``detail`` a sentence about this environment."""
+    """A problem, or (``counts`` False) a note.
+
+    ``id`` is a key of ``CHECKS``, ``detail`` a sentence about this environment.
+    """
 
     id: str
     detail: str
@@ -74,7 +78,11 @@ class Concern:
 
 @dataclasses.dataclass(frozen=True)
 class Host:
-    """The machine around the interpreter. ``raylets``: executables of running Ray nodes; ``machine``: from NVML, or why NVML is unavailable."""
+    """The machine around the interpreter.
+
+    ``raylets``: executables of running Ray nodes; ``machine``: from NVML, or why NVML is
+    unavailable.
+    """
 
     environ: Mapping[str, str]
     raylets: tuple[Path, ...]
@@ -114,7 +122,11 @@ class _Installed:
 
     def rays(self) -> list[tuple[Path, str]]:
         """Return folder and version of every ``ray`` on the path; the first one is imported."""
-        return [(folder, version) for folder in self.interpreter.path if (version := ray_version(folder))]
+        return [
+            (folder, version)
+            for folder in self.interpreter.path
+            if (version := ray_version(folder))
+        ]
 
 
 def ray_version(folder: Path) -> str | None:
@@ -122,7 +134,11 @@ def ray_version(folder: Path) -> str | None:
     module = folder / "ray"
     if not (module / "__init__.py").is_file():
         return None
-    match = re.search(r"^version[ \t]*=[ \t]*['\"]([^'\"\n]{1,100})", peek(module / "_version.py", 64 * 1024), re.M)
+    match = re.search(
+        r"^version[ \t]*=[ \t]*['\"]([^'\"\n]{1,100})",
+        peek(module / "_version.py", 64 * 1024),
+        re.M,
+    )
     return match[1] if match else "?"
 
 
@@ -140,7 +156,11 @@ def _two_builds(installed: _Installed, host: Host) -> Iterator[Concern]:
 def _shadowed(installed: _Installed, host: Host) -> Iterator[Concern]:
     for name in (*_SHADOWED, *VLLM_BUILDS):
         first = installed.get(name)
-        others = [p for p in installed.distributions if first and p.name == name and p.version != first.version]
+        others = [
+            p
+            for p in installed.distributions
+            if first and p.name == name and p.version != first.version
+        ]
         hidden = sorted({f"{package.version} in {_parent(package)}" for package in others})
         if first and hidden:
             yield Concern(
@@ -174,7 +194,9 @@ def _other_workers(installed: _Installed, host: Host) -> Iterator[Concern]:
         return
     driver = rays[0][1]
     for variable, runtime in _runtime_environments(host.environ):
-        for folder in filter(None, str(_table(runtime.get("env_vars")).get("PYTHONPATH", "")).split(os.pathsep)):
+        for folder in filter(
+            None, str(_table(runtime.get("env_vars")).get("PYTHONPATH", "")).split(os.pathsep)
+        ):
             version = ray_version(Path(folder))
             if version and version != driver:
                 text = f"{variable} puts {folder} before the workers' packages: Ray {version}; the driver has {driver}."
@@ -182,7 +204,8 @@ def _other_workers(installed: _Installed, host: Host) -> Iterator[Concern]:
         for requirement in _requirements_of(runtime):
             if canonicalize_name(requirement.name) == "ray" and not _meets(driver, requirement):
                 yield Concern(
-                    "workers-other-ray", f"{variable} installs {requirement} for the workers; the driver has {driver}."
+                    "workers-other-ray",
+                    f"{variable} installs {requirement} for the workers; the driver has {driver}.",
                 )
         unknown_sources = ", ".join(key for key in _OTHER_WORKERS if key in runtime)
         if unknown_sources:
@@ -206,7 +229,14 @@ def _other_workers(installed: _Installed, host: Host) -> Iterator[Concern]:
         )
     command = _shebang(shutil.which("ray", path=host.environ.get("PATH")))
     command_version = (
-        next((v for site in command.parent.parent.glob("lib/python3*/site-packages") if (v := ray_version(site))), None)
+        next(
+            (
+                v
+                for site in command.parent.parent.glob("lib/python3*/site-packages")
+                if (v := ray_version(site))
+            ),
+            None,
+        )
         if command
         else None
     )
@@ -226,7 +256,9 @@ def _requirements(installed: _Installed, host: Host) -> Iterator[Concern]:
     for requirement in _wanted(vllm.place, {**installed.interpreter.markers(), "extra": ""}):
         package = installed.get(canonicalize_name(requirement.name))
         if package is None:
-            problems.append(f"{requirement.name} is missing (wants {requirement.specifier or 'any'})")
+            problems.append(
+                f"{requirement.name} is missing (wants {requirement.specifier or 'any'})"
+            )
         elif not _meets(package.version, requirement):
             problems.append(f"{package.name} is {package.version} (wants {requirement.specifier})")
     if problems:
@@ -240,7 +272,11 @@ def _requirements(installed: _Installed, host: Host) -> Iterator[Concern]:
 
 def _setuptools(installed: _Installed, host: Host) -> Iterator[Concern]:
     triton = installed.get("triton")
-    if triton and _meets(triton.version, Requirement("triton<3.3")) and installed.get("setuptools") is None:
+    if (
+        triton
+        and _meets(triton.version, Requirement("triton<3.3"))
+        and installed.get("setuptools") is None
+    ):
         yield Concern(
             "no-setuptools",
             f"triton {triton.version} imports setuptools without requiring it, and setuptools is not installed.",
@@ -250,12 +286,22 @@ def _setuptools(installed: _Installed, host: Host) -> Iterator[Concern]:
 
 def _cuda(installed: _Installed, host: Host) -> Iterator[Concern]:
     vllm, torch = installed.vllm, installed.get("torch")
-    if vllm is not None and vllm.name == "vllm" and "+cpu" not in vllm.version and torch is not None:
-        for name, text, counts in compare(vllm.version, torch.version, cuda_of(torch), host.machine):
+    if (
+        vllm is not None
+        and vllm.name == "vllm"
+        and "+cpu" not in vllm.version
+        and torch is not None
+    ):
+        for name, text, counts in compare(
+            vllm.version, torch.version, cuda_of(torch), host.machine
+        ):
             yield Concern(name, text, counts, torch.place)
         if isinstance(host.machine, Machine):
             python = installed.interpreter
-            for name, text, counts in (*modes(host.machine), *tools(python.python, python.version, host.environ)):
+            for name, text, counts in (
+                *modes(host.machine),
+                *tools(python.python, python.version, host.environ),
+            ):
                 yield Concern(name, text, counts)
 
 
@@ -268,9 +314,14 @@ def _plugins(installed: _Installed, host: Host) -> Iterator[Concern]:
                 by_group[group].append(f"{name} of {package.name} {package.version}")
     platforms, general = by_group.values()
     if len(platforms) > 1:
-        yield Concern("two-platform-plugins", f"{', '.join(platforms)}: vLLM uses at most one active platform plug-in.")
+        yield Concern(
+            "two-platform-plugins",
+            f"{', '.join(platforms)}: vLLM uses at most one active platform plug-in.",
+        )
     elif platforms:
-        yield Concern("platform-plugin", f"{platforms[0]} chooses the platform instead of vLLM.", counts=False)
+        yield Concern(
+            "platform-plugin", f"{platforms[0]} chooses the platform instead of vLLM.", counts=False
+        )
     if general:
         yield Concern("general-plugin", f"{', '.join(general[:MAX_NAMED])}.", counts=False)
 
@@ -279,13 +330,17 @@ def _wanted(place: Path, markers: Mapping[str, str]) -> Iterator[Requirement]:
     """Yield the requirements of a distribution that apply under ``markers``."""
     for key, value in metadata(place):
         requirement = requirement_of(value) if key == "Requires-Dist" else None
-        if requirement is not None and (requirement.marker is None or marker_holds(requirement.marker, markers)):
+        if requirement is not None and (
+            requirement.marker is None or marker_holds(requirement.marker, markers)
+        ):
             yield requirement
 
 
 def _entry_points(package: Package) -> Iterator[tuple[str, str]]:
     group = ""
-    for line in peek(package.place / "entry_points.txt", 1024 * 1024).splitlines() if package.place else ():
+    for line in (
+        peek(package.place / "entry_points.txt", 1024 * 1024).splitlines() if package.place else ()
+    ):
         if line.startswith("["):
             group = line.strip("[] \t")
         elif group in _PLUGINS and "=" in line:

@@ -1,4 +1,5 @@
-"""SARIF 2.1.0 for code scanning: a rule for each documented failure, a result for each place that names an affected version."""
+"""SARIF 2.1.0 for code scanning: a rule for each documented failure, a result for each place that
+names an affected version."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ from .matching import AuditMatch
 from .preflight import Concern
 from .target import Audit
 
-SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+SCHEMA = (
+    "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+)
 
 
 def to_sarif(audits: Sequence[Audit]) -> dict[str, Any]:
@@ -39,7 +42,14 @@ def to_sarif(audits: Sequence[Audit]) -> dict[str, Any]:
             rules.setdefault(concern.id, _preflight_rule(concern))
             level = "warning" if concern.counts else "note"
             results.append(
-                result(concern.id, level, f"{concern.detail} {concern.advice}", concern.place, 1, audit.source)
+                result(
+                    concern.id,
+                    level,
+                    f"{concern.detail} {concern.advice}",
+                    concern.place,
+                    1,
+                    audit.source,
+                )
             )
     return log(rules, results)
 
@@ -53,13 +63,21 @@ def log(rules: Mapping[str, dict[str, Any]], results: Sequence[dict[str, Any]]) 
     return {
         "$schema": SCHEMA,
         "version": "2.1.0",
-        "runs": [{"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": list(results)}],
+        "runs": [
+            {
+                "tool": {"driver": driver},
+                "columnKind": "unicodeCodePoints",
+                "results": list(results),
+            }
+        ],
     }
 
 
 def _rule(case: Case) -> dict[str, Any]:
     fixed = f"First fixed version: {case.first_fixed() or 'none known'}."
-    text = _text(f"{case.title}. {fixed}" + (f" Workaround: {case.workaround}." if case.workaround else ""))
+    text = _text(
+        f"{case.title}. {fixed}" + (f" Workaround: {case.workaround}." if case.workaround else "")
+    )
     return {
         "id": case.id,
         "name": case.family,
@@ -92,8 +110,11 @@ def _message(finding: AuditMatch) -> str:
     return f"{case.title} ({finding.reason.removeprefix('affected: ')}). First fixed version: {case.first_fixed() or 'none known'}."
 
 
-def result(rule: str, level: str, message: str, place: Path | None, line: int, source: str) -> dict[str, Any]:
-    """Return a result at a line of the file ``place``; without one at ``source``, which names what was examined."""
+def result(
+    rule: str, level: str, message: str, place: Path | None, line: int, source: str
+) -> dict[str, Any]:
+    """Return a result at a line of the file ``place``; without one at ``source``, which names what
+    was examined."""
     location = {"artifactLocation": {"uri": _uri(place, source)}, "region": {"startLine": line}}
     fingerprint = hashlib.sha256(
         f"{rule}\0{location['artifactLocation']}\0{message}".encode(errors="surrogatepass")

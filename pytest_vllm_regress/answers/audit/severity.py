@@ -39,10 +39,13 @@ _BY_KIND = MappingProxyType(
     }
 )
 _BY_FAMILY = MappingProxyType({"leak": Severity.LEAK, "wrong-status": Severity.REFUSED})
-"""Families that override the symptom's kind: their tests fail with an assertion, but the answer is not wrong."""
+"""Families that override the symptom's kind: their tests fail with an assertion, but the answer is
+not wrong."""
 
 
 def severity(case: Case) -> Severity:
     """Return the severity of the gravest kind of ``case``."""
     by_family = _BY_FAMILY.get(case.family)
-    return by_family or min((_BY_KIND[kind] for kind in case.symptom.kinds), key=lambda candidate: candidate.rank)
+    return by_family or min(
+        (_BY_KIND[kind] for kind in case.symptom.kinds), key=lambda candidate: candidate.rank
+    )

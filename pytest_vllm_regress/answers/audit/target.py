@@ -68,7 +68,11 @@ class Audit:
     @property
     def counted(self) -> tuple[AuditMatch, ...]:
         """The findings without those that the deployment cannot show."""
-        return tuple(finding for finding in self.findings if self.reach_of(finding) is not Reach.NOT_REACHABLE)
+        return tuple(
+            finding
+            for finding in self.findings
+            if self.reach_of(finding) is not Reach.NOT_REACHABLE
+        )
 
     def reach_of(self, finding: AuditMatch) -> Reach:
         """Return whether the deployment can show the failure; unknown without a deployment."""
@@ -80,7 +84,9 @@ class Audit:
         return {
             "source": self.source,
             "versions": self.versions,
-            "findings": [{**finding.to_json(), **self._relevance_of(finding)} for finding in self.findings],
+            "findings": [
+                {**finding.to_json(), **self._relevance_of(finding)} for finding in self.findings
+            ],
             "better": self.better.to_json() if self.better else None,
             "preflight": [concern.to_json() for concern in self.concerns],
             "notes": list(self.notes),
@@ -89,13 +95,17 @@ class Audit:
 
     def _relevance_of(self, finding: AuditMatch) -> dict[str, Any]:
         answer = self.relevance.get(finding.case.id)
-        return {"relevance": {"reach": answer.reach.value, "reason": answer.reason}} if answer else {}
+        return (
+            {"relevance": {"reach": answer.reach.value, "reason": answer.reason}} if answer else {}
+        )
 
 
 def read_target(target: str, allowed: str = ALLOWED) -> Inventory:
-    """Read an environment's directory (or its bin/python), a directory or list of packages, a pinned requirement, or standard input (``-``).
+    """Read an environment's directory (or its bin/python), a directory or list of packages, a
+    pinned requirement, or standard input (``-``).
 
-    Nothing is started; ``read_interpreter`` starts an interpreter. ``allowed``: the valid targets, for the message about a missing file.
+    Nothing is started; ``read_interpreter`` starts an interpreter. ``allowed``: the valid targets,
+    for the message about a missing file.
     """
     if target == STDIN:
         return parse_list(sys.stdin.buffer.read(MAX_BYTES + 1), "standard input")
@@ -106,10 +116,16 @@ def read_target(target: str, allowed: str = ALLOWED) -> Inventory:
         requirement = requirement_of(target)
         names_vllm = requirement is not None and canonicalize_name(requirement.name) in VLLM
         if names_vllm or re.match(r"[\w.-]+(\[[\w.,-]*\])?\s*[=<>!~]", target):
-            raise UsageError(f"{target}: is neither a file nor an exact version. Give a version such as vllm==0.8.4")
+            raise UsageError(
+                f"{target}: is neither a file nor an exact version. Give a version such as vllm==0.8.4"
+            )
         raise UsageError(f"{target}: no such file. Give {allowed}")
     environment = path.absolute().parent.parent
-    if path.parent.name == "bin" and path.name.startswith(("python", "pypy")) and is_environment(environment):
+    if (
+        path.parent.name == "bin"
+        and path.name.startswith(("python", "pypy"))
+        and is_environment(environment)
+    ):
         return Inventory.of(open_environment(environment), target)
     if not path.is_dir():
         return read_list(path)
@@ -122,7 +138,8 @@ def read_target(target: str, allowed: str = ALLOWED) -> Inventory:
 
 
 def read_interpreter(python: Path, cases: Sequence[Case]) -> Inventory:
-    """Start the interpreter ``python`` (or that of an environment's directory) in isolated mode, ask for its path, and read its packages.
+    """Start the interpreter ``python`` (or that of an environment's directory) in isolated mode,
+    ask for its path, and read its packages.
 
     Raises ``UsageError`` if it has the packages of no case, so that an audit would prove nothing.
     """
@@ -136,17 +153,26 @@ def read_interpreter(python: Path, cases: Sequence[Case]) -> Inventory:
 
 
 def _pinned(target: str) -> Inventory | None:
-    """Return the packages of ``name==version``; for a release of vLLM with those of its lock, if there is one.
+    """Return the packages of ``name==version``; for a release of vLLM with those of its lock, if
+    there is one.
 
-    Raises ``UsageError`` if the version is none, or a marker excludes every machine that could run vLLM.
+    Raises ``UsageError`` if the version is none, or a marker excludes every machine that could run
+    vLLM.
     """
     requirement = requirement_of(target)
     pins = list(requirement.specifier) if requirement is not None else []
-    if requirement is None or len(pins) != 1 or pins[0].operator not in ("==", "===") or "*" in pins[0].version:
+    if (
+        requirement is None
+        or len(pins) != 1
+        or pins[0].operator not in ("==", "===")
+        or "*" in pins[0].version
+    ):
         return None
     version = pins[0].version
     if canonicalize_name(requirement.name) == "vllm" and not is_version(version):
-        raise UsageError(f"{target}: {format_value(version)} is not a version. Give one like vllm==0.8.4")
+        raise UsageError(
+            f"{target}: {format_value(version)} is not a version. Give one like vllm==0.8.4"
+        )
     if not applies(requirement):
         raise UsageError(
             f"{target}: its marker holds for no Python on Linux, so there is nothing to check. Give a requirement that applies"
@@ -163,7 +189,8 @@ def audit(
     ignore: Collection[str],
     deployments: Sequence[Deployment] = (),
 ) -> Audit:
-    """Match ``inventory`` with ``cases``, and rank the findings by what ``deployments`` can show, if there are any.
+    """Match ``inventory`` with ``cases``, and rank the findings by what ``deployments`` can show,
+    if there are any.
 
     With ``host`` also run the preflight, which raises ``UsageError`` for a mere list of packages.
     """
@@ -180,7 +207,8 @@ def audit(
     )
     if deployments:
         answers = {
-            finding.case.id: relevance(finding.case, finding.versions, deployments) for finding in result.findings
+            finding.case.id: relevance(finding.case, finding.versions, deployments)
+            for finding in result.findings
         }
         result = dataclasses.replace(result, relevance=answers)
     ranked = tuple(sorted(result.findings, key=lambda finding: result.reach_of(finding).rank))
@@ -189,7 +217,12 @@ def audit(
 
 
 def _notes_on(deployments: Sequence[Deployment], inventory: Inventory) -> Iterator[str]:
-    installed = [version for name in VLLM for version in map(version_of, inventory.versions.get(name, ())) if version]
+    installed = [
+        version
+        for name in VLLM
+        for version in map(version_of, inventory.versions.get(name, ()))
+        if version
+    ]
     for place in deployments:
         yield from (f"{place.source}: {note}" for note in place.notes)
         if (
@@ -204,7 +237,9 @@ def _preflight(inventory: Inventory, host: Host) -> tuple[Concern, ...]:
     from .preflight import preflight
 
     if inventory.interpreter is None:
-        raise UsageError(f"--preflight checks an interpreter and its machine; {inventory.source} is a list of packages")
+        raise UsageError(
+            f"--preflight checks an interpreter and its machine; {inventory.source} is a list of packages"
+        )
     return preflight(inventory.interpreter, host)
 
 

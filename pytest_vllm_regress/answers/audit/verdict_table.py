@@ -1,6 +1,8 @@
-"""The table of verdicts: ``verdicts.json`` beside the cases, with the verdict of each case, release and device that was run.
+"""The table of verdicts: ``verdicts.json`` beside the cases, with the verdict of each case, release
+and device that was run.
 
-Written from result files by ``vllm-regress report --record``. Verdicts in the proofs of the cases are part of the table, but not of the file.
+Written from result files by ``vllm-regress report --record``. Verdicts in the proofs of the cases
+are part of the table, but not of the file.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ MAX_BYTES = 16 * 1024 * 1024
 SCHEMA_VERSION = 1
 _SHOWN = frozenset({Verdict.REPRODUCED, Verdict.REGRESSED})
 _NOT_SHOWN = frozenset({Verdict.FIXED, Verdict.UNEXPECTEDLY_FIXED})
-_OUTCOME = re.compile(rf"({'|'.join(verdict.value for verdict in Verdict)}) (\d{{4}}-\d\d-\d\d)(?: ([0-9a-f]{{16}}))?")
+_OUTCOME = re.compile(
+    rf"({'|'.join(verdict.value for verdict in Verdict)}) (\d{{4}}-\d\d-\d\d)(?: ([0-9a-f]{{16}}))?"
+)
 _INSIDE = {Verdict.REGRESSED: Verdict.REPRODUCED, Verdict.FIXED: Verdict.UNEXPECTEDLY_FIXED}
 _OUTSIDE = {inside: outside for outside, inside in _INSIDE.items()}
 
@@ -42,7 +46,8 @@ _OUTSIDE = {inside: outside for outside, inside in _INSIDE.items()}
 class Recorded:
     """The verdict of a case in an environment on a device. ``date``: ISO 8601.
 
-    ``code``: fingerprint of the test and the probe that were run. Empty if unknown; None for a verdict from a proof, which has its own fingerprint.
+    ``code``: fingerprint of the test and the probe that were run. Empty if unknown; None for a
+    verdict from a proof, which has its own fingerprint.
     """
 
     environment: str
@@ -58,9 +63,14 @@ class Recorded:
 
 
 class VerdictTable:
-    """Verdicts by case. ``versions``: versions of packages that a proof recorded, by environment."""
+    """Verdicts by case.
 
-    def __init__(self, rows: Mapping[str, Sequence[Recorded]], versions: Mapping[str, Mapping[str, str]]) -> None:
+    ``versions``: versions of packages that a proof recorded, by environment.
+    """
+
+    def __init__(
+        self, rows: Mapping[str, Sequence[Recorded]], versions: Mapping[str, Mapping[str, str]]
+    ) -> None:
         self._rows = rows
         self._versions = versions
         self._pins: dict[str, dict[str, str]] = {}
@@ -75,17 +85,27 @@ class VerdictTable:
         rows = {case_id: list(recorded) for case_id, recorded in self._rows.items()}
         for cell in group_into_cells(results):
             rows.setdefault(cell.case_id, []).append(_recorded(cell))
-        return VerdictTable(rows, {**{result.environment: result.versions for result in results}, **self._versions})
+        return VerdictTable(
+            rows, {**{result.environment: result.versions for result in results}, **self._versions}
+        )
 
     def at(self, case_id: str, package: str, version: str) -> list[Recorded]:
         """Return what was recorded of a case where ``package`` had this version."""
-        return [entry for entry in self.of_case(case_id) if self._version(entry.environment, package) == version]
+        return [
+            entry
+            for entry in self.of_case(case_id)
+            if self._version(entry.environment, package) == version
+        ]
 
     def releases(self, package: str) -> tuple[Version, ...]:
         """Return the stable releases of ``package`` of which something was recorded, oldest first."""
         environments = {entry.environment for recorded in self._rows.values() for entry in recorded}
-        versions = {version_of(self._version(environment, package) or "") for environment in environments}
-        return tuple(sorted(v for v in versions if v is not None and not v.is_prerelease and v.local is None))
+        versions = {
+            version_of(self._version(environment, package) or "") for environment in environments
+        }
+        return tuple(
+            sorted(v for v in versions if v is not None and not v.is_prerelease and v.local is None)
+        )
 
     def _version(self, environment: str, package: str) -> str | None:
         pins = self._pins.get(environment)
@@ -95,14 +115,19 @@ class VerdictTable:
 
 
 def read_table(cases: Sequence[Case]) -> VerdictTable:
-    """Return the verdicts in the file beside the cases and in their proofs. Raises ``UsageError`` for an invalid file."""
+    """Return the verdicts in the file beside the cases and in their proofs.
+
+    Raises ``UsageError`` for an invalid file.
+    """
     rows: dict[str, list[Recorded]] = {}
     versions: dict[str, Mapping[str, str]] = {}
     for case in cases:
         for entry in _proven(case):
             versions[entry.environment] = entry.versions
             rows.setdefault(case.id, []).append(
-                Recorded(entry.environment, entry.device, Verdict(entry.verdict), entry.date, code=None)
+                Recorded(
+                    entry.environment, entry.device, Verdict(entry.verdict), entry.date, code=None
+                )
             )
     for directory in {case.directory.parent for case in cases}:
         for case_id, recorded in read_file(directory / FILE).items():
@@ -111,20 +136,34 @@ def read_table(cases: Sequence[Case]) -> VerdictTable:
 
 
 def read_file(path: Path) -> dict[str, list[Recorded]]:
-    """Return the verdicts in a file by case; none if there is no file. Raises ``UsageError`` for an invalid one."""
+    """Return the verdicts in a file by case; none if there is no file.
+
+    Raises ``UsageError`` for an invalid one.
+    """
     if not path.exists():
         return {}
     document = load_json(path, MAX_BYTES, what="a table of verdicts")
-    if not isinstance(document, dict) or document.get("schema") != SCHEMA_VERSION or "verdicts" not in document:
-        raise UsageError(f"{path}: not a table of verdicts of this vllm-regress (schema {SCHEMA_VERSION})")
-    return {str(case_id): list(_rows(path, row)) for case_id, row in _table(path, document["verdicts"]).items()}
+    if (
+        not isinstance(document, dict)
+        or document.get("schema") != SCHEMA_VERSION
+        or "verdicts" not in document
+    ):
+        raise UsageError(
+            f"{path}: not a table of verdicts of this vllm-regress (schema {SCHEMA_VERSION})"
+        )
+    return {
+        str(case_id): list(_rows(path, row))
+        for case_id, row in _table(path, document["verdicts"]).items()
+    }
 
 
 def record(directory: Path, cases: Sequence[Case], results: Iterable[TestResult]) -> int:
-    """Add results to the directory's file, judged by the present ranges of the cases. Return the number of new and changed entries.
+    """Add results to the directory's file, judged by the present ranges of the cases. Return the
+    number of new and changed entries.
 
     An entry with the same verdict counts as changed, too, if another version of the test gave it.
-    Left out are environments that only this machine has, verdicts that a proof has, and INCONCLUSIVE ones where a clear one is recorded.
+    Left out are environments that only this machine has, verdicts that a proof has, and
+    INCONCLUSIVE ones where a clear one is recorded.
     """
     by_id = {case.id: case for case in cases}
     rows = {
@@ -132,17 +171,29 @@ def record(directory: Path, cases: Sequence[Case], results: Iterable[TestResult]
         for case_id, recorded in read_file(directory / FILE).items()
     }
     changed = 0
-    for cell in group_into_cells(_judged(by_id[r.case_id], r) for r in results if r.case_id in by_id):
+    for cell in group_into_cells(
+        _judged(by_id[r.case_id], r) for r in results if r.case_id in by_id
+    ):
         if re.search("[@/]", cell.environment) or cell.device == "unknown":
             continue
-        proven = {(entry.environment, entry.device): entry.verdict for entry in _proven(by_id[cell.case_id])}
+        proven = {
+            (entry.environment, entry.device): entry.verdict
+            for entry in _proven(by_id[cell.case_id])
+        }
         row, key = rows.setdefault(cell.case_id, {}), (cell.environment, cell.device)
-        if (cell.verdict is Verdict.INCONCLUSIVE and key in row) or proven.get(key) == cell.verdict.value:
+        if (cell.verdict is Verdict.INCONCLUSIVE and key in row) or proven.get(
+            key
+        ) == cell.verdict.value:
             continue
         before, row[key] = row.get(key), _recorded(cell)
-        changed += before is None or (before.verdict, before.code) != (row[key].verdict, row[key].code)
+        changed += before is None or (before.verdict, before.code) != (
+            row[key].verdict,
+            row[key].code,
+        )
     if changed:
-        _write(directory / FILE, {case_id: list(row.values()) for case_id, row in rows.items() if row})
+        _write(
+            directory / FILE, {case_id: list(row.values()) for case_id, row in rows.items() if row}
+        )
     return changed
 
 
@@ -163,9 +214,13 @@ def _write(path: Path, rows: Mapping[str, Sequence[Recorded]]) -> None:
     for case_id in sorted(rows):
         outcomes = {
             f"{entry.environment} {entry.device}": f"{entry.verdict.value} {entry.date} {entry.code}".rstrip()
-            for entry in sorted(rows[case_id], key=lambda entry: (_age(entry.environment), entry.device))
+            for entry in sorted(
+                rows[case_id], key=lambda entry: (_age(entry.environment), entry.device)
+            )
         }
-        lines.append(f" {json.dumps(case_id)}: {json.dumps(outcomes, indent=2).replace(chr(10), chr(10) + ' ')}")
+        lines.append(
+            f" {json.dumps(case_id)}: {json.dumps(outcomes, indent=2).replace(chr(10), chr(10) + ' ')}"
+        )
     content = ",\n".join(lines)
     write_atomically(path, f'{{"schema": {SCHEMA_VERSION}, "verdicts": {{\n{content}\n}}}}\n')
 

@@ -21,14 +21,20 @@ _OPTION = re.compile(r"(--?[A-Za-z][\w-]*)((?:\.[\w.-]*)?)\+?(?:=(.*))?", re.DOT
 
 @dataclasses.dataclass(frozen=True)
 class Arguments:
-    """Options by their names with underscores: a text, or True for an option without a value. ``notes``: options that no release has."""
+    """Options by their names with underscores: a text, or True for an option without a value.
+
+    ``notes``: options that no release has.
+    """
 
     options: Mapping[str, Any] = dataclasses.field(hash=False)
     notes: tuple[str, ...] = ()
 
 
 def read_arguments(words: Sequence[str]) -> Arguments:
-    """Return the options among ``words``. What an unknown option may mean gets the value ``UNSET``."""
+    """Return the options among ``words``.
+
+    What an unknown option may mean gets the value ``UNSET``.
+    """
     names = _names()
     options: dict[str, Any] = {}
     unknown: dict[str, tuple[str, ...]] = {}

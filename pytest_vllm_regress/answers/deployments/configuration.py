@@ -1,4 +1,5 @@
-"""The configuration of a deployment: a command line of ``vllm serve``, or a file that has one (Dockerfile, compose, Kubernetes, Helm values)."""
+"""The configuration of a deployment: a command line of ``vllm serve``, or a file that has one
+(Dockerfile, compose, Kubernetes, Helm values)."""
 
 from __future__ import annotations
 
@@ -37,8 +38,10 @@ _ALLOWED = "a command line with `vllm serve` or `docker run`, a Dockerfile, or Y
 class Deployment:
     """Options of one ``vllm serve``, by their names with underscores, and variables of its process.
 
-    ``complete``: whether an option that is not named has its default. It may not if a configuration file or a variable adds options.
-    ``notes``: options that no release has. ``release``: the version in the tag of vLLM's own image; empty if there is none.
+    ``complete``: whether an option that is not named has its default. It may not if a configuration
+    file or a variable adds options.
+    ``notes``: options that no release has. ``release``: the version in the tag of vLLM's own image;
+    empty if there is none.
     """
 
     source: str
@@ -50,7 +53,10 @@ class Deployment:
 
 
 def read_deployments(text: str) -> tuple[Deployment, ...]:
-    """Return what a command line, or the file of this name, starts. Raises ``UsageError`` if it starts no vLLM."""
+    """Return what a command line, or the file of this name, starts.
+
+    Raises ``UsageError`` if it starts no vLLM.
+    """
     if not text.strip():
         raise UsageError(f"--serve is empty. Give {_ALLOWED}")
     path = expand_home(text)
@@ -69,7 +75,9 @@ def _bounded(deployments: Iterator[Deployment]) -> Iterator[Deployment]:
     """Yield the deployments. Raises ``UsageError`` for more than ``MAX_DEPLOYMENTS``."""
     for number, deployment in enumerate(deployments):
         if number == MAX_DEPLOYMENTS:
-            raise UsageError(f"{deployment.source}: starts more than {MAX_DEPLOYMENTS} servers; give a part of it")
+            raise UsageError(
+                f"{deployment.source}: starts more than {MAX_DEPLOYMENTS} servers; give a part of it"
+            )
         yield deployment
 
 
@@ -115,11 +123,16 @@ def _of_mapping(node: Mapping[Any, Any], source: str) -> Iterator[Deployment]:
     words = [word for key in _KEYS for word in _words(node.get(key))]
     image = node.get("image")
     of_vllm = isinstance(image, str) and _IMAGE.search(image) is not None
-    label = next((str(node[key]) for key in ("name", "container_name") if isinstance(node.get(key), str)), "")
+    label = next(
+        (str(node[key]) for key in ("name", "container_name") if isinstance(node.get(key), str)), ""
+    )
     place = f"{source} ({label})" if label else source
     config = node.get("vllmConfig")
     if isinstance(config, dict):
-        options = {re.sub(r"(?<!^)([A-Z])", r"_\1", str(key)).lower(): value for key, value in config.items()}
+        options = {
+            re.sub(r"(?<!^)([A-Z])", r"_\1", str(key)).lower(): value
+            for key, value in config.items()
+        }
         more = read_arguments(_words(config.get("extraArgs")))
         yield Deployment(place, {**options, **more.options}, variables, notes=more.notes)
     elif words or of_vllm:
@@ -138,13 +151,19 @@ def _of_dockerfile(text: str, source: str) -> Iterator[Deployment]:
             case "FROM":
                 base, entrypoint, command = rest, [], []
             case "ENV":
-                variables |= _variables(_split(rest) if "=" in rest else ["=".join(rest.split(None, 1))])
+                variables |= _variables(
+                    _split(rest) if "=" in rest else ["=".join(rest.split(None, 1))]
+                )
             case "ENTRYPOINT":
                 entrypoint, command = _exec_form(rest), []
             case "CMD":
                 command = _exec_form(rest)
     deployments = tuple(_of_words([*entrypoint, *command], source, variables))
-    if not deployments and not entrypoint and _IMAGE.search(base.split()[0] if base.split() else ""):
+    if (
+        not deployments
+        and not entrypoint
+        and _IMAGE.search(base.split()[0] if base.split() else "")
+    ):
         deployments = (_deployment(command, source, variables),)
     yield from _in_image(deployments, base)
 
@@ -158,7 +177,9 @@ def _exec_form(text: str) -> list[str]:
     return _split(text)
 
 
-def _of_words(words: Sequence[str], source: str, variables: Mapping[str, str]) -> Iterator[Deployment]:
+def _of_words(
+    words: Sequence[str], source: str, variables: Mapping[str, str]
+) -> Iterator[Deployment]:
     """Yield the deployments that a command starts, also through a shell."""
     assigned = dict(variables)
     for index, word in enumerate(words):
@@ -167,7 +188,9 @@ def _of_words(words: Sequence[str], source: str, variables: Mapping[str, str]) -
         elif (" " in word or "\n" in word) and "vllm" in word:
             for line in _joined(word).splitlines():
                 yield from _of_words(_split(line), source, assigned)
-        elif (word.rpartition("/")[2] == "vllm" and "serve" in words[index + 1 : index + 2]) or _MODULE.fullmatch(word):
+        elif (
+            word.rpartition("/")[2] == "vllm" and "serve" in words[index + 1 : index + 2]
+        ) or _MODULE.fullmatch(word):
             arguments = words[index + (1 if _MODULE.fullmatch(word) else 2) :]
             yield _deployment(_to_end(arguments), source, assigned)
             return
@@ -179,8 +202,11 @@ def _of_words(words: Sequence[str], source: str, variables: Mapping[str, str]) -
                 return
 
 
-def _of_container(words: Sequence[str], source: str, variables: Mapping[str, str]) -> Iterator[Deployment]:
-    """Yield the deployments of the words after ``docker run``: options, an image, and its arguments."""
+def _of_container(
+    words: Sequence[str], source: str, variables: Mapping[str, str]
+) -> Iterator[Deployment]:
+    """Yield the deployments of the words after ``docker run``: options, an image, and its
+    arguments."""
     assigned = dict(variables)
     entrypoint: list[str] = []
     at = 0
@@ -216,7 +242,11 @@ def _in_image(deployments: Iterable[Deployment], image: object) -> Iterator[Depl
 
 def _to_end(words: Sequence[str]) -> Sequence[str]:
     """Return the words before the end of a command."""
-    return words[: next((at for at, word in enumerate(words) if word in ("&&", ";", "|", "||", "&")), len(words))]
+    return words[
+        : next(
+            (at for at, word in enumerate(words) if word in ("&&", ";", "|", "||", "&")), len(words)
+        )
+    ]
 
 
 def _joined(text: str) -> str:
@@ -226,7 +256,9 @@ def _joined(text: str) -> str:
 
 def _deployment(arguments: Sequence[str], source: str, variables: Mapping[str, str]) -> Deployment:
     read = read_arguments(arguments)
-    open_ended = any(re.fullmatch(r"\"?\$[\w@*{].*", word) for word in arguments if not word.startswith("-"))
+    open_ended = any(
+        re.fullmatch(r"\"?\$[\w@*{].*", word) for word in arguments if not word.startswith("-")
+    )
     complete = "config" not in read.options and not open_ended
     return Deployment(source, read.options, dict(variables), complete, read.notes)
 
@@ -238,7 +270,8 @@ def _words(value: Any) -> list[str]:
 
 
 def _variables(value: Any) -> dict[str, str]:
-    """Return variables from a mapping, from texts ``NAME=value``, or from Kubernetes' list of name and value."""
+    """Return variables from a mapping, from texts ``NAME=value``, or from Kubernetes' list of name
+    and value."""
     if isinstance(value, dict):
         return {str(name): literal(str(text)) for name, text in value.items()}
     variables = {}

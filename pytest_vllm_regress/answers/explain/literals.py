@@ -13,7 +13,8 @@ _TOKEN = re.compile(
 
 
 def required_literals(pattern: str) -> tuple[str, ...]:
-    """Return texts of which every match contains at least one; empty if no text of ``SHORTEST`` characters is certain."""
+    """Return texts of which every match contains at least one; empty if no text of ``SHORTEST``
+    characters is certain."""
     alternatives: list[list[str]] = [[""]]
     depth = 0
     for token in _TOKEN.finditer(pattern):

@@ -25,7 +25,10 @@ _REQUEST = "Received request "
 
 
 def explain(stream: BinaryIO, cases: Sequence[Case], source: str) -> Explanation:
-    """Return what the log in ``stream`` shows. It is read to its end; memory does not grow with it."""
+    """Return what the log in ``stream`` shows.
+
+    It is read to its end; memory does not grow with it.
+    """
     reader = _LogReader(cases)
     reader.read(stream)
     return reader.explanation(source)
@@ -34,8 +37,14 @@ def explain(stream: BinaryIO, cases: Sequence[Case], source: str) -> Explanation
 class _LogReader:
     def __init__(self, cases: Sequence[Case]) -> None:
         self._index = PatternIndex(cases)
-        self._versions = VersionReader(affected.package for case in cases for affected in case.affected)
-        self._tracebacks, self._phase, self._unknown = TracebackReader(), PhaseReader(), UnknownFailures()
+        self._versions = VersionReader(
+            affected.package for case in cases for affected in case.affected
+        )
+        self._tracebacks, self._phase, self._unknown = (
+            TracebackReader(),
+            PhaseReader(),
+            UnknownFailures(),
+        )
         self._packages = {case.id: packages_of(case) for case in cases}
         self._records: dict[tuple[str, str, tuple[tuple[str, str], ...]], CaseRecord] = {}
         """Records by case id, container, and the versions named so far."""
@@ -87,7 +96,9 @@ class _LogReader:
 
     def _record(self, case: Case, container: str, versions: dict[str, str]) -> CaseRecord | None:
         """Return the record of a case with these versions, or None if ``MAX_RECORDS`` is reached."""
-        decisive = {name: version for name, version in versions.items() if name in self._packages[case.id]}
+        decisive = {
+            name: version for name, version in versions.items() if name in self._packages[case.id]
+        }
         key = case.id, container, tuple(sorted(decisive.items()))
         if key not in self._records and len(self._records) >= MAX_RECORDS:
             self._records_left_out += 1
@@ -95,13 +106,22 @@ class _LogReader:
         return self._records.setdefault(key, CaseRecord(case, decisive))
 
     def _findings(self) -> list[LogMatch]:
-        """Return the documented failures. Versions that only later lines name complete those before them."""
+        """Return the documented failures.
+
+        Versions that only later lines name complete those before them.
+        """
         merged: dict[tuple[str, tuple[tuple[str, str], ...]], CaseRecord] = {}
         for (case_id, container, _), record in self._records.items():
             completed = self._versions.completed(record.versions, container)
-            versions = {name: version for name, version in completed.items() if name in self._packages[case_id]}
+            versions = {
+                name: version
+                for name, version in completed.items()
+                if name in self._packages[case_id]
+            }
             key = case_id, tuple(sorted(versions.items()))
-            merged.setdefault(key, CaseRecord(record.case, versions)).add(record.occurrences, record.count)
+            merged.setdefault(key, CaseRecord(record.case, versions)).add(
+                record.occurrences, record.count
+            )
         return findings_of(list(merged.values()), frozenset(self._named))
 
     def explanation(self, source: str) -> Explanation:
@@ -112,7 +132,10 @@ class _LogReader:
             if found.isdisjoint(ids):  # the text matched, but not where the case raises it
                 self._unknown.add(failure, phase, named)
         unknown = self._unknown.groups(others=bool(findings))
-        notes = [f"{case_id}: not searched to the end: {why}" for case_id, why in self._index.too_slow.items()]
+        notes = [
+            f"{case_id}: not searched to the end: {why}"
+            for case_id, why in self._index.too_slow.items()
+        ]
         if self._unknown.left_out:
             notes.append(f"{self._unknown.left_out} more failures without a case were not grouped")
         if self._records_left_out:
@@ -120,8 +143,12 @@ class _LogReader:
                 f"{self._records_left_out} more lines with documented failures were not counted: too many versions or containers"
             )
         if (first := self._tracebacks.unfinished()) is not None:
-            notes.append(f"the log ends inside the traceback that begins on line {first}; its exception is missing")
-        return Explanation(source, tuple(self._versions.all.values()), tuple(findings), unknown, tuple(notes))
+            notes.append(
+                f"the log ends inside the traceback that begins on line {first}; its exception is missing"
+            )
+        return Explanation(
+            source, tuple(self._versions.all.values()), tuple(findings), unknown, tuple(notes)
+        )
 
 
 def _records(text: str) -> list[str]:

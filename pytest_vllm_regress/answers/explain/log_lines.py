@@ -1,4 +1,5 @@
-"""Lines of logs without what terminals, CI systems, containers, vLLM and pytest put before each of them."""
+"""Lines of logs without what terminals, CI systems, containers, vLLM and pytest put before each of
+them."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ _WHEN = re.compile(rf"{_TIME}(?: \d\d[OE])?|\d\d-\d\d \d\d:\d\d:\d\d|t=\d+|\s+")
 
 
 def strip_prefix(line: str) -> tuple[str, str]:
-    """Return what precedes the message of a line (times, process, rank, level, place in the code), and the message. Colours are removed."""
+    """Return what precedes the message of a line (times, process, rank, level, place in the code),
+    and the message. Colours are removed."""
     line = _COLOUR.sub("", line)
     end = 0
     while end < _MAX_PREFIX and (match := _PREFIX.match(line, end)):
@@ -27,16 +29,21 @@ def strip_prefix(line: str) -> tuple[str, str]:
 
 
 def source_of(prefix: str) -> str:
-    """Return the prefix without its times: equal for all lines that one process wrote in one log record."""
+    """Return the prefix without its times: equal for all lines that one process wrote in one log
+    record."""
     return _WHEN.sub("", prefix)
 
 
 def container_of(prefix: str) -> str:
-    """Return the container or pod that ``docker compose logs`` or ``kubectl logs`` names before each line, or an empty string."""
+    """Return the container or pod that ``docker compose logs`` or ``kubectl logs`` names before
+    each line, or an empty string."""
     match = _CONTAINER.match(prefix)
     return (match[1] or match[2]) if match else ""
 
 
 def is_quiet(prefix: str) -> bool:
-    """Return whether vLLM logged the line at INFO or DEBUG. It logs no exceptions at these levels."""
+    """Return whether vLLM logged the line at INFO or DEBUG.
+
+    It logs no exceptions at these levels.
+    """
     return _QUIET.search(prefix) is not None

@@ -7,7 +7,9 @@ from .tracebacks import Failure
 _BY_TEXT = {"Application startup complete": "request", "Shutting down": "stop"}
 LITERALS = tuple(text.encode() for text in _BY_TEXT)
 """Texts that select the lines where another phase begins."""
-_OF_REQUESTS = frozenset({"step", "add_request", "generate", "run_busy_loop", "run_engine_loop", "execute_model"})
+_OF_REQUESTS = frozenset(
+    {"step", "add_request", "generate", "run_busy_loop", "run_engine_loop", "execute_model"}
+)
 """Functions of vLLM that run only once the engine is started."""
 
 
@@ -27,4 +29,8 @@ class PhaseReader:
             return self.phase
         if failure.name in ("ImportError", "ModuleNotFoundError"):
             return "import"
-        return "request" if any(frame.function in _OF_REQUESTS for frame in failure.vllm_frames()) else "start"
+        return (
+            "request"
+            if any(frame.function in _OF_REQUESTS for frame in failure.vllm_frames())
+            else "start"
+        )

@@ -1,4 +1,5 @@
-"""Read the lines of a log that may matter, fast and with flat memory: literal texts select them, so that the rest is never decoded."""
+"""Read the lines of a log that may matter, fast and with flat memory: literal texts select them, so
+that the rest is never decoded."""
 
 from __future__ import annotations
 
@@ -20,10 +21,14 @@ class Line:
     text: str
 
 
-def selected_lines(stream: BinaryIO, literals: Iterable[bytes], more: Callable[[], bool]) -> Iterator[Line]:
-    """Yield the lines that contain one of ``literals``, and every line that follows one while ``more()`` holds.
+def selected_lines(
+    stream: BinaryIO, literals: Iterable[bytes], more: Callable[[], bool]
+) -> Iterator[Line]:
+    """Yield the lines that contain one of ``literals``, and every line that follows one while
+    ``more()`` holds.
 
-    Of a line longer than ``MAX_LINE`` the surroundings of the literals are lines of their own, with the same number.
+    Of a line longer than ``MAX_LINE`` the surroundings of the literals are lines of their own, with
+    the same number.
     """
     texts = tuple(dict.fromkeys(literals))
     number = 1
@@ -68,7 +73,8 @@ def _blocks(stream: BinaryIO) -> Iterator[bytes]:
 
 
 def _starts(block: bytes, texts: tuple[bytes, ...]) -> list[int]:
-    """Return where the lines with a literal begin; in a long line, where the surroundings of each literal begin."""
+    """Return where the lines with a literal begin; in a long line, where the surroundings of each
+    literal begin."""
     starts = set()
     for literal in texts:
         at = block.find(literal)

@@ -16,15 +16,20 @@ from .tracebacks import Failure, TracebackReader
 class RecordedPlaces:
     """Functions of vLLM, as file and name, in the recorded tracebacks of a case.
 
-    ``general``: the exception comes from Python's own library, so that its text says nothing without the place.
+    ``general``: the exception comes from Python's own library, so that its text says nothing
+    without the place.
     """
 
     functions: frozenset[tuple[str, str]]
     general: bool
 
     def agrees(self, failure: Failure) -> bool:
-        """Return whether the failure passed through one of the functions in which the recorded ones were raised."""
-        return any((frame.of_vllm, frame.function) in self.functions for frame in failure.vllm_frames()[-3:])
+        """Return whether the failure passed through one of the functions in which the recorded ones
+        were raised."""
+        return any(
+            (frame.of_vllm, frame.function) in self.functions
+            for frame in failure.vllm_frames()[-3:]
+        )
 
 
 def recorded_places(case: Case) -> RecordedPlaces:
@@ -41,8 +46,14 @@ def recorded_places(case: Case) -> RecordedPlaces:
         for part in (Part.TRACEBACK, Part.LOG)
         for failure in read_failures(result.observation.parts.get(part, ""))
     ]
-    functions = {(frame.of_vllm, frame.function) for failure in failures for frame in failure.vllm_frames()[-1:]}
-    general = bool(functions) and all(f.frames and f.frames[-1].of_standard_library for f in failures)
+    functions = {
+        (frame.of_vllm, frame.function)
+        for failure in failures
+        for frame in failure.vllm_frames()[-1:]
+    }
+    general = bool(functions) and all(
+        f.frames and f.frames[-1].of_standard_library for f in failures
+    )
     return RecordedPlaces(frozenset(functions), general)
 
 
@@ -50,5 +61,8 @@ def read_failures(text: str) -> list[Failure]:
     """Return the failures whose tracebacks ``text`` contains."""
     reader = TracebackReader()
     lines = (strip_prefix(line) for line in text.splitlines())
-    failures = (reader.read(source_of(prefix), rest, number) for number, (prefix, rest) in enumerate(lines, 1))
+    failures = (
+        reader.read(source_of(prefix), rest, number)
+        for number, (prefix, rest) in enumerate(lines, 1)
+    )
     return [failure for failure in failures if failure is not None]

@@ -16,8 +16,13 @@ from .literals import required_literals
 MAX_TEXT = 4_000
 """Characters of a line that are searched, around the case's literal text."""
 MAX_SECONDS = 10.0
-"""Processor time for all searches for the pattern of one case. Each alone may take seconds, and a log may have millions of lines."""
-_ASSERTION = re.compile(r"(?:\bAssertionError: |^Failed: |found in assertion, line \d+: )(.*)", re.DOTALL)
+"""Processor time for all searches for the pattern of one case.
+
+Each alone may take seconds, and a log may have millions of lines.
+"""
+_ASSERTION = re.compile(
+    r"(?:\bAssertionError: |^Failed: |found in assertion, line \d+: )(.*)", re.DOTALL
+)
 _STACK = re.compile(r"\s+\S.{0,300} \([^()\s]+:\d+\)$")
 _EXCEPTION = re.compile(r"\b\w*(?:Error|Exception|Exit|Interrupt)\b")
 _NO_ANSWER = re.compile(r"no HTTP answer(?: within [\d.]+ s;|:) ?(.*)", re.DOTALL)
@@ -35,9 +40,14 @@ class PatternMatch:
 
 
 class PatternIndex:
-    """The patterns of all cases. ``too_slow``: why some are not searched any more, by id of the case."""
+    """The patterns of all cases.
 
-    def __init__(self, cases: Iterable[Case], clock: Callable[[], float] = time.process_time) -> None:
+    ``too_slow``: why some are not searched any more, by id of the case.
+    """
+
+    def __init__(
+        self, cases: Iterable[Case], clock: Callable[[], float] = time.process_time
+    ) -> None:
         self._clock = clock
         self._parts = {case: _parts(case) for case in cases}
         self._seconds = dict.fromkeys(self._parts, 0.0)
@@ -52,16 +62,23 @@ class PatternIndex:
         self.too_slow: dict[str, str] = {}
 
     def line_literals(self) -> Iterator[bytes]:
-        """Yield texts of which every line with a match contains one; lines with tracebacks must be searched, too."""
+        """Yield texts of which every line with a match contains one; lines with tracebacks must be
+        searched, too."""
         yield from _ASSERTIONS
         for literal, cases in self._by_literal.items():
             if any(self._parts[case] != {Part.ASSERTION} for case in cases):
                 yield literal.encode("utf-8")
 
     def search(self, text: str, exceptions: bool = True) -> list[PatternMatch]:
-        """Return the cases whose pattern matches a line (without its prefix). ``exceptions``: whether the line may belong to an exception."""
+        """Return the cases whose pattern matches a line (without its prefix).
+
+        ``exceptions``: whether the line may belong to an exception.
+        """
         places = {
-            case: text.find(literal) for literal, cases in self._by_literal.items() if literal in text for case in cases
+            case: text.find(literal)
+            for literal, cases in self._by_literal.items()
+            if literal in text
+            for case in cases
         }
         places |= dict.fromkeys(self._without_literal, 0)
         if not places:
@@ -85,14 +102,19 @@ class PatternIndex:
                     continue
                 self._seconds[case] += self._clock() - started
                 if self._seconds[case] > MAX_SECONDS:
-                    self.too_slow[case.id] = f"the searches for its pattern took more than {MAX_SECONDS:g} s together"
+                    self.too_slow[case.id] = (
+                        f"the searches for its pattern took more than {MAX_SECONDS:g} s together"
+                    )
                 if span is not None:
                     return PatternMatch(case, part, searched[slice(*span)])
         return None
 
 
 def _printed(literal: str) -> str:
-    """Return a literal text as it stands in a log: ``no HTTP answer`` is printed with the time after it."""
+    """Return a literal text as it stands in a log:
+
+    ``no HTTP answer`` is printed with the time after it.
+    """
     return "no HTTP answer" if literal.startswith("no HTTP answer") else literal
 
 

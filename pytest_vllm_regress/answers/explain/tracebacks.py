@@ -1,4 +1,5 @@
-"""Tracebacks in a log whose lines come from several processes: exception, frames, and whether another exception was its cause."""
+"""Tracebacks in a log whose lines come from several processes: exception, frames, and whether
+another exception was its cause."""
 
 from __future__ import annotations
 
@@ -13,7 +14,9 @@ MAX_OPEN = 64
 _LINGER = 3
 """Lines after an exception in which Python says that another one followed from it."""
 _FRAME = re.compile(r'\s*File "([^"]{1,1000})", line (\d+)(?:, in (\S{1,200}))?')
-_CHAIN = re.compile(r"The above exception was the direct cause|During handling of the above exception")
+_CHAIN = re.compile(
+    r"The above exception was the direct cause|During handling of the above exception"
+)
 _REFERS = re.compile(r"\babove\b|root cause")
 _OF_VLLM = re.compile(r"(?:^|[/\\])(vllm[/\\](?:.+[/\\])?[\w.-]+\.py)$")
 _CLASS = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:: |:$|$)")
@@ -36,17 +39,27 @@ class Frame:
     @property
     def of_standard_library(self) -> bool:
         """Whether the file belongs to Python itself."""
-        return "site-packages" not in self.file and re.search(r"[/\\]python3?\.?\d*[/\\]", self.file, re.I) is not None
+        return (
+            "site-packages" not in self.file
+            and re.search(r"[/\\]python3?\.?\d*[/\\]", self.file, re.I) is not None
+        )
 
     @property
     def of_program(self) -> bool:
         """Whether the file is user code: neither an installed package nor the standard library."""
-        return "-packages" not in self.file and not self.of_standard_library and self.file.endswith(".py")
+        return (
+            "-packages" not in self.file
+            and not self.of_standard_library
+            and self.file.endswith(".py")
+        )
 
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
-    """An exception with its traceback, the innermost frame last. ``first`` and ``last`` are the numbers of its lines."""
+    """An exception with its traceback, the innermost frame last.
+
+    ``first`` and ``last`` are the numbers of its lines.
+    """
 
     exception: str
     message: str
@@ -71,20 +84,29 @@ class Failure:
         return tuple(frame for frame in self.frames if frame.of_vllm)
 
     def is_of_another_program(self, packages: Iterable[str]) -> bool:
-        """Return whether the traceback passes through user code, but not through vLLM or any of ``packages``.
+        """Return whether the traceback passes through user code, but not through vLLM or any of
+        ``packages``.
 
-        Other programs raise the same exceptions as vLLM. A traceback with standard-library frames only may still be vLLM's, for example that of a
-        thread that writes to a pipe.
+        Other programs raise the same exceptions as vLLM. A traceback with standard-library frames
+        only may still be vLLM's, for example that of a thread that writes to a pipe.
         """
-        modules = {spelling for name in packages for spelling in (name.replace("-", "_"), name.replace("-", ""))}
+        modules = {
+            spelling
+            for name in packages
+            for spelling in (name.replace("-", "_"), name.replace("-", ""))
+        }
         return any(frame.of_program for frame in self.frames) and not any(
-            frame.of_vllm or modules.intersection(re.split(r"[/\\]", frame.file)) for frame in self.frames
+            frame.of_vllm or modules.intersection(re.split(r"[/\\]", frame.file))
+            for frame in self.frames
         )
 
 
 @dataclasses.dataclass
 class _Open:
-    """A traceback whose exception has not been read yet (``ended``: it has). Forgotten when ``until`` lines have been read."""
+    """A traceback whose exception has not been read yet (``ended``: it has).
+
+    Forgotten when ``until`` lines have been read.
+    """
 
     first: int
     follows: bool
@@ -108,14 +130,20 @@ class TracebackReader:
 
     def unfinished(self) -> int | None:
         """Return the first line of a traceback of vLLM that is still open, or None."""
-        states = (state for state in self._open.values() if not state.ended and state.until > self._count)
-        return next((state.first for state in states if any(frame.of_vllm for frame in state.frames)), None)
+        states = (
+            state for state in self._open.values() if not state.ended and state.until > self._count
+        )
+        return next(
+            (state.first for state in states if any(frame.of_vllm for frame in state.frames)), None
+        )
 
     def read(self, source: str, text: str, number: int) -> Failure | None:
         """Read a line; return the failure that it ends."""
         self._count += 1
         if self._count % MAX_OPEN == 0:
-            self._open = {name: state for name, state in self._open.items() if state.until > self._count}
+            self._open = {
+                name: state for name, state in self._open.items() if state.until > self._count
+            }
         state = self._open.get(source)
         if HEAD in text:
             if state is not None or len(self._open) < MAX_OPEN:

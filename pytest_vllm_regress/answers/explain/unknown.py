@@ -1,4 +1,5 @@
-"""Failures that no case documents: grouped by signature, with a search text for the tracker and the command that starts a case."""
+"""Failures that no case documents: grouped by signature, with a search text for the tracker and the
+command that starts a case."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ _MAX_MESSAGE = 500
 
 @dataclasses.dataclass(frozen=True)
 class Signature:
-    """What two occurrences of one failure have in common: exception, innermost functions of vLLM (the last call first), phase."""
+    """What two occurrences of one failure have in common: exception, innermost functions of vLLM
+    (the last call first), phase."""
 
     exception: str
     frames: tuple[str, ...]
@@ -32,7 +34,10 @@ class Signature:
 
 @dataclasses.dataclass(frozen=True)
 class UnknownFailure:
-    """A group of failures that no case documents. ``line``: of the first exception; ``message``: its text."""
+    """A group of failures that no case documents.
+
+    ``line``: of the first exception; ``message``: its text.
+    """
 
     signature: Signature
     message: str
@@ -43,15 +48,24 @@ class UnknownFailure:
     @property
     def search_text(self) -> str:
         """Return words to search for in the tracker, without what differs between runs."""
-        words = [word for word in _VARIABLE.sub(" ", self.message).split() if re.search(r"[A-Za-z]{2}", word)]
+        words = [
+            word
+            for word in _VARIABLE.sub(" ", self.message).split()
+            if re.search(r"[A-Za-z]{2}", word)
+        ]
         words = words[:_WORDS_OF_SEARCH]
         function = self.signature.frames[0].rpartition(":")[2] if self.signature.frames else ""
         return " ".join(filter(None, (self.signature.exception, *words, "" if words else function)))
 
     def command(self) -> str:
-        """Return the ``vllm-regress new`` command for a case of this failure; REPORT is the number of the upstream report."""
+        """Return the ``vllm-regress new`` command for a case of this failure; REPORT is the number
+        of the upstream report."""
         version = dict(self.versions).get("vllm", "")
-        summary = f"{self.signature.exception}: {self.message}" if self.message else self.signature.exception
+        summary = (
+            f"{self.signature.exception}: {self.message}"
+            if self.message
+            else self.signature.exception
+        )
         title = " ".join(_VARIABLE.sub("N", summary).split())[:_MAX_TITLE].rstrip()
         # zsh takes an unquoted == for the name of a program.
         affected = f" --affected '=={version}' --affected-env vllm-{version}" if version else ""
@@ -84,11 +98,17 @@ class UnknownFailure:
 
 
 class UnknownFailures:
-    """Groups failures by signature while a log is read. ``left_out``: number of failures beyond ``MAX_GROUPS`` groups."""
+    """Groups failures by signature while a log is read.
+
+    ``left_out``: number of failures beyond ``MAX_GROUPS`` groups.
+    """
 
     def __init__(self) -> None:
         self._referring: tuple[Failure, str, dict[str, str]] | None = None
-        """The first failure whose message only refers to another one. It is reported if the log shows no other failure."""
+        """The first failure whose message only refers to another one.
+
+        It is reported if the log shows no other failure.
+        """
         self._groups: dict[Signature, tuple[Failure, int, tuple[tuple[str, str], ...]]] = {}
         self.left_out = 0
 
@@ -104,16 +124,23 @@ class UnknownFailures:
     def _count(self, failure: Failure, phase: str, versions: dict[str, str]) -> None:
         frames = failure.vllm_frames()
         signature = Signature(
-            failure.name, tuple(f"{f.of_vllm}:{f.function}" for f in frames[: -MAX_FRAMES - 1 : -1]), phase
+            failure.name,
+            tuple(f"{f.of_vllm}:{f.function}" for f in frames[: -MAX_FRAMES - 1 : -1]),
+            phase,
         )
-        first, count, named = self._groups.get(signature, (failure, 0, tuple(sorted(versions.items()))))
+        first, count, named = self._groups.get(
+            signature, (failure, 0, tuple(sorted(versions.items())))
+        )
         if not count and len(self._groups) >= MAX_GROUPS:
             self.left_out += 1
             return
         self._groups[signature] = (first, count + 1, named)
 
     def groups(self, others: bool) -> tuple[UnknownFailure, ...]:
-        """Return the groups in the order of the log. ``others``: whether the log shows documented failures."""
+        """Return the groups in the order of the log.
+
+        ``others``: whether the log shows documented failures.
+        """
         if self._referring is not None and not others and not self._groups:
             self._count(*self._referring)
         groups = (
@@ -125,4 +152,6 @@ class UnknownFailures:
 
 def _presentable(message: str) -> str:
     """Return the message without secrets and control characters, so that it can be published."""
-    return "".join(character if character.isprintable() else " " for character in mask(message[:_MAX_MESSAGE]))
+    return "".join(
+        character if character.isprintable() else " " for character in mask(message[:_MAX_MESSAGE])
+    )

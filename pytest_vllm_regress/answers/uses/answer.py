@@ -26,7 +26,10 @@ _ENGINE = ("LLM", "EngineArgs", "AsyncEngineArgs")
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """A use that a release does not have. ``instead``: what it has in its place, where that is known."""
+    """A use that a release does not have.
+
+    ``instead``: what it has in its place, where that is known.
+    """
 
     use: Use
     text: str
@@ -69,9 +72,11 @@ class Deprecation:
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """``problems``: what each release lacks, by release, oldest first; empty for those that have everything.
+    """``problems``: what each release lacks, by release, oldest first; empty for those that have
+    everything.
 
-    ``unknown``: uses that no release is known to have, which do not count. ``broken``: releases in a declared range in which something fails.
+    ``unknown``: uses that no release is known to have, which do not count. ``broken``: releases in
+    a declared range in which something fails.
     """
 
     project: Project
@@ -91,7 +96,8 @@ class Answer:
 
 
 def answer(project: Project, history: History, ignore: Collection[str] = ()) -> Answer:
-    """Return what every release of the history lacks of what the project uses. Uses named in ``ignore`` do not count.
+    """Return what every release of the history lacks of what the project uses. Uses named in
+    ``ignore`` do not count.
 
     A name in ``ignore`` that the project does not use becomes a note.
     """
@@ -109,10 +115,16 @@ def answer(project: Project, history: History, ignore: Collection[str] = ()) -> 
     problems = _problems(checker, known)
     last = len(history.releases) - 1
     reached = [
-        use for use in known if not checker.statuses(use)[last].missing and (use.live is None or last in use.live)
+        use
+        for use in known
+        if not checker.statuses(use)[last].missing and (use.live is None or last in use.live)
     ]
     deprecated = tuple(deprecations(checker, reached, last))
-    broken = {declared: releases for declared in project.declared if (releases := _broken(declared, problems))}
+    broken = {
+        declared: releases
+        for declared in project.declared
+        if (releases := _broken(declared, problems))
+    }
     return Answer(project, problems, tuple(_distinct(unknown)), deprecated, broken)
 
 
@@ -133,19 +145,24 @@ def _problems(checker: Checker, uses: Iterable[Use]) -> dict[str, tuple[Problem,
     releases = checker.history.releases
     problems: list[dict[tuple[str, str], Problem]] = [{} for _ in releases]
     advice = functools.cache(
-        lambda kind, targets, detail, release: instead(checker, Use(kind, targets, Place("", 0), detail), release)
+        lambda kind, targets, detail, release: instead(
+            checker, Use(kind, targets, Place("", 0), detail), release
+        )
     )
     for use in sorted(uses, key=lambda use: (KINDS.index(use.kind), use.place.order)):
         statuses = checker.statuses(use)
         for number in checker.broken_in(use):
             key = (use.place.file, statuses[number].missing)
             if key not in problems[number]:
-                problems[number][key] = Problem(use, key[1], advice(use.kind, use.targets, use.detail, number))
+                problems[number][key] = Problem(
+                    use, key[1], advice(use.kind, use.targets, use.detail, number)
+                )
     return {release: tuple(problems[number].values()) for number, release in enumerate(releases)}
 
 
 def _broken(declared: Declared, problems: dict[str, tuple[Problem, ...]]) -> tuple[str, ...]:
-    """Return the releases of a declared range in which something fails; a local range is about the uses in its file."""
+    """Return the releases of a declared range in which something fails; a local range is about the
+    uses in its file."""
     return tuple(
         release
         for release in in_range(declared, problems)
@@ -159,7 +176,11 @@ def _broken(declared: Declared, problems: dict[str, tuple[Problem, ...]]) -> tup
 def in_range(declared: Declared, releases: Iterable[str]) -> tuple[str, ...]:
     """Return the releases in a declared range."""
     specifiers = specifiers_of(declared.specifier)
-    return tuple(release for release in releases if specifiers is not None and specifiers.contains(Version(release)))
+    return tuple(
+        release
+        for release in releases
+        if specifiers is not None and specifiers.contains(Version(release))
+    )
 
 
 def instead(checker: Checker, use: Use, release: int) -> str:
@@ -171,7 +192,9 @@ def instead(checker: Checker, use: Use, release: int) -> str:
         if place is not None:
             return place.replace(":", ".")
     if use.kind in ("option", "environment"):
-        return next(_advised(history, use.targets[0], lambda name: checker.has(use.kind, name, release)), "")
+        return next(
+            _advised(history, use.targets[0], lambda name: checker.has(use.kind, name, release)), ""
+        )
     if use.kind == "keyword":
         return next(_advised(history, use.detail, checker.keywords(use, release).__contains__), "")
     return ""
@@ -182,7 +205,11 @@ def _advised(history: History, name: str, exists: Callable[[str], bool]) -> Iter
     for message in history.table("deprecations"):
         if mentions(message, name):
             for match in _USE_INSTEAD.finditer(message, message.index(name) + len(name)):
-                advised = match[1].rstrip(".").rpartition(".")[2] if match[1][0] != "-" else match[1].rstrip(".")
+                advised = (
+                    match[1].rstrip(".").rpartition(".")[2]
+                    if match[1][0] != "-"
+                    else match[1].rstrip(".")
+                )
                 if advised != name and exists(advised.partition(".")[0]):
                     yield advised
 
@@ -206,8 +233,12 @@ def deprecations(checker: Checker, uses: Sequence[Use], release: int) -> Iterabl
 def _concerns(use: Use, owners: set[str], message: str, owner: str) -> bool:
     if use.kind in ("option", "environment"):
         field = use.targets[0].removeprefix("--").replace("-", "_")
-        of_field = use.kind == "option" and owner.startswith("vllm.config") and owner.endswith(f".{field}")
-        return of_field or (mentions(message, use.targets[0]) and not _is_replacement(message, use.targets[0]))
+        of_field = (
+            use.kind == "option" and owner.startswith("vllm.config") and owner.endswith(f".{field}")
+        )
+        return of_field or (
+            mentions(message, use.targets[0]) and not _is_replacement(message, use.targets[0])
+        )
     if use.kind == "keyword":
         of_field = owner.startswith("vllm.config") and owner.endswith(f".{use.detail}")
         engine = use.targets[0].rpartition(".")[2] in _ENGINE
@@ -228,7 +259,9 @@ def _owners(checker: Checker, use: Use, release: int) -> set[str]:
 
 def mentions(message: str, name: str) -> bool:
     """Return whether a message has the name as a word of its own."""
-    return name in message and re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", message) is not None
+    return (
+        name in message and re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", message) is not None
+    )
 
 
 def _is_replacement(message: str, name: str) -> bool:

@@ -17,7 +17,8 @@ _NOWHERE = Place("", 0)
 
 @dataclasses.dataclass(frozen=True)
 class Status:
-    """``missing``: what the release lacks, empty if it has everything; ``sure``: whether the sources say so.
+    """``missing``: what the release lacks, empty if it has everything; ``sure``: whether the
+    sources say so.
 
     ``moved``: the key of the missing symbol in the table of moves.
     """
@@ -73,7 +74,8 @@ class Checker:
         return frozenset(callable[1].names()) if callable is not None else frozenset()
 
     def broken_in(self, use: Use) -> list[int]:
-        """Return the releases in which the code gets to a use that does not exist there, and does not handle that."""
+        """Return the releases in which the code gets to a use that does not exist there, and does
+        not handle that."""
         if use.guarded:
             return []
         first_choices = [self.statuses(other) for other in use.instead_of]
@@ -87,8 +89,11 @@ class Checker:
 
 
 def _since_first(statuses: list[Status]) -> list[Status]:
-    """Return the statuses of an override; before the first release with the method it is a method of the project's own."""
-    first = next((number for number, status in enumerate(statuses) if status == THERE), len(statuses))
+    """Return the statuses of an override; before the first release with the method it is a method
+    of the project's own."""
+    first = next(
+        (number for number, status in enumerate(statuses) if status == THERE), len(statuses)
+    )
     return [UNSURE] * first + statuses[first:]
 
 
@@ -122,7 +127,8 @@ def _missing(target: str, missing: Missing) -> Status:
 
 
 def _split(module: str, rest: str) -> str:
-    """Return the key of ``module.rest`` in the table of moves; parts in lower case before the last are modules."""
+    """Return the key of ``module.rest`` in the table of moves; parts in lower case before the last
+    are modules."""
     *inner, name = rest.removesuffix("()").split(".")
     return f"{'.'.join([module, *inner])}:{name}"
 
@@ -165,12 +171,20 @@ def _call(use: Use, lookup: Lookup) -> Status:
         return UNSURE
     symbol, signature = callable
     call = use.call
-    positional = [parameter for parameter in signature.parameters if parameter.kind in ("positional", "either")]
+    positional = [
+        parameter
+        for parameter in signature.parameters
+        if parameter.kind in ("positional", "either")
+    ]
     if call.positional > len(positional) and not signature.has("args"):
-        return Status(f"{symbol.path} takes {len(positional)} positional arguments, not {call.positional}")
+        return Status(
+            f"{symbol.path} takes {len(positional)} positional arguments, not {call.positional}"
+        )
     given = {parameter.name for parameter in positional[: call.positional]} | set(call.keywords)
     lacking = [
-        parameter.name for parameter in signature.parameters if parameter.required and parameter.name not in given
+        parameter.name
+        for parameter in signature.parameters
+        if parameter.required and parameter.name not in given
     ]
     if lacking and not (call.more_keywords or call.more_positional):
         return Status(f"{symbol.path} requires {', '.join(lacking)}")
@@ -192,7 +206,11 @@ def _override(use: Use, lookup: Lookup) -> Status:
         return UNSURE  # a class method is called on a class that the caller names
     passed = signature.without_first().parameters
     count = sum(parameter.kind in ("positional", "either") for parameter in passed)
-    unknown = [p for p in passed if p.kind in ("either", "keyword") and p.name not in own.names and not own.any_keyword]
+    unknown = [
+        p
+        for p in passed
+        if p.kind in ("either", "keyword") and p.name not in own.names and not own.any_keyword
+    ]
     too_many = count > own.positional and not own.any_positional
     if unknown and (too_many or any(parameter.kind == "keyword" for parameter in unknown)):
         names = ", ".join(parameter.name for parameter in unknown)
@@ -215,7 +233,9 @@ def _choice(use: Use, lookup: Lookup) -> Status:
     choices = Option.of(text).choices if text is not None else ()
     if not choices:
         return UNSURE
-    return THERE if use.detail in choices else Status(f"{use.targets[0]} does not allow {use.detail}")
+    return (
+        THERE if use.detail in choices else Status(f"{use.targets[0]} does not allow {use.detail}")
+    )
 
 
 def _parser(use: Use, lookup: Lookup) -> Status:
@@ -227,16 +247,25 @@ def _parser(use: Use, lookup: Lookup) -> Status:
 
 def _environment(use: Use, lookup: Lookup) -> Status:
     name = use.targets[0]
-    return THERE if lookup.table("environment", name) is not None else Status(f"vLLM does not read {name}")
+    return (
+        THERE
+        if lookup.table("environment", name) is not None
+        else Status(f"vLLM does not read {name}")
+    )
 
 
 def _route(use: Use, lookup: Lookup) -> Status:
     name = use.targets[0]
-    return THERE if lookup.table("routes", name) is not None else Status(f"there is no route {name}")
+    return (
+        THERE if lookup.table("routes", name) is not None else Status(f"there is no route {name}")
+    )
 
 
 def _metric(use: Use, lookup: Lookup) -> Status:
-    """Check a metric. Prometheus' client adds ``_total`` to the name of a counter, whether the sources have it or not."""
+    """Check a metric.
+
+    Prometheus' client adds ``_total`` to the name of a counter, whether the sources have it or not.
+    """
     name = use.targets[0]
     stem = name.removesuffix("_total")
     exists = any(lookup.table("metrics", known) is not None for known in (stem, f"{stem}_total"))

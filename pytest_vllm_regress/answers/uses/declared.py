@@ -1,4 +1,5 @@
-"""The releases of vLLM that a project declares: in pyproject.toml, setup.cfg, setup.py and requirements files."""
+"""The releases of vLLM that a project declares: in pyproject.toml, setup.cfg, setup.py and
+requirements files."""
 
 from __future__ import annotations
 
@@ -17,16 +18,22 @@ from .model import Declared, Place
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)*")
 _CARET = re.compile(r"\^\s*(\d+(?:\.\d+)*)")
-_MALFORMED = re.compile(r"^[\s\"',\[]*vllm(?:\[[\w,-]*\])?\s*=(?!=)\s*\d[\w.*]*", re.IGNORECASE | re.MULTILINE)
+_MALFORMED = re.compile(
+    r"^[\s\"',\[]*vllm(?:\[[\w,-]*\])?\s*=(?!=)\s*\d[\w.*]*", re.IGNORECASE | re.MULTILINE
+)
 MAX_ITEMS = 50_000
 
 
 class MalformedRequirement(ValueError):
-    """Raised if the only line with a version of vLLM is not a valid requirement, such as ``vllm=0.8``."""
+    """Raised if the only line with a version of vLLM is not a valid requirement, such as
+    ``vllm=0.8``."""
 
 
 def declared_in(text: str, file: str) -> list[Declared]:
-    """Return the ranges that a file declares; none for a file of another kind. Raises ``ValueError`` if it cannot be parsed."""
+    """Return the ranges that a file declares; none for a file of another kind.
+
+    Raises ``ValueError`` if it cannot be parsed.
+    """
     try:
         specifiers = dict.fromkeys(_specifiers(text, file))
     except (SyntaxError, RecursionError, MemoryError, configparser.Error) as error:
@@ -48,7 +55,9 @@ def _specifiers(text: str, file: str) -> Iterator[str]:
     elif name == "setup.cfg":
         parser = configparser.RawConfigParser()
         parser.read_string(text)
-        yield from (s for section in parser.values() for value in section.values() for s in _lines(value))
+        yield from (
+            s for section in parser.values() for value in section.values() for s in _lines(value)
+        )
     elif name == "setup.py":
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SyntaxWarning)
@@ -67,7 +76,8 @@ def _is_list(file: str) -> bool:
 
 
 def _pyproject(document: dict[str, object]) -> Iterator[str]:
-    """Yield the ranges in any list of requirements of a pyproject.toml, and in the tables of Poetry."""
+    """Yield the ranges in any list of requirements of a pyproject.toml, and in the tables of
+    Poetry."""
     todo: collections.deque[object] = collections.deque([document])
     while todo and len(todo) < MAX_ITEMS:
         item = todo.popleft()
@@ -100,7 +110,11 @@ def _lines(text: str) -> Iterator[str]:
         words = line.partition("#")[0].partition(" --")[0].strip().rstrip("\\").strip()
         if words[:4].lower() == "vllm":
             requirement = requirement_of(words)
-            if requirement is not None and canonicalize_name(requirement.name) == "vllm" and requirement.specifier:
+            if (
+                requirement is not None
+                and canonicalize_name(requirement.name) == "vllm"
+                and requirement.specifier
+            ):
                 yield str(requirement.specifier)
 
 

@@ -35,7 +35,10 @@ class UsedChange:
     places: tuple[Place, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        return {**self.change.to_json(), "places": [dataclasses.asdict(place) for place in self.places]}
+        return {
+            **self.change.to_json(),
+            "places": [dataclasses.asdict(place) for place in self.places],
+        }
 
 
 def release_number(history: History, version: str) -> int:
@@ -119,7 +122,8 @@ def text(used_changes: Sequence[UsedChange], versions: tuple[str, str]) -> Itera
 
 
 def _without_new_symbols(used_changes: Sequence[UsedChange]) -> tuple[list[UsedChange], int]:
-    """Return the changes without added symbols that the project does not use yet, and the number of those."""
+    """Return the changes without added symbols that the project does not use yet, and the number of
+    those."""
     remaining = [
         entry
         for entry in used_changes

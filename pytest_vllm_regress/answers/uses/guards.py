@@ -1,4 +1,5 @@
-"""Conditions on the version of vLLM: for which releases is a test true, and what does a test ask for."""
+"""Conditions on the version of vLLM: for which releases is a test true, and what does a test ask
+for."""
 
 from __future__ import annotations
 
@@ -45,8 +46,9 @@ _WRAPPERS = ("Version", "parse", "parse_version", "str", "StrictVersion", "Loose
 class VersionTests:
     """Judges tests for the releases of a history.
 
-    ``v0`` are those with the V0 engine: in others ``VLLM_USE_V1`` is always true. ``asked`` returns the outcome of a test whether one of some paths
-    has a parameter ("keyword") or an attribute ("name").
+    ``v0`` are those with the V0 engine: in others ``VLLM_USE_V1`` is always true. ``asked`` returns
+    the outcome of a test whether one of some paths has a parameter ("keyword") or an attribute
+    ("name").
     """
 
     def __init__(
@@ -68,7 +70,9 @@ class VersionTests:
         self._flags.pop(name, None)
         self._probes.pop(name, None)
         self._signatures.pop(name, None)
-        if isinstance(value, (ast.Call, ast.Attribute)) and (paths := self._signature(value, names)):
+        if isinstance(value, (ast.Call, ast.Attribute)) and (
+            paths := self._signature(value, names)
+        ):
             self._signatures[name] = paths
         if isinstance(value, (ast.Compare, ast.BoolOp, ast.UnaryOp, ast.Call, ast.Attribute)):
             outcome = self.outcome(value, names)
@@ -82,21 +86,34 @@ class VersionTests:
         return dict(self._flags)
 
     def after_handler(self, before: Mapping[str, Outcome], body: Sequence[ast.stmt]) -> None:
-        """Keep outcomes of a ``try`` also where a handler assigns a constant to the name: ``is_old = False``."""
+        """Keep outcomes of a ``try`` also where a handler assigns a constant to the name:
+
+        ``is_old = False``.
+        """
         for node in body:
             if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
                 for target in node.targets:
-                    if isinstance(target, ast.Name) and (outcome := before.get(target.id)) is not None:
+                    if (
+                        isinstance(target, ast.Name)
+                        and (outcome := before.get(target.id)) is not None
+                    ):
                         true, false = outcome
-                        self._flags[target.id] = (self.all, false) if node.value.value else (true, self.all)
+                        self._flags[target.id] = (
+                            (self.all, false) if node.value.value else (true, self.all)
+                        )
 
     def probed(self, test: ast.expr) -> frozenset[str]:
         """Return the names for which a test asks, also one that the code keeps in a name."""
-        kept = (self._probes.get(node.id, frozenset()) for node in ast.walk(test) if isinstance(node, ast.Name))
+        kept = (
+            self._probes.get(node.id, frozenset())
+            for node in ast.walk(test)
+            if isinstance(node, ast.Name)
+        )
         return probed_names(test).union(*kept) if self._probes else probed_names(test)
 
     def outcome(self, test: ast.expr, names: Mapping[str, Sequence[str]]) -> Outcome:
-        """Return for which releases ``test`` may be true and false; ``names`` are the names that are bound."""
+        """Return for which releases ``test`` may be true and false; ``names`` are the names that
+        are bound."""
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             true, false = self.outcome(test.operand, names)
             return false, true
@@ -104,8 +121,12 @@ class VersionTests:
             outcomes = [self.outcome(value, names) for value in test.values]
             true_sets, false_sets = [o[0] for o in outcomes], [o[1] for o in outcomes]
             if isinstance(test.op, ast.And):
-                return functools.reduce(operator.and_, true_sets), functools.reduce(operator.or_, false_sets)
-            return functools.reduce(operator.or_, true_sets), functools.reduce(operator.and_, false_sets)
+                return functools.reduce(operator.and_, true_sets), functools.reduce(
+                    operator.or_, false_sets
+                )
+            return functools.reduce(operator.or_, true_sets), functools.reduce(
+                operator.and_, false_sets
+            )
         if isinstance(test, ast.Name) and test.id in self._flags:
             return self._flags[test.id]
         if _is_v1(test, names):
@@ -151,7 +172,11 @@ class VersionTests:
         return self._asked("name", tuple(f"{path}.{name.value}" for path in paths), "")
 
     def _compared(
-        self, left: ast.expr, kind: type[ast.cmpop], right: ast.expr, names: Mapping[str, Sequence[str]]
+        self,
+        left: ast.expr,
+        kind: type[ast.cmpop],
+        right: ast.expr,
+        names: Mapping[str, Sequence[str]],
     ) -> Outcome:
         if is_version(right, names):
             kind, left, right = _MIRRORED.get(kind, kind), right, left
@@ -161,13 +186,24 @@ class VersionTests:
         return self._split(_OPERATORS[kind], bound)
 
     def _called(self, call: ast.Call) -> Outcome:
-        """Judge calls such as ``is_vllm_version_at_least("0.8.5")`` and ``compare_versions("vllm", ">=", "0.8.5")``."""
-        name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-        texts = [arg.value for arg in call.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
+        """Judge calls such as ``is_vllm_version_at_least("0.8.5")`` and ``compare_versions("vllm",
+        ">=", "0.8.5")``."""
+        name = (
+            call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        )
+        texts = [
+            arg.value
+            for arg in call.args
+            if isinstance(arg, ast.Constant) and isinstance(arg.value, str)
+        ]
         words = {word.arg: word.value for word in call.keywords}
         about_vllm = "vllm" in name.lower() or "vllm" in texts
         bounds = [bound for bound in map(_version, texts) if bound is not None]
-        if about_vllm and bounds and (sign := next((text for text in texts if text in _OPERATORS), None)):
+        if (
+            about_vllm
+            and bounds
+            and (sign := next((text for text in texts if text in _OPERATORS), None))
+        ):
             return self._split(_OPERATORS[sign], bounds[0])
         if about_vllm and (bound := _constant_version(words.get("min_version"))) is not None:
             return self._split(operator.ge, bound)
@@ -189,13 +225,17 @@ def paths_of(node: ast.expr, names: Mapping[str, Sequence[str]]) -> tuple[str, .
     if isinstance(node, ast.Name):
         return tuple(path for path in names.get(node.id, ()) if path != VERSION)
     if isinstance(node, ast.Attribute):
-        return tuple(f"{path}.{node.attr}" for path in paths_of(node.value, names) if len(path) < MAX_PATH)
+        return tuple(
+            f"{path}.{node.attr}" for path in paths_of(node.value, names) if len(path) < MAX_PATH
+        )
     return ()
 
 
 def pairs(test: ast.Compare) -> Iterator[tuple[ast.expr, type[ast.cmpop], ast.expr]]:
     """Yield the comparisons of which a chain such as ``a <= b < c`` consists."""
-    for left, kind, right in zip([test.left, *test.comparators], test.ops, test.comparators, strict=False):
+    for left, kind, right in zip(
+        [test.left, *test.comparators], test.ops, test.comparators, strict=False
+    ):
         yield left, type(kind), right
 
 
@@ -203,15 +243,23 @@ def is_version(node: ast.expr | None, names: Mapping[str, Sequence[str]]) -> boo
     """Return whether an expression is the version of the installed vLLM."""
     if isinstance(node, ast.Name):
         bound = names.get(node.id, ())
-        return VERSION in bound or "vllm.__version__" in bound or _VERSION_NAME.fullmatch(node.id) is not None
+        return (
+            VERSION in bound
+            or "vllm.__version__" in bound
+            or _VERSION_NAME.fullmatch(node.id) is not None
+        )
     if isinstance(node, ast.Attribute):
         if node.attr in ("__version__", "__version_tuple__"):
             return isinstance(node.value, ast.Name) and "vllm" in names.get(
                 node.value.id, ("vllm",) * (node.value.id == "vllm")
             )
-        return node.attr in ("base_version", "release", "public", "version") and is_version(node.value, names)
+        return node.attr in ("base_version", "release", "public", "version") and is_version(
+            node.value, names
+        )
     if isinstance(node, ast.Call) and node.args:
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        name = (
+            node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        )
         first = node.args[0]
         if isinstance(first, ast.Constant):
             return first.value == "vllm" and "version" in name
@@ -220,7 +268,8 @@ def is_version(node: ast.expr | None, names: Mapping[str, Sequence[str]]) -> boo
 
 
 def _is_v1(test: ast.expr, names: Mapping[str, Sequence[str]]) -> bool:
-    """Return whether an expression is ``vllm.envs.VLLM_USE_V1``, or a name or a call such as ``self._is_vllm_v1()``."""
+    """Return whether an expression is ``vllm.envs.VLLM_USE_V1``, or a name or a call such as
+    ``self._is_vllm_v1()``."""
     node = test.func if isinstance(test, ast.Call) else test
     if _V1_NAME.fullmatch(getattr(node, "attr", getattr(node, "id", ""))):
         return True
@@ -230,7 +279,11 @@ def _is_v1(test: ast.expr, names: Mapping[str, Sequence[str]]) -> bool:
         return False
     owner = test.value
     if isinstance(owner, ast.Attribute):
-        return owner.attr == "envs" and isinstance(owner.value, ast.Name) and "vllm" in names.get(owner.value.id, ())
+        return (
+            owner.attr == "envs"
+            and isinstance(owner.value, ast.Name)
+            and "vllm" in names.get(owner.value.id, ())
+        )
     return isinstance(owner, ast.Name) and "vllm.envs" in names.get(owner.id, ())
 
 
@@ -246,10 +299,18 @@ def probed_names(test: ast.expr) -> frozenset[str]:
     probed = set()
     for node in ast.walk(test):
         if isinstance(node, ast.Call):
-            probed |= {arg.value for arg in node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)}
+            probed |= {
+                arg.value
+                for arg in node.args
+                if isinstance(arg, ast.Constant) and isinstance(arg.value, str)
+            }
         elif isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.In, ast.NotIn)):
             left = node.left
-            probed |= {left.value} if isinstance(left, ast.Constant) and isinstance(left.value, str) else set()
+            probed |= (
+                {left.value}
+                if isinstance(left, ast.Constant) and isinstance(left.value, str)
+                else set()
+            )
     return frozenset(probed)
 
 
@@ -261,7 +322,11 @@ def _constant_version(node: ast.expr | None) -> Version | None:
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return _version(node.value)
     if isinstance(node, ast.Tuple) and node.elts:
-        parts = [part.value for part in node.elts if isinstance(part, ast.Constant) and isinstance(part.value, int)]
+        parts = [
+            part.value
+            for part in node.elts
+            if isinstance(part, ast.Constant) and isinstance(part.value, int)
+        ]
         return _version(".".join(map(str, parts))) if len(parts) == len(node.elts) else None
     return None
 

@@ -4,12 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 
-KINDS = ("name", "keyword", "call", "override", "option", "choice", "parser", "environment", "route", "metric")
+KINDS = (
+    "name",
+    "keyword",
+    "call",
+    "override",
+    "option",
+    "choice",
+    "parser",
+    "environment",
+    "route",
+    "metric",
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """File relative to the project, with a line. ``cell`` is the number of a notebook's cell, in which the line is counted."""
+    """File relative to the project, with a line.
+
+    ``cell`` is the number of a notebook's cell, in which the line is counted.
+    """
 
     file: str
     line: int
@@ -26,7 +40,8 @@ class Place:
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """Arguments of a call: how many by position, which by keyword, and whether ``*`` or ``**`` passes more."""
+    """Arguments of a call: how many by position, which by keyword, and whether ``*`` or ``**``
+    passes more."""
 
     positional: int
     keywords: tuple[str, ...]
@@ -36,7 +51,8 @@ class Call:
 
 @dataclasses.dataclass(frozen=True)
 class Override:
-    """Parameters of a method that overrides one of vLLM: names, how many by position, and whether it takes any others."""
+    """Parameters of a method that overrides one of vLLM: names, how many by position, and whether
+    it takes any others."""
 
     names: tuple[str, ...]
     positional: int
@@ -48,11 +64,14 @@ class Override:
 class Use:
     """One thing of vLLM that a project uses.
 
-    ``targets``: paths of which the first that exists in a release is meant (``api_history.lookup``); for other kinds the name.
+    ``targets``: paths of which the first that exists in a release is meant
+    (``api_history.lookup``); for other kinds the name.
     ``detail``: the keyword, the method, or the value of an option.
-    ``roots``: what an attribute is reached from; where none of them exists, another use is the one that fails.
+    ``roots``: what an attribute is reached from; where none of them exists, another use is the one
+    that fails.
     ``live``: numbers of the releases for which the code asks before it gets there; None for all.
-    ``instead_of``: this use only matters where one of those does not exist (the handler of an ``except ImportError``).
+    ``instead_of``: this use only matters where one of those does not exist (the handler of an
+    ``except ImportError``).
     ``guarded``: the project handles it if this does not exist.
     """
 
@@ -83,7 +102,10 @@ class Use:
 
 @dataclasses.dataclass(frozen=True)
 class Declared:
-    """A range of releases that the project declares. ``local``: it holds only for the uses in the same file."""
+    """A range of releases that the project declares.
+
+    ``local``: it holds only for the uses in the same file.
+    """
 
     specifier: str
     place: Place
@@ -92,7 +114,8 @@ class Declared:
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """A command line that starts the server: its place, and the options with their values, as words; empty without a value."""
+    """A command line that starts the server: its place, and the options with their values, as
+    words; empty without a value."""
 
     place: Place
     options: tuple[tuple[str, str], ...]
@@ -100,7 +123,8 @@ class Command:
 
 @dataclasses.dataclass(frozen=True)
 class Project:
-    """What was read: uses, declared ranges, and how many files. ``notes``: files that were left out, and why.
+    """What was read: uses, declared ranges, and how many files. ``notes``: files that were left
+    out, and why.
 
     ``commands``: command lines of the server; their options are among the uses, too.
     """

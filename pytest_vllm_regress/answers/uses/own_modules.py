@@ -1,4 +1,5 @@
-"""For which releases a project loads its own modules: some are imported only after a test of the version, from another file."""
+"""For which releases a project loads its own modules: some are imported only after a test of the
+version, from another file."""
 
 from __future__ import annotations
 
@@ -20,14 +21,18 @@ MAX_IMPORTS = 200_000
 
 @dataclasses.dataclass(frozen=True)
 class Import:
-    """An import of a module that is not vLLM's, or a string that names one. ``live``: for which releases the code gets there."""
+    """An import of a module that is not vLLM's, or a string that names one.
+
+    ``live``: for which releases the code gets there.
+    """
 
     name: str
     live: Releases
 
 
 class ChosenFunction:
-    """A function of a module, and for which releases the module mentions it outside of the function."""
+    """A function of a module, and for which releases the module mentions it outside of the
+    function."""
 
     def __init__(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         self._first, self._last = node.lineno, node.end_lineno or node.lineno
@@ -42,7 +47,10 @@ class ChosenFunction:
 
 
 def imports_of(node: ast.Import | ast.ImportFrom, file: str, live: Releases) -> Iterator[Import]:
-    """Yield the modules that a statement may import: ``from a import b`` may mean the module ``a.b``."""
+    """Yield the modules that a statement may import:
+
+    ``from a import b`` may mean the module ``a.b``.
+    """
     if isinstance(node, ast.Import):
         yield from (Import(alias.name, live) for alias in node.names)
         return
@@ -64,11 +72,14 @@ def is_program(text: str) -> bool:
 def loaded_for(
     imports: Mapping[str, Sequence[Import]], programs: Iterable[str], releases: Releases
 ) -> dict[str, Releases]:
-    """Return for which releases each file is loaded; files that are loaded for all of them are left out.
+    """Return for which releases each file is loaded; files that are loaded for all of them are left
+    out.
 
-    A file that nothing imports counts as what is beside it, if their folder is for some releases, such as ``vllm_0_8_4``.
-    ``imports`` has the imports of every Python file that mentions vLLM. Only files with "vllm" in their path can be restricted: who imports
-    those mentions vLLM, too, so that no import of them is overlooked.
+    A file that nothing imports counts as what is beside it, if their folder is for some releases,
+    such as ``vllm_0_8_4``.
+    ``imports`` has the imports of every Python file that mentions vLLM. Only files with "vllm" in
+    their path can be restricted: who imports those mentions vLLM, too, so that no import of them is
+    overlooked.
     """
     importers = _importers(imports)
     if importers is None:
@@ -79,8 +90,12 @@ def loaded_for(
         for file in imports
         if file in importers or (_FOR_RELEASE.search(_folder(file)) and _folder(file) in folders)
     }
-    always = {file for file in imports if file not in chosen or "vllm" not in file.lower()} | set(programs)
-    loaded: dict[str, Releases] = {file: releases if file in always else frozenset() for file in imports}
+    always = {file for file in imports if file not in chosen or "vllm" not in file.lower()} | set(
+        programs
+    )
+    loaded: dict[str, Releases] = {
+        file: releases if file in always else frozenset() for file in imports
+    }
     imported: dict[str, list[tuple[str, Releases]]] = collections.defaultdict(list)
     for file, statements in importers.items():
         for importer, live in statements:
@@ -104,19 +119,34 @@ def _folder(file: str) -> str:
 
 
 def chosen_functions(
-    functions: Mapping[str, Mapping[str, ChosenFunction]], imports: Mapping[str, Sequence[Import]], releases: Releases
+    functions: Mapping[str, Mapping[str, ChosenFunction]],
+    imports: Mapping[str, Sequence[Import]],
+    releases: Releases,
 ) -> dict[str, list[ChosenFunction]]:
-    """Return by file the functions that the file uses for some releases only, and that no other file imports."""
-    imported = {statement.name.rpartition(".")[2] for statements in imports.values() for statement in statements}
+    """Return by file the functions that the file uses for some releases only, and that no other
+    file imports."""
+    imported = {
+        statement.name.rpartition(".")[2]
+        for statements in imports.values()
+        for statement in statements
+    }
     return {
         file: chosen
         for file, named in functions.items()
         if "vllm" in file.lower()
-        and (chosen := [f for name, f in named.items() if f.live and f.live != releases and name not in imported])
+        and (
+            chosen := [
+                f
+                for name, f in named.items()
+                if f.live and f.live != releases and name not in imported
+            ]
+        )
     }
 
 
-def _importers(imports: Mapping[str, Sequence[Import]]) -> dict[str, list[tuple[str, Releases]]] | None:
+def _importers(
+    imports: Mapping[str, Sequence[Import]],
+) -> dict[str, list[tuple[str, Releases]]] | None:
     """Return for each file which others load it; None above the limit."""
     files = _by_module(imports)
     importers: dict[str, list[tuple[str, Releases]]] = collections.defaultdict(list)
@@ -143,7 +173,10 @@ def _by_module(imports: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _loaded_by(name: str, files: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Yield the files of a module and of its parent packages. ``name`` may also name something inside the module."""
+    """Yield the files of a module and of its parent packages.
+
+    ``name`` may also name something inside the module.
+    """
     parts = name.split(".")
     for count in range(1, len(parts) + 1):
         yield from files.get(".".join(parts[:count]), ())

@@ -38,14 +38,32 @@ MAX_WORK = 100_000_000
 """Limit for all files together, see ``python.MAX_WORK``."""
 MAX_DECLARED = 1000
 _SKIPPED = frozenset(("node_modules", "site-packages", "__pycache__", "venv", "build", "dist"))
-_TEXT = (".sh", ".bash", ".yaml", ".yml", ".tpl", ".env", ".json", ".service", ".txt", ".in", ".cfg", ".toml")
+_TEXT = (
+    ".sh",
+    ".bash",
+    ".yaml",
+    ".yml",
+    ".tpl",
+    ".env",
+    ".json",
+    ".service",
+    ".txt",
+    ".in",
+    ".cfg",
+    ".toml",
+)
 _LISTS = ("requirements", "constraints")
 
 
 def read_project(path: Path, history: History) -> Project:
-    """Return what the files below ``path``, or one file, use of vLLM. Raises ``UsageError`` if there is no such file."""
+    """Return what the files below ``path``, or one file, use of vLLM.
+
+    Raises ``UsageError`` if there is no such file.
+    """
     if not os.path.lexists(path):
-        raise UsageError(f"{path}: no such file or directory. Give the directory of a project, or one of its files")
+        raise UsageError(
+            f"{path}: no such file or directory. Give the directory of a project, or one of its files"
+        )
     folder, names = (path, _files(path)) if path.is_dir() else (path.parent, iter([path.name]))
     reader = ProjectReader(history)
     for name in names:
@@ -92,7 +110,9 @@ class ProjectReader:
         except _Unreadable as problem:
             self._notes.append(f"left out: {name}: {problem}")
         if len(self._uses) > MAX_USES or self._work > MAX_WORK:
-            raise UsageError(f"{folder}: has more than {MAX_USES} uses, or takes too much work; give a part of it")
+            raise UsageError(
+                f"{folder}: has more than {MAX_USES} uses, or takes too much work; give a part of it"
+            )
         self._declare(text, name)
 
     def _declare(self, text: str, name: str) -> None:
@@ -102,8 +122,12 @@ class ProjectReader:
         except ValueError as problem:
             why = problem if isinstance(problem, MalformedRequirement) else "cannot be parsed"
             if not name.endswith(".py"):  # which is noted when its uses are read
-                self._notes.append(f"left out: {name}: {why}, so that the range of vllm in it is not known")
-        if not name.endswith((".py", ".ipynb", ".json")) and not any(word in name for word in _LISTS):
+                self._notes.append(
+                    f"left out: {name}: {why}, so that the range of vllm in it is not known"
+                )
+        if not name.endswith((".py", ".ipynb", ".json")) and not any(
+            word in name for word in _LISTS
+        ):
             declared = itertools.chain(declared, pins(text, name))
         self._declared |= dict.fromkeys(itertools.islice(declared, MAX_DECLARED + 1))
         if len(self._declared) > MAX_DECLARED:
@@ -112,17 +136,22 @@ class ProjectReader:
 
     def project(self) -> Project:
         if not self._count:
-            self._notes.append("nothing to read: no Python files, notebooks, configuration, requirements or scripts")
+            self._notes.append(
+                "nothing to read: no Python files, notebooks, configuration, requirements or scripts"
+            )
         notes = self._notes[:MAX_NOTES]
         if len(self._notes) > MAX_NOTES:
             notes.append(f"{len(self._notes) - MAX_NOTES} more files were left out")
         own = self._strings.own_routes
         uses = tuple(use for use in self._uses if use.kind != "route" or use.targets[0] not in own)
         commands = tuple(self._strings.commands)
-        return Project(self._where_loaded(uses), tuple(self._declared), self._count, tuple(notes), commands)
+        return Project(
+            self._where_loaded(uses), tuple(self._declared), self._count, tuple(notes), commands
+        )
 
     def _where_loaded(self, uses: tuple[Use, ...]) -> tuple[Use, ...]:
-        """Return the uses; those in modules and functions that the project uses for some releases only are restricted to these."""
+        """Return the uses; those in modules and functions that the project uses for some releases
+        only are restricted to these."""
         all_releases = frozenset(range(len(self._releases)))
         loaded = loaded_for(self._imports, self._programs, all_releases)
         chosen = chosen_functions(self._functions, self._imports, all_releases)
@@ -133,7 +162,9 @@ class ProjectReader:
             for function in chosen.get(file, ()):
                 live = live & function.live if use.place.line in function else live
             live &= loaded.get(file, all_releases)
-            return use if live == (use.live or all_releases) else dataclasses.replace(use, live=live)
+            return (
+                use if live == (use.live or all_releases) else dataclasses.replace(use, live=live)
+            )
 
         return tuple(map(restricted, uses)) if loaded or chosen else uses
 
@@ -183,10 +214,13 @@ class ProjectReader:
                 yield from self._cell(lines, name, number, reader)
 
     def _reader(self, name: str) -> PythonReader:
-        return PythonReader(name, VersionTests(self._releases, self._v0, self._asked), self._strings)
+        return PythonReader(
+            name, VersionTests(self._releases, self._v0, self._asked), self._strings
+        )
 
     def _asked(self, kind: str, targets: tuple[str, ...], detail: str) -> Outcome:
-        """Return the releases for which a test for an attribute or a parameter is true, and those for which it may be false."""
+        """Return the releases for which a test for an attribute or a parameter is true, and those
+        for which it may be false."""
         statuses = self._checker.statuses(Use(kind, targets, Place("", 0), detail))
         without = frozenset(number for number, status in enumerate(statuses) if status.missing)
         unsure = frozenset(number for number, status in enumerate(statuses) if not status.sure)
@@ -197,8 +231,13 @@ class ProjectReader:
         """Yield the uses in a cell: Python, and commands behind ``!`` and ``%``."""
         is_command = [line.lstrip().startswith(("!", "%")) for line in text.split("\n")]
         lines = text.split("\n")
-        shell = "\n".join(line.lstrip(" !") if command else "" for line, command in zip(lines, is_command, strict=True))
-        python = "\n".join("" if command else line for line, command in zip(lines, is_command, strict=True))
+        shell = "\n".join(
+            line.lstrip(" !") if command else ""
+            for line, command in zip(lines, is_command, strict=True)
+        )
+        python = "\n".join(
+            "" if command else line for line, command in zip(lines, is_command, strict=True)
+        )
         yield from read_text(shell, name, self._strings)
         try:
             yield from self._python(python, reader, number)
@@ -224,7 +263,8 @@ def known_names(history: History) -> Known:
 
 
 def releases_with_v0(history: History) -> frozenset[int]:
-    """Return the numbers of the releases with the V0 engine: later ones have ``LLMEngine`` as another name of the V1 engine."""
+    """Return the numbers of the releases with the V0 engine: later ones have ``LLMEngine`` as
+    another name of the V1 engine."""
     timeline = history.symbols("vllm.engine.llm_engine").get("LLMEngine", [])
     return frozenset(
         number
@@ -235,11 +275,16 @@ def releases_with_v0(history: History) -> frozenset[int]:
 
 
 def _files(root: Path) -> Iterator[str]:
-    """Yield the files to read below ``root``, in the order of their names. Links are not followed."""
+    """Yield the files to read below ``root``, in the order of their names.
+
+    Links are not followed.
+    """
     count = 0
     for folder, folders, files in os.walk(root, followlinks=False):
         if os.path.relpath(folder, root).count(os.sep) >= MAX_DEPTH:
-            raise UsageError(f"{root}: has folders nested more than {MAX_DEPTH} deep; give a part of it")
+            raise UsageError(
+                f"{root}: has folders nested more than {MAX_DEPTH} deep; give a part of it"
+            )
         folders[:] = sorted(
             name
             for name in folders
@@ -249,7 +294,11 @@ def _files(root: Path) -> Iterator[str]:
         )
         for name in sorted(files):
             path = os.path.relpath(os.path.join(folder, name), root)
-            if name.endswith((".py", ".ipynb", *_TEXT)) or is_dockerfile(name) or name == "Makefile":
+            if (
+                name.endswith((".py", ".ipynb", *_TEXT))
+                or is_dockerfile(name)
+                or name == "Makefile"
+            ):
                 count += 1
                 if count > MAX_FILES:
                     raise UsageError(f"{root}: more than {MAX_FILES} files; give a part of it")

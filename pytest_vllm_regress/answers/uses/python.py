@@ -1,4 +1,7 @@
-"""Uses of vLLM in Python source: imports, attributes, calls, overridden methods, and strings. The source is parsed, never run."""
+"""Uses of vLLM in Python source: imports, attributes, calls, overridden methods, and strings.
+
+The source is parsed, never run.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,8 @@ from .syntax import (
 )
 
 MAX_WORK = 5_000_000
-"""Limit of the uses in one file, the names that are copied for its branches, and the nodes visited for its handlers: products of parts."""
+"""Limit of the uses in one file, the names that are copied for its branches, and the nodes visited
+for its handlers: products of parts."""
 
 _WORK_OF_USE = 20
 
@@ -42,7 +46,10 @@ class TooMuchWork(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class _Context:
-    """Under which conditions code runs: see ``Use``. ``caught``: which failures are handled; ``probed``: for which names a test asked."""
+    """Under which conditions code runs: see ``Use``.
+
+    ``caught``: which failures are handled; ``probed``: for which names a test asked.
+    """
 
     live: Releases
     caught: frozenset[str] = frozenset()
@@ -73,12 +80,15 @@ class PythonReader:
     def read(self, tree: ast.Module, cell: int = 0) -> list[Use]:
         """Return the uses in a parsed module.
 
-        Raises ``RecursionError`` if it is nested too deeply to be read, ``TooMuchWork`` if that takes disproportionate time or memory.
+        Raises ``RecursionError`` if it is nested too deeply to be read, ``TooMuchWork`` if that
+        takes disproportionate time or memory.
         """
         self._cell, self._uses, self._tree = cell, [], tree
         self._size = sum(1 for _ in ast.walk(tree))
         self._fakes = makes_modules(tree)
-        self.functions = {node.name: ChosenFunction(node) for node in tree.body if isinstance(node, Function)}
+        self.functions = {
+            node.name: ChosenFunction(node) for node in tree.body if isinstance(node, Function)
+        }
         self._block(tree.body)
         return self._uses
 
@@ -90,7 +100,10 @@ class PythonReader:
     # Statements
 
     def _block(self, body: Sequence[ast.stmt]) -> None:
-        """Read statements in their order. What follows a test that leaves the block runs only where the test was false."""
+        """Read statements in their order.
+
+        What follows a test that leaves the block runs only where the test was false.
+        """
         before = self._context
         for node in body:
             rest = self._statement(node)
@@ -127,7 +140,9 @@ class PythonReader:
 
     def _if(self, node: ast.If) -> Releases | None:
         if is_type_checking(node.test):
-            self._within(dataclasses.replace(self._context, caught=frozenset(ALL_CAUGHT)), node.body)
+            self._within(
+                dataclasses.replace(self._context, caught=frozenset(ALL_CAUGHT)), node.body
+            )
             self._block(node.orelse)
             return None
         self._expression(node.test)
@@ -135,14 +150,27 @@ class PythonReader:
         self._spend(2 * len(self._names))
         context, before = self._context, dict(self._names)
         probed = context.probed | self._tests.probed(node.test)
-        self._within(dataclasses.replace(context, live=context.live & true, probed=probed), node.body)
+        self._within(
+            dataclasses.replace(context, live=context.live & true, probed=probed), node.body
+        )
         after_body, self._names = self._names, before
-        self._within(dataclasses.replace(context, live=context.live & false, probed=probed), node.orelse)
+        self._within(
+            dataclasses.replace(context, live=context.live & false, probed=probed), node.orelse
+        )
         self._names = merged(after_body, self._names)
-        return false if node.body and isinstance(node.body[-1], ENDS) and false != self._tests.all else None
+        return (
+            false
+            if node.body and isinstance(node.body[-1], ENDS) and false != self._tests.all
+            else None
+        )
 
     def _try(self, node: ast.Try | ast.TryStar) -> None:
-        caught = {kind for handler in node.handlers if not raises(handler) for kind in kinds_caught(handler)}
+        caught = {
+            kind
+            for handler in node.handlers
+            if not raises(handler)
+            for kind in kinds_caught(handler)
+        }
         if caught and isinstance(node.handlers[0].body[0], ast.Pass):
             self._spend(self._size)
         if caught & {"module", "name"} and leaves_names_undefined(node, self._tree):
@@ -186,7 +214,10 @@ class PythonReader:
                 self._names.pop(alias.asname or alias.name, None)
 
     def _imported(self, module: str, path: str, node: ast.ImportFrom) -> None:
-        """Record an import of a name. Where only ``ModuleNotFoundError`` is caught, the module and the name in it are two uses."""
+        """Record an import of a name.
+
+        Where only ``ModuleNotFoundError`` is caught, the module and the name in it are two uses.
+        """
         if "module" in self._context.caught and "name" not in self._context.caught:
             self._use("name", (module,), node, "module")
             self._use("name", (path,), node, "name", roots=(module,))
@@ -194,7 +225,11 @@ class PythonReader:
             self._use("name", (path,), node, "name")
 
     def _class(self, node: ast.ClassDef) -> None:
-        for expression in (*node.bases, *(word.value for word in node.keywords), *node.decorator_list):
+        for expression in (
+            *node.bases,
+            *(word.value for word in node.keywords),
+            *node.decorator_list,
+        ):
             self._expression(expression)
         bases = [path for base in node.bases for path in self._resolve(base)]
         outer = (self._own, self._dry)
@@ -209,7 +244,14 @@ class PythonReader:
         for method in node.body:
             if isinstance(method, Function) and bases and not method.name.startswith("__"):
                 for base in bases:
-                    self._use("override", (base,), method, "attribute", detail=method.name, override=override(method))
+                    self._use(
+                        "override",
+                        (base,),
+                        method,
+                        "attribute",
+                        detail=method.name,
+                        override=override(method),
+                    )
         self._own, self._dry = outer
         self._names.pop(node.name, None)
 
@@ -217,7 +259,11 @@ class PythonReader:
         arguments = node.args
         for decorator in node.decorator_list:
             self._strings.define(decorator)
-        for expression in (*node.decorator_list, *arguments.defaults, *filter(None, arguments.kw_defaults)):
+        for expression in (
+            *node.decorator_list,
+            *arguments.defaults,
+            *filter(None, arguments.kw_defaults),
+        ):
             self._expression(expression)
         self._spend(len(self._names))
         names, self._names = self._names, dict(self._names)
@@ -244,7 +290,11 @@ class PythonReader:
             if isinstance(target, ast.Name):
                 self._keep(target.id, node.value)
                 self._bind(target.id, (VERSION,) if is_version(node.value, self._names) else paths)
-            elif isinstance(target, ast.Attribute) and getattr(target.value, "id", "") == "self" and not is_none:
+            elif (
+                isinstance(target, ast.Attribute)
+                and getattr(target.value, "id", "") == "self"
+                and not is_none
+            ):
                 known = self._own.get(target.attr)
                 self._own[target.attr] = paths if known is None or set(known) <= set(paths) else ()
             elif isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
@@ -252,7 +302,10 @@ class PythonReader:
                     key = str(target.slice.value)
                     if key not in self._context.probed:
                         _, earlier = self._keys[target.value.id].get(key, (0, frozenset()))
-                        self._keys[target.value.id][key] = (node.lineno, self._context.live | earlier)
+                        self._keys[target.value.id][key] = (
+                            node.lineno,
+                            self._context.live | earlier,
+                        )
             else:
                 self._unbind(target)
 
@@ -278,7 +331,10 @@ class PythonReader:
         """Return an instance of the class of vLLM in an annotation."""
         if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
             paths = self._names.get(annotation.value, ())
-        elif isinstance(annotation, ast.Subscript) and getattr(annotation.value, "id", "") == "Optional":
+        elif (
+            isinstance(annotation, ast.Subscript)
+            and getattr(annotation.value, "id", "") == "Optional"
+        ):
             return self._annotated(annotation.slice)
         elif isinstance(annotation, ast.BinOp) and isinstance(annotation.right, ast.Constant):
             return self._annotated(annotation.left)
@@ -293,9 +349,9 @@ class PythonReader:
         for node in ast.walk(expression):
             if isinstance(node, ast.Name) and node.id in self.functions:
                 self.functions[node.id].mention(node.lineno, self._context.live)
-            if isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")).endswith(
-                "getLogger"
-            ):
+            if isinstance(node, ast.Call) and getattr(
+                node.func, "attr", getattr(node.func, "id", "")
+            ).endswith("getLogger"):
                 inner |= {id(argument) for argument in node.args}
             if isinstance(node, ast.Attribute) and id(node) not in inner:
                 self._attribute(node)
@@ -320,7 +376,9 @@ class PythonReader:
         if not paths:
             return
         live = self._context.live
-        keywords = {word.arg: (word.value.lineno, live) for word in node.keywords if word.arg is not None}
+        keywords = {
+            word.arg: (word.value.lineno, live) for word in node.keywords if word.arg is not None
+        }
         for word in node.keywords:
             if word.arg is None:
                 keywords |= self._passed(word.value)
@@ -332,11 +390,14 @@ class PythonReader:
         self._use("call", paths, node, "argument", call=Call(count, tuple(keywords), starred, more))
 
     def _passed(self, node: ast.expr) -> dict[str, tuple[int, Releases]]:
-        """Return the keywords that ``**node`` passes, with their lines and the releases for which they are set."""
+        """Return the keywords that ``**node`` passes, with their lines and the releases for which
+        they are set."""
         if isinstance(node, ast.Name):
             passed = self._keys.get(node.id, {})
         else:
-            passed = {key: (line, self._context.live) for key, line in (keys_of(node) or {}).items()}
+            passed = {
+                key: (line, self._context.live) for key, line in (keys_of(node) or {}).items()
+            }
         self._spend(len(passed))
         return passed
 
@@ -349,9 +410,15 @@ class PythonReader:
                 else tuple(p for p in self._names.get(node.id, ()) if p[0] != "@")
             )
         if isinstance(node, ast.Attribute):
-            if isinstance(node.value, ast.Name) and node.value.id == "self" and node.attr in self._own:
+            if (
+                isinstance(node.value, ast.Name)
+                and node.value.id == "self"
+                and node.attr in self._own
+            ):
                 return self._own[node.attr]
-            return tuple(f"{path}.{node.attr}" for path in self._resolve(node.value) if len(path) < MAX_PATH)
+            return tuple(
+                f"{path}.{node.attr}" for path in self._resolve(node.value) if len(path) < MAX_PATH
+            )
         if isinstance(node, ast.Call):
             return tuple(f"{path}()" for path in self._resolve(node.func) if len(path) < MAX_PATH)
         return self._resolve(node.value) if isinstance(node, ast.Await) else ()
@@ -373,7 +440,9 @@ class PythonReader:
         context = self._context
         last = str(parts.get("detail") or paths[0].rpartition(".")[2])
         guarded = (
-            fails_as in context.caught or last in context.probed or (kind == "name" and bool(context.probed & {*paths}))
+            fails_as in context.caught
+            or last in context.probed
+            or (kind == "name" and bool(context.probed & {*paths}))
         )
         place = dataclasses.replace(self._place(node), line=line or node.lineno)
         live = context.live if live is None else live
@@ -384,7 +453,9 @@ class PythonReader:
     def _record(self, uses: Sequence[Use]) -> None:
         if not self._dry:
             live = self._context.live if self._context.live != self._tests.all else None
-            self._uses += [use if use.live is not None else dataclasses.replace(use, live=live) for use in uses]
+            self._uses += [
+                use if use.live is not None else dataclasses.replace(use, live=live) for use in uses
+            ]
 
     def _place(self, node: ast.AST) -> Place:
         return Place(self._file, getattr(node, "lineno", 1), self._cell)

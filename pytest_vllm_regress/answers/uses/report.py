@@ -17,7 +17,8 @@ MAX_LISTED = 100
 def span(releases: Sequence[str], all_releases: Sequence[str]) -> str:
     """Return releases as text, those that follow each other as ``0.21.0 to 0.24.0``."""
     return ", ".join(
-        run[0] if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in _runs(set(releases), all_releases)
+        run[0] if len(run) == 1 else f"{run[0]} to {run[-1]}"
+        for run in _runs(set(releases), all_releases)
     )
 
 
@@ -40,7 +41,9 @@ def text(answer: Answer, source: str) -> Iterator[str]:
         yield from _listed([one_line(str(problem)) for problem in newest])
     if answer.deprecated:
         yield "\nwill be removed:"
-        yield from _listed([one_line(f"{d.use.place}: {d.use.name}: {d.message}") for d in answer.deprecated])
+        yield from _listed(
+            [one_line(f"{d.use.place}: {d.use.name}: {d.message}") for d in answer.deprecated]
+        )
     if answer.unknown:
         yield "\nin no release, so not counted (made at run time, or not vLLM's):"
         yield from _listed([one_line(f"{use.place}: {use.name}") for use in answer.unknown])
@@ -55,7 +58,10 @@ def markdown(answer: Answer, source: str) -> str:
         "",
     ]
     lines += [f"- {markdown_cell(line)}" for line in _declared_lines(answer, releases)]
-    rows = [(name, str(p.use.place), p.text, p.instead, str(more)) for name, p, more in first_missing(answer)]
+    rows = [
+        (name, str(p.use.place), p.text, p.instead, str(more))
+        for name, p, more in first_missing(answer)
+    ]
     lines += _table(("vLLM", "where", "first thing missing", "now", "more"), rows)
     notes = [(d.use.name, str(d.use.place), d.message) for d in answer.deprecated]
     lines += _table(("will be removed", "where", "vLLM says"), notes)
@@ -78,19 +84,28 @@ def to_json(answer: Answer, source: str) -> dict[str, Any]:
             }
             for declared in answer.project.declared
         ],
-        "releases": {release: [p.to_json() for p in problems] for release, problems in answer.problems.items()},
+        "releases": {
+            release: [p.to_json() for p in problems]
+            for release, problems in answer.problems.items()
+        },
         "newest": answer.newest,
         "deprecated": [deprecation.to_json() for deprecation in answer.deprecated],
-        "unknown": [{"use": use.name, "kind": use.kind, **dataclasses.asdict(use.place)} for use in answer.unknown],
+        "unknown": [
+            {"use": use.name, "kind": use.kind, **dataclasses.asdict(use.place)}
+            for use in answer.unknown
+        ],
         "notes": list(answer.project.notes),
     }
 
 
 def first_missing(answer: Answer) -> Iterator[tuple[str, Problem, int]]:
-    """Yield releases, the first thing that they lack, and how many more they lack; those with the same are together."""
+    """Yield releases, the first thing that they lack, and how many more they lack; those with the
+    same are together."""
     lacking = [(release, problems) for release, problems in answer.problems.items() if problems]
     order = list(answer.problems)
-    for _, group in itertools.groupby(lacking, key=lambda item: (item[1][0].use.place, item[1][0].text, len(item[1]))):
+    for _, group in itertools.groupby(
+        lacking, key=lambda item: (item[1][0].use.place, item[1][0].text, len(item[1]))
+    ):
         rows = list(group)
         yield span([release for release, _ in rows], order), rows[0][1][0], len(rows[0][1]) - 1
 
@@ -101,7 +116,11 @@ def _declared_lines(answer: Answer, releases: Sequence[str]) -> Iterator[str]:
         if broken:
             state = f"breaks with {span(broken, releases)}"
         else:
-            state = "nothing breaks" if in_range(declared, releases) else "no known release is in this range"
+            state = (
+                "nothing breaks"
+                if in_range(declared, releases)
+                else "no known release is in this range"
+            )
         yield f"declared: vllm{declared.specifier} ({declared.place}): {state}"
     if not answer.project.declared:
         yield "declared: no range of vllm"
@@ -123,7 +142,14 @@ def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     if not rows:
         return []
     head = ["", f"| {' | '.join(titles)} |", f"|{' --- |' * len(titles)}"]
-    return [*head, *(f"| {' | '.join(markdown_cell(cell) or '-' for cell in row)} |" for row in rows[:MAX_LISTED]), ""]
+    return [
+        *head,
+        *(
+            f"| {' | '.join(markdown_cell(cell) or '-' for cell in row)} |"
+            for row in rows[:MAX_LISTED]
+        ),
+        "",
+    ]
 
 
 def _count(number: int, noun: str) -> str:

@@ -1,4 +1,5 @@
-"""An answer as SARIF: a rule for each kind of use, a result for each use that some release lacks or will remove."""
+"""An answer as SARIF: a rule for each kind of use, a result for each use that some release lacks or
+will remove."""
 
 from __future__ import annotations
 
@@ -14,19 +15,24 @@ _REMOVED = "vllm-deprecated"
 
 
 def to_sarif(answer: Answer, source: str) -> dict[str, Any]:
-    """Return a SARIF log. What a release of a declared range lacks is a warning, anything else a note.
+    """Return a SARIF log. What a release of a declared range lacks is a warning, anything else a
+    note.
 
     Without a declared range the newest release stands for it.
     """
     order = list(answer.problems)
-    wanted = {release for releases in answer.broken.values() for release in releases} or {answer.newest}
+    wanted = {release for releases in answer.broken.values() for release in releases} or {
+        answer.newest
+    }
     if answer.project.declared and not answer.broken:
         wanted = set()
     lacking: dict[tuple[str, str, int, str], list[str]] = {}
     for release, problems in answer.problems.items():
         for problem in problems:
             place = problem.use.place
-            lacking.setdefault((problem.use.kind, place.file, place.line, problem.text), []).append(release)
+            lacking.setdefault((problem.use.kind, place.file, place.line, problem.text), []).append(
+                release
+            )
     results = [
         result(
             f"vllm-{kind}",
@@ -43,7 +49,10 @@ def to_sarif(answer: Answer, source: str) -> dict[str, Any]:
         message = f"{deprecation.use.name}: {deprecation.message}"
         results.append(result(_REMOVED, "note", message, Path(place.file), place.line, source))
     used = {entry["ruleId"] for entry in results}
-    rules = {f"vllm-{kind}": _rule(f"vllm-{kind}", f"A {kind} that some release of vLLM lacks") for kind in KINDS}
+    rules = {
+        f"vllm-{kind}": _rule(f"vllm-{kind}", f"A {kind} that some release of vLLM lacks")
+        for kind in KINDS
+    }
     rules[_REMOVED] = _rule(_REMOVED, "Something that vLLM will remove")
     return log({name: rule for name, rule in rules.items() if name in used}, results)
 

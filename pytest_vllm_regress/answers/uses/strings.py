@@ -16,7 +16,9 @@ from .model import Command, Place, Use
 _VARIABLE = re.compile(r"\bVLLM_[A-Z0-9_]+\b")
 _METRIC = re.compile(r"\bvllm:[a-z][a-z0-9_]+")
 _DOTTED = re.compile(r"vllm(?:\.[A-Za-z_]\w*){2,8}")
-_SERVER = re.compile(r"\bvllm\s+serve\b|\bvllm\.entrypoints\.openai\.api_server\b|\bvllm/vllm-openai\b")
+_SERVER = re.compile(
+    r"\bvllm\s+serve\b|\bvllm\.entrypoints\.openai\.api_server\b|\bvllm/vllm-openai\b"
+)
 _ROUTE = re.compile(r"(?:https?://[^/\s\"']+|\{[^{}]*\}|\$\{?\w+\}?|:\d{2,5}|^)(/[\w/.-]+)")
 _OPTION = re.compile(r"--[a-z][a-z0-9_-]{1,100}")
 _SUFFIXES = ("_bucket", "_count", "_sum", "_total", "_created")
@@ -34,7 +36,10 @@ _PREFIX = "VLLM_"
 
 @dataclasses.dataclass(frozen=True)
 class Known:
-    """Names that any release has: strings of other meaning are no uses. ``choices``: options that allow only some values."""
+    """Names that any release has: strings of other meaning are no uses.
+
+    ``choices``: options that allow only some values.
+    """
 
     options: OptionNames
     environment: Collection[str]
@@ -48,18 +53,26 @@ class StringReader:
 
     def __init__(self, known: Known) -> None:
         self._known = known
-        self._variables = [name.removeprefix(_PREFIX) for name in known.environment if name.startswith(_PREFIX)]
+        self._variables = [
+            name.removeprefix(_PREFIX) for name in known.environment if name.startswith(_PREFIX)
+        ]
         self._resembling: dict[str, bool] = {}
         self.own_routes: set[str] = set()
         self.commands: dict[Command, None] = {}
 
     def define(self, decorator: ast.expr) -> None:
-        """Note the route that a decorator, or a call such as ``add_api_route``, defines in the project's own server."""
-        if isinstance(decorator, ast.Call) and decorator.args and (route := text_of(decorator.args[0])).startswith("/"):
+        """Note the route that a decorator, or a call such as ``add_api_route``, defines in the
+        project's own server."""
+        if (
+            isinstance(decorator, ast.Call)
+            and decorator.args
+            and (route := text_of(decorator.args[0])).startswith("/")
+        ):
             self.own_routes.add(route.rstrip("/"))
 
     def uses_in(self, node: ast.AST, place: Place) -> list[Use]:
-        """Return the uses in one node of Python source: a string, or a list of words that starts the server."""
+        """Return the uses in one node of Python source: a string, or a list of words that starts
+        the server."""
         if isinstance(node, (ast.List, ast.Tuple)):
             return list(self.words([text_of(item) for item in node.elts], place, alone=True))
         text = text_of(node) if isinstance(node, (ast.Constant, ast.JoinedStr)) else ""
@@ -87,13 +100,20 @@ class StringReader:
 
     def words(self, words: Sequence[str], place: Place, *, alone: bool = False) -> Iterator[Use]:
         """Yield the options in a command that starts the server; none if it starts something else."""
-        if any(_SERVER.search(f"{word} {following}") for word, following in itertools.pairwise([*words, ""])):
+        if any(
+            _SERVER.search(f"{word} {following}")
+            for word, following in itertools.pairwise([*words, ""])
+        ):
             yield from self.options(words, [place] * len(words), alone=alone)
 
-    def options(self, words: Sequence[str], places: Sequence[Place], *, alone: bool = False) -> Iterator[Use]:
-        """Yield the options of the server among the words of a command, each with its place. Notes the command.
+    def options(
+        self, words: Sequence[str], places: Sequence[Place], *, alone: bool = False
+    ) -> Iterator[Use]:
+        """Yield the options of the server among the words of a command, each with its place. Notes
+        the command.
 
-        ``alone``: the words are of no other program, so that any option is meant for the server, and may be shortened.
+        ``alone``: the words are of no other program, so that any option is meant for the server,
+        and may be shortened.
         """
         given: list[tuple[str, str]] = []
         for number, word in enumerate(words[:MAX_WORDS]):
@@ -110,7 +130,9 @@ class StringReader:
             option = self._positive(meaning)
             yield Use("option", (option,), place)
             value = value or (words[number + 1] if number + 1 < len(words) else "")
-            given.append((f"{meaning}{dot}{keys}".replace("_", "-"), "" if value.startswith("--") else value))
+            given.append(
+                (f"{meaning}{dot}{keys}".replace("_", "-"), "" if value.startswith("--") else value)
+            )
             if value and not value.startswith(("-", "$", "{")):
                 if option in PARSER_OPTIONS:
                     yield Use("parser", (option,), place, detail=value)
@@ -120,14 +142,21 @@ class StringReader:
             self.commands[Command(places[0], tuple(given))] = None
 
     def _positive(self, option: str) -> str:
-        return option if option in self._known.options.options else f"--{option.removeprefix('--no-')}"
+        return (
+            option if option in self._known.options.options else f"--{option.removeprefix('--no-')}"
+        )
 
     def _is_misspelt(self, option: str) -> bool:
         return self._resembles(option, self._known.options.is_misspelt)
 
     def _resembles_variable(self, name: str) -> bool:
-        """Return whether a variable is probably a known one with an error. Projects have variables ``VLLM_...`` of their own."""
-        return self._resembles(name, lambda name: bool(closest(name.removeprefix(_PREFIX), self._variables)))
+        """Return whether a variable is probably a known one with an error.
+
+        Projects have variables ``VLLM_...`` of their own.
+        """
+        return self._resembles(
+            name, lambda name: bool(closest(name.removeprefix(_PREFIX), self._variables))
+        )
 
     def _resembles(self, name: str, resembles: Callable[[str], bool]) -> bool:
         if name not in self._resembling and len(self._resembling) < MAX_UNKNOWN:
@@ -140,7 +169,8 @@ class StringReader:
 
 
 def split(text: str) -> list[str]:
-    """Return the words of a command line up to the end of the command; without quotes if they do not match."""
+    """Return the words of a command line up to the end of the command; without quotes if they do
+    not match."""
     command = _TAIL.split(text[_start(text) :], maxsplit=1)[0]
     try:
         return shlex.split(command, comments=True)

@@ -51,7 +51,9 @@ def chain(node: ast.expr) -> list[ast.expr]:
 def keys_of(node: ast.expr) -> dict[str, int] | None:
     """Return the keys of a dict that is written out, with their lines."""
     if isinstance(node, ast.Dict):
-        keys = [key for key in node.keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
+        keys = [
+            key for key in node.keys if isinstance(key, ast.Constant) and isinstance(key.value, str)
+        ]
         return {str(key.value): key.lineno for key in keys}
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "dict":
         return {word.arg: word.value.lineno for word in node.keywords if word.arg is not None}
@@ -62,10 +64,15 @@ def kinds_caught(handler: ast.ExceptHandler) -> set[str]:
     if handler.type is None:
         return set(ALL_CAUGHT)
     types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-    names = [node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "") for node in types]
+    names = [
+        node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "") for node in types
+    ]
     return functools.reduce(
         operator.or_,
-        (ALL_CAUGHT if n in ("Exception", "BaseException") else _CAUGHT.get(n, set()) for n in names),
+        (
+            ALL_CAUGHT if n in ("Exception", "BaseException") else _CAUGHT.get(n, set())
+            for n in names
+        ),
         set(),
     )
 
@@ -76,7 +83,8 @@ def raises(handler: ast.ExceptHandler) -> bool:
 
 
 def makes_modules(tree: ast.AST) -> bool:
-    """Return whether a file makes modules of its own, so that dotted names in its strings may mean these: a test with a fake vLLM."""
+    """Return whether a file makes modules of its own, so that dotted names in its strings may mean
+    these: a test with a fake vLLM."""
     return any(
         (isinstance(node, ast.Attribute) and node.attr in ("modules", "ModuleType"))
         or (isinstance(node, ast.Constant) and node.value == "sys.modules")
@@ -85,8 +93,11 @@ def makes_modules(tree: ast.AST) -> bool:
 
 
 def leaves_names_undefined(node: ast.Try | ast.TryStar, tree: ast.AST) -> bool:
-    """Return whether the handlers ignore that an import failed although the file needs one of its names elsewhere."""
-    if not all(isinstance(statement, ast.Pass) for handler in node.handlers for statement in handler.body):
+    """Return whether the handlers ignore that an import failed although the file needs one of its
+    names elsewhere."""
+    if not all(
+        isinstance(statement, ast.Pass) for handler in node.handlers for statement in handler.body
+    ):
         return False
     imported = {
         alias.asname or alias.name.partition(".")[0]
@@ -95,7 +106,9 @@ def leaves_names_undefined(node: ast.Try | ast.TryStar, tree: ast.AST) -> bool:
         for alias in statement.names
     }
     bound, loaded = _bindings(tree), _loads(tree)
-    inside = collections.Counter(name for statement in node.body for name in _loads(statement).elements())
+    inside = collections.Counter(
+        name for statement in node.body for name in _loads(statement).elements()
+    )
     return any(bound[name] == 1 and loaded[name] > inside[name] for name in imported)
 
 
@@ -113,20 +126,33 @@ def _bindings(tree: ast.AST) -> collections.Counter[str]:
 
 def _loads(tree: ast.AST) -> collections.Counter[str]:
     return collections.Counter(
-        node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+        node.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
     )
 
 
 def defined_in(node: ast.ClassDef) -> set[str]:
-    return {statement.name for statement in node.body if isinstance(statement, (*Function, ast.ClassDef))}
+    return {
+        statement.name
+        for statement in node.body
+        if isinstance(statement, (*Function, ast.ClassDef))
+    }
 
 
 def override(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Override:
     arguments = node.args
     positional = [*arguments.posonlyargs, *arguments.args]
     names = tuple(argument.arg for argument in (*arguments.args, *arguments.kwonlyargs))
-    static = any(getattr(decorator, "id", "") == "staticmethod" for decorator in node.decorator_list)
-    return Override(names, len(positional) - (not static), arguments.vararg is not None, arguments.kwarg is not None)
+    static = any(
+        getattr(decorator, "id", "") == "staticmethod" for decorator in node.decorator_list
+    )
+    return Override(
+        names,
+        len(positional) - (not static),
+        arguments.vararg is not None,
+        arguments.kwarg is not None,
+    )
 
 
 def merged(one: Names, other: Names) -> Names:

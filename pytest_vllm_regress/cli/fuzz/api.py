@@ -1,4 +1,5 @@
-"""``vllm-regress fuzz api``: ask a server what its own description allows, and more, and look for wrong answers."""
+"""``vllm-regress fuzz api``: ask a server what its own description allows, and more, and look for
+wrong answers."""
 
 from __future__ import annotations
 
@@ -24,12 +25,16 @@ def api(
     ] = None,
     route: Annotated[
         list[str] | None,
-        typer.Option(metavar="PATH", help="Route to ask, e.g. /v1/completions; repeatable (default: all)."),
+        typer.Option(
+            metavar="PATH", help="Route to ask, e.g. /v1/completions; repeatable (default: all)."
+        ),
     ] = None,
     seed: Seed = 0,
     minutes: Minutes = None,
     rounds: Rounds = None,
-    examples: Annotated[int, typer.Option(min=1, help="Requests to each operation in a round.")] = 80,
+    examples: Annotated[
+        int, typer.Option(min=1, help="Requests to each operation in a round.")
+    ] = 80,
     seconds: Annotated[float, typer.Option(min=0.1, help="Time limit for one answer.")] = 20.0,
     growth: Annotated[
         int,
@@ -40,14 +45,19 @@ def api(
         ),
     ] = 0,
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Servers of one kind asked at the same time (default: one for two cores).")
+        int | None,
+        typer.Option(
+            min=1, help="Servers of one kind asked at the same time (default: one for two cores)."
+        ),
     ] = None,
     out: Annotated[Path, OUT] = Path("api-findings"),
     as_json: AsJson = False,
 ) -> None:
-    """Send requests drawn from the server's OpenAPI description, with boundary values, and report answers that no request may get.
+    """Send requests drawn from the server's OpenAPI description, with boundary values, and report
+    answers that no request may get.
 
-    Each finding becomes a file. `vllm-regress replay` replays it. The same command resumes a campaign that was killed.
+    Each finding becomes a file. `vllm-regress replay` replays it. The same command resumes a
+    campaign that was killed.
     """
     from ...engines.standalone import bare_session
     from ...fuzz.api.campaign import ApiCampaign, CampaignPlan
@@ -56,7 +66,9 @@ def api(
 
     os.makedirs(out, exist_ok=True)
     limit = rounds if rounds or minutes else 1
-    plan = CampaignPlan(seed, tuple(server or ()), tuple(route or ()), limit, minutes, examples, growth)
+    plan = CampaignPlan(
+        seed, tuple(server or ()), tuple(route or ()), limit, minutes, examples, growth
+    )
     write_line = warn if as_json else say
     with bare_session(warn, limits=LIMITS) as session:
         try:

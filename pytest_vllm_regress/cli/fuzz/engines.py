@@ -1,4 +1,5 @@
-"""``vllm-regress fuzz engines``: test pairs of configurations, which must agree, with drawn requests."""
+"""``vllm-regress fuzz engines``: test pairs of configurations, which must agree, with drawn
+requests."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ def engines(
         ),
     ] = None,
     against: Annotated[
-        str, typer.Option(metavar="ENV", help="Environment with another release, for the pair release.")
+        str,
+        typer.Option(metavar="ENV", help="Environment with another release, for the pair release."),
     ] = "",
     seed: Seed = 0,
     minutes: Minutes = None,
@@ -32,35 +34,50 @@ def engines(
     examples: Annotated[int, typer.Option(min=1, help="Questions drawn in each round.")] = 100,
     seconds: Annotated[
         float,
-        typer.Option(min=1, help="Time limit for requests that are sent together, after which an engine is killed."),
+        typer.Option(
+            min=1,
+            help="Time limit for requests that are sent together, after which an engine is killed.",
+        ),
     ] = 30.0,
     max_engines: Annotated[
-        int, typer.Option(min=2, help="Engines that stay up at the same time; each needs about half a GiB of memory.")
+        int,
+        typer.Option(
+            min=2,
+            help="Engines that stay up at the same time; each needs about half a GiB of memory.",
+        ),
     ] = 8,
     jobs: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Engines of one kind asked at the same time, each by a process (default: one for two cores)."
+            min=1,
+            help="Engines of one kind asked at the same time, each by a process (default: one for two cores).",
         ),
     ] = None,
     out: Annotated[Path, OUT] = Path("engine-findings"),
     as_json: AsJson = False,
 ) -> None:
-    """Draw requests, send them to pairs of configurations that must agree, and compare tokens, texts, finish reasons and log-probabilities.
+    """Draw requests, send them to pairs of configurations that must agree, and compare tokens,
+    texts, finish reasons and log-probabilities.
 
-    Each finding becomes a file. `vllm-regress replay` replays it. The same command resumes a campaign that was killed.
+    Each finding becomes a file. `vllm-regress replay` replays it. The same command resumes a
+    campaign that was killed.
     """
     from ...engines.standalone import bare_session
     from ...fuzz.engines.campaign import CampaignPlan, EngineCampaign
     from ...fuzz.engines.checker import PairChecker
 
     os.makedirs(out, exist_ok=True)
-    plan = CampaignPlan(seed, tuple(pair or ()), against, rounds if rounds or minutes else 1, minutes, examples)
+    plan = CampaignPlan(
+        seed, tuple(pair or ()), against, rounds if rounds or minutes else 1, minutes, examples
+    )
     write_line = warn if as_json else say
     lanes = jobs or max(1, len(os.sched_getaffinity(0)) // 2)
     with contextlib.ExitStack() as stack:
         engines_of_lane = max(2, max_engines // lanes)
-        sessions = [stack.enter_context(bare_session(warn, max_engines=engines_of_lane)) for _ in range(lanes)]
+        sessions = [
+            stack.enter_context(bare_session(warn, max_engines=engines_of_lane))
+            for _ in range(lanes)
+        ]
         try:
             checkers = [PairChecker(session, environment, seconds) for session in sessions]
         except Unsupported as error:
@@ -69,7 +86,9 @@ def engines(
         campaign = EngineCampaign(checkers, plan, out, write_line)
         campaign.run()
     asked = sum(step["asked"] for step in campaign.steps)
-    write_line(f"{asked} questions in {campaign.seconds:.0f} s; {len(campaign.findings)} findings in {out}")
+    write_line(
+        f"{asked} questions in {campaign.seconds:.0f} s; {len(campaign.findings)} findings in {out}"
+    )
     if as_json:
         print_json(campaign.to_json())
     raise typer.Exit(UNEXPECTED if campaign.findings else OK)

@@ -21,14 +21,17 @@ def lifecycle(
     rounds: Rounds = None,
     examples: Annotated[int, typer.Option(min=1, help="Stories drawn in each round.")] = 30,
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Servers at the same time (default: one for two cores).")
+        int | None,
+        typer.Option(min=1, help="Servers at the same time (default: one for two cores)."),
     ] = None,
     out: Annotated[Path, OUT] = Path("lifecycle-findings"),
     as_json: AsJson = False,
 ) -> None:
-    """Send a server requests, put it to sleep, load adapters, stop and kill its processes, end it, and check what became of every request.
+    """Send a server requests, put it to sleep, load adapters, stop and kill its processes, end it,
+    and check what became of every request.
 
-    Each finding becomes a file. `vllm-regress replay` replays it. The same command resumes a campaign that was killed.
+    Each finding becomes a file. `vllm-regress replay` replays it. The same command resumes a
+    campaign that was killed.
     """
     from ...engines.standalone import bare_session
     from ...fuzz.lifecycle.campaign import CampaignPlan, StoryCampaign
@@ -53,7 +56,9 @@ def lifecycle(
             lanes.close(wait=False)  # the end of the sessions ends their servers
             raise
         lanes.close()
-    write_line(f"{len(campaign.steps)} stories in {campaign.seconds:.0f} s; {len(campaign.findings)} findings in {out}")
+    write_line(
+        f"{len(campaign.steps)} stories in {campaign.seconds:.0f} s; {len(campaign.findings)} findings in {out}"
+    )
     if as_json:
         print_json(campaign.to_json())
     raise typer.Exit(UNEXPECTED if campaign.findings else OK)

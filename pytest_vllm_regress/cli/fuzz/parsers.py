@@ -1,4 +1,5 @@
-"""``vllm-regress fuzz parsers``: test vLLM's tool and reasoning parsers with drawn answers in every cut."""
+"""``vllm-regress fuzz parsers``: test vLLM's tool and reasoning parsers with drawn answers in every
+cut."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ def parsers(
     environment: Environment,
     parser: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Parser to test; repeatable (default: all that vLLM registers)."),
+        typer.Option(
+            metavar="NAME", help="Parser to test; repeatable (default: all that vLLM registers)."
+        ),
     ] = None,
     seed: Seed = 0,
     minutes: Minutes = None,
@@ -29,22 +32,27 @@ def parsers(
     seconds: Annotated[
         float,
         typer.Option(
-            min=0.1, help="Time limit for one answer in all cuts, after which the parser's process is killed."
+            min=0.1,
+            help="Time limit for one answer in all cuts, after which the parser's process is killed.",
         ),
     ] = 30.0,
     out: Annotated[Path, OUT] = Path("parser-findings"),
     as_json: AsJson = False,
 ) -> None:
-    """Draw answers with tool calls and reasoning, write them in each parser's format, and compare what every cut of the stream adds up to.
+    """Draw answers with tool calls and reasoning, write them in each parser's format, and compare
+    what every cut of the stream adds up to.
 
-    Each finding becomes a file. `vllm-regress replay` replays it. The same command resumes a campaign that was killed.
+    Each finding becomes a file. `vllm-regress replay` replays it. The same command resumes a
+    campaign that was killed.
     """
     from ...engines.standalone import bare_session
     from ...fuzz.parsers.campaign import CampaignPlan, ParserCampaign
     from ...fuzz.parsers.checker import ParserChecker
 
     os.makedirs(out, exist_ok=True)
-    plan = CampaignPlan(seed, tuple(parser or ()), rounds if rounds or minutes else 1, minutes, examples)
+    plan = CampaignPlan(
+        seed, tuple(parser or ()), rounds if rounds or minutes else 1, minutes, examples
+    )
     write_line = warn if as_json else say
     with bare_session(warn) as session:
         try:
@@ -59,7 +67,9 @@ def parsers(
         finally:
             checker.close()
     speed = campaign.deltas / max(campaign.seconds, 1e-9)
-    write_line(f"{campaign.deltas} deltas, {speed:,.0f} a second; {len(campaign.findings)} findings in {out}")
+    write_line(
+        f"{campaign.deltas} deltas, {speed:,.0f} a second; {len(campaign.findings)} findings in {out}"
+    )
     if as_json:
         print_json(campaign.to_json())
     raise typer.Exit(UNEXPECTED if campaign.findings else OK)

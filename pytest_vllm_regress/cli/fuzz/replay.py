@@ -30,10 +30,16 @@ EPILOG = "Exit codes: 0 all are FIXED; 1 at least one STILL FAILS; 2 usage or ba
 def replay(
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="FILE|DIR...", help="Findings written by `vllm-regress fuzz`, or folders of findings."),
+        typer.Argument(
+            metavar="FILE|DIR...",
+            help="Findings written by `vllm-regress fuzz`, or folders of findings.",
+        ),
     ],
     env: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Environment to use instead of the one where it was found.")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Environment to use instead of the one where it was found."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -47,7 +53,10 @@ def replay(
     recipes = {} if env else {path: _recipe(path, artefact) for path, artefact in artefacts}
     answers = []
     limits = LIMITS if any(isinstance(artefact, ApiFinding) for _, artefact in artefacts) else None
-    with bare_session(warn, limits=limits) as session, contextlib.closing(_Checkers(session)) as checkers:
+    with (
+        bare_session(warn, limits=limits) as session,
+        contextlib.closing(_Checkers(session)) as checkers,
+    ):
         for path, artefact in artefacts:
             answer, words = checkers.answer(artefact, env or recipes[path])
             answers.append({"file": str(path), "answer": answer.value, "words": words})
@@ -56,7 +65,9 @@ def replay(
     if as_json:
         print_json(answers)
     kinds = {entry["answer"] for entry in answers}
-    raise typer.Exit(UNEXPECTED if Answer.STILL_FAILS in kinds else UNBUILT if Answer.CANNOT_RUN in kinds else OK)
+    raise typer.Exit(
+        UNEXPECTED if Answer.STILL_FAILS in kinds else UNBUILT if Answer.CANNOT_RUN in kinds else OK
+    )
 
 
 def _load(path: Path) -> AnyFinding:
@@ -78,7 +89,10 @@ def _load(path: Path) -> AnyFinding:
 
 
 def _recipe(path: Path, artefact: AnyFinding) -> Recipe:
-    """Return the recipe of the environment that a finding names. Raises ``UsageError`` for one that a file must not choose."""
+    """Return the recipe of the environment that a finding names.
+
+    Raises ``UsageError`` for one that a file must not choose.
+    """
     from ...environments.names import recipe_named_by_file
 
     try:
@@ -90,7 +104,8 @@ def _recipe(path: Path, artefact: AnyFinding) -> Recipe:
 
 
 class _Checkers:
-    """Checkers of a session: one for each hunter and environment, so that the findings of a folder share its servers."""
+    """Checkers of a session: one for each hunter and environment, so that the findings of a folder
+    share its servers."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -105,7 +120,9 @@ class _Checkers:
         environment = chosen if isinstance(chosen, str) else chosen.name
         try:
             if not isinstance(chosen, str):
-                EnvironmentCache().ensure(chosen, progress=warn)  # the session would resolve the name without hashes
+                EnvironmentCache().ensure(
+                    chosen, progress=warn
+                )  # the session would resolve the name without hashes
             if isinstance(artefact, Artefact):
                 return self._of_schema(artefact, environment)
             checker, replay, prefix = self._of_hunter(artefact, environment)
@@ -125,8 +142,11 @@ class _Checkers:
             self._made[hunter, environment] = make()
         return self._made[hunter, environment]
 
-    def _of_hunter(self, finding: Any, environment: str) -> tuple[Any, Callable[[Any, Any], tuple[str, str]], str]:
-        """Return the checker of a finding, the function that asks it again, and what the answer begins with."""
+    def _of_hunter(
+        self, finding: Any, environment: str
+    ) -> tuple[Any, Callable[[Any, Any], tuple[str, str]], str]:
+        """Return the checker of a finding, the function that asks it again, and what the answer
+        begins with."""
         from ...fuzz.api import finding as of_api
         from ...fuzz.api.checker import ApiChecker
         from ...fuzz.api.starting import ServerStarter
@@ -139,13 +159,17 @@ class _Checkers:
 
         session = self._session
         if isinstance(finding, of_api.ApiFinding):
-            checker = self._once("api", environment, lambda: ApiChecker(ServerStarter(session, environment)))
+            checker = self._once(
+                "api", environment, lambda: ApiChecker(ServerStarter(session, environment))
+            )
             return checker, of_api.replay, ""
         if isinstance(finding, of_engines.EngineFinding):
             checker = self._once("engines", environment, lambda: PairChecker(session, environment))
             return checker, of_engines.replay, f"pair {finding.pair} of "
         if isinstance(finding, of_lifecycle.StoryFinding):
-            checker = self._once("lifecycle", environment, lambda: StoryChecker(session, environment))
+            checker = self._once(
+                "lifecycle", environment, lambda: StoryChecker(session, environment)
+            )
             return checker, of_lifecycle.replay, ""
         checker = self._once("parsers", environment, lambda: ParserChecker(session, environment))
         return checker, of_parsers.replay, f"{finding.parser} of "
@@ -170,7 +194,11 @@ class _Checkers:
 
 def _paths(arguments: list[Path]) -> list[Path]:
     """Return the files, with folders replaced by the findings in them."""
-    paths = [path for argument in arguments for path in (_findings_in(argument) if argument.is_dir() else [argument])]
+    paths = [
+        path
+        for argument in arguments
+        for path in (_findings_in(argument) if argument.is_dir() else [argument])
+    ]
     if not paths:
         raise UsageError(f"{', '.join(map(str, arguments))}: there are no findings (*.json)")
     return paths

@@ -13,7 +13,9 @@ EPILOG = "Exit codes: 0 printed; 2 usage or bad input."
 
 
 def report(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A finding of `vllm-regress fuzz api`.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A finding of `vllm-regress fuzz api`.")
+    ],
 ) -> None:
     """Print a finding of `fuzz api` as the text of vLLM's bug-report form."""
     from ...fuzz.api.finding import load

@@ -1,4 +1,7 @@
-"""Forged LoRA adapters with seeded weights, in PEFT's file layout but written without PEFT. Each fits the checkpoint that it is made for."""
+"""Forged LoRA adapters with seeded weights, in PEFT's file layout but written without PEFT.
+
+Each fits the checkpoint that it is made for.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,11 @@ _TARGETS = ("q_proj", "v_proj")
 
 @dataclasses.dataclass(frozen=True)
 class Adapter:
-    """A LoRA adapter for a request. Adapters with equal ``name`` and different seeds or ranks are different adapters under the same name.
+    """A LoRA adapter for a request. Adapters with equal ``name`` and different seeds or ranks are
+    different adapters under the same name.
 
-    ``rank`` of its matrices, ``seed`` of its weights. ``broken``: its weight file is truncated, as after a failed copy.
+    ``rank`` of its matrices, ``seed`` of its weights. ``broken``: its weight file is truncated, as
+    after a failed copy.
     """
 
     name: str
@@ -29,13 +34,17 @@ class Adapter:
 
     def __post_init__(self) -> None:
         if self.rank < 1 or self.seed < 0 or not self.name:
-            raise UsageError(f"{self!r}: an adapter needs a name, a rank of at least 1 and a seed of at least 0")
+            raise UsageError(
+                f"{self!r}: an adapter needs a name, a rank of at least 1 and a seed of at least 0"
+            )
 
 
 def ensure_adapter(adapter: Adapter, model: Path, root: Path) -> Path:
-    """Return the absolute path of ``adapter`` for the checkpoint ``model``, below ``root``. It is written if it is missing or incomplete.
+    """Return the absolute path of ``adapter`` for the checkpoint ``model``, below ``root``. It is
+    written if it is missing or incomplete.
 
-    Raises ``UsageError`` if it cannot be written, or if the checkpoint's configuration does not have the sizes of its attention.
+    Raises ``UsageError`` if it cannot be written, or if the checkpoint's configuration does not
+    have the sizes of its attention.
     """
     shapes: dict[str, tuple[int, ...]] = {}
     for module, (rows, columns) in _projections(model):
@@ -59,7 +68,9 @@ def ensure_adapter(adapter: Adapter, model: Path, root: Path) -> Path:
         "adapter_config.json": json.dumps(config, indent=1).encode(),
         "adapter_model.safetensors": weights[: len(weights) // 2] if adapter.broken else weights,
     }
-    folder = root.absolute() / f"adapter-{hashlib.sha256(b''.join(files.values())).hexdigest()[:12]}"
+    folder = (
+        root.absolute() / f"adapter-{hashlib.sha256(b''.join(files.values())).hexdigest()[:12]}"
+    )
     if all(_size(folder / name) == len(content) for name, content in files.items()):
         return folder
     return publish(folder, files)
@@ -69,14 +80,18 @@ def _projections(model: Path) -> Iterator[tuple[str, tuple[int, int]]]:
     """Yield the attention projections that an adapter changes, with their shapes."""
     try:
         config = load_json(model / "config.json", MAX_CONFIG)
-        hidden, heads, layers = (config[field] for field in ("hidden_size", "num_attention_heads", "num_hidden_layers"))
+        hidden, heads, layers = (
+            config[field] for field in ("hidden_size", "num_attention_heads", "num_hidden_layers")
+        )
     except (UsageError, TypeError, KeyError) as error:
         raise UsageError(
             f"no adapter can be made for {model}: its config.json does not have the sizes of its attention: {error!r}"
         ) from None
     head = config.get("head_dim") or hidden // heads
     for layer in range(layers):
-        for name, count in zip(_TARGETS, (heads, config.get("num_key_value_heads", heads)), strict=True):
+        for name, count in zip(
+            _TARGETS, (heads, config.get("num_key_value_heads", heads)), strict=True
+        ):
             yield f"model.layers.{layer}.self_attn.{name}", (count * head, hidden)
 
 

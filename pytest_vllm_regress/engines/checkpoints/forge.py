@@ -1,7 +1,8 @@
-"""The checkpoint forge: it writes small, valid Hugging Face checkpoints with seeded weights, without downloads and without transformers.
+"""The checkpoint forge: it writes small, valid Hugging Face checkpoints with seeded weights,
+without downloads and without transformers.
 
-The kinds of checkpoints are in ``kinds``. Equal texts have equal token ids in every version of transformers, and equal seeds give equal weights with
-every version of numpy.
+The kinds of checkpoints are in ``kinds``. Equal texts have equal token ids in every version of
+transformers, and equal seeds give equal weights with every version of numpy.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ def architecture_of(kind: str) -> str:
 
 
 def architectures_of(model: str) -> tuple[str, ...]:
-    """Return the model classes that the checkpoint at the path ``model`` names; empty if it is not a path or names none."""
+    """Return the model classes that the checkpoint at the path ``model`` names; empty if it is not
+    a path or names none."""
     try:
         names = load_json(Path(model, "config.json"), MAX_CONFIG)["architectures"]
     except (UsageError, LookupError, TypeError):
@@ -44,11 +46,14 @@ def architectures_of(model: str) -> tuple[str, ...]:
 
 
 def ensure_checkpoint(kind: str, root: Path, *, seed: int = 0, head: int = 32) -> Path:
-    """Return the absolute path of the checkpoint of ``kind`` below ``root``. It is written if it is missing or incomplete.
+    """Return the absolute path of the checkpoint of ``kind`` below ``root``. It is written if it is
+    missing or incomplete.
 
-    Its name contains a hash of its configuration, tokenizer, weight shapes, seed and ``_RECIPE``, so a changed forge never uses an old checkpoint.
-    A change of weight values alone needs a new ``_RECIPE``. Several processes may call this at once.
-    ``seed`` (zero or more) selects the weights, ``head`` (32 or 64) is the width of an attention head. Writing one takes about 2 MB and 0.1 s.
+    Its name contains a hash of its configuration, tokenizer, weight shapes, seed and ``_RECIPE``,
+    so a changed forge never uses an old checkpoint. A change of weight values alone needs a new
+    ``_RECIPE``. Several processes may call this at once.
+    ``seed`` (zero or more) selects the weights, ``head`` (32 or 64) is the width of an attention
+    head. Writing one takes about 2 MB and 0.1 s.
 
     Raises ``UsageError`` for an unknown kind, a negative seed, or a folder that cannot be written.
     """
@@ -57,10 +62,15 @@ def ensure_checkpoint(kind: str, root: Path, *, seed: int = 0, head: int = 32) -
         raise UsageError(f"the seed of a forged model must be zero or more, not {seed}")
     tokenizer, shape = recipe.tokenizer(), SHAPES[head]
     documents = {"config.json": recipe.config(tokenizer, shape), **recipe.documents(tokenizer)}
-    files = {**{name: json_bytes(content) for name, content in documents.items()}, **tokenizer.files}
+    files = {
+        **{name: json_bytes(content) for name, content in documents.items()},
+        **tokenizer.files,
+    }
     drawn = dict(recipe.weights(tokenizer.size, shape))
     shapes = {name: size for name, size in drawn.items() if recipe.keeps(name)}
-    key = hashlib.sha256(repr((_RECIPE, seed, sorted(files.items()), sorted(shapes.items()))).encode()).hexdigest()[:12]
+    key = hashlib.sha256(
+        repr((_RECIPE, seed, sorted(files.items()), sorted(shapes.items()))).encode()
+    ).hexdigest()[:12]
     root = root.absolute()
     folder = root / f"{kind}-{key}"
     if _is_whole(folder, files, shapes):
@@ -69,27 +79,37 @@ def ensure_checkpoint(kind: str, root: Path, *, seed: int = 0, head: int = 32) -
 
 
 def ensure_tokenizer(markers: Sequence[str], root: Path) -> Path:
-    """Return the folder of a tokenizer whose ``markers`` are single tokens. It is written below ``root`` if it is missing.
+    """Return the folder of a tokenizer whose ``markers`` are single tokens. It is written below
+    ``root`` if it is missing.
 
-    Its other tokens are those of the forged text model. Texts have equal ids in every release. Raises ``UsageError`` if it cannot be written.
+    Its other tokens are those of the forged text model. Texts have equal ids in every release.
+    Raises ``UsageError`` if it cannot be written.
     """
     words, merges = vocabulary()
     contents = dict.fromkeys((*SPECIALS, START, END, *markers))
     ids = {content: len(words) + number for number, content in enumerate(contents)}
-    tokenizer = Tokenizer(ids, padded_size(len(words) + len(ids)), {}, "<|endoftext|>", "<|im_end|>", "<|endoftext|>")
+    tokenizer = Tokenizer(
+        ids, padded_size(len(words) + len(ids)), {}, "<|endoftext|>", "<|im_end|>", "<|endoftext|>"
+    )
     files = {
         "tokenizer.json": json_bytes(tokenizer_json(words, merges, ids)),
         "tokenizer_config.json": json_bytes(tokenizer_config(ids, vision=False)),
         "config.json": json_bytes(qwen.text_config(tokenizer, SHAPES[32])),
     }
-    folder = root.absolute() / f"tokenizer-{hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()[:12]}"
+    folder = (
+        root.absolute()
+        / f"tokenizer-{hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()[:12]}"
+    )
     if all((folder / name).is_file() for name in files):
         return folder
     return publish(folder, files)
 
 
 def publish(folder: Path, files: Mapping[str, bytes]) -> Path:
-    """Write a folder with these files in one step, or restore its missing files. Other processes may do the same. Raises ``UsageError``."""
+    """Write a folder with these files in one step, or restore its missing files.
+
+    Other processes may do the same. Raises ``UsageError``.
+    """
     part = folder.with_name(f".{folder.name}-{os.getpid()}-{secrets.token_hex(4)}")
     try:
         private_folder(folder.parent)
@@ -106,15 +126,22 @@ def publish(folder: Path, files: Mapping[str, bytes]) -> Path:
     return folder
 
 
-def _is_whole(folder: Path, files: Mapping[str, bytes], shapes: Mapping[str, tuple[int, ...]]) -> bool:
-    """Return whether every file exists with its full length. Cache cleaners and full disks leave incomplete checkpoints."""
+def _is_whole(
+    folder: Path, files: Mapping[str, bytes], shapes: Mapping[str, tuple[int, ...]]
+) -> bool:
+    """Return whether every file exists with its full length.
+
+    Cache cleaners and full disks leave incomplete checkpoints.
+    """
     try:
         with (folder / _WEIGHTS).open("rb") as stored:
             header = int.from_bytes(stored.read(8), "little")
             expected = 8 + header + 4 * sum(math.prod(shape) for shape in shapes.values())
             if os.fstat(stored.fileno()).st_size != expected:
                 return False
-        return all((folder / name).stat().st_size == len(content) for name, content in files.items())
+        return all(
+            (folder / name).stat().st_size == len(content) for name, content in files.items()
+        )
     except OSError:
         return False
 
@@ -125,17 +152,22 @@ def _move(part: Path, folder: Path) -> None:
     except OSError:
         if not folder.is_dir():
             raise
-        # Another process was faster, or files are missing. Each file is replaced by the same bytes in one step, so readers notice nothing.
+        # Another process was faster, or files are missing. Each file is replaced by the same bytes
+        # in one step, so readers notice nothing.
         for file in part.iterdir():
             os.replace(file, folder / file.name)
 
 
-def weight_file(shapes: Mapping[str, tuple[int, ...]], seed: int, kept: Collection[str] | None = None) -> bytes:
-    """Return the weights as a safetensors file. ``kept``: names of the weights to write (default: all).
+def weight_file(
+    shapes: Mapping[str, tuple[int, ...]], seed: int, kept: Collection[str] | None = None
+) -> bytes:
+    """Return the weights as a safetensors file. ``kept``: names of the weights to write (default:
+    all).
 
-    Norms are one, biases small, and matrices have unit gain, so that the logits of a random model differ from token to token. The values are uniform
-    and made from the generator's raw bits, because numpy guarantees those and may change its distributions. They are stored as float32; loaders
-    convert them to the configuration's bfloat16.
+    Norms are one, biases small, and matrices have unit gain, so that the logits of a random model
+    differ from token to token. The values are uniform and made from the generator's raw bits,
+    because numpy guarantees those and may change its distributions. They are stored as float32;
+    loaders convert them to the configuration's bfloat16.
     """
     import numpy as np
     from safetensors.numpy import save
@@ -143,12 +175,19 @@ def weight_file(shapes: Mapping[str, tuple[int, ...]], seed: int, kept: Collecti
     bits = np.random.PCG64(seed)
     tensors = {}
     for name, shape in shapes.items():
-        if len(shape) == 1 and name.endswith(".weight"):  # a norm: no other weight has one dimension
+        if len(shape) == 1 and name.endswith(
+            ".weight"
+        ):  # a norm: no other weight has one dimension
             tensors[name] = np.ones(shape, np.float32)
             continue
         deviation = 0.02 if len(shape) == 1 else 1 / math.sqrt(math.prod(shape[1:]))
         # 24 bits, which a float32 represents exactly.
         raw = np.asarray(bits.random_raw(math.prod(shape)), np.uint64) >> np.uint64(40)
-        unit = raw.astype(np.float32) / np.float32(2**23) - np.float32(1)  # from -1 to 1: deviation 1 / sqrt(3)
+        unit = raw.astype(np.float32) / np.float32(2**23) - np.float32(
+            1
+        )  # from -1 to 1: deviation 1 / sqrt(3)
         tensors[name] = (unit * np.float32(deviation * math.sqrt(3))).reshape(shape)
-    return save({name: tensor for name, tensor in tensors.items() if kept is None or name in kept}, {"format": "pt"})
+    return save(
+        {name: tensor for name, tensor in tensors.items() if kept is None or name in kept},
+        {"format": "pt"},
+    )

@@ -1,4 +1,5 @@
-"""A Hugging Face cache in which names of the hub are aliases of forged checkpoints, so that what asks for a model by name runs offline.
+"""A Hugging Face cache in which names of the hub are aliases of forged checkpoints, so that what
+asks for a model by name runs offline.
 
 The folder has the hub's own layout. It is ours alone: the user's cache is neither read nor written.
 """
@@ -24,7 +25,8 @@ ADAPTER = "adapter"
 PROMPT_ADAPTER = "prompt adapter"
 """The kind of a name that stands for eight virtual tokens before a prompt of the text model."""
 MAX_POSITIONS = 32768
-"""Length that aliases of generating models claim: tests ask for the lengths of the models that they name."""
+"""Length that aliases of generating models claim: tests ask for the lengths of the models that they
+name."""
 NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}|gpt2|bert-base-uncased")
 """A name on the hub with its owner, or one of the few without."""
 
@@ -55,13 +57,15 @@ _BY_WORDS = (
     (re.compile(r"bart|\bt5\b", re.I), None),
     (re.compile(r"moe|mixtral|deepseek-v", re.I), "experts"),
 )
-"""Words of a name without its owner and the kind that they mean, the first match first; None: there is no stand-in."""
+"""Words of a name without its owner and the kind that they mean, the first match first; None: there
+is no stand-in."""
 _OWNERS_WITH_ONE_KIND = ("cross-encoder", "sentence-transformers")
 """Owners that count as words of the name. Others mislead: distilbert/distilgpt2."""
 
 
 def kind_of(name: str) -> str | None:
-    """Return the kind of checkpoint that stands in for a name of the hub; None if no forged one can: quantized files, encoder-decoders."""
+    """Return the kind of checkpoint that stands in for a name of the hub; None if no forged one
+    can: quantized files, encoder-decoders."""
     if name in _NAMED:
         return _NAMED[name]
     owner, _, own_name = name.rpartition("/")
@@ -70,9 +74,11 @@ def kind_of(name: str) -> str | None:
 
 
 def ensure_alias(name: str, hub: Path, checkpoints: Path) -> Path | None:
-    """Return the snapshot folder of ``name`` in the cache ``hub``, made from a checkpoint below ``checkpoints``; None if there is no stand-in.
+    """Return the snapshot folder of ``name`` in the cache ``hub``, made from a checkpoint below
+    ``checkpoints``; None if there is no stand-in.
 
-    Raises ``UsageError`` for what is not the name of a repository, and for a folder that cannot be written.
+    Raises ``UsageError`` for what is not the name of a repository, and for a folder that cannot be
+    written.
     """
     if not NAME.fullmatch(name) or ".." in name or "--" in name:
         raise UsageError(f"{name[:200]!r} is not a name of the hub: OWNER/NAME")
@@ -82,7 +88,11 @@ def ensure_alias(name: str, hub: Path, checkpoints: Path) -> Path | None:
     if kind == PROMPT_ADAPTER:
         files = _prompt_adapter_files(checkpoints)
     else:
-        files = _adapter_files(name, checkpoints) if kind == ADAPTER else _checkpoint_files(kind, checkpoints)
+        files = (
+            _adapter_files(name, checkpoints)
+            if kind == ADAPTER
+            else _checkpoint_files(kind, checkpoints)
+        )
     commit = hashlib.sha256(
         repr([(path, hashlib.sha256(data).hexdigest()) for path, data in files]).encode()
     ).hexdigest()
@@ -106,15 +116,22 @@ def snapshot_of(name: str, hub: Path | None) -> Path | None:
 
 
 def variables_of(hub: Path | None) -> dict[str, str]:
-    """Return the variables with which a process finds names in ``hub`` and nowhere else; none without a folder."""
-    return {} if hub is None else {"HF_HUB_CACHE": str(hub), "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+    """Return the variables with which a process finds names in ``hub`` and nowhere else; none
+    without a folder."""
+    return (
+        {}
+        if hub is None
+        else {"HF_HUB_CACHE": str(hub), "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+    )
 
 
 def _checkpoint_files(kind: str, checkpoints: Path) -> list[tuple[str, bytes]]:
     folder = ensure_checkpoint(kind, checkpoints)
     files = {path.name: read_bounded(path, _MAX_FILE) for path in sorted(folder.iterdir())}
     config = json.loads(files["config.json"])
-    if config.get("max_position_embeddings") == 4096:  # positions that are computed; those of encoders are weights
+    if (
+        config.get("max_position_embeddings") == 4096
+    ):  # positions that are computed; those of encoders are weights
         files["config.json"] = json_bytes({**config, "max_position_embeddings": MAX_POSITIONS})
         settings = json.loads(files["tokenizer_config.json"])
         files["tokenizer_config.json"] = json_bytes({**settings, "model_max_length": MAX_POSITIONS})
@@ -133,6 +150,10 @@ def _adapter_files(name: str, checkpoints: Path) -> list[tuple[str, bytes]]:
 
 def _prompt_adapter_files(checkpoints: Path) -> list[tuple[str, bytes]]:
     config = load_json(ensure_checkpoint("text", checkpoints) / "config.json", MAX_CONFIG)
-    adapter = {"peft_type": "PROMPT_TUNING", "task_type": "CAUSAL_LM", "num_virtual_tokens": _VIRTUAL_TOKENS}
+    adapter = {
+        "peft_type": "PROMPT_TUNING",
+        "task_type": "CAUSAL_LM",
+        "num_virtual_tokens": _VIRTUAL_TOKENS,
+    }
     weights = weight_file({"prompt_embeddings": (_VIRTUAL_TOKENS, config["hidden_size"])}, 0)
     return [("adapter_config.json", json_bytes(adapter)), ("adapter_model.safetensors", weights)]

@@ -16,18 +16,27 @@ from .tokenizers import byte_level
 
 KINDS: Mapping[str, CheckpointKind] = MappingProxyType(
     {
-        "text": CheckpointKind("Qwen2ForCausalLM", qwen.text_config, qwen.text_weights, byte_level, qwen.generation),
+        "text": CheckpointKind(
+            "Qwen2ForCausalLM", qwen.text_config, qwen.text_weights, byte_level, qwen.generation
+        ),
         "vision": CheckpointKind(
             *("Qwen2_5_VLForConditionalGeneration", qwen.vision_config, qwen.vision_weights),
             *(functools.partial(byte_level, vision=True), qwen.vision_files),
-            needs=("torchvision", "transformers>=4.49"),  # the image processor is part of torchvision
+            needs=(
+                "torchvision",
+                "transformers>=4.49",
+            ),  # the image processor is part of torchvision
         ),
         "classifier": CheckpointKind(
             *("Qwen2ForSequenceClassification", qwen.classifier_config, qwen.classifier_weights),
             *(byte_level, qwen.generation),
         ),
         "encoder": CheckpointKind(
-            "BertModel", bert.encoder_config, bert.encoder_weights, bert.wordpiece, bert.no_documents
+            "BertModel",
+            bert.encoder_config,
+            bert.encoder_weights,
+            bert.wordpiece,
+            bert.no_documents,
         ),
         "reranker": CheckpointKind(
             *("BertForSequenceClassification", bert.reranker_config, bert.reranker_weights),
@@ -44,16 +53,38 @@ KINDS: Mapping[str, CheckpointKind] = MappingProxyType(
             *("MistralForCausalLM", mistral.config, llama.weights, mistral.tekken, qwen.generation),
             arguments={"tokenizer_mode": "mistral"},
         ),
-        "experts": CheckpointKind("Qwen2MoeForCausalLM", experts.config, experts.weights, byte_level, qwen.generation),
-        "mamba": CheckpointKind("MambaForCausalLM", mamba.config, mamba.weights, byte_level, qwen.generation),
+        "experts": CheckpointKind(
+            "Qwen2MoeForCausalLM", experts.config, experts.weights, byte_level, qwen.generation
+        ),
+        "mamba": CheckpointKind(
+            "MambaForCausalLM", mamba.config, mamba.weights, byte_level, qwen.generation
+        ),
         "speech": CheckpointKind(
-            *("WhisperForConditionalGeneration", whisper.config, whisper.weights, whisper.tokenizer, whisper.documents)
+            *(
+                "WhisperForConditionalGeneration",
+                whisper.config,
+                whisper.weights,
+                whisper.tokenizer,
+                whisper.documents,
+            )
         ),
         "audio": CheckpointKind(
-            *("Qwen2AudioForConditionalGeneration", audio.config, audio.weights, audio.tokenizer, audio.documents)
+            *(
+                "Qwen2AudioForConditionalGeneration",
+                audio.config,
+                audio.weights,
+                audio.tokenizer,
+                audio.documents,
+            )
         ),
         "draft": CheckpointKind(
-            *("Qwen2ForCausalLM", qwen.draft_config, qwen.text_weights, byte_level, qwen.generation),
+            *(
+                "Qwen2ForCausalLM",
+                qwen.draft_config,
+                qwen.text_weights,
+                byte_level,
+                qwen.generation,
+            ),
             keeps=qwen.in_draft,
         ),
     }
@@ -70,7 +101,10 @@ def kind_named(name: str) -> CheckpointKind:
 
 
 def unmet_needs(model: str, versions: Mapping[str, str]) -> tuple[str, ...]:
-    """Return what a target with these versions lacks for this kind of model, as requirements. Models that are not kinds need nothing."""
+    """Return what a target with these versions lacks for this kind of model, as requirements.
+
+    Models that are not kinds need nothing.
+    """
     requirements = map(Requirement, KINDS[model].needs if model in KINDS else ())
     return tuple(
         str(requirement)

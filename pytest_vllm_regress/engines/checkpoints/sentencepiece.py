@@ -1,6 +1,8 @@
-"""sentencepiece tokenizers with byte fallback: the model file, written without the library, and tokenizers that use it.
+"""sentencepiece tokenizers with byte fallback: the model file, written without the library, and
+tokenizers that use it.
 
-The bytes come first, so that the token of a byte has the byte's number, as in the byte-level vocabulary, and scripts work with both.
+The bytes come first, so that the token of a byte has the byte's number, as in the byte-level
+vocabulary, and scripts work with both.
 """
 
 from __future__ import annotations
@@ -24,14 +26,21 @@ def fast() -> Tokenizer:
     """Return Llama's tokenizer: tokenizer.model, and an equivalent tokenizer.json."""
     ids = _added_ids()
     return _tokenizer_of(
-        ids, {"tokenizer.json": _tokenizer(ids), "tokenizer_config.json": _config(ids, "LlamaTokenizer")}
+        ids,
+        {
+            "tokenizer.json": _tokenizer(ids),
+            "tokenizer_config.json": _config(ids, "LlamaTokenizer"),
+        },
     )
 
 
 def slow() -> Tokenizer:
-    """Return GPT-SW3's tokenizer, which has only the model file, because no version of transformers has a fast one."""
+    """Return GPT-SW3's tokenizer, which has only the model file, because no version of transformers
+    has a fast one."""
     ids = _added_ids()
-    return _tokenizer_of(ids, {"tokenizer_config.json": _config(ids, "GPTSw3Tokenizer")}, model="spiece.model")
+    return _tokenizer_of(
+        ids, {"tokenizer_config.json": _config(ids, "GPTSw3Tokenizer")}, model="spiece.model"
+    )
 
 
 def pieces() -> list[tuple[str, float, int]]:
@@ -39,16 +48,25 @@ def pieces() -> list[tuple[str, float, int]]:
     listed = [(f"<0x{byte:02X}>", 0.0, _BYTE) for byte in range(256)]
     listed += [(_UNKNOWN, 0.0, _UNK), (_BEGIN, 0.0, _CONTROL), (_END, 0.0, _CONTROL)]
     letters = [(letter, -1e4, _NORMAL) for letter in (SPACE, *map(chr, range(0x21, 0x7F)))]
-    return [*listed, *letters, *((left + right, -float(rank), _NORMAL) for rank, (left, right) in enumerate(_merges()))]
+    return [
+        *listed,
+        *letters,
+        *((left + right, -float(rank), _NORMAL) for rank, (left, right) in enumerate(_merges())),
+    ]
 
 
 def model_file() -> bytes:
-    """Return a ModelProto (https://github.com/google/sentencepiece/blob/master/src/sentencepiece_model.proto): pieces, trainer and normalizer."""
+    """Return a ModelProto
+    (https://github.com/google/sentencepiece/blob/master/src/sentencepiece_model.proto): pieces,
+    trainer and normalizer."""
     listed = b"".join(
-        _field(1, _field(1, text.encode()) + _number(2, score) + _number(3, kind)) for text, score, kind in pieces()
+        _field(1, _field(1, text.encode()) + _number(2, score) + _number(3, kind))
+        for text, score, kind in pieces()
     )
     number = {text: place for place, (text, _, _) in enumerate(pieces())}
-    ends = b"".join(_number(40 + at, number[text]) for at, text in enumerate((_UNKNOWN, _BEGIN, _END)))
+    ends = b"".join(
+        _number(40 + at, number[text]) for at, text in enumerate((_UNKNOWN, _BEGIN, _END))
+    )
     trainer = _number(3, _BPE) + _number(4, len(number)) + _number(35, 1) + ends + _number(43, -1)
     normalizer = _field(1, b"identity") + _number(3, 1) + _number(4, 0) + _number(5, 1)
     return listed + _field(2, trainer) + _field(3, normalizer)
@@ -69,13 +87,23 @@ def _merges() -> Iterator[tuple[str, str]]:
 def _added_ids() -> dict[str, int]:
     listed = [text for text, _, _ in pieces()]
     ends = {text: listed.index(text) for text in (_UNKNOWN, _BEGIN, _END)}
-    return {**ends, **{text: len(listed) + place for place, text in enumerate((*_SPECIALS, START, END))}}
+    return {
+        **ends,
+        **{text: len(listed) + place for place, text in enumerate((*_SPECIALS, START, END))},
+    }
 
 
-def _tokenizer_of(ids: dict[str, int], documents: dict[str, Any], model: str = "tokenizer.model") -> Tokenizer:
+def _tokenizer_of(
+    ids: dict[str, int], documents: dict[str, Any], model: str = "tokenizer.model"
+) -> Tokenizer:
     files = {name: json_bytes(content) for name, content in documents.items()}
     return Tokenizer(
-        ids, padded_size(max(ids.values()) + 1), {**files, model: model_file()}, _BEGIN, "<|im_end|>", _END
+        ids,
+        padded_size(max(ids.values()) + 1),
+        {**files, model: model_file()},
+        _BEGIN,
+        "<|im_end|>",
+        _END,
     )
 
 
@@ -116,13 +144,21 @@ def _tokenizer(ids: dict[str, int]) -> dict[str, Any]:
         "padding": None,
         "added_tokens": [{"id": number, **added_token(text)} for text, number in ids.items()],
         "normalizer": None,
-        "pre_tokenizer": {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "first", "split": False},
+        "pre_tokenizer": {
+            "type": "Metaspace",
+            "replacement": SPACE,
+            "prepend_scheme": "first",
+            "split": False,
+        },
         "post_processor": {
             "type": "TemplateProcessing",
             "single": [begin, {"Sequence": {"id": "A", "type_id": 0}}],
             "pair": [
                 *(begin, {"Sequence": {"id": "A", "type_id": 0}}),
-                *({"SpecialToken": {"id": _BEGIN, "type_id": 1}}, {"Sequence": {"id": "B", "type_id": 1}}),
+                *(
+                    {"SpecialToken": {"id": _BEGIN, "type_id": 1}},
+                    {"Sequence": {"id": "B", "type_id": 1}},
+                ),
             ],
             "special_tokens": {_BEGIN: {"id": _BEGIN, "ids": [ids[_BEGIN]], "tokens": [_BEGIN]}},
         },

@@ -14,7 +14,10 @@ Weights = Iterator[tuple[str, tuple[int, ...]]]
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """Sizes of a forged model. The default head width of 32 is the smallest that CPU kernels support."""
+    """Sizes of a forged model.
+
+    The default head width of 32 is the smallest that CPU kernels support.
+    """
 
     hidden: int = 128
     intermediate: int = 256
@@ -32,13 +35,16 @@ class Shape:
         return self.hidden // self.heads
 
 
-SHAPES: Mapping[int, Shape] = MappingProxyType({32: Shape(), 64: Shape(hidden=256, intermediate=512)})
+SHAPES: Mapping[int, Shape] = MappingProxyType(
+    {32: Shape(), 64: Shape(hidden=256, intermediate=512)}
+)
 """Shapes by head width. Some CUDA attention backends, for example FlashInfer, need at least 64."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Tokenizer:
-    """A tokenizer: its ``files``, the ``ids`` of its special tokens and markers, and the vocabulary ``size`` of its models.
+    """A tokenizer: its ``files``, the ``ids`` of its special tokens and markers, and the vocabulary
+    ``size`` of its models.
 
     ``begin``, ``end`` and ``pad`` are the texts of the tokens that its models put around a text.
     """
@@ -53,11 +59,13 @@ class Tokenizer:
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointKind:
-    """A kind of checkpoint: the model class, its config.json, weights and tokenizer, and further JSON ``documents`` by file name.
+    """A kind of checkpoint: the model class, its config.json, weights and tokenizer, and further
+    JSON ``documents`` by file name.
 
-    ``needs``: requirements (PEP 508) that the target must meet in addition to vLLM. ``arguments``: engine arguments that the kind needs.
-    ``keeps``: whether the weight of this name is written. All weights are drawn, so that two kinds with the same weights have equal values in
-    those that both keep.
+    ``needs``: requirements (PEP 508) that the target must meet in addition to vLLM. ``arguments``:
+    engine arguments that the kind needs.
+    ``keeps``: whether the weight of this name is written. All weights are drawn, so that two kinds
+    with the same weights have equal values in those that both keep.
     """
 
     architecture: str
@@ -71,7 +79,8 @@ class CheckpointKind:
 
 
 def padded_size(count: int) -> int:
-    """Return the vocabulary size for ``count`` tokens, padded like real ones so that tensor-parallel ranks can divide it."""
+    """Return the vocabulary size for ``count`` tokens, padded like real ones so that
+    tensor-parallel ranks can divide it."""
     return -(-count // 64) * 64
 
 

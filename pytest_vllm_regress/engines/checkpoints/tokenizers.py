@@ -1,4 +1,5 @@
-"""The byte-level BPE tokenizer of the forged checkpoints, with the special tokens that vLLM's models and parsers need, and the chat template."""
+"""The byte-level BPE tokenizer of the forged checkpoints, with the special tokens that vLLM's
+models and parsers need, and the chat template."""
 
 from __future__ import annotations
 
@@ -18,9 +19,9 @@ SPECIALS = (
     "<|image_pad|>",
     "<|video_pad|>",
 )
-# Added after the special tokens, in the padding of the vocabulary, so that the ids of texts and the shapes of weights do not depend on them. The
-# first
-# two enclose scripts. vLLM's tool and reasoning parsers look for the others; they appear in decoded text, as in upstream's tokenizers.
+# Added after the special tokens, in the padding of the vocabulary, so that the ids of texts and the
+# shapes of weights do not depend on them. The first two enclose scripts. vLLM's tool and reasoning
+# parsers look for the others; they appear in decoded text, as in upstream's tokenizers.
 MARKERS = (
     START,
     END,
@@ -38,8 +39,9 @@ MARKERS = (
     "<\uff5ctool\u2581call\u2581end\uff5c>",
     "<\uff5ctool\u2581sep\uff5c>",
 )
-# Tokens of several characters, which show faults at token level. Each is merged from the left, one character at a time. Qwen2's split never encodes
-# some of them (": ", 12, 123), but models generate such tokens, and so can this one.
+# Tokens of several characters, which show faults at token level. Each is merged from the left, one
+# character at a time. Qwen2's split never encodes some of them (": ", 12, 123), but models generate
+# such tokens, and so can this one.
 WORDS = (
     '":',
     '": "',
@@ -66,11 +68,10 @@ WORDS = (
     "  ",
     "\n\n",
 )
-# From the tokenizer of the Qwen2 releases. transformers 5 always uses these two, whatever tokenizer.json has, so it must have the same.
+# From the tokenizer of the Qwen2 releases. transformers 5 always uses these two, whatever
+# tokenizer.json has, so it must have the same.
 _NORMALIZER = "NFC"
-_SPLIT = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+_SPLIT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
 
 def added_tokens() -> dict[str, int]:
@@ -94,8 +95,15 @@ def vocabulary() -> tuple[dict[str, int], list[str]]:
     return vocabulary, merges
 
 
-def tokenizer_json(vocabulary: dict[str, int], merges: list[str], ids: dict[str, int]) -> dict[str, Any]:
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+def tokenizer_json(
+    vocabulary: dict[str, int], merges: list[str], ids: dict[str, int]
+) -> dict[str, Any]:
+    byte_level = {
+        "type": "ByteLevel",
+        "add_prefix_space": False,
+        "trim_offsets": False,
+        "use_regex": False,
+    }
     split = {"type": "Split", "pattern": {"Regex": _SPLIT}, "behavior": "Isolated", "invert": False}
     model = {
         "type": "BPE",
@@ -132,12 +140,20 @@ def byte_level(*, vision: bool = False) -> Tokenizer:
     }
     files = {name: json_bytes(content) for name, content in documents.items()}
     files["merges.txt"] = ("#version: 0.2\n" + "\n".join(merges) + "\n").encode()
-    return Tokenizer(ids, padded_size(len(words) + len(ids)), files, "<|endoftext|>", "<|im_end|>", "<|endoftext|>")
+    return Tokenizer(
+        ids,
+        padded_size(len(words) + len(ids)),
+        files,
+        "<|endoftext|>",
+        "<|im_end|>",
+        "<|endoftext|>",
+    )
 
 
 def tokenizer_config(ids: dict[str, int], *, vision: bool) -> dict[str, Any]:
     return {
-        # The processor of the vision model requires this class; the neutral one loads in transformers 4 and 5.
+        # The processor of the vision model requires this class; the neutral one loads in
+        # transformers 4 and 5.
         "tokenizer_class": "Qwen2Tokenizer" if vision else "PreTrainedTokenizerFast",
         "added_tokens_decoder": {str(number): _flags(content) for content, number in ids.items()},
         "additional_special_tokens": [*SPECIALS[1:], START, END],

@@ -1,1 +1,2 @@
-"""NVIDIA GPUs: what NVML reports, which devices are visible, leases, and compatibility with builds of torch."""
+"""NVIDIA GPUs: what NVML reports, which devices are visible, leases, and compatibility with builds
+of torch."""

@@ -1,6 +1,8 @@
-"""The cache of kernels that engines compile on GPUs: a folder in ``<cache>/compiled`` for each version of vLLM.
+"""The cache of kernels that engines compile on GPUs: a folder in ``<cache>/compiled`` for each
+version of vLLM.
 
-A run holds a shared lock for the folder that it uses, which is not removed meanwhile. The kernel releases the lock when its process ends.
+A run holds a shared lock for the folder that it uses, which is not removed meanwhile. The kernel
+releases the lock when its process ends.
 """
 
 from __future__ import annotations
@@ -26,12 +28,16 @@ CACHES: Mapping[str, str] = MappingProxyType(
         "CUDA_CACHE_PATH": "cuda",
     }
 )
-"""Variables of the compilers' caches, which are in the user's home or the run directory by default, and subfolders for them."""
+"""Variables of the compilers' caches, which are in the user's home or the run directory by default,
+and subfolders for them."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Kernels:
-    """Kernels compiled for one version of vLLM. ``size`` in bytes, ``used`` in seconds since the epoch."""
+    """Kernels compiled for one version of vLLM.
+
+    ``size`` in bytes, ``used`` in seconds since the epoch.
+    """
 
     path: Path
     size: int
@@ -55,7 +61,10 @@ def folder_for(version: str) -> Path:
 
 @contextlib.contextmanager
 def hold(folder: Path) -> Iterator[None]:
-    """Keep ``folder`` from being removed. Raises ``UsageError`` if somebody else could put kernels there."""
+    """Keep ``folder`` from being removed.
+
+    Raises ``UsageError`` if somebody else could put kernels there.
+    """
     private_folder(folder)
     check_steps(folder.parent.parent, folder)
     with open(_lock(folder), "a") as lock:
@@ -84,5 +93,6 @@ def remove(kernels: Kernels) -> bool:
 
 
 def _lock(folder: Path) -> Path:
-    # Outside of the folder, so that it outlives a removal: a lock on a deleted file would protect nothing.
+    # Outside of the folder, so that it outlives a removal: a lock on a deleted file would protect
+    # nothing.
     return folder.with_name(f"{folder.name}.lock")

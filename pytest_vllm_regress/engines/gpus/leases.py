@@ -1,4 +1,7 @@
-"""Leases of GPUs, by file locks between all runs of the user on this machine. A lease ends when its engine's memory is free again."""
+"""Leases of GPUs, by file locks between all runs of the user on this machine.
+
+A lease ends when its engine's memory is free again.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,10 @@ SLACK = 256 * MIB
 """Memory in bytes by which a GPU's use may vary without an engine."""
 POLL_S = 0.2
 UNATTRIBUTED_MEMORY_WAIT_S = 5.0
-"""Seconds to wait for memory whose owner NVML does not report. It may belong to another tenant and never be released."""
+"""Seconds to wait for memory whose owner NVML does not report.
+
+It may belong to another tenant and never be released.
+"""
 _FIRST_PID_NAMESPACE = 0xEFFFFFFC  # include/linux/proc_ns.h: PROC_PID_INIT_INO
 
 QueryUsage = Callable[[str], Usage | str]
@@ -35,10 +41,12 @@ logger = logging.getLogger("vllm_regress.gpus")
 
 
 class GpuLeases:
-    """The GPUs that one run holds. A GPU is locked against other runs while an engine of this run uses it; engines of one run may share it.
+    """The GPUs that one run holds. A GPU is locked against other runs while an engine of this run
+    uses it; engines of one run may share it.
 
-    ``query_usage`` queries NVML and ``report`` shows a line to the user. ``same_pids`` tells whether NVML's pids are of this process's namespace
-    (default: detected). Locks are named by UUID, because indices differ between containers.
+    ``query_usage`` queries NVML and ``report`` shows a line to the user. ``same_pids`` tells
+    whether NVML's pids are of this process's namespace (default: detected). Locks are named by
+    UUID, because indices differ between containers.
     """
 
     def __init__(
@@ -66,8 +74,9 @@ class GpuLeases:
     ) -> GpuLease:
         """Lease ``count`` of ``devices``, all or none, each with ``needed`` bytes free.
 
-        If they are not free, calls ``make_room`` to end an idle engine of this run until it returns False, then waits for other runs.
-        Raises ``Unsupported`` if the machine never has enough, ``DeviceBusy`` if others kept the GPUs until the deadline.
+        If they are not free, calls ``make_room`` to end an idle engine of this run until it returns
+        False, then waits for other runs. Raises ``Unsupported`` if the machine never has enough,
+        ``DeviceBusy`` if others kept the GPUs until the deadline.
         """
         self._check_possible(devices, count, needed)
         logger.debug("leasing %s of %s GPUs, within %.0f s", count, len(devices), deadline.left_s)
@@ -79,19 +88,25 @@ class GpuLeases:
                 expired = deadline.passed
                 lease, refused = self._try(devices, count, needed, ticket)
                 if lease is not None:
-                    logger.info("leased GPUs %s", ", ".join(device.describe() for device in lease.devices))
+                    logger.info(
+                        "leased GPUs %s", ", ".join(device.describe() for device in lease.devices)
+                    )
                     return lease
                 if make_room():
                     logger.info("ended an idle engine to free a GPU")
                     continue
                 why = f"{count} of {len(devices)} GPUs wanted: {'; '.join(refused)}"
                 if expired:
-                    raise DeviceBusy(f"waited {deadline.allowed_s:g} s for GPUs. {why}", phase=deadline.phase)
+                    raise DeviceBusy(
+                        f"waited {deadline.allowed_s:g} s for GPUs. {why}", phase=deadline.phase
+                    )
                 if not queued:
                     self._report(f"waiting for GPUs, at most {deadline.left_s:.0f} s. {why}")
                     waiting.enter_context(self._queue(devices, ticket))
                     queued = True
-                time.sleep(min(POLL_S, deadline.left_s))  # there is no blocking wait for NVML or for several locks
+                time.sleep(
+                    min(POLL_S, deadline.left_s)
+                )  # there is no blocking wait for NVML or for several locks
 
     def requested_by_others(self) -> bool:
         """Return whether another run waits for a GPU that this run holds."""
@@ -100,7 +115,8 @@ class GpuLeases:
     def _requested(self, before: str) -> set[str]:
         """Return the GPUs requested by tickets older than ``before``.
 
-        Requests are served by age. Otherwise a run that yields its GPUs could take them back at once.
+        Requests are served by age. Otherwise a run that yields its GPUs could take them back at
+        once.
         """
         requested: set[str] = set()
         for entry in (self._folder / "waiting").glob("*.lock"):
@@ -126,33 +142,55 @@ class GpuLeases:
             logger.info("released GPU %s", device.describe())
 
     def describe(self, current: Usage) -> str:
-        """Describe the processes that hold memory. Names them only if NVML's pids are of this process's namespace."""
+        """Describe the processes that hold memory.
+
+        Names them only if NVML's pids are of this process's namespace.
+        """
         if not current.holders:
             return "NVML reports no process"
         if not self.same_pids:
             return f"{len(current.holders)} processes of another pid namespace, {sum(current.holders.values()) / GIB:.1f} GiB"
         return ", ".join(
-            f"process {pid} ({_name(pid)}): {memory / GIB:.1f} GiB" for pid, memory in sorted(current.holders.items())
+            f"process {pid} ({_name(pid)}): {memory / GIB:.1f} GiB"
+            for pid, memory in sorted(current.holders.items())
         )
 
     @staticmethod
-    def _check_possible(devices: Sequence[CudaDevice], count: int, needed: Callable[[CudaDevice], int]) -> None:
+    def _check_possible(
+        devices: Sequence[CudaDevice], count: int, needed: Callable[[CudaDevice], int]
+    ) -> None:
         names = ", ".join(device.describe() for device in devices) or "none"
         if len(devices) < count:
-            raise Unsupported(f"needs {count} GPUs; {len(devices)} can be used here: {names}", needs=f"{count} GPUs")
+            raise Unsupported(
+                f"needs {count} GPUs; {len(devices)} can be used here: {names}",
+                needs=f"{count} GPUs",
+            )
         if count > 1 and any(device.part for device in devices):
             raise Unsupported(
-                f"needs {count} GPUs; CUDA shows a process only one MIG slice, of {names}", needs=f"{count} whole GPUs"
+                f"needs {count} GPUs; CUDA shows a process only one MIG slice, of {names}",
+                needs=f"{count} whole GPUs",
             )
         large = [device for device in devices if needed(device) <= device.memory]
         if len(large) < count:
-            sizes = ", ".join(f"{d.describe()} {d.memory / GIB:.1f} GiB, needs {needed(d) / GIB:.1f}" for d in devices)
-            raise Unsupported(f"needs {count} GPUs with more memory: {sizes}", needs="more GPU memory")
+            sizes = ", ".join(
+                f"{d.describe()} {d.memory / GIB:.1f} GiB, needs {needed(d) / GIB:.1f}"
+                for d in devices
+            )
+            raise Unsupported(
+                f"needs {count} GPUs with more memory: {sizes}", needs="more GPU memory"
+            )
 
     def _try(
-        self, devices: Sequence[CudaDevice], count: int, needed: Callable[[CudaDevice], int], ticket: str
+        self,
+        devices: Sequence[CudaDevice],
+        count: int,
+        needed: Callable[[CudaDevice], int],
+        ticket: str,
     ) -> tuple[GpuLease | None, list[str]]:
-        """Return a lease, or the reason for each refused GPU. Prefers unused GPUs over those with an engine of this run."""
+        """Return a lease, or the reason for each refused GPU.
+
+        Prefers unused GPUs over those with an engine of this run.
+        """
         refused: list[str] = []
         chosen: list[tuple[CudaDevice, Usage]] = []
         requested = self._requested(ticket)
@@ -196,7 +234,9 @@ class GpuLeases:
         order = {device.uuid: position for position, device in enumerate(devices)}
         return GpuLease(self, sorted(chosen, key=lambda pair: order[pair[0].uuid])), []
 
-    def _lock(self, device: CudaDevice, fresh: dict[str, FileLock], locked: contextlib.ExitStack) -> bool:
+    def _lock(
+        self, device: CudaDevice, fresh: dict[str, FileLock], locked: contextlib.ExitStack
+    ) -> bool:
         lock = FileLock(self._folder / f"{device.uuid.replace('/', '_')}.lock", thread_local=False)
         try:
             lock.acquire(timeout=0)
@@ -208,7 +248,10 @@ class GpuLeases:
 
     @contextlib.contextmanager
     def _queue(self, devices: Sequence[CudaDevice], ticket: str) -> Iterator[None]:
-        """Wait in the queue: ``requested_by_others`` is true meanwhile for runs that hold one of ``devices``."""
+        """Wait in the queue:
+
+        ``requested_by_others`` is true meanwhile for runs that hold one of ``devices``.
+        """
         entry = self._folder / "waiting" / ticket
         entry.parent.mkdir(exist_ok=True)
         entry.with_suffix(".gpus").write_text(" ".join(device.uuid for device in devices))
@@ -236,24 +279,40 @@ class GpuLease:
         return {ORDER: PCI, VISIBLE: ",".join(device.selector for device in self.devices)}
 
     def claim(self, pids: Collection[int]) -> None:
-        """Set the engine's processes, while it runs. ``release`` waits for their memory, whatever else uses the GPU."""
+        """Set the engine's processes, while it runs.
+
+        ``release`` waits for their memory, whatever else uses the GPU.
+        """
         self._pids = frozenset(pids)
         for device in self.devices:
             current = self._leases.query_usage(device.uuid)
-            if isinstance(current, Usage) and current.holders and self._pids & current.holders.keys():
+            if (
+                isinstance(current, Usage)
+                and current.holders
+                and self._pids & current.holders.keys()
+            ):
                 self._same_pids = True  # NVML reports pids of this namespace
 
     def release(self, deadline: Deadline) -> tuple[str, ...]:
-        """Wait until the engine's processes hold no memory, then release the GPUs. Return descriptions of what they still held at the deadline.
+        """Wait until the engine's processes hold no memory, then release the GPUs. Return
+        descriptions of what they still held at the deadline.
 
-        If NVML does not report the owners of memory, waits a few seconds until as much is free as before, and reports nothing.
+        If NVML does not report the owners of memory, waits a few seconds until as much is free as
+        before, and reports nothing.
         """
-        unattributed = Deadline.after(deadline.phase, min(UNATTRIBUTED_MEMORY_WAIT_S, deadline.left_s), deadline.clock)
+        unattributed = Deadline.after(
+            deadline.phase, min(UNATTRIBUTED_MEMORY_WAIT_S, deadline.left_s), deadline.clock
+        )
         try:
             while True:
                 expired = deadline.passed
                 usages = [
-                    (device, self._held(current, before) if isinstance(current, Usage) else None, current, before)
+                    (
+                        device,
+                        self._held(current, before) if isinstance(current, Usage) else None,
+                        current,
+                        before,
+                    )
                     for device, before in zip(self.devices, self.before, strict=True)
                     for current in [self._leases.query_usage(device.uuid)]
                 ]
@@ -261,7 +320,9 @@ class GpuLease:
                 unclear = [
                     current
                     for _, own, current, before in usages
-                    if own is None and isinstance(current, Usage) and current.used > before.used + SLACK
+                    if own is None
+                    and isinstance(current, Usage)
+                    and current.used > before.used + SLACK
                 ]
                 if not leaks and (not unclear or unattributed.passed):
                     return ()
@@ -273,7 +334,10 @@ class GpuLease:
                 self._leases.release_device(device)
 
     def _held(self, current: Usage, before: Usage) -> dict[int, int] | None:
-        """Return the engine's memory by pid; None if unknown. Includes new processes that are dead, which the driver has not noticed yet."""
+        """Return the engine's memory by pid; None if unknown.
+
+        Includes new processes that are dead, which the driver has not noticed yet.
+        """
         if current.holders is None or not self._same_pids:
             return None
         earlier = before.holders or {}
@@ -295,7 +359,10 @@ def _sum(memory: dict[int, int]) -> str:
 
 
 def _in_first_namespace() -> bool:
-    """Return whether this process is in the initial pid namespace, whose pids NVML reports. A container has another one."""
+    """Return whether this process is in the initial pid namespace, whose pids NVML reports.
+
+    A container has another one.
+    """
     with contextlib.suppress(OSError):
         return os.stat("/proc/self/ns/pid").st_ino == _FIRST_PID_NAMESPACE
     return False

@@ -27,7 +27,10 @@ class Slice:
 
 @dataclasses.dataclass(frozen=True)
 class Gpu:
-    """One GPU. ``index`` is NVML's, memory is in bytes. ``capability`` is None and ``compute_mode`` "unknown" if NVML does not report them."""
+    """One GPU. ``index`` is NVML's, memory is in bytes.
+
+    ``capability`` is None and ``compute_mode`` "unknown" if NVML does not report them.
+    """
 
     index: int
     name: str
@@ -41,7 +44,11 @@ class Gpu:
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """Driver and GPUs. ``cuda`` is the newest version that the driver supports; ``broken`` describes GPUs that NVML lists but cannot query."""
+    """Driver and GPUs.
+
+    ``cuda`` is the newest version that the driver supports; ``broken`` describes GPUs that NVML
+    lists but cannot query.
+    """
 
     driver: str
     cuda: Version
@@ -53,7 +60,8 @@ class Machine:
 class Usage:
     """Memory use of a GPU or MIG device, in bytes.
 
-    ``holders`` maps pids to bytes; None if NVML does not report it. Pids are of NVML's namespace, which is not a container's.
+    ``holders`` maps pids to bytes; None if NVML does not report it. Pids are of NVML's namespace,
+    which is not a container's.
     """
 
     used: int
@@ -67,7 +75,8 @@ def query_machine() -> Machine | str:
 
 
 def usage(uuid: str) -> Usage | str:
-    """Return the memory use of the GPU or MIG device ``uuid``, or a string with the reason why it is unknown."""
+    """Return the memory use of the GPU or MIG device ``uuid``, or a string with the reason why it
+    is unknown."""
     return _ask(lambda nvml: _usage(nvml, uuid))
 
 
@@ -118,11 +127,20 @@ def _gpu(nvml: Any, index: int) -> Gpu:
 
 
 def _slices(nvml: Any, handle: Any) -> Iterator[Slice]:
-    for index in range(_optional(nvml, lambda: int(nvml.nvmlDeviceGetMaxMigDeviceCount(handle))) or 0):
+    for index in range(
+        _optional(nvml, lambda: int(nvml.nvmlDeviceGetMaxMigDeviceCount(handle))) or 0
+    ):
         with contextlib.suppress(nvml.NVMLError):  # unused slots
             part = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
-            name = _optional(nvml, lambda part=part: _text(nvml.nvmlDeviceGetName(part))) or "MIG device"  # type: ignore[misc]
-            yield Slice(_text(nvml.nvmlDeviceGetUUID(part)), name, int(nvml.nvmlDeviceGetMemoryInfo(part).total))
+            name = (
+                _optional(nvml, lambda part=part: _text(nvml.nvmlDeviceGetName(part)))  # type: ignore[misc]
+                or "MIG device"
+            )
+            yield Slice(
+                _text(nvml.nvmlDeviceGetUUID(part)),
+                name,
+                int(nvml.nvmlDeviceGetMemoryInfo(part).total),
+            )
 
 
 def _usage(nvml: Any, uuid: str) -> Usage:
@@ -130,7 +148,11 @@ def _usage(nvml: Any, uuid: str) -> Usage:
     memory = nvml.nvmlDeviceGetMemoryInfo(handle)
     running = _optional(nvml, lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle))
     reported = running is not None and all(process.usedGpuMemory is not None for process in running)
-    holders = {int(process.pid): int(process.usedGpuMemory) for process in running} if running and reported else None
+    holders = (
+        {int(process.pid): int(process.usedGpuMemory) for process in running}
+        if running and reported
+        else None
+    )
     return Usage(int(memory.used), int(memory.free), {} if running == [] else holders)
 
 

@@ -1,7 +1,8 @@
-"""A blocking call in a thread of its own, so that its caller can supervise other things while it waits.
+"""A blocking call in a thread of its own, so that its caller can supervise other things while it
+waits.
 
-The waiting thread can then check the deadline, the processes and the lifeline as in every other wait. So an answer that arrives in pieces but
-never ends is a hang, too.
+The waiting thread can then check the deadline, the processes and the lifeline as in every other
+wait. So an answer that arrives in pieces but never ends is a hang, too.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ T = TypeVar("T")
 
 
 class BackgroundCall(Generic[T]):
-    """Starts ``call`` at once. ``fileno`` becomes readable when the call has ended. The thread is a daemon and does not keep this process alive."""
+    """Starts ``call`` at once. ``fileno`` becomes readable when the call has ended.
+
+    The thread is a daemon and does not keep this process alive.
+    """
 
     def __init__(self, call: Callable[[], T]) -> None:
         self._call = call
@@ -34,7 +38,10 @@ class BackgroundCall(Generic[T]):
         return self._ended
 
     def result(self) -> T:
-        """Return what the call returned, or raise what it raised. Call it only when the call has ended."""
+        """Return what the call returned, or raise what it raised.
+
+        Call it only when the call has ended.
+        """
         if self._error is not None:
             raise self._error
         return self._value[0]

@@ -1,4 +1,5 @@
-"""Whether a server that does not answer is dead, stuck or slow, from /health and the engine's own counters."""
+"""Whether a server that does not answer is dead, stuck or slow, from /health and the engine's own
+counters."""
 
 from __future__ import annotations
 
@@ -11,13 +12,15 @@ import httpx
 from .metrics import Metrics
 
 HEALTH_TIMEOUT_S = 5.0
-"""Seconds to wait for an answer: on two busy cores, a server whose engine core floods it with results may need more than 2 s."""
+"""Seconds to wait for an answer: on two busy cores, a server whose engine core floods it with
+results may need more than 2 s."""
 MAX_HEALTH_S = 30.0
 """The same, including the time in which the server waits for a processor."""
 _WORTH_ASKING_S = 0.2
 WINDOW_S = 1.5
 DEAD, STUCK, SLOW, IDLE = "dead", "stuck", "slow", "idle"
-# V0 and V1 use the same names (https://docs.vllm.ai, "Production Metrics"). Values are summed over engines.
+# V0 and V1 use the same names (https://docs.vllm.ai, "Production Metrics"). Values are summed over
+# engines.
 _TOKENS = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total")
 _REQUESTS = ("vllm:num_requests_running", "vllm:num_requests_waiting")
 
@@ -26,7 +29,8 @@ Get = Callable[[str, float], httpx.Response]
 
 @dataclasses.dataclass(frozen=True)
 class Health:
-    """``state``: dead (the API server does not answer), stuck (healthy, but no progress), slow (generating tokens) or idle (no requests)."""
+    """``state``: dead (the API server does not answer), stuck (healthy, but no progress), slow
+    (generating tokens) or idle (no requests)."""
 
     state: str
     text: str
@@ -47,20 +51,27 @@ class Counters:
         except ValueError:
             return None
         tokens, requests = (
-            [value for name in names for value in parsed.of(name).values()] for names in (_TOKENS, _REQUESTS)
+            [value for name in names for value in parsed.of(name).values()]
+            for names in (_TOKENS, _REQUESTS)
         )
         return cls(sum(tokens), sum(requests)) if requests else None
 
 
-def check_health(get: Get, pause: Callable[[float], None], starved: Callable[[], float] = lambda: 0.0) -> Health:
-    """Request /health once and /metrics twice, with ``pause`` in between. Each request may take ``HEALTH_TIMEOUT_S``.
+def check_health(
+    get: Get, pause: Callable[[float], None], starved: Callable[[], float] = lambda: 0.0
+) -> Health:
+    """Request /health once and /metrics twice, with ``pause`` in between. Each request may take
+    ``HEALTH_TIMEOUT_S``.
 
-    ``get(path, seconds)`` raises ``httpx.TransportError``. ``starved()`` returns for how many seconds the server has waited for a processor so far.
+    ``get(path, seconds)`` raises ``httpx.TransportError``. ``starved()`` returns for how many
+    seconds the server has waited for a processor so far.
     """
     try:
         health = _get_patiently(get, "/health", starved)
         if not health.is_success:
-            return Health(DEAD, f"the server says it is not healthy (/health: HTTP {health.status_code})")
+            return Health(
+                DEAD, f"the server says it is not healthy (/health: HTTP {health.status_code})"
+            )
         before = Counters.parse(_get_patiently(get, "/metrics", starved).text)
         pause(WINDOW_S)
         after = Counters.parse(_get_patiently(get, "/metrics", starved).text)
@@ -74,18 +85,22 @@ def check_health(get: Get, pause: Callable[[float], None], starved: Callable[[],
     moved = after.tokens - before.tokens
     if moved > 0:
         return Health(
-            SLOW, f"slow, not stuck: {moved:g} tokens in {WINDOW_S:g} s, {after.requests:g} requests run or wait"
+            SLOW,
+            f"slow, not stuck: {moved:g} tokens in {WINDOW_S:g} s, {after.requests:g} requests run or wait",
         )
     if after.requests:
         return Health(
             STUCK,
             f"healthy but not progressing: /health says 200, {after.requests:g} requests run or wait, no token in {WINDOW_S:g} s",
         )
-    return Health(IDLE, "healthy and idle: the engine knows of no request, so it was lost on the way")
+    return Health(
+        IDLE, "healthy and idle: the engine knows of no request, so it was lost on the way"
+    )
 
 
 def _get_patiently(get: Get, path: str, starved: Callable[[], float]) -> httpx.Response:
-    """Like ``get``, but after a timeout ask again for as long as the server had to wait for a processor."""
+    """Like ``get``, but after a timeout ask again for as long as the server had to wait for a
+    processor."""
     seconds, total_s = HEALTH_TIMEOUT_S, 0.0
     while True:
         before = starved()
@@ -99,7 +114,8 @@ def _get_patiently(get: Get, path: str, starved: Callable[[], float]) -> httpx.R
 
 
 def waited_for_processor(pid: int) -> float:
-    """Return how many seconds the main thread of a process was ready to run but had no processor (schedstat in proc(5)); 0 if unknown."""
+    """Return how many seconds the main thread of a process was ready to run but had no processor
+    (schedstat in proc(5)); 0 if unknown."""
     try:
         return int(Path("/proc", str(pid), "schedstat").read_bytes().split()[1]) / 1e9
     except (OSError, IndexError, ValueError):

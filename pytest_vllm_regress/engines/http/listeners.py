@@ -1,4 +1,5 @@
-"""Who listens on a TCP port of this machine, from the kernel's tables (proc_pid_net(5), proc_net_tcp.rst in the kernel's documentation)."""
+"""Who listens on a TCP port of this machine, from the kernel's tables (proc_pid_net(5),
+proc_net_tcp.rst in the kernel's documentation)."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ _WILDCARD = frozenset({"0.0.0.0", "::", "::ffff:0.0.0.0"})
 
 @dataclasses.dataclass(frozen=True)
 class Listener:
-    """A listening socket: its address, the user that made it, and its inode, by which a process's descriptors name it."""
+    """A listening socket: its address, the user that made it, and its inode, by which a process's
+    descriptors name it."""
 
     address: str
     uid: int
@@ -29,7 +31,10 @@ class Listener:
 
     def __str__(self) -> str:
         """The user, and the processes that have the socket open as far as this user may see."""
-        holders = "; ".join(_holders(self.inode)) or "its process belongs to somebody else and cannot be seen"
+        holders = (
+            "; ".join(_holders(self.inode))
+            or "its process belongs to somebody else and cannot be seen"
+        )
         return f"{describe_user(self.uid)} on {self.address}: {holders}"
 
 
@@ -39,7 +44,8 @@ def on_port(port: int) -> tuple[Listener, ...]:
 
 
 def for_loopback(port: int) -> tuple[Listener, ...]:
-    """Return the sockets among which the kernel chooses for a connection to 127.0.0.1. Those bound to this address precede those of every address.
+    """Return the sockets among which the kernel chooses for a connection to 127.0.0.1. Those bound
+    to this address precede those of every address.
 
     A socket on [::] counts although it may be for IPv6 only, which the table does not say.
     """
@@ -49,7 +55,8 @@ def for_loopback(port: int) -> tuple[Listener, ...]:
 
 
 def descriptor_of(pid: int, inode: int) -> str | None:
-    """Return the path below /proc of a descriptor of ``pid`` that is the socket ``inode``; None if it has none, or access to it is denied."""
+    """Return the path below /proc of a descriptor of ``pid`` that is the socket ``inode``; None if
+    it has none, or access to it is denied."""
     folder = f"/proc/{pid}/fd"
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):
@@ -82,7 +89,9 @@ def _read(path: Path, size: int, port: int) -> Iterator[Listener]:
     for line in lines:
         fields = line.split()
         if fields[3] == _LISTEN and fields[1].endswith(suffix):
-            yield Listener(_address(fields[1].partition(":")[0], size), int(fields[7]), int(fields[9]))
+            yield Listener(
+                _address(fields[1].partition(":")[0], size), int(fields[7]), int(fields[9])
+            )
 
 
 def _address(digits: str, size: int) -> str:

@@ -13,25 +13,35 @@ if TYPE_CHECKING:
 
 
 class OpenAIClients(Transport):
-    """OpenAI clients with the server's address and key and the deadline of requests. They never retry, because a retry would hide the failure."""
+    """OpenAI clients with the server's address and key and the deadline of requests.
+
+    They never retry, because a retry would hide the failure.
+    """
 
     _blocking: OpenAI | None = None
 
     @property
     def openai(self) -> OpenAI:
-        """``openai.OpenAI`` for this server, closed with it: ``server.openai.chat.completions.create(model=server.model, messages=...)``.
+        """``openai.OpenAI`` for this server, closed with it:
+        ``server.openai.chat.completions.create(model=server.model, messages=...)``.
 
-        Its requests have no dossiers, and its errors are openai's own. A script that could not be followed is reported at the next call of the server
-        itself. Raises ``UsageError`` if the package openai is not installed.
+        Its requests have no dossiers, and its errors are openai's own. A script that could not be
+        followed is reported at the next call of the server itself. Raises ``UsageError`` if the
+        package openai is not installed.
         """
         if self._blocking is None:
             package = _package()
-            self._blocking = package.OpenAI(**self._arguments(package.DefaultHttpxClient, self.listener.guard))
+            self._blocking = package.OpenAI(
+                **self._arguments(package.DefaultHttpxClient, self.listener.guard)
+            )
         return self._blocking
 
     @property
     def async_openai(self) -> AsyncOpenAI:
-        """A new ``openai.AsyncOpenAI`` for the event loop that uses it: ``async with server.async_openai as client``. Otherwise like ``openai``."""
+        """A new ``openai.AsyncOpenAI`` for the event loop that uses it:
+
+        ``async with server.async_openai as client``. Otherwise like ``openai``.
+        """
         package = _package()
         client: AsyncOpenAI = package.AsyncOpenAI(
             **self._arguments(package.DefaultAsyncHttpxClient, self.listener.guard_async)

@@ -1,8 +1,10 @@
-"""Proof that a server's port is listened on by the server's own processes, before anything is sent there.
+"""Proof that a server's port is listened on by the server's own processes, before anything is sent
+there.
 
-The port is free when it is chosen, but any user of the machine may bind it before vLLM does, or after vLLM has ended. The kernel's table gives the
-inode of the listening socket, and a process of the server must have a descriptor of it. The socket must be the same before and after a connection is
-made, so no other socket can have accepted the connection. The key is sent only after this check.
+The port is free when it is chosen, but any user of the machine may bind it before vLLM does, or
+after vLLM has ended. The kernel's table gives the inode of the listening socket, and a process of
+the server must have a descriptor of it. The socket must be the same before and after a connection
+is made, so no other socket can have accepted the connection. The key is sent only after this check.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from . import listeners
 from .listeners import Listener
 
 _ATTEMPTS, _BETWEEN_S = 3, 0.02
-"""A process that is ending has no descriptors any more, while its socket is still in the table for a moment."""
+"""A process that is ending has no descriptors any more, while its socket is still in the table for
+a moment."""
 _STARTED, _COMPLETE = "connection.connect_tcp.started", "connection.connect_tcp.complete"
 
 
@@ -48,7 +51,10 @@ class OwnListener:
         return own, tuple(listener for listener in present if listener not in own)
 
     def check(self) -> frozenset[int]:
-        """Return the inodes of the listening sockets. Raises ``NotOurServer`` if one of them is not the server's."""
+        """Return the inodes of the listening sockets.
+
+        Raises ``NotOurServer`` if one of them is not the server's.
+        """
         for _ in range(_ATTEMPTS):
             own, others = self.sockets()
             if not others:
@@ -67,7 +73,8 @@ class OwnListener:
         )
 
     def guard(self, request: _Request) -> None:
-        """Make ``request`` check the connection that it opens: an event hook of clients like httpx's."""
+        """Make ``request`` check the connection that it opens: an event hook of clients like
+        httpx's."""
         before: dict[str, frozenset[int]] = {}
 
         def trace(event: str, info: Mapping[str, Any]) -> None:
@@ -88,16 +95,24 @@ class OwnListener:
 
         request.extensions = {**request.extensions, "trace": trace}
 
-    def _proves(self, event: str, info: Mapping[str, Any], before: dict[str, frozenset[int]]) -> bool:
-        """Return False for a connection that may lead elsewhere. Raises ``NotOurServer`` before one is made to others.
+    def _proves(
+        self, event: str, info: Mapping[str, Any], before: dict[str, frozenset[int]]
+    ) -> bool:
+        """Return False for a connection that may lead elsewhere. Raises ``NotOurServer`` before one
+        is made to others.
 
-        ``event`` and ``info`` as httpcore passes them to the request extension "trace". ``before``: the inodes before the connection.
+        ``event`` and ``info`` as httpcore passes them to the request extension "trace". ``before``:
+        the inodes before the connection.
         """
         if event == _STARTED and info.get("port") == self._port:
             before["inodes"] = self.check()
         elif event == _COMPLETE and "inodes" in before:
             own, others = self.sockets()
-            return bool(own) and not others and {listener.inode for listener in own} == before.pop("inodes")
+            return (
+                bool(own)
+                and not others
+                and {listener.inode for listener in own} == before.pop("inodes")
+            )
         return True
 
     def _changed(self) -> str:

@@ -29,24 +29,35 @@ _SMALLEST: Mapping[str, tuple[tuple[str, Mapping[str, Any]], ...]] = MappingProx
         "generate": (("/v1/completions", {"prompt": PROMPT, "max_tokens": 1}),),
         "embed": (("/v1/embeddings", {"input": PROMPT}),),
         "token_embed": (("/pooling", {"input": PROMPT}),),
-        "classify": (("/classify", {"input": PROMPT}), ("/pooling", {"input": PROMPT})),  # up to 0.8 only the second
+        "classify": (
+            ("/classify", {"input": PROMPT}),
+            ("/pooling", {"input": PROMPT}),
+        ),  # up to 0.8 only the second
         "score": (("/score", {"text_1": PROMPT, "text_2": PROMPT}),),
     }
 )
-"""Address and body of the smallest request for each task. Where an address may be missing, the next one is tried."""
+"""Address and body of the smallest request for each task.
+
+Where an address may be missing, the next one is tried.
+"""
 
 
 class ReadinessRequests(SoundRequests):
     """Waiting until a server works, and checking that it still does."""
 
     def wait_ready(self, deadline: Deadline) -> None:
-        """Wait for an answer to the smallest request, because /health says nothing about the engine. Sets ``model``.
+        """Wait for an answer to the smallest request, because /health says nothing about the
+        engine. Sets ``model``.
 
-        With a command line of its own, a server may serve any task under any name: then /health must suffice.
+        With a command line of its own, a server may serve any task under any name: then /health
+        must suffice.
 
-        Nothing is sent before the server's own process listens. Raises ``PortTaken`` if another program listens beside it, or in its place.
+        Nothing is sent before the server's own process listens. Raises ``PortTaken`` if another
+        program listens beside it, or in its place.
         """
-        _log.debug("waiting up to %g s for %s at %s", deadline.allowed_s, self.child.name, self.root_url)
+        _log.debug(
+            "waiting up to %g s for %s at %s", deadline.allowed_s, self.child.name, self.root_url
+        )
         holders = ""
         try:
             monitor = self.child.monitor_wait(deadline)
@@ -57,22 +68,33 @@ class ReadinessRequests(SoundRequests):
                     raise PortTaken(holders, phase=deadline.phase)
                 if own and self._answers(monitor, deadline):
                     return
-            raise self.child.hung(deadline, f"the server was not ready within {deadline.allowed_s:g} s")
+            raise self.child.hung(
+                deadline, f"the server was not ready within {deadline.allowed_s:g} s"
+            )
         except (ChildDied, DeadlineExceeded) as error:
             _, others = self.listener.sockets()
             holders = self.listener.describe(others) if others else holders
             log = f"{error.args[0]}\n{error.detail}\n{error.parts.get(Part.LOG, '')}"
             if holders and (isinstance(error, DeadlineExceeded) or _IN_USE.search(log)):
-                raise PortTaken(holders, phase=error.phase, detail=error.detail, parts=error.parts) from error
+                raise PortTaken(
+                    holders, phase=error.phase, detail=error.detail, parts=error.parts
+                ) from error
             raise
 
     def _answers(self, monitor: WaitMonitor, deadline: Deadline) -> bool:
-        """Return whether the server answers the smallest request. Raises ``RemoteError`` if the engine does not."""
+        """Return whether the server answers the smallest request.
+
+        Raises ``RemoteError`` if the engine does not.
+        """
         try:
             if self.spec.command_line is not None:
-                health = self._supervise(lambda: self.client.get("/health", timeout=_PROBE_S), monitor, deadline)
+                health = self._supervise(
+                    lambda: self.client.get("/health", timeout=_PROBE_S), monitor, deadline
+                )
                 return health.is_success and bool(self.listener.check())
-            models = self._supervise(lambda: self.client.get("/v1/models", timeout=_PROBE_S), monitor, deadline)
+            models = self._supervise(
+                lambda: self.client.get("/v1/models", timeout=_PROBE_S), monitor, deadline
+            )
             if not models.is_success:
                 return False
             self.model = models.json()["data"][0]["id"]
@@ -82,18 +104,31 @@ class ReadinessRequests(SoundRequests):
         except httpx.TransportError:
             return False
         answer = masking.mask_log(f"HTTP {response.status_code} {response.text[:_MAX_QUOTED]}")
-        raise self.child.failure(f"the first request failed: {answer}", phase="ready", answer=answer)
+        raise self.child.failure(
+            f"the first request failed: {answer}", phase="ready", answer=answer
+        )
 
     def check(self) -> None:
-        """Prove that the server still works by generating one token or pooling one prompt. Errors as in ``chat``."""
+        """Prove that the server still works by generating one token or pooling one prompt.
+
+        Errors as in ``chat``.
+        """
         if self.spec.command_line is not None:
-            health = self._exchange(lambda: self.client.get("/health", timeout=None), self._deadline("request", None))
+            health = self._exchange(
+                lambda: self.client.get("/health", timeout=None), self._deadline("request", None)
+            )
             if not health.is_success:
-                raise RemoteError(f"/health answered with status {health.status_code}", phase="request")
+                raise RemoteError(
+                    f"/health answered with status {health.status_code}", phase="request"
+                )
             return
-        answer = self._json(self._send_smallest(lambda send: self._exchange(send, self._deadline("request", None))))
+        answer = self._json(
+            self._send_smallest(lambda send: self._exchange(send, self._deadline("request", None)))
+        )
         if not _has_content(answer):
-            raise RemoteError(f"the smallest request returned no content: {answer}", phase="request")
+            raise RemoteError(
+                f"the smallest request returned no content: {answer}", phase="request"
+            )
 
     def _send_smallest(self, exchange: Exchange) -> httpx.Response:
         """Return the response to the smallest request, from the first address that this vLLM has."""
@@ -107,10 +142,15 @@ class ReadinessRequests(SoundRequests):
             if response.status_code != 404:
                 return response
         response = exchange(last)
-        return self._send_smallest_sound(exchange, response) if self.spec.task == "generate" else response
+        return (
+            self._send_smallest_sound(exchange, response)
+            if self.spec.task == "generate"
+            else response
+        )
 
     def _attempts(self, monitor: WaitMonitor, deadline: Deadline) -> Iterator[None]:
-        """Yield once every ``_POLL_S`` until the deadline, or earlier when the server's processes change. Raises when the server has ended."""
+        """Yield once every ``_POLL_S`` until the deadline, or earlier when the server's processes
+        change. Raises when the server has ended."""
         expired = False
         while not expired:
             expired = deadline.passed

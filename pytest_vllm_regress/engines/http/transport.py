@@ -1,4 +1,5 @@
-"""HTTP requests to a server in a child process: their deadlines, and the errors that their failures are reported as."""
+"""HTTP requests to a server in a child process: their deadlines, and the errors that their failures
+are reported as."""
 
 from __future__ import annotations
 
@@ -34,7 +35,10 @@ RANK_HEADER = "X-data-parallel-rank"
 AUDIO_EXTRA = "vllm[audio]"
 """What must be installed to read audio files. vLLM's error messages name it."""
 ENDING_S = 30.0
-"""Seconds that a server gets to exit after it has closed its port. After that it counts as hanging."""
+"""Seconds that a server gets to exit after it has closed its port.
+
+After that it counts as hanging.
+"""
 _PAUSE_S = 0.05
 _MAX_ANSWER = 4000
 """Characters of an answer that an error quotes."""
@@ -48,7 +52,8 @@ Exchange = Callable[[Send], httpx.Response]
 
 @dataclasses.dataclass(frozen=True)
 class ServerReport:
-    """How the target started the server: its command line, remarks, the path of its checkpoint, and the package without which it reads no sound
+    """How the target started the server: its command line, remarks, the path of its checkpoint, and
+    the package without which it reads no sound
     files (empty if it can read them)."""
 
     argv: tuple[str, ...] = ()
@@ -58,7 +63,10 @@ class ServerReport:
 
 
 class Transport(Running):
-    """Base of all requests over HTTP. ``client`` is an ordinary httpx client, without the harness's deadlines and dossiers."""
+    """Base of all requests over HTTP.
+
+    ``client`` is an ordinary httpx client, without the harness's deadlines and dossiers.
+    """
 
     front_role = "server"
 
@@ -81,13 +89,18 @@ class Transport(Running):
         self.sound_needs = started.sound_needs
         self._port = port
         self.root_url = f"http://{HOST}:{port.number}"
-        # One connection per request: uvicorn closes a connection after a broken handler's status 500, and the next request on it would fail.
+        # One connection per request: uvicorn closes a connection after a broken handler's status
+        # 500, and the next request on it would fail.
         limits = httpx.Limits(max_keepalive_connections=0)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self.listener = OwnListener(port.number, lambda: child.processes())
         hooks = {"request": [self.listener.guard]}
         self.client = httpx.Client(
-            base_url=self.root_url, headers=headers, trust_env=False, limits=limits, event_hooks=hooks
+            base_url=self.root_url,
+            headers=headers,
+            trust_env=False,
+            limits=limits,
+            event_hooks=hooks,
         )
 
     @contextlib.contextmanager
@@ -96,7 +109,11 @@ class Transport(Running):
         direct, headers = self.client, {"Authorization": f"Bearer {self.api_key}"}
         hooks = {"request": [self.listener.guard]}
         with httpx.Client(
-            base_url=self.root_url, headers=headers, trust_env=False, transport=transport, event_hooks=hooks
+            base_url=self.root_url,
+            headers=headers,
+            trust_env=False,
+            transport=transport,
+            event_hooks=hooks,
         ) as self.client:
             yield
         self.client = direct
@@ -107,23 +124,36 @@ class Transport(Running):
         return self.root_url + "/v1"
 
     def async_client(self, *, timeout: float | None = None) -> httpx.AsyncClient:
-        """Return a new client for asynchronous code: ``async with server.async_client() as client``. It belongs to the event loop that uses it.
+        """Return a new client for asynchronous code: ``async with server.async_client() as
+        client``. It belongs to the event loop that uses it.
 
-        ``timeout`` in seconds for each request (default: that of the request phase). Its requests have no dossiers.
+        ``timeout`` in seconds for each request (default: that of the request phase). Its requests
+        have no dossiers.
         """
         seconds = self._deadline("request", timeout).allowed_s
         headers = dict(self.client.headers)
         hooks = {"request": [self.listener.guard_async]}
         return httpx.AsyncClient(
-            base_url=self.root_url, headers=headers, trust_env=False, timeout=seconds, event_hooks=hooks
+            base_url=self.root_url,
+            headers=headers,
+            trust_env=False,
+            timeout=seconds,
+            event_hooks=hooks,
         )
 
     def post(
-        self, path: str, body: Mapping[str, Any], *, rank: int | None = None, timeout: float | None = None
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        *,
+        rank: int | None = None,
+        timeout: float | None = None,
     ) -> httpx.Response:
-        """POST JSON and return the response, whatever its status. Raises ``DeadlineExceeded`` without a response, and ``ChildDied``.
+        """POST JSON and return the response, whatever its status. Raises ``DeadlineExceeded``
+        without a response, and ``ChildDied``.
 
-        ``rank``: the data-parallel rank that the request asks for, by the header ``X-data-parallel-rank``, which not every version heeds.
+        ``rank``: the data-parallel rank that the request asks for, by the header
+        ``X-data-parallel-rank``, which not every version heeds.
         """
         self.scripts.admit(body)
         filtered = self.schemas.apply(body)
@@ -135,7 +165,9 @@ class Transport(Running):
 
     def get(self, path: str, *, timeout: float | None = None) -> httpx.Response:
         """GET, with errors as in ``post``."""
-        return self._exchange(lambda: self.client.get(path, timeout=None), self._deadline("request", timeout))
+        return self._exchange(
+            lambda: self.client.get(path, timeout=None), self._deadline("request", timeout)
+        )
 
     def metrics(self, *, timeout: float | None = None) -> Metrics:
         """Return the server's metrics, from /metrics. Errors as in ``chat``."""
@@ -144,30 +176,39 @@ class Transport(Running):
         return Metrics.parse(response.text)
 
     def tokens_by_rank(self, *, at_least: int = 0, timeout: float | None = None) -> dict[int, int]:
-        """Return how many tokens each data-parallel rank has generated, from /metrics; ranks that were never asked may be missing.
+        """Return how many tokens each data-parallel rank has generated, from /metrics; ranks that
+        were never asked may be missing.
 
-        The difference of two calls says which ranks served the requests between them. ``at_least``: wait until at least this many tokens
-        are counted in total, because counters may lag a step behind the answer to a request. Errors as in ``chat``. If fewer are counted within
-        ``timeout`` seconds (default: those of the request phase), the server is ended and ``DeadlineExceeded`` is raised.
+        The difference of two calls says which ranks served the requests between them. ``at_least``:
+        wait until at least this many tokens are counted in total, because counters may lag a step
+        behind the answer to a request. Errors as in ``chat``. If fewer are counted within
+        ``timeout`` seconds (default: those of the request phase), the server is ended and
+        ``DeadlineExceeded`` is raised.
         """
         deadline = self._deadline("request", timeout)
         while True:
             last = deadline.passed
             tokens: Counter[int] = Counter()
-            for labels, count in self.metrics(timeout=timeout).of("vllm:generation_tokens_total").items():
+            for labels, count in (
+                self.metrics(timeout=timeout).of("vllm:generation_tokens_total").items()
+            ):
                 tokens[int(dict(labels).get("engine", 0))] += int(count)
             if tokens.total() >= at_least:
                 return dict(sorted(tokens.items()))
             if last:
                 raise self.child.hung(
-                    deadline, f"{tokens.total()} of {at_least} tokens were counted within {deadline.allowed_s:g} s"
+                    deadline,
+                    f"{tokens.total()} of {at_least} tokens were counted within {deadline.allowed_s:g} s",
                 )
             self.child.pause(_PAUSE_S)
 
     def post_all(
         self, path: str, bodies: Sequence[Mapping[str, Any]], *, timeout: float | None = None
     ) -> list[httpx.Response]:
-        """POST all bodies at once, each over its own connection. Returns the responses in the order of the bodies. Errors as in ``post``."""
+        """POST all bodies at once, each over its own connection.
+
+        Returns the responses in the order of the bodies. Errors as in ``post``.
+        """
         for body in bodies:
             self.scripts.admit(body)
         filtered = [self.schemas.apply(body) for body in bodies]
@@ -186,12 +227,20 @@ class Transport(Running):
         return self._exchange(lambda: asyncio.run(send()), self._deadline("request", timeout))
 
     def health(self) -> Health:
-        """Check in a few seconds whether the server is dead, stuck, slow or idle. ``text`` gives the reason."""
+        """Check in a few seconds whether the server is dead, stuck, slow or idle.
+
+        ``text`` gives the reason.
+        """
         starved = partial(waited_for_processor, self.child.pid or 0)
-        return check_health(lambda path, seconds: self.client.get(path, timeout=seconds), self.child.pause, starved)
+        return check_health(
+            lambda path, seconds: self.client.get(path, timeout=seconds), self.child.pause, starved
+        )
 
     def _exchange(self, send: Callable[[], T], deadline: Deadline) -> T:
-        """Send a request and return its response. Failures become errors, with a dossier if it has none by the deadline."""
+        """Send a request and return its response.
+
+        Failures become errors, with a dossier if it has none by the deadline.
+        """
         monitor = self.child.monitor_wait(deadline)
         try:
             response = self._supervise(send, monitor, deadline)
@@ -202,7 +251,9 @@ class Transport(Running):
             raise PortTaken(str(error), phase=deadline.phase) from None
         except httpx.TransportError as error:
             self._let_it_end(deadline)
-            raise self.child.failure(f"the server broke the connection: {error!r}", phase=deadline.phase) from None
+            raise self.child.failure(
+                f"the server broke the connection: {error!r}", phase=deadline.phase
+            ) from None
         self.child.replied(deadline.phase, response)
         self.scripts.check()
         return response
@@ -210,7 +261,8 @@ class Transport(Running):
     def _supervise(self, send: Callable[[], T], monitor: WaitMonitor, deadline: Deadline) -> T:
         """Send a request in a thread while supervising the server's processes and the deadline.
 
-        A timeout of httpx would also count the time in which this process does not run. Raises what ``send`` and ``Child.wait_for`` raise, and
+        A timeout of httpx would also count the time in which this process does not run. Raises what
+        ``send`` and ``Child.wait_for`` raise, and
         ``httpx.ReadTimeout`` at the deadline: the thread then ends with the server.
         """
         with BackgroundCall(send) as call:
@@ -223,10 +275,17 @@ class Transport(Running):
         if health.state == DEAD:
             self._let_it_end(deadline)
         why = f"no HTTP answer within {deadline.allowed_s:g} s; {health.text}"
-        raise self.child.hung(deadline, why, answer=_masked(f"no HTTP answer: {health.text}")) from None
+        raise self.child.hung(
+            deadline, why, answer=_masked(f"no HTTP answer: {health.text}")
+        ) from None
 
-    def _post_stream(self, path: str, timeout: float | None, **request: Any) -> tuple[httpx.Response, list[str]]:
-        """POST and return the response and its lines. An error response has no lines; its body has been read."""
+    def _post_stream(
+        self, path: str, timeout: float | None, **request: Any
+    ) -> tuple[httpx.Response, list[str]]:
+        """POST and return the response and its lines.
+
+        An error response has no lines; its body has been read.
+        """
 
         def read() -> tuple[httpx.Response, list[str]]:
             with self.client.stream("POST", path, timeout=None, **request) as response:
@@ -238,25 +297,37 @@ class Transport(Running):
         return self._exchange(read, self._deadline("request", timeout))
 
     def _parse_events(self, lines: Sequence[str]) -> list[dict[str, Any]]:
-        """Return the chunks of a stream. Raises ``RemoteError`` if it does not end with ``[DONE]`` or contains an error."""
+        """Return the chunks of a stream.
+
+        Raises ``RemoteError`` if it does not end with ``[DONE]`` or contains an error.
+        """
         data = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
         if not data or data[-1] != "[DONE]":
             message = f"the stream ended without [DONE]; last line: {lines[-1] if lines else ''!r}"
-            raise self.child.failure(message, phase="request", answer=mask_log("\n".join(lines[-20:])))
+            raise self.child.failure(
+                message, phase="request", answer=mask_log("\n".join(lines[-20:]))
+            )
         chunks: list[dict[str, Any]] = [json.loads(event) for event in data[:-1]]
         for chunk in chunks:
             if "choices" not in chunk:
                 error = _masked(json.dumps(chunk))
-                raise self.child.failure(f"the stream contains an error: {error}", phase="request", answer=error)
+                raise self.child.failure(
+                    f"the stream contains an error: {error}", phase="request", answer=error
+                )
         return chunks
 
     def _request_json(
-        self, path: str, body: Mapping[str, Any], timeout: float | None, *, tasks: Collection[str] = ()
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        timeout: float | None,
+        *,
+        tasks: Collection[str] = (),
     ) -> dict[str, Any]:
         """POST and return the JSON of the response.
 
-        Raises ``Unsupported`` if this vLLM does not have the address, or has it only for models of other tasks although ``tasks``, for which some
-        version has it, contains the server's task.
+        Raises ``Unsupported`` if this vLLM does not have the address, or has it only for models of
+        other tasks although ``tasks``, for which some version has it, contains the server's task.
         """
         response = self.post(path, {"model": self.model, **body}, timeout=timeout)
         if response.status_code == 404:
@@ -268,7 +339,8 @@ class Transport(Running):
         return self._json(response)
 
     def _json(self, response: httpx.Response) -> dict[str, Any]:
-        """Return the JSON of a response that is not an error. vLLM sends some errors with the status of success."""
+        """Return the JSON of a response that is not an error. vLLM sends some errors with the
+        status of success."""
         self._raise_for_status(response)
         if error := error_in(response):
             message = _masked(f"HTTP {response.status_code}, but an error: {error}")
@@ -278,7 +350,8 @@ class Transport(Running):
         return value
 
     def _check_reads_sounds(self, error: str) -> None:
-        """Raise ``Unsupported`` if vLLM reports that the packages for reading audio files are missing, and they are."""
+        """Raise ``Unsupported`` if vLLM reports that the packages for reading audio files are
+        missing, and they are."""
         if self.sound_needs and AUDIO_EXTRA in error:
             raise self._reads_no_sounds()
 
@@ -288,17 +361,27 @@ class Transport(Running):
     def _raise_for_status(self, response: httpx.Response) -> None:
         if response.is_error:
             message = _masked(f"HTTP {response.status_code}: {response.text}")
-            self._raise_error(message, f"http.{response.status_code}", is_server_error=response.status_code >= 500)
+            self._raise_error(
+                message, f"http.{response.status_code}", is_server_error=response.status_code >= 500
+            )
 
     def _raise_error(self, message: Masked, type_name: str, *, is_server_error: bool) -> NoReturn:
-        """Raise the error that the server reported. For server errors the log is added, because the response rarely has the reason."""
+        """Raise the error that the server reported.
+
+        For server errors the log is added, because the response rarely has the reason.
+        """
         log = self.child.log_tail() if is_server_error else ""
         self._check_reads_sounds(message + log)
         died = is_server_error and self._is_dead()
-        raise self.child.failure(message, phase="request", detail=log, type_name=type_name, died=died, answer=message)
+        raise self.child.failure(
+            message, phase="request", detail=log, type_name=type_name, died=died, answer=message
+        )
 
     def _let_it_end(self, deadline: Deadline) -> None:
-        """Raise ``ChildDied`` if the server has ended. Wait first if it has closed its port: on a busy machine its exit takes a while."""
+        """Raise ``ChildDied`` if the server has ended.
+
+        Wait first if it has closed its port: on a busy machine its exit takes a while.
+        """
         try:
             self.client.get("/health", timeout=HEALTH_TIMEOUT_S)
         except NotOurServer:
@@ -310,7 +393,8 @@ class Transport(Running):
         self.child.check_alive(deadline)
 
     def _is_dead(self) -> bool:
-        """Return whether the server reports a dead engine or is gone itself, which shows earlier here than in its processes.
+        """Return whether the server reports a dead engine or is gone itself, which shows earlier
+        here than in its processes.
 
         A server that does not answer in time is not dead.
         """
@@ -328,7 +412,8 @@ def _masked(answer: str) -> Masked:
 
 
 def unknown_address(reply: object) -> str:
-    """Return the path of a request that was refused because the server has no such address; empty for any other reply.
+    """Return the path of a request that was refused because the server has no such address; empty
+    for any other reply.
 
     The status alone does not tell: vLLM also answers 404 for an unknown model.
     """
@@ -344,7 +429,8 @@ def unknown_address(reply: object) -> str:
 
 
 def error_in(response: httpx.Response) -> str:
-    """Return the body if it is an error, by its status or its form (flat up to 0.9, later below ``error``), or an empty string."""
+    """Return the body if it is an error, by its status or its form (flat up to 0.9, later below
+    ``error``), or an empty string."""
     if response.is_error:
         return response.text
     value = response.json()

@@ -58,7 +58,10 @@ class ChatChunkChoice(TypedDict):
 
 
 class ChatChunk(TypedDict):
-    """One chunk of a streamed chat completion. The last one may have no choices, but the ``usage``."""
+    """One chunk of a streamed chat completion.
+
+    The last one may have no choices, but the ``usage``.
+    """
 
     id: str
     model: str

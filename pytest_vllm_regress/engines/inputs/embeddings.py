@@ -15,9 +15,11 @@ _FOLDER = "tensor/"
 
 
 def tensor_base64(rows: Sequence[Sequence[float]]) -> str:
-    """Return a float32 matrix as ``torch.save`` writes it, in base64. It is the value of ``prompt_embeds`` in a completion, with one row per token.
+    """Return a float32 matrix as ``torch.save`` writes it, in base64. It is the value of
+    ``prompt_embeds`` in a completion, with one row per token.
 
-    ``torch.load`` reads it with ``weights_only`` from PyTorch 1.13 on. Raises ``ValueError`` if rows differ in length.
+    ``torch.load`` reads it with ``weights_only`` from PyTorch 1.13 on. Raises ``ValueError`` if
+    rows differ in length.
     """
     width = len(rows[0]) if rows else 0
     values = array.array("f", [value for row in rows for value in row])
@@ -43,11 +45,20 @@ def noise(length: int, width: int, *, seed: int = 0) -> list[list[float]]:
 
 
 def _pickled(rows: int, columns: int) -> bytes:
-    """Return torch's pickle of a matrix in protocol 2: a call of _rebuild_tensor_v2 with storage 0, offset, shape, strides, no gradient and no hooks.
+    """Return torch's pickle of a matrix in protocol 2: a call of _rebuild_tensor_v2 with storage 0,
+    offset, shape, strides, no gradient and no hooks.
 
-    It is written opcode by opcode, because Python's own writer imports the functions that it names, and torch is not installed here.
+    It is written opcode by opcode, because Python's own writer imports the functions that it names,
+    and torch is not installed here.
     """
-    storage = b"(" + _text("storage") + b"ctorch\nFloatStorage\n" + _text("0") + _text("cpu") + _number(rows * columns)
+    storage = (
+        b"("
+        + _text("storage")
+        + b"ctorch\nFloatStorage\n"
+        + _text("0")
+        + _text("cpu")
+        + _number(rows * columns)
+    )
     shape = _number(rows) + _number(columns) + b"\x86"
     strides = _number(columns) + _number(1) + b"\x86"
     hooks = b"ccollections\nOrderedDict\n)R"

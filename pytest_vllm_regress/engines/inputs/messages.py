@@ -6,12 +6,18 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-_REASONING = ("reasoning", "reasoning_content")  # the name in later versions, and in earlier ones; some send both
+_REASONING = (
+    "reasoning",
+    "reasoning_content",
+)  # the name in later versions, and in earlier ones; some send both
 
 
 @dataclasses.dataclass(frozen=True)
 class ToolCall:
-    """A function call found by a parser. ``arguments`` is the JSON text of the model. Ids are chosen by the server and not compared."""
+    """A function call found by a parser. ``arguments`` is the JSON text of the model.
+
+    Ids are chosen by the server and not compared.
+    """
 
     name: str
     arguments: str
@@ -20,7 +26,10 @@ class ToolCall:
 
 @dataclasses.dataclass(frozen=True)
 class Message:
-    """The message of one choice. A missing text is empty, because versions differ in whether they send empty texts."""
+    """The message of one choice.
+
+    A missing text is empty, because versions differ in whether they send empty texts.
+    """
 
     content: str = ""
     reasoning: str = ""
@@ -37,17 +46,22 @@ def whole(answer: Mapping[str, Any]) -> tuple[Message, ...]:
 
 
 def joined(chunks: Iterable[Mapping[str, Any]]) -> tuple[Message, ...]:
-    """Return the choices of a streamed chat completion, joined as a client does: deltas by choice, calls by their index."""
+    """Return the choices of a streamed chat completion, joined as a client does: deltas by choice,
+    calls by their index."""
     parts: dict[int, dict[str, Any]] = {}
     for chunk in chunks:
         for choice in chunk["choices"]:
-            part = parts.setdefault(choice["index"], {"content": "", "reasoning": "", "calls": {}, "end": None})
+            part = parts.setdefault(
+                choice["index"], {"content": "", "reasoning": "", "calls": {}, "end": None}
+            )
             delta = choice["delta"]
             part["content"] += delta.get("content") or ""
             part["reasoning"] += _reasoning(delta)
             part["end"] = choice.get("finish_reason") or part["end"]
             for call in delta.get("tool_calls") or ():
-                joined_call = part["calls"].setdefault(call["index"], {"id": "", "name": "", "arguments": ""})
+                joined_call = part["calls"].setdefault(
+                    call["index"], {"id": "", "name": "", "arguments": ""}
+                )
                 function = call.get("function") or {}
                 joined_call["id"] = joined_call["id"] or call.get("id") or ""
                 joined_call["name"] += function.get("name") or ""

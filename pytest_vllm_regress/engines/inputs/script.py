@@ -1,10 +1,13 @@
-"""Scripted answers: what a test makes the simulated model generate, and whether the model could follow the script.
+"""Scripted answers: what a test makes the simulated model generate, and whether the model could
+follow the script.
 
-The script is part of the prompt (``target_site/.../script.py`` has its format). The simulated worker finds it there and gives the script's tokens
-by far the largest logits (``sim/scripted_logits.py``); sampling stays vLLM's own. If another token is generated, because a grammar forbids the
-wanted one or a sampling parameter moved the choice, or if the prompt was cut, the worker notes it in a file. ``ScriptWatch.check`` reads that
-after each request and when a test gives its engine back, and raises ``ScriptError``. An engine that cannot follow scripts (no simulated device, a
-foreign checkpoint) refuses the request with ``Unsupported`` before it is sent.
+The script is part of the prompt (``target_site/.../script.py`` has its format). The simulated
+worker finds it there and gives the script's tokens by far the largest logits
+(``sim/scripted_logits.py``); sampling stays vLLM's own. If another token is generated, because a
+grammar forbids the wanted one or a sampling parameter moved the choice, or if the prompt was cut,
+the worker notes it in a file. ``ScriptWatch.check`` reads that after each request and when a test
+gives its engine back, and raises ``ScriptError``. An engine that cannot follow scripts (no
+simulated device, a foreign checkpoint) refuses the request with ``Unsupported`` before it is sent.
 """
 
 from __future__ import annotations
@@ -18,13 +21,23 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ScriptError, Unsupported, UsageError
-from ...target_site.vllm_regress_target.script import END, FAULTS_VARIABLE, START, Answer, Step, Token, encode
+from ...target_site.vllm_regress_target.script import (
+    END,
+    FAULTS_VARIABLE,
+    START,
+    Answer,
+    Step,
+    Token,
+    encode,
+)
 from ...target_site.vllm_regress_target.vocabularies import TEKKEN, TOKENIZER
 from ...util.files import read_bounded
 from ..checkpoints.models import mistral
 from ..checkpoints.tokenizers import added_tokens
 
-NO_SCRIPTED_BEAMS = "beam_search: a script cannot be followed, because each beam is sent as a new prompt"
+NO_SCRIPTED_BEAMS = (
+    "beam_search: a script cannot be followed, because each beam is sent as a new prompt"
+)
 _MAX_TOKENIZER = 256 * 1024 * 1024
 
 _NAMES = {*added_tokens(), *mistral.CONTROL}
@@ -37,9 +50,11 @@ _MAX_READ = 1 << 16  # bytes of notes
 class Script:
     """The simulated model's answer to one prompt. Everything around the model is stock vLLM.
 
-    Make one with ``text``, ``raw``, ``tokens`` or ``either``, join them with ``then``, and put it into a prompt with ``prompt``.
-    ``end``: the end token follows. With ``end=False`` the script repeats until something else ends the answer (max_tokens, a stop string). After
-    the end of a script the model generates the end token only.
+    Make one with ``text``, ``raw``, ``tokens`` or ``either``, join them with ``then``, and put it
+    into a prompt with ``prompt``.
+    ``end``: the end token follows. With ``end=False`` the script repeats until something else ends
+    the answer (max_tokens, a stop string). After the end of a script the model generates the end
+    token only.
     """
 
     steps: tuple[Step, ...] = ()
@@ -47,7 +62,8 @@ class Script:
 
     @classmethod
     def text(cls, text: str, *, end: bool = True) -> Script:
-        """Generate ``text``: one token per byte of its UTF-8, and one for each special token or marker of a parser (``<think>``, ``<tool_call>``
+        """Generate ``text``: one token per byte of its UTF-8, and one for each special token or
+        marker of a parser (``<think>``, ``<tool_call>``
         ...) of the model's tokenizer."""
         return cls(tuple(((token, 1.0),) for token in _tokens(text)), end)
 
@@ -58,18 +74,27 @@ class Script:
 
     @classmethod
     def tokens(cls, tokens: Iterable[int], *, end: bool = True) -> Script:
-        """Generate these tokens of the forged vocabulary, in which tokens 0 to 255 are the bytes. In Mistral's tokenizer they follow the control
+        """Generate these tokens of the forged vocabulary, in which tokens 0 to 255 are the bytes.
+        In Mistral's tokenizer they follow the control
         tokens."""
         return cls(tuple(((_token(token), 1.0),) for token in tokens), end)
 
     @classmethod
     def either(cls, shares: Mapping[str | int, float], *, end: bool = True) -> Script:
-        """Generate one of several tokens with these probabilities, which also appear as log-probabilities. Temperature 0 selects the likeliest.
+        """Generate one of several tokens with these probabilities, which also appear as
+        log-probabilities. Temperature 0 selects the likeliest.
 
-        Keys are token ids or texts of one token. Raises ``UsageError`` if the probabilities are not positive or do not add up to one.
+        Keys are token ids or texts of one token. Raises ``UsageError`` if the probabilities are not
+        positive or do not add up to one.
         """
-        if not shares or any(not share > 0 for share in shares.values()) or not math.isclose(sum(shares.values()), 1):
-            raise UsageError(f"Script.either: probabilities must be above 0 and add up to 1, not {dict(shares)!r}")
+        if (
+            not shares
+            or any(not share > 0 for share in shares.values())
+            or not math.isclose(sum(shares.values()), 1)
+        ):
+            raise UsageError(
+                f"Script.either: probabilities must be above 0 and add up to 1, not {dict(shares)!r}"
+            )
         return cls((tuple((_single(token), float(share)) for token, share in shares.items()),), end)
 
     def then(self, more: Script | str) -> Script:
@@ -78,10 +103,12 @@ class Script:
         return Script(self.steps + more.steps, more.end)
 
     def prompt(self, text: str = "", *further: Script) -> str:
-        """Return a prompt, or the content of a message, that begins with ``text`` and makes the model generate this script.
+        """Return a prompt, or the content of a message, that begins with ``text`` and makes the
+        model generate this script.
 
-        ``further``: the scripts of the request's further choices (``n`` above 1); without them all choices are equal. The last script of a prompt or
-        conversation counts. In the prompt it takes about as many tokens as it generates.
+        ``further``: the scripts of the request's further choices (``n`` above 1); without them all
+        choices are equal. The last script of a prompt or conversation counts. In the prompt it
+        takes about as many tokens as it generates.
         """
         if not (self.end or self.steps):
             raise UsageError("a script that never ends must not be empty")
@@ -90,9 +117,11 @@ class Script:
 
 
 class ScriptWatch:
-    """Checks an engine's scripts: whether it can follow scripts at all, and which it could not follow.
+    """Checks an engine's scripts: whether it can follow scripts at all, and which it could not
+    follow.
 
-    ``refusal``: why this engine cannot follow scripts, or empty. ``notes``: the file in which its workers report scripts that they could not follow.
+    ``refusal``: why this engine cannot follow scripts, or empty. ``notes``: the file in which its
+    workers report scripts that they could not follow.
     """
 
     def __init__(self, refusal: str, notes: Path) -> None:
@@ -104,9 +133,15 @@ class ScriptWatch:
     def of(cls, request: Mapping[str, Any], notes: Path) -> ScriptWatch:
         """Return the watch for the engine that ``request`` (see ``EngineSpec.as_request``) starts."""
         if request["device"] != "sim":
-            return cls(f"only the simulated device follows scripts; this is device {request['device']}", notes)
+            return cls(
+                f"only the simulated device follows scripts; this is device {request['device']}",
+                notes,
+            )
         if not _has_markers(Path(str(request["model_path"]))):
-            return cls(f"a script needs a forged checkpoint; {request['model_path']} has no token {START}", notes)
+            return cls(
+                f"a script needs a forged checkpoint; {request['model_path']} has no token {START}",
+                notes,
+            )
         return cls("", notes)
 
     @property
@@ -131,7 +166,11 @@ class ScriptWatch:
         complete_lines = notes[: notes.rfind(b"\n") + 1]
         self._read = start + len(complete_lines)
         if complete_lines:
-            raise ScriptError("\n".join(_fault(line) for line in complete_lines.decode(errors="replace").splitlines()))
+            raise ScriptError(
+                "\n".join(
+                    _fault(line) for line in complete_lines.decode(errors="replace").splitlines()
+                )
+            )
 
 
 def holds_script(request: object) -> bool:
@@ -171,7 +210,9 @@ def _tokens(text: str) -> Iterator[Token]:
 
 def _token(token: int) -> int:
     if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token <= _LAST:
-        raise UsageError(f"{token!r} is not a token of the forged vocabulary, which has tokens 0 to {_LAST}")
+        raise UsageError(
+            f"{token!r} is not a token of the forged vocabulary, which has tokens 0 to {_LAST}"
+        )
     return token
 
 
@@ -180,7 +221,9 @@ def _single(token: str | int) -> Token:
         return _token(token)
     tokens: Sequence[Token] = tuple(_tokens(token))
     if len(tokens) != 1:
-        raise UsageError(f"Script.either: {token!r} is {len(tokens)} tokens; give texts of one token, or token ids")
+        raise UsageError(
+            f"Script.either: {token!r} is {len(tokens)} tokens; give texts of one token, or token ids"
+        )
     return tokens[0]
 
 

@@ -11,7 +11,8 @@ _MAX_AMPLITUDE = 2**15 - 1
 
 
 def wav(seconds: float, *, pitch: float = 440, keep: int | None = None) -> bytes:
-    """Return a WAV file with a tone of ``pitch`` Hz: one channel, 16 bits, 16000 samples per second, the tone of ``{"audio": {"seconds": ...}}``.
+    """Return a WAV file with a tone of ``pitch`` Hz: one channel, 16 bits, 16000 samples per
+    second, the tone of ``{"audio": {"seconds": ...}}``.
 
     ``keep``: keep only this many bytes of the file, as after an incomplete upload.
     """

@@ -1,1 +1,2 @@
-"""Processes in the target interpreter: starting them, sending them requests, monitoring them, ending them."""
+"""Processes in the target interpreter: starting them, sending them requests, monitoring them,
+ending them."""

@@ -1,17 +1,22 @@
-"""Find and remove what runs and builds left behind when their controller died. Only what is provably ours is touched.
+"""Find and remove what runs and builds left behind when their controller died. Only what is
+provably ours is touched.
 
-The proof is a name that only this harness gives: the run's tag in a process's environment, the owner file of a run directory, the run's note of a
-shared-memory file, or a folder without marker in our cache whose lock is free. The owner must be gone: same machine, same pid namespace, and no
+The proof is a name that only this harness gives: the run's tag in a process's environment, the
+owner file of a run directory, the run's note of a shared-memory file, or a folder without marker in
+our cache whose lock is free. The owner must be gone: same machine, same pid namespace, and no
 process with its pid and start time.
 
 Shared memory that an engine leaves in /dev/shm is removed by the first of these that still runs:
 
-1. the nanny, when the child has ended or was killed: files that the child's processes had mapped or open (``target_site/.../nanny.Segments``);
-2. the controller, when it ends the child: files that it saw mapped (``lifecycle.py``). These are reported as leftovers if the child ended by itself;
-3. the controller, at the end of the session: files that a nanny noted in the run directory and did not remove (``engines/session.close``);
-4. the next run, or ``vllm-regress doctor --remove``: those notes, and files that orphaned processes have mapped (``of_runs``).
+1. the nanny, when the child has ended or was killed: files that the child's processes had mapped or
+open (``target_site/.../nanny.Segments``); 2. the controller, when it ends the child: files that it
+saw mapped (``lifecycle.py``). These are reported as leftovers if the child ended by itself; 3. the
+controller, at the end of the session: files that a nanny noted in the run directory and did not
+remove (``engines/session.close``); 4. the next run, or ``vllm-regress doctor --remove``: those
+notes, and files that orphaned processes have mapped (``of_runs``).
 
-Never removed: a file that another process has mapped, that existed before the child started (compared by inode), or of another user.
+Never removed: a file that another process has mapped, that existed before the child started
+(compared by inode), or of another user.
 """
 
 from __future__ import annotations
@@ -39,7 +44,11 @@ _DOWNLOAD_S = 86400.0
 
 @dataclasses.dataclass(frozen=True)
 class Trace:
-    """Something left behind. ``owner`` in words, ``since`` in seconds since the epoch, ``size`` in bytes. ``remove()`` returns whether it is gone."""
+    """Something left behind.
+
+    ``owner`` in words, ``since`` in seconds since the epoch, ``size`` in bytes. ``remove()``
+    returns whether it is gone.
+    """
 
     what: str
     name: str
@@ -67,15 +76,21 @@ class Trace:
 def sweep() -> tuple[str, ...]:
     """Remove what abandoned runs left behind. Return one line per trace."""
     return tuple(
-        f"{'removed' if trace.remove() else 'could not remove'} {trace}, left by {trace.owner}" for trace in of_runs()
+        f"{'removed' if trace.remove() else 'could not remove'} {trace}, left by {trace.owner}"
+        for trace in of_runs()
     )
 
 
 def of_runs() -> Iterator[Trace]:
-    """Yield traces of abandoned runs: processes first, then their shared memory, then their directories."""
+    """Yield traces of abandoned runs: processes first, then their shared memory, then their
+    directories."""
     abandoned = list(abandoned_runs())
     orphans = list(_orphans({item.run.tag: item.controller_pid for item in abandoned}))
-    segments = {segment: _controller(item.controller_pid) for item in abandoned for segment in item.run.segments()}
+    segments = {
+        segment: _controller(item.controller_pid)
+        for item in abandoned
+        for segment in item.run.segments()
+    }
     for process, owner, since in orphans:
         mapped = map(Path, mapped_shm([process.pid]))
         segments |= dict.fromkeys((path for path in mapped if _changed_since(path, since)), owner)
@@ -94,12 +109,24 @@ def of_runs() -> Iterator[Trace]:
         with contextlib.suppress(OSError):
             status = path.stat()
             if str(path) not in strangers and status.st_uid == os.getuid():
-                yield Trace("shared memory", str(path), owner, status.st_mtime, status.st_size, partial(_unlink, path))
+                yield Trace(
+                    "shared memory",
+                    str(path),
+                    owner,
+                    status.st_mtime,
+                    status.st_size,
+                    partial(_unlink, path),
+                )
     for run in abandoned:
         with contextlib.suppress(OSError):
             path, owner = run.run.path, _controller(run.controller_pid)
             yield Trace(
-                "run directory", str(path), owner, path.stat().st_mtime, size_of(path), partial(_remove_run, run)
+                "run directory",
+                str(path),
+                owner,
+                path.stat().st_mtime,
+                size_of(path),
+                partial(_remove_run, run),
             )
 
 
@@ -132,9 +159,11 @@ def of_builds(cache: EnvironmentCache | None = None) -> Iterator[Trace]:
 
 
 def _orphans(abandoned: Mapping[str, int]) -> Iterator[tuple[psutil.Process, str, float]]:
-    """Yield this user's live processes with the tag of a run whose controller has ended, each with the owner in words and the owner's start time.
+    """Yield this user's live processes with the tag of a run whose controller has ended, each with
+    the owner in words and the owner's start time.
 
-    The tag names the owner. ``abandoned`` maps the tags of xdist workers' runs to their controllers: the worker may outlive its controller.
+    The tag names the owner. ``abandoned`` maps the tags of xdist workers' runs to their
+    controllers: the worker may outlive its controller.
     """
     head = f"{TAG}=".encode()
     for process in psutil.process_iter():
@@ -146,7 +175,14 @@ def _orphans(abandoned: Mapping[str, int]) -> Iterator[tuple[psutil.Process, str
             ):
                 continue
             variables = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
-            tag = next((item[len(head) :].decode(errors="replace") for item in variables if item.startswith(head)), "")
+            tag = next(
+                (
+                    item[len(head) :].decode(errors="replace")
+                    for item in variables
+                    if item.startswith(head)
+                ),
+                "",
+            )
             owner = Owner.from_tag(tag)
             if owner is None or not same_namespace(process.pid):
                 continue
@@ -155,14 +191,21 @@ def _orphans(abandoned: Mapping[str, int]) -> Iterator[tuple[psutil.Process, str
 
 
 def _changed_since(path: Path, since: float) -> bool:
-    """Return whether a file changed since the run began. An older one, such as a checkpoint in /dev/shm, is not the run's own."""
+    """Return whether a file changed since the run began.
+
+    An older one, such as a checkpoint in /dev/shm, is not the run's own.
+    """
     with contextlib.suppress(OSError):
         return path.lstat().st_ctime >= since
     return False
 
 
 def _mapped_by_others(own_pids: set[int]) -> set[str]:
-    return mapped_shm(int(entry) for entry in os.listdir("/proc") if entry.isdigit() and int(entry) not in own_pids)
+    return mapped_shm(
+        int(entry)
+        for entry in os.listdir("/proc")
+        if entry.isdigit() and int(entry) not in own_pids
+    )
 
 
 def _controller(pid: int) -> str:

@@ -1,4 +1,5 @@
-"""The warm agent of one target interpreter, as the controller uses it: starts it, warms it, asks it for children."""
+"""The warm agent of one target interpreter, as the controller uses it: starts it, warms it, asks it
+for children."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ from .early_exit import WaitMonitor
 from .failures import ChildFacts
 
 KEPT_LOGS = 100
-"""Logs of this many children are kept until the agent's end; beyond that, only those of children that still run."""
+"""Logs of this many children are kept until the agent's end; beyond that, only those of children
+that still run."""
 TARGET_SITE = PACKAGE / "target_site"
 # Variables of the controller's own Python that would mislead another interpreter.
 _NOT_INHERITED = (
@@ -52,10 +54,11 @@ _LOG = logging.getLogger("vllm_regress.processes")
 class Agent:
     """The agent process of one interpreter, and what its children share.
 
-    ``environment``: variables for the agent, and so for all its children; they replace those of ``inherited`` (default: this process's at the
-    start). ``limits``: what the processes of each child may use, and
-    ``limit_options``: the options that set these, for messages (as ``vllm_regress_target.limits`` reads them). ``about``: what the interpreter
-    has installed, for dossiers.
+    ``environment``: variables for the agent, and so for all its children; they replace those of
+    ``inherited`` (default: this process's at the start). ``limits``: what the processes of each
+    child may use, and
+    ``limit_options``: the options that set these, for messages (as ``vllm_regress_target.limits``
+    reads them). ``about``: what the interpreter has installed, for dossiers.
     """
 
     def __init__(
@@ -94,7 +97,13 @@ class Agent:
         self.run.check()
         parent_end, child_end = socket.socketpair()
         command = [str(self.python), "-m", "vllm_regress_target.agent", str(child_end.fileno())]
-        _LOG.info("starting %s: %s (log %s, deadline %g s)", self.name, " ".join(command), self.log, deadline.allowed_s)
+        _LOG.info(
+            "starting %s: %s (log %s, deadline %g s)",
+            self.name,
+            " ".join(command),
+            self.log,
+            deadline.allowed_s,
+        )
         try:
             with self.log.open("ab") as log:
                 self._process = subprocess.Popen(
@@ -109,14 +118,19 @@ class Agent:
                 )
         except OSError as error:
             parent_end.close()
-            raise UsageError(f"cannot start the interpreter {self.python}: {error.strerror or error}") from None
+            raise UsageError(
+                f"cannot start the interpreter {self.python}: {error.strerror or error}"
+            ) from None
         finally:
             child_end.close()
         self._channel = Channel(FrameSocket(parent_end), self)
         self._channel.receive(deadline, lambda frame: frame.get("event") == "ready")
 
     def warm(self, deadline: Deadline, *, fronts: Sequence[str]) -> None:
-        """Import vLLM in the agent, once. An import error is kept and raised again by each child that needs vLLM."""
+        """Import vLLM in the agent, once.
+
+        An import error is kept and raised again by each child that needs vLLM.
+        """
         if self.warmed:
             return
         try:
@@ -128,19 +142,30 @@ class Agent:
         self.warmed = True
 
     def inspect(self, deadline: Deadline, *, architectures: Sequence[str]) -> None:
-        """Have the warm agent inspect model classes as vLLM does, each once, so that no child starts an interpreter for it."""
+        """Have the warm agent inspect model classes as vLLM does, each once, so that no child
+        starts an interpreter for it."""
         new = [name for name in architectures if name not in self._inspected]
         if new and self.import_error is None:
             self._request(deadline, op="inspect", architectures=new)
             self._inspected.update(new)
 
     def read_at_import(self, deadline: Deadline, variables: Mapping[str, str]) -> tuple[str, ...]:
-        """Return the names of those ``variables`` of which the import of vLLM has read another value: a child with these is spawned."""
-        return tuple(self._request(deadline, op="read_at_import", variables=dict(variables))["names"])
+        """Return the names of those ``variables`` of which the import of vLLM has read another
+        value: a child with these is spawned."""
+        return tuple(
+            self._request(deadline, op="read_at_import", variables=dict(variables))["names"]
+        )
 
-    def warm_grammars(self, deadline: Deadline, *, tokenizer: Path, backends: Sequence[str]) -> tuple[str, ...]:
-        """Set up grammar backends in the agent, without vLLM. Return those that the interpreter has."""
-        reply = self._request(deadline, op="warm_grammars", tokenizer=str(tokenizer), backends=list(backends))
+    def warm_grammars(
+        self, deadline: Deadline, *, tokenizer: Path, backends: Sequence[str]
+    ) -> tuple[str, ...]:
+        """Set up grammar backends in the agent, without vLLM.
+
+        Return those that the interpreter has.
+        """
+        reply = self._request(
+            deadline, op="warm_grammars", tokenizer=str(tokenizer), backends=list(backends)
+        )
         return tuple(reply["installed"])
 
     def start_child(
@@ -154,10 +179,12 @@ class Agent:
         import_path: Sequence[str | Path] = (),
         loan: Loan | None = None,
     ) -> Child:
-        """Start a child process in the role ``probe``, ``grammar``, ``engine`` or ``server`` and wait until it answers.
+        """Start a child process in the role ``probe``, ``grammar``, ``engine`` or ``server`` and
+        wait until it answers.
 
-        ``import_path``: folders from which the child and its descendants import modules, before those of the environment. ``loan``: the terms
-        that apply while nobody has borrowed the child.
+        ``import_path``: folders from which the child and its descendants import modules, before
+        those of the environment. ``loan``: the terms that apply while nobody has borrowed the
+        child.
         """
         self.run.check()
         register_all(environment)
@@ -179,9 +206,13 @@ class Agent:
         _LOG.info("starting %s from %s (%s, log %s)", name, self.name, start_method, log)
         reply = self._request(deadline, op="fork", **request)
         assert self._channel is not None
-        channel, lifeline = (FrameSocket(socket.socket(fileno=fd)) for fd in self._channel.take_fds(2))
+        channel, lifeline = (
+            FrameSocket(socket.socket(fileno=fd)) for fd in self._channel.take_fds(2)
+        )
         facts = ChildFacts(name, log, self.run.ray, self._about)
-        child = Child(facts, reply["nanny"], channel, lifeline, start_method=reply["start_method"], loan=loan)
+        child = Child(
+            facts, reply["nanny"], channel, lifeline, start_method=reply["start_method"], loan=loan
+        )
         if reply["start_method"] == "spawn":
             channel.send(request)
         self._forget_oldest(child, folder)
@@ -226,7 +257,9 @@ class Agent:
             child.kill()
         if self._channel is not None:
             self._channel.close()
-        if self._wait_for_end(3.0) is None:  # once it is reaped, its pid may belong to another process
+        if (
+            self._wait_for_end(3.0) is None
+        ):  # once it is reaped, its pid may belong to another process
             below = process_tree.descendants(self._process.pid)
             self._process.kill()
             self._process.wait()
@@ -244,17 +277,20 @@ class Agent:
     def child_environment(self) -> dict[str, str]:
         """Return the environment variables of the agent and its children."""
         whole = without_secrets(os.environ if self._inherited is None else self._inherited)
-        inherited = {n: v for n, v in whole.items() if n not in _NOT_INHERITED and not n.startswith("COV_")}
+        inherited = {
+            n: v for n, v in whole.items() if n not in _NOT_INHERITED and not n.startswith("COV_")
+        }
         return {
-            # Workers of a tokenizer pool have a runtime environment and need interpreters of their own: those that Ray starts ahead go unused.
+            # Workers of a tokenizer pool have a runtime environment and need interpreters of their
+            # own: those that Ray starts ahead go unused.
             "RAY_prestart_worker_first_driver": "0",
             **_ray_on_loopback(),
             **_caches(),
             **inherited,
             "PYTHONPATH": str(TARGET_SITE),
             "PYTHONUNBUFFERED": "1",
-            # OpenBLAS starts threads when numpy is imported, pyarrow's jemalloc when transformers imports pandas, and a process with threads cannot
-            # be forked safely.
+            # OpenBLAS starts threads when numpy is imported, pyarrow's jemalloc when transformers
+            # imports pandas, and a process with threads cannot be forked safely.
             "OPENBLAS_NUM_THREADS": "1",
             "JE_ARROW_MALLOC_CONF": "background_thread:false",
             "HF_HUB_OFFLINE": "1",
@@ -272,14 +308,23 @@ class Agent:
         }
 
     def _bytecode(self) -> dict[str, str]:
-        """Return the variables that control bytecode files: Python writes them only in environments that we built."""
+        """Return the variables that control bytecode files:
+
+        Python writes them only in environments that we built.
+        """
         folder = bytecode_folder(self.python)
-        return {"PYTHONDONTWRITEBYTECODE": "1"} if folder is None else {"PYTHONPYCACHEPREFIX": str(folder)}
+        return (
+            {"PYTHONDONTWRITEBYTECODE": "1"}
+            if folder is None
+            else {"PYTHONPYCACHEPREFIX": str(folder)}
+        )
 
     def _request(self, deadline: Deadline, **frame: Any) -> Frame:
         if self._channel is None or not self.alive:
             raise ChildDied(
-                f"{self.name} of {self.python} is not running", phase=deadline.phase, detail=dossier.log_tail(self.log)
+                f"{self.name} of {self.python} is not running",
+                phase=deadline.phase,
+                detail=dossier.log_tail(self.log),
             )
         value = self._channel.request(frame, deadline)
         return value if isinstance(value, dict) else {}
@@ -343,15 +388,18 @@ class Agent:
 
 
 def _ray_on_loopback() -> dict[str, str]:
-    """Return the variables that make a Ray cluster of an engine's own listen on loopback only: Ray passes code, and by default listens everywhere.
+    """Return the variables that make a Ray cluster of an engine's own listen on loopback only: Ray
+    passes code, and by default listens everywhere.
 
-    Ray's variable is meant for systems without clusters of several machines, so it is not set for a user who names a cluster.
+    Ray's variable is meant for systems without clusters of several machines, so it is not set for a
+    user who names a cluster.
     """
     return {} if os.environ.get("RAY_ADDRESS") else {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
 
 def _caches() -> dict[str, str]:
-    """Return variables that keep what the target's packages cache (outlines, Hugging Face) apart from the user's own. The user's settings precede.
+    """Return variables that keep what the target's packages cache (outlines, Hugging Face) apart
+    from the user's own. The user's settings precede.
 
     Models that the user has downloaded can still be read.
     """

@@ -1,6 +1,8 @@
-"""Requests to a target process and their replies, as frames over a socket. The agent and every child are asked through this module.
+"""Requests to a target process and their replies, as frames over a socket. The agent and every
+child are asked through this module.
 
-A failed reply is decoded and masked here, once (``RemoteFailure.decode``); the value of a successful reply belongs to the caller and stays as it is.
+A failed reply is decoded and masked here, once (``RemoteFailure.decode``); the value of a
+successful reply belongs to the caller and stays as it is.
 """
 
 from __future__ import annotations
@@ -10,7 +12,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from ...errors import ChildError, Unsupported, UsageError
-from ...target_site.vllm_regress_target.protocol import Frame, FrameSocket, FrameTimeout, PeerClosed, ProtocolViolation
+from ...target_site.vllm_regress_target.protocol import (
+    Frame,
+    FrameSocket,
+    FrameTimeout,
+    PeerClosed,
+    ProtocolViolation,
+)
 from ...util.deadline import Deadline, HasDescriptor, wait_readable
 from ...util.masking import Masked, join_masked, mask
 from .early_exit import WaitMonitor
@@ -20,7 +28,8 @@ from .early_exit import WaitMonitor
 class RemoteFailure:
     """An exception in the target process, as its reply describes it; all texts are masked.
 
-    ``chain`` has one ``Class: message`` per line, the root cause first. ``claim``: why a request is unsupported (fields of ``Unsupported``).
+    ``chain`` has one ``Class: message`` per line, the root cause first. ``claim``: why a request is
+    unsupported (fields of ``Unsupported``).
     """
 
     type_name: str
@@ -35,7 +44,9 @@ class RemoteFailure:
         """Read a reply whose ``ok`` is false."""
         type_name, message = mask(str(reply.get("type"))), mask(str(reply.get("message")))
         chain = reply.get("chain") or [f"{type_name}: {message}"]
-        claim = {str(name): mask(str(text)) for name, text in dict(reply.get("claim") or {}).items()}
+        claim = {
+            str(name): mask(str(text)) for name, text in dict(reply.get("claim") or {}).items()
+        }
         return cls(
             type_name,
             message,
@@ -60,7 +71,10 @@ class RemoteFailure:
 
 
 class Peer(Protocol):
-    """The process at the other end of a channel. Its methods return the error to raise, after they have recorded and ended what is needed."""
+    """The process at the other end of a channel.
+
+    Its methods return the error to raise, after they have recorded and ended what is needed.
+    """
 
     @property
     def alive(self) -> bool: ...
@@ -85,7 +99,8 @@ class Peer(Protocol):
 class Channel:
     """The controller's end of the socket to one ``peer``. Not shared between threads.
 
-    ``interrupted``: a KeyboardInterrupt came while a request was under way, so that its reply is still owed.
+    ``interrupted``: a KeyboardInterrupt came while a request was under way, so that its reply is
+    still owed.
     """
 
     def __init__(self, socket: FrameSocket, peer: Peer) -> None:
@@ -105,11 +120,17 @@ class Channel:
         return self._socket.take_fds(count)
 
     def post(self, frame: Frame, deadline: Deadline) -> None:
-        """Send a frame without waiting for a reply. Raises ``FrameTimeout`` and ``PeerClosed`` like ``FrameSocket.send``."""
+        """Send a frame without waiting for a reply.
+
+        Raises ``FrameTimeout`` and ``PeerClosed`` like ``FrameSocket.send``.
+        """
         self._socket.send(frame, timeout_s=deadline.left_s, clock=deadline.clock)
 
     def request(self, frame: Frame, deadline: Deadline, monitor: WaitMonitor | None = None) -> Any:
-        """Send a request and return the value of its reply. Raises what the peer makes of a failed, missing or broken reply."""
+        """Send a request and return the value of its reply.
+
+        Raises what the peer makes of a failed, missing or broken reply.
+        """
         try:
             self.post(frame, deadline)
         except FrameTimeout:
@@ -123,7 +144,8 @@ class Channel:
             raise
 
     def request_stop(self, deadline: Deadline, monitor: WaitMonitor) -> bool:
-        """Ask the peer to shut down and wait for its reply; False when it does not read requests any more."""
+        """Ask the peer to shut down and wait for its reply; False when it does not read requests
+        any more."""
         try:
             self.post({"op": "stop"}, deadline)
         except (FrameTimeout, PeerClosed):
@@ -137,16 +159,27 @@ class Channel:
             return reply.get("value")
         raise self._peer.failed(RemoteFailure.decode(reply), deadline)
 
-    def receive(self, deadline: Deadline, accept: Callable[[Frame], bool], monitor: WaitMonitor | None = None) -> Frame:
-        """Return the next frame that ``accept`` takes. The wait ends when the peer dies, at the deadline, or when ``monitor`` ends it early."""
+    def receive(
+        self,
+        deadline: Deadline,
+        accept: Callable[[Frame], bool],
+        monitor: WaitMonitor | None = None,
+    ) -> Frame:
+        """Return the next frame that ``accept`` takes.
+
+        The wait ends when the peer dies, at the deadline, or when ``monitor`` ends it early.
+        """
         monitor = monitor or WaitMonitor()
         while True:
-            # Both are read before the channel: frames sent before the peer's end or the deadline are still received.
+            # Both are read before the channel: frames sent before the peer's end or the deadline
+            # are still received.
             alive, expired = self._peer.alive, deadline.passed
             try:
                 frame = self._socket.pop()
             except PeerClosed:
-                raise self._peer.died(deadline, "it closed its channel without sending a reply") from None
+                raise self._peer.died(
+                    deadline, "it closed its channel without sending a reply"
+                ) from None
             except ProtocolViolation as violation:
                 raise self._peer.garbled(deadline, mask(str(violation))) from None
             if frame is not None and accept(frame):

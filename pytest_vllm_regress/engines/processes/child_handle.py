@@ -1,7 +1,9 @@
-"""A child process as the controller holds it: requests with deadlines, loans to tests, stop and kill.
+"""A child process as the controller holds it: requests with deadlines, loans to tests, stop and
+kill.
 
-The work is done by its parts: ``channel`` sends requests, ``lifecycle`` knows and ends the processes, ``failures`` makes the errors, ``early_exit``
-says when a wait may end before its deadline.
+The work is done by its parts: ``channel`` sends requests, ``lifecycle`` knows and ends the
+processes, ``failures`` makes the errors, ``early_exit`` says when a wait may end before its
+deadline.
 """
 
 from __future__ import annotations
@@ -27,13 +29,17 @@ from .log_window import LogWindow
 from .process_tree import EngineProcesses
 
 Interceptor = Callable[["Child", str, Deadline, dict[str, Any]], Any]
-"""Takes a request in place of the target: child, operation, deadline, arguments. It may ask the target itself (``Child.ask``)."""
+"""Takes a request in place of the target: child, operation, deadline, arguments.
+
+It may ask the target itself (``Child.ask``).
+"""
 _LOG = logging.getLogger("vllm_regress.processes")
 
 
 @dataclasses.dataclass(frozen=True)
 class Loan:
-    """The terms on which a child is lent: what may end its waits early, who intercepts its requests, and who is notified of each reply's phase."""
+    """The terms on which a child is lent: what may end its waits early, who intercepts its
+    requests, and who is notified of each reply's phase."""
 
     early_exit: EarlyExitPolicy = NO_EARLY_EXIT
     interceptor: Interceptor | None = None
@@ -43,8 +49,9 @@ class Loan:
 class Child:
     """One engine, server or probe process. Threads may share ``wait_for``, and nothing else.
 
-    ``loan``: the terms that apply while nobody has borrowed it. ``start_method``: fork or spawn. ``end_expected``: a test asked for the end of the
-    child or of one of its processes, or for whatever a signal does to them; what ends from then on is no failure by itself.
+    ``loan``: the terms that apply while nobody has borrowed it. ``start_method``: fork or spawn.
+    ``end_expected``: a test asked for the end of the child or of one of its processes, or for
+    whatever a signal does to them; what ends from then on is no failure by itself.
     """
 
     def __init__(
@@ -86,12 +93,16 @@ class Child:
 
     @property
     def engine_is_dead(self) -> bool:
-        """Whether the child, or one of its engine's processes, has ended although no test asked for it."""
+        """Whether the child, or one of its engine's processes, has ended although no test asked for
+        it."""
         return not self.end_expected and (not self.alive or bool(self.engine_processes.lost()))
 
     @contextlib.contextmanager
     def lend(self, loan: Loan) -> Iterator[None]:
-        """Apply ``loan`` to every request of the block. What was logged before, and which processes ended before, does not count in it."""
+        """Apply ``loan`` to every request of the block.
+
+        What was logged before, and which processes ended before, does not count in it.
+        """
         self._loans.append(loan)
         self._logs.restart()
         if self.engine_processes.adopted:
@@ -103,23 +114,30 @@ class Child:
 
     def listen(self, on_reply: Callable[[str], None]) -> None:
         """Tell ``on_reply`` the phase of each reply while nobody has borrowed the child."""
-        self._loans[0] = dataclasses.replace(self._loans[0], on_reply=lambda phase, reply: on_reply(phase))
+        self._loans[0] = dataclasses.replace(
+            self._loans[0], on_reply=lambda phase, reply: on_reply(phase)
+        )
 
     @property
     def _loan(self) -> Loan:
         return self._loans[-1]
 
     def adopt_engine(self) -> None:
-        """Record that the engine has started: from now on its processes must stay alive, and earlier log output does not count."""
+        """Record that the engine has started: from now on its processes must stay alive, and
+        earlier log output does not count."""
         self._logs.restart()
-        self.engine_processes.adopt(process for process in self.processes() if process.pid != self.pid)
+        self.engine_processes.adopt(
+            process for process in self.processes() if process.pid != self.pid
+        )
 
     def request(self, operation: str, deadline: Deadline, /, **arguments: Any) -> Any:
         """Send one request and wait for its reply.
 
-        Raises ``RemoteError`` (the target raised), ``ChildDied``, ``LimitExceeded`` (its processes were killed for it), ``ProtocolError``,
-        ``DeadlineExceeded`` (with a dossier; the processes are ended first), ``Unsupported``, or ``UsageError`` (the target refused an argument).
-        The child lives on after ``RemoteError``, ``Unsupported`` and ``UsageError`` only.
+        Raises ``RemoteError`` (the target raised), ``ChildDied``, ``LimitExceeded`` (its processes
+        were killed for it), ``ProtocolError``,
+        ``DeadlineExceeded`` (with a dossier; the processes are ended first), ``Unsupported``, or
+        ``UsageError`` (the target refused an argument). The child lives on after ``RemoteError``,
+        ``Unsupported`` and ``UsageError`` only.
         """
         if self._loan.interceptor is not None:
             return self._loan.interceptor(self, operation, deadline, arguments)
@@ -128,8 +146,12 @@ class Child:
     def ask(self, operation: str, deadline: Deadline, /, **arguments: Any) -> Any:
         """Like ``request``, but bypass the interceptor."""
         if self.life.ended:
-            raise ChildDied(f"{self.name} has already ended ({self.life.describe_end()})", phase=deadline.phase)
-        value = self.channel.request({"op": operation, **arguments}, deadline, self.monitor_wait(deadline))
+            raise ChildDied(
+                f"{self.name} has already ended ({self.life.describe_end()})", phase=deadline.phase
+            )
+        value = self.channel.request(
+            {"op": operation, **arguments}, deadline, self.monitor_wait(deadline)
+        )
         self.replied(deadline.phase, value)
         return value
 
@@ -144,7 +166,8 @@ class Child:
         self.channel.receive(deadline, lambda frame: frame.get("event") == "ready")
 
     def wait_for(self, call: HasDescriptor, monitor: WaitMonitor, deadline: Deadline) -> bool:
-        """Wait until ``call``, a request to the child over HTTP and not over the channel, is readable. Return False if the deadline came first.
+        """Wait until ``call``, a request to the child over HTTP and not over the channel, is
+        readable. Return False if the deadline came first.
 
         Raises like ``request``.
         ``monitor``: created before the call began, so that text logged in between counts.
@@ -161,7 +184,8 @@ class Child:
                 self._end_early(monitor, deadline, call)
 
     def monitor_wait(self, deadline: Deadline) -> WaitMonitor:
-        """Return the monitor of a wait that begins now: what is logged from now on may be the text of the documented hang."""
+        """Return the monitor of a wait that begins now: what is logged from now on may be the text
+        of the documented hang."""
         if self._loan.early_exit == NO_EARLY_EXIT:
             return WaitMonitor()
         self.life.wait_for_pid(deadline)
@@ -171,7 +195,8 @@ class Child:
         return WaitMonitor.start(tree, deadline.phase, self._loan.early_exit, self.engine_processes)
 
     def check_early(self, monitor: WaitMonitor, deadline: Deadline) -> None:
-        """Raise ahead of the deadline when the wait is pointless: the documented hang has happened, or the engine is dead."""
+        """Raise ahead of the deadline when the wait is pointless: the documented hang has happened,
+        or the engine is dead."""
         self._end_early(monitor, deadline, self.channel)
 
     def _end_early(self, monitor: WaitMonitor, deadline: Deadline, answer: HasDescriptor) -> None:
@@ -180,7 +205,9 @@ class Child:
             return
         if death:
             raise self._failures.engine_died(deadline, death)
-        raise self.hung(deadline, f"{hang}; the wait ended before its deadline of {deadline.allowed_s:g} s")
+        raise self.hung(
+            deadline, f"{hang}; the wait ended before its deadline of {deadline.allowed_s:g} s"
+        )
 
     def check_alive(self, deadline: Deadline) -> None:
         """Raise ``ChildDied`` when the child has ended."""
@@ -201,10 +228,12 @@ class Child:
         self.engine_processes.forget()
 
     def wait_for_exit(self, deadline: Deadline, *, all_processes: bool = False) -> int:
-        """Wait until the child has ended by itself and return its exit status, negative for a signal.
+        """Wait until the child has ended by itself and return its exit status, negative for a
+        signal.
 
-        ``all_processes``: until the other processes have ended, too, except Python's and Ray's helpers. Raises ``DeadlineExceeded`` (with a
-        dossier; the processes are ended first), and ``ChildDied`` if the exit status is unknown.
+        ``all_processes``: until the other processes have ended, too, except Python's and Ray's
+        helpers. Raises ``DeadlineExceeded`` (with a dossier; the processes are ended first), and
+        ``ChildDied`` if the exit status is unknown.
         """
         monitor = self.monitor_wait(deadline)
         self._wait_for_end(deadline, monitor, f"still alive after {deadline.allowed_s:g} s")
@@ -216,9 +245,11 @@ class Child:
         return self.exit_status
 
     def stop(self, deadline: Deadline, *, by_signal: bool = False) -> tuple[Leftover, ...]:
-        """Ask the child to shut down, wait until it has ended, then end and return whatever it left.
+        """Ask the child to shut down, wait until it has ended, then end and return whatever it
+        left.
 
-        One whose end a test has asked for may be stopped or dying: its processes are ended at once, and nothing counts as left behind.
+        One whose end a test has asked for may be stopped or dying: its processes are ended at once,
+        and nothing counts as left behind.
         """
         if self.end_expected:
             self.kill()
@@ -257,12 +288,17 @@ class Child:
     def _wait_for_others(self, deadline: Deadline, monitor: WaitMonitor) -> None:
         while True:
             expired = deadline.passed
-            others = [process for process in self.processes() if not process_tree.is_helper(process)]
+            others = [
+                process for process in self.processes() if not process_tree.is_helper(process)
+            ]
             if not others:
                 return
             if expired:
                 still = ", ".join(map(process_tree.describe, others))
-                raise self.hung(deadline, f"it has ended, but after {deadline.allowed_s:g} s these still run: {still}")
+                raise self.hung(
+                    deadline,
+                    f"it has ended, but after {deadline.allowed_s:g} s these still run: {still}",
+                )
             process_tree.wait_until_gone(others, min(deadline.left_s, monitor.pace))
 
     def kill(self, grace_s: float = GRACE_S) -> None:
@@ -270,10 +306,19 @@ class Child:
         self.life.kill(grace_s)
 
     def failure(
-        self, message: str, *, phase: str, type_name: str = "", detail: str = "", died: bool = False, **parts: Masked
+        self,
+        message: str,
+        *,
+        phase: str,
+        type_name: str = "",
+        detail: str = "",
+        died: bool = False,
+        **parts: Masked,
     ) -> RemoteError:
         """Return the error for a failure that the target reported; ``parts`` by name."""
-        return self._failures.error(message, phase=phase, type_name=type_name, detail=detail, died=died, **parts)
+        return self._failures.error(
+            message, phase=phase, type_name=type_name, detail=detail, died=died, **parts
+        )
 
     def parts(self) -> Parts:
         """Return what the engine's processes logged during the loan, and which of them are gone."""
@@ -284,7 +329,8 @@ class Child:
         return self._failures.dossier(title)
 
     def logged(self) -> Masked:
-        """Return what the processes have logged during the loan: of each log at most the first and last two megabytes."""
+        """Return what the processes have logged during the loan: of each log at most the first and
+        last two megabytes."""
         return self._logs.text(max_chars=None)
 
     def log_tail(self) -> str:
@@ -303,7 +349,8 @@ class Child:
         return self._failures.died(deadline, why)
 
     def hung(self, deadline: Deadline, why: str, **parts: Masked) -> DeadlineExceeded:
-        """Take the dossier, end the processes, and return the error for a missing answer; ``parts`` by name."""
+        """Take the dossier, end the processes, and return the error for a missing answer; ``parts``
+        by name."""
         return self._failures.hung(deadline, why, **parts)
 
     def garbled(self, deadline: Deadline, why: Masked) -> ChildError:

@@ -1,7 +1,9 @@
-"""Dossiers: stacks, logs and resources of an engine that missed a deadline or died. Bounded in size and time.
+"""Dossiers: stacks, logs and resources of an engine that missed a deadline or died. Bounded in size
+and time.
 
-The processes are stopped before anything else is read: workers that spin for a dead peer take every core. A process stopped in a system call
-still names it in /proc. Stacks have no native frames, because py-spy needs too long for them in a process that has loaded torch.
+The processes are stopped before anything else is read: workers that spin for a dead peer take every
+core. A process stopped in a system call still names it in /proc. Stacks have no native frames,
+because py-spy needs too long for them in a process that has loaded torch.
 """
 
 from __future__ import annotations
@@ -24,20 +26,21 @@ from ...util.masking import Masked, mask
 from . import process_tree
 from .waits import Waits
 
-STACKS_S = (
-    1.8  # for all stacks together: with the grace period of TERM, all processes have ended 3 s after the deadline
-)
+STACKS_S = 1.8  # for all stacks together: with the grace period of TERM, all processes have ended 3 s after the deadline
 MAX_PROCESSES = 24
 MAX_STACK_CHARS = 4000
 MAX_TAIL_BYTES = 6000
 MAX_CHARS = 60000
 MAX_ERROR_CHARS = 400
 # What vLLM and torch put before each line: the process, the rank, level and time and place.
-_PREFIX = re.compile(r"(?:\(\w+(?: pid=\d+)?\) )?(?:\[rank\d+\]:\s?)?(?:(?:ERROR|CRITICAL) \S+ \S+ (?:\[\S+\] )?)?")
+_PREFIX = re.compile(
+    r"(?:\(\w+(?: pid=\d+)?\) )?(?:\[rank\d+\]:\s?)?(?:(?:ERROR|CRITICAL) \S+ \S+ (?:\[\S+\] )?)?"
+)
 _COLOUR = re.compile(r"\x1b\[[\d;]*m")
 _RAISED = re.compile(r"(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception)(?:: .*)?|\S.{0,60}: error: .+")
 _GAP = re.compile(
-    r"vllm_regress_target\.dialect\.signatures\.SimulationGap: (.*?)(?:\. Run this on another device|$)", re.MULTILINE
+    r"vllm_regress_target\.dialect\.signatures\.SimulationGap: (.*?)(?:\. Run this on another device|$)",
+    re.MULTILINE,
 )
 _REFERS = re.compile(r"\babove\b|root cause")
 _LATE: list[subprocess.Popen[str]] = []
@@ -45,7 +48,10 @@ _LATE: list[subprocess.Popen[str]] = []
 
 @dataclasses.dataclass(frozen=True)
 class Dossier:
-    """``stacks`` by process and ``logs`` as titled tails. ``str`` returns the whole, bounded and masked."""
+    """``stacks`` by process and ``logs`` as titled tails.
+
+    ``str`` returns the whole, bounded and masked.
+    """
 
     title: str
     facts: tuple[str, ...]
@@ -58,7 +64,9 @@ class Dossier:
         return mask("\n".join(self.stacks))
 
     def __str__(self) -> str:
-        return mask("\n".join((f"== dossier: {self.title} ==", *self.facts, *self.stacks, *self.logs)))[:MAX_CHARS]
+        return mask(
+            "\n".join((f"== dossier: {self.title} ==", *self.facts, *self.stacks, *self.logs))
+        )[:MAX_CHARS]
 
 
 def compile_dossier(
@@ -70,10 +78,12 @@ def compile_dossier(
     facts: Sequence[str] = (),
     resume: bool = True,
 ) -> Dossier:
-    """Return a dossier: ``facts``, then per process its command, state, memory, wait and stack (from py-spy), then the tails of the logs.
+    """Return a dossier: ``facts``, then per process its command, state, memory, wait and stack
+    (from py-spy), then the tails of the logs.
 
-    The processes are stopped first, because workers that spin for a dead peer would take every core from py-spy. With ``resume``, those that
-    ran continue afterwards. What could not be read is named, with the reason.
+    The processes are stopped first, because workers that spin for a dead peer would take every core
+    from py-spy. With ``resume``, those that ran continue afterwards. What could not be read is
+    named, with the reason.
     """
     _LATE[:] = [spy for spy in _LATE if spy.poll() is None]
     states = _suspend(processes)
@@ -100,7 +110,10 @@ def compile_dossier(
         sections.append("-- no process of this engine was alive")
     tails = [(log.name, log_tail(log)) for log in [*logs, *(ray_logs(ray_dir) if ray_dir else [])]]
     return Dossier(
-        title, tuple(facts), tuple(sections), tuple(f"-- log {name}\n{tail}" for name, tail in tails if tail)
+        title,
+        tuple(facts),
+        tuple(sections),
+        tuple(f"-- log {name}\n{tail}" for name, tail in tails if tail),
     )
 
 
@@ -117,7 +130,8 @@ def _suspend(processes: Sequence[psutil.Process]) -> dict[int, str]:
 
 
 def time_not_run(deadline: Deadline) -> tuple[str, ...]:
-    """Return as a fact how long the controller did not run during a wait; empty if that was no noticeable time."""
+    """Return as a fact how long the controller did not run during a wait; empty if that was no
+    noticeable time."""
     if deadline.not_run_s < 1.0:
         return ()
     return (
@@ -142,9 +156,11 @@ def log_tail(path: Path, limit: int = MAX_TAIL_BYTES) -> Masked:
 
 
 def root_cause(text: str) -> str:
-    """Return the first error in a log as one line, from a traceback, a log record or a command line; empty if there is none.
+    """Return the first error in a log as one line, from a traceback, a log record or a command
+    line; empty if there is none.
 
-    An error that only refers to another one ("above", "for root cause") is replaced by the next. Errors that Python ignored do not count.
+    An error that only refers to another one ("above", "for root cause") is replaced by the next.
+    Errors that Python ignored do not count.
     """
     lines = [_PREFIX.sub("", _COLOUR.sub("", line), count=1) for line in text.splitlines()]
     error, ignored = "", False
@@ -209,12 +225,15 @@ def _stack(process: psutil.Process, until: float) -> str:
     except subprocess.TimeoutExpired:
         if spy.poll() is None:
             spy.kill()
-            # Do not wait for it: it may be reading gigabytes of libraries from a slow disk, which even KILL does not interrupt.
+            # Do not wait for it: it may be reading gigabytes of libraries from a slow disk, which
+            # even KILL does not interrupt.
             _LATE.append(spy)
             return f"(no stack: py-spy gave none within {remaining_s:.1f} s)"
         out, errors = spy.communicate()  # it ended while this process did not run
     if spy.returncode:
-        return f"(no stack: {errors.strip().splitlines()[-1] if errors.strip() else 'py-spy failed'})"
+        return (
+            f"(no stack: {errors.strip().splitlines()[-1] if errors.strip() else 'py-spy failed'})"
+        )
     return out.strip()[:MAX_STACK_CHARS]
 
 

@@ -1,29 +1,37 @@
 """The rule for ending a wait early: when may a wait for an answer end before its deadline?
 
-A child that ends, closes its channel or sends something that is no frame ends any wait at once (``channel.py``, ``child_handle.py``): no answer can
-come any more. So does a child that exceeds a limit, because its nanny kills it. While the child lives, a slow engine is waited for until the
+A child that ends, closes its channel or sends something that is no frame ends any wait at once
+(``channel.py``, ``child_handle.py``): no answer can come any more. So does a child that exceeds a
+limit, because its nanny kills it. While the child lives, a slow engine is waited for until the
 deadline, with two exceptions. ``EarlyExitPolicy`` says which of them are enabled:
 
-1. **The documented hang.** The case says that the test hangs, and its symptom is a text in the log. The wait ends when that text was logged since
-   the wait began, and the processes then stand still for 10 s (``stillness.SETTLE_S``; longer if they poll), or have repeated one step at least five
-   times in at least 30 s (``stillness.detect_stillness`` decides that). It counts only while the wait's phase (start, ready, request, ...) is one
-   of those that the symptom names. Stillness without the text never ends a wait.
-2. **The death of the engine.** A process of the running engine has ended, and vLLM does not report it: the wait ends 5 s (``_REPORT_S``) after
-   that, or as soon as the remaining processes are quiet for 1.5 s (``_QUIET_S``). Only in the phase ``request``: before it, no engine's processes
-   are known.
+1. **The documented hang.** The case says that the test hangs, and its symptom is a text in the log.
+The wait ends when that text was logged since
+   the wait began, and the processes then stand still for 10 s (``stillness.SETTLE_S``; longer if
+   they poll), or have repeated one step at least five times in at least 30 s
+   (``stillness.detect_stillness`` decides that). It counts only while the wait's phase (start,
+   ready, request, ...) is one of those that the symptom names. Stillness without the text never
+   ends a wait.
+2. **The death of the engine.** A process of the running engine has ended, and vLLM does not report
+it: the wait ends 5 s (``_REPORT_S``) after
+   that, or as soon as the remaining processes are quiet for 1.5 s (``_QUIET_S``). Only in the phase
+   ``request``: before it, no engine's processes are known.
 
 Which of them are enabled for a test (``EarlyExitPolicy.for_leg``):
 
 | test | documented hang | death of the engine |
 | --- | --- | --- |
 | no case, or a case that documents no hang | no | yes |
-| a case that documents a hang, with a text of the log | in the subject leg | no: silence after a death may be that hang |
+| a case that documents a hang, with a text of the log | in the subject leg | no: silence after a
+death may be that hang |
 | a case that documents a hang otherwise (stacks, answer) | no | no, for the same reason |
-| a control leg, a leg on a smaller engine (``--vllm-minimize``), a leg with an injected fault | no | like the subject leg |
+| a control leg, a leg on a smaller engine (``--vllm-minimize``), a leg with an injected fault | no
+| like the subject leg |
 | any test under ``--vllm-full-deadlines`` | no | no |
 
-The policy reaches a child as part of its ``Loan``: at its start, and again with every test that borrows it. Whoever waits takes a ``WaitMonitor`` at
-the beginning of the wait (``Child.monitor_wait``) and asks it at every pause (``Child.check_early``).
+The policy reaches a child as part of its ``Loan``: at its start, and again with every test that
+borrows it. Whoever waits takes a ``WaitMonitor`` at the beginning of the wait
+(``Child.monitor_wait``) and asks it at every pause (``Child.check_early``).
 """
 
 from __future__ import annotations
@@ -53,7 +61,8 @@ _REPORT_S = 5.0  # an engine core may spin this long for a worker that has died,
 
 @dataclasses.dataclass(frozen=True)
 class DocumentedHang:
-    """The text that identifies a hang (a regular expression, MULTILINE), the phases in which it counts, and the settling time in seconds."""
+    """The text that identifies a hang (a regular expression, MULTILINE), the phases in which it
+    counts, and the settling time in seconds."""
 
     pattern: str
     phases: tuple[str, ...]
@@ -62,7 +71,8 @@ class DocumentedHang:
 
 @dataclasses.dataclass(frozen=True)
 class EarlyExitPolicy:
-    """What may end a wait before its deadline: the documented hang (None: there is none), and the death of an engine process."""
+    """What may end a wait before its deadline: the documented hang (None: there is none), and the
+    death of an engine process."""
 
     hang: DocumentedHang | None = None
     deaths: bool = True
@@ -78,7 +88,8 @@ class EarlyExitPolicy:
     ) -> EarlyExitPolicy:
         """Return the policy of one leg of a test, by the table above.
 
-        ``documents_hang``: its case documents a hang, which ``hang`` identifies by a text of the log (None: by something else).
+        ``documents_hang``: its case documents a hang, which ``hang`` identifies by a text of the
+        log (None: by something else).
         ``subject``: the leg that the verdict is about.
         """
         if full_deadlines:
@@ -94,7 +105,10 @@ NO_EARLY_EXIT = EarlyExitPolicy(deaths=False)
 
 @dataclasses.dataclass(frozen=True)
 class WatchedTree:
-    """Where a child can be observed: the processes below ``nanny``, its log, Ray's logs. ``responder``: the process that must send the answer."""
+    """Where a child can be observed: the processes below ``nanny``, its log, Ray's logs.
+
+    ``responder``: the process that must send the answer.
+    """
 
     nanny: int
     responder: int
@@ -105,15 +119,25 @@ class WatchedTree:
 class WaitMonitor:
     """Watches one wait. Ask it every ``pace`` seconds; without detectors it never ends a wait."""
 
-    def __init__(self, hang: HangDetector | None = None, deaths: DeathDetector | None = None) -> None:
+    def __init__(
+        self, hang: HangDetector | None = None, deaths: DeathDetector | None = None
+    ) -> None:
         self._hang, self._deaths = hang, deaths
         self.pace = SNAPSHOT_INTERVAL_S if hang or deaths else _IDLE_PACE_S
 
     @classmethod
-    def start(cls, tree: WatchedTree, phase: str, policy: EarlyExitPolicy, engine: EngineProcesses) -> WaitMonitor:
+    def start(
+        cls, tree: WatchedTree, phase: str, policy: EarlyExitPolicy, engine: EngineProcesses
+    ) -> WaitMonitor:
         """Return the monitor of a wait in ``phase`` that begins now."""
-        hang = HangDetector(policy.hang, tree) if policy.hang and phase in policy.hang.phases else None
-        deaths = DeathDetector(tree, engine) if policy.deaths and phase == "request" and engine.adopted else None
+        hang = (
+            HangDetector(policy.hang, tree) if policy.hang and phase in policy.hang.phases else None
+        )
+        deaths = (
+            DeathDetector(tree, engine)
+            if policy.deaths and phase == "request" and engine.adopted
+            else None
+        )
         return cls(hang, deaths)
 
     def hang(self) -> str:
@@ -126,9 +150,12 @@ class WaitMonitor:
 
 
 class HangDetector:
-    """Detects a documented hang: takes a snapshot whenever it is asked, at most every ``SNAPSHOT_INTERVAL_S``."""
+    """Detects a documented hang: takes a snapshot whenever it is asked, at most every
+    ``SNAPSHOT_INTERVAL_S``."""
 
-    def __init__(self, hang: DocumentedHang, tree: WatchedTree, clock: Clock = running_time) -> None:
+    def __init__(
+        self, hang: DocumentedHang, tree: WatchedTree, clock: Clock = running_time
+    ) -> None:
         self._clock, self._settle_s = clock, hang.settle_s
         self._sampler = ProcessSampler(tree.nanny, tree.responder)
         self._logs = LogFollower(tree.log, tree.ray_dir, hang.pattern)
@@ -149,7 +176,8 @@ class HangDetector:
         if now - self._snapshots[0].at > _KEPT_S:
             del self._snapshots[0]
         stillness = detect_stillness(self._snapshots, self._settle_s)
-        # Threads are read only when the main threads stand still, and twice: one that works or sleeps may wake the others.
+        # Threads are read only when the main threads stand still, and twice: one that works or
+        # sleeps may wake the others.
         before, self._threads = self._threads, self._sampler.threads() if stillness else {}
         if stillness is None or not before:
             return ""
@@ -159,16 +187,20 @@ class HangDetector:
 
 
 class DeathDetector:
-    """Detects that an engine process has ended, and gives vLLM a few seconds to report it: while the other processes move."""
+    """Detects that an engine process has ended, and gives vLLM a few seconds to report it: while
+    the other processes move."""
 
-    def __init__(self, tree: WatchedTree, engine: EngineProcesses, clock: Clock = running_time) -> None:
+    def __init__(
+        self, tree: WatchedTree, engine: EngineProcesses, clock: Clock = running_time
+    ) -> None:
         self._engine, self._clock = engine, clock
         self._sampler = ProcessSampler(tree.nanny, tree.responder, orphans=False)
         self._logs = LogFollower(tree.log, tree.ray_dir)
         self._snapshots: list[Snapshot] = []
 
     def check(self) -> str:
-        """Return which processes have died and how, once no report is to be expected; else an empty string."""
+        """Return which processes have died and how, once no report is to be expected; else an empty
+        string."""
         dead = self._engine.lost()
         if not dead:
             return ""
@@ -178,6 +210,4 @@ class DeathDetector:
         passed = now - self._snapshots[0].at
         if passed < _REPORT_S and not is_quiet(self._snapshots, _QUIET_S):
             return ""
-        return (
-            f"its engine process {' and '.join(dead)}, and the other processes did not report it within {passed:.1f} s"
-        )
+        return f"its engine process {' and '.join(dead)}, and the other processes did not report it within {passed:.1f} s"

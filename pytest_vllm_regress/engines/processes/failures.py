@@ -1,7 +1,8 @@
-"""Failures of a child, turned into the error to raise: what is recorded about it, and when its processes are ended.
+"""Failures of a child, turned into the error to raise: what is recorded about it, and when its
+processes are ended.
 
-``hung``, ``died`` and ``garbled`` take the dossier, end the processes and return the error. ``remote`` leaves the child alive: an exception
-in the target is its answer.
+``hung``, ``died`` and ``garbled`` take the dossier, end the processes and return the error.
+``remote`` leaves the child alive: an exception in the target is its answer.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ _START_PHASES = ("start", "ready")
 
 @dataclasses.dataclass(frozen=True)
 class ChildFacts:
-    """What is fixed about a child: its name, its log, Ray's directory, and what its interpreter has installed (``about``, for dossiers)."""
+    """What is fixed about a child: its name, its log, Ray's directory, and what its interpreter has
+    installed (``about``, for dossiers)."""
 
     name: str
     log: Path
@@ -47,7 +49,9 @@ class ChildFacts:
 class ChildFailures:
     """Makes the errors of one child."""
 
-    def __init__(self, facts: ChildFacts, life: Lifecycle, logs: LogWindow, engine: EngineProcesses) -> None:
+    def __init__(
+        self, facts: ChildFacts, life: Lifecycle, logs: LogWindow, engine: EngineProcesses
+    ) -> None:
         self._name, self._facts = facts.name, facts
         self._life, self._logs, self._engine = life, logs, engine
         self._room_at_start = shortages.available()
@@ -62,7 +66,9 @@ class ChildFailures:
         if gap := self._simulation_gap(failure.chain):
             return gap
         message: str = failure.message
-        if deadline.phase in _START_PHASES:  # the cause may lie in another process, which could not always report it
+        if (
+            deadline.phase in _START_PHASES
+        ):  # the cause may lie in another process, which could not always report it
             message += self._root_cause() if "root cause" in message else self._shortage()
         return self.error(
             f"{self._name} raised {failure.short_type}: {message}",
@@ -75,9 +81,19 @@ class ChildFailures:
         )
 
     def error(
-        self, message: str, *, phase: str, type_name: str = "", detail: str = "", died: bool = False, **parts: Masked
+        self,
+        message: str,
+        *,
+        phase: str,
+        type_name: str = "",
+        detail: str = "",
+        died: bool = False,
+        **parts: Masked,
     ) -> RemoteError:
-        """Return the error for a failure that the target reported; ``parts`` by name. The engine counts as dead when one of its processes is gone."""
+        """Return the error for a failure that the target reported; ``parts`` by name.
+
+        The engine counts as dead when one of its processes is gone.
+        """
         return RemoteError(
             message,
             phase=phase,
@@ -96,7 +112,10 @@ class ChildFailures:
         self._life.kill(grace_s=min(GRACE_S, max(0.0, _LATE_S - late)))
         happened = "missed its deadline" if deadline.passed else "hangs"
         return DeadlineExceeded(
-            f"{self._name} {happened}: {why}{shortage}", phase=deadline.phase, detail=str(record), parts=all_parts
+            f"{self._name} {happened}: {why}{shortage}",
+            phase=deadline.phase,
+            detail=str(record),
+            parts=all_parts,
         )
 
     def died(self, deadline: Deadline, why: str) -> ChildDied | LimitExceeded | Unsupported:
@@ -107,11 +126,14 @@ class ChildFailures:
         return self._dead(deadline, record, how, f"{why} ({how}){self._root_cause()}")
 
     def engine_died(self, deadline: Deadline, why: str) -> ChildDied | LimitExceeded | Unsupported:
-        """Take the dossier, end the processes, and return the error for an engine that has died below a living child."""
+        """Take the dossier, end the processes, and return the error for an engine that has died
+        below a living child."""
         record = self._dossier(f"{self._name} died in phase {deadline.phase}", deadline)
         return self._dead(deadline, record, "", why + self._shortage())
 
-    def _dead(self, deadline: Deadline, record: Dossier, how: str, why: str) -> ChildDied | LimitExceeded | Unsupported:
+    def _dead(
+        self, deadline: Deadline, record: Dossier, how: str, why: str
+    ) -> ChildDied | LimitExceeded | Unsupported:
         parts = self.parts(stacks=record.stack_text, exit=Masked(self._life.limit or how))
         self._life.kill()
         if gap := self._simulation_gap():
@@ -119,7 +141,11 @@ class ChildFailures:
         if self._life.limit:
             message = f"{self._name} was ended: {self._life.limit}"
             return LimitExceeded(
-                message, phase=deadline.phase, detail=str(record), parts=parts, limit=self._life.limit_name
+                message,
+                phase=deadline.phase,
+                detail=str(record),
+                parts=parts,
+                limit=self._life.limit_name,
             )
         return ChildDied(
             f"{self._name} died: {why}",
@@ -131,14 +157,17 @@ class ChildFailures:
 
     def garbled(self, deadline: Deadline, why: Masked) -> ProtocolError:
         """Take the dossier, end the processes, and return the error for something that is no frame."""
-        record = self._dossier(f"{self._name} broke the protocol in phase {deadline.phase}", deadline)
+        record = self._dossier(
+            f"{self._name} broke the protocol in phase {deadline.phase}", deadline
+        )
         parts = self.parts(exit=Masked(f"sent something that is no reply: {why}"))
         self._life.kill()
         message = f"{self._name} sent something that is no reply: {why}"
         return ProtocolError(message, phase=deadline.phase, detail=str(record), parts=parts)
 
     def parts(self, **more: Masked) -> Parts:
-        """Return the parts of a failure: the log, the engine processes that are gone, and ``more`` by name. Empty ones are left out."""
+        """Return the parts of a failure: the log, the engine processes that are gone, and ``more``
+        by name. Empty ones are left out."""
         lost = [Masked(f"engine process {words}") for words in self._engine.lost()]
         exits = join_masked("\n", filter(None, (more.pop("exit", Masked("")), *lost)))
         texts = {"log": self._logs.text(), "exit": exits, **more}
@@ -154,12 +183,17 @@ class ChildFailures:
         return f"\n-- log\n{tail}" if tail else ""
 
     def _dossier(self, title: str, failed: Deadline | None = None) -> Dossier:
-        """Compile a dossier. ``failed``: the deadline of a wait that has failed. The processes then stay stopped, as they are about to be ended."""
+        """Compile a dossier. ``failed``: the deadline of a wait that has failed.
+
+        The processes then stay stopped, as they are about to be ended.
+        """
         progress = "nothing was answered"
         if self._last_reply is not None:
             phase, at = self._last_reply
             progress = f"last answer {time.monotonic() - at:.1f} s ago, in phase {phase}"
-        facts = filter(None, (self._facts.about, f"progress: {progress}", f"left: {shortages.available()}"))
+        facts = filter(
+            None, (self._facts.about, f"progress: {progress}", f"left: {shortages.available()}")
+        )
         not_run = dossier.time_not_run(failed) if failed else ()
         return dossier.compile_dossier(
             title=title,
@@ -171,7 +205,8 @@ class ChildFailures:
         )
 
     def _simulation_gap(self, chain: str = "") -> Unsupported | None:
-        """Return the error for a request that the simulated device cannot serve, where any of the processes said so."""
+        """Return the error for a request that the simulated device cannot serve, where any of the
+        processes said so."""
         gap = dossier.simulation_gap(f"{chain}\n{self._logs.text()}")
         return Unsupported(gap, device="sim") if gap else None
 
@@ -183,8 +218,13 @@ class ChildFailures:
         return cause + self._shortage(status=self._life.exit_status, silent=silent)
 
     def _shortage(self, *, status: int | None = None, silent: bool = False) -> str:
-        """Return which resource the processes may have run out of, as the end of a sentence; empty when none was short."""
+        """Return which resource the processes may have run out of, as the end of a sentence; empty
+        when none was short."""
         shortage = shortages.shortage(
-            self._room_at_start, shortages.available(), self._logs.text(), status=status, silent=silent
+            self._room_at_start,
+            shortages.available(),
+            self._logs.text(),
+            status=status,
+            silent=silent,
         )
         return f"; {shortage}" if shortage else ""

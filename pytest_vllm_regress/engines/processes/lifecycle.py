@@ -1,4 +1,5 @@
-"""The life of one child: its nanny and lifeline, the processes below them, how they end, and what they leave behind."""
+"""The life of one child: its nanny and lifeline, the processes below them, how they end, and what
+they leave behind."""
 
 from __future__ import annotations
 
@@ -13,21 +14,30 @@ from pathlib import Path
 import psutil
 
 from ...target_site.vllm_regress_target.nanny import shm_inodes
-from ...target_site.vllm_regress_target.protocol import FrameSocket, FrameTimeout, PeerClosed, ProtocolViolation
+from ...target_site.vllm_regress_target.protocol import (
+    FrameSocket,
+    FrameTimeout,
+    PeerClosed,
+    ProtocolViolation,
+)
 from ...util.deadline import Deadline, running_time, wait_readable
 from . import process_tree
 
 GRACE_S = 1.0
 """Seconds between TERM and KILL."""
 _LEAVE_S = 3.0
-"""Seconds after the child's end at which a process that still runs counts as left behind. Ray's daemons need about one second."""
+"""Seconds after the child's end at which a process that still runs counts as left behind.
+
+Ray's daemons need about one second.
+"""
 _NANNY_S = 8.0
 _LOG = logging.getLogger("vllm_regress.processes")
 
 
 @dataclasses.dataclass(frozen=True)
 class Leftover:
-    """Something an engine left behind after its end, since removed: a process, a shared-memory segment, GPU memory or a Ray session."""
+    """Something an engine left behind after its end, since removed: a process, a shared-memory
+    segment, GPU memory or a Ray session."""
 
     what: str
     name: str
@@ -42,13 +52,16 @@ def describe_leftovers(leftovers: Sequence[Leftover]) -> str:
 
 
 class Lifecycle:
-    """A child process and everything below its nanny. ``sockets`` are closed with the lifeline when the child is ended.
+    """A child process and everything below its nanny. ``sockets`` are closed with the lifeline when
+    the child is ended.
 
-    ``limit``: the limit that the processes were ended for, in words, and ``limit_name``: which one (memory, processes or session). Both are
-    empty while they keep to all limits.
+    ``limit``: the limit that the processes were ended for, in words, and ``limit_name``: which one
+    (memory, processes or session). Both are empty while they keep to all limits.
     """
 
-    def __init__(self, nanny_pid: int, lifeline: FrameSocket, sockets: Sequence[FrameSocket] = ()) -> None:
+    def __init__(
+        self, nanny_pid: int, lifeline: FrameSocket, sockets: Sequence[FrameSocket] = ()
+    ) -> None:
         self.nanny_pid = nanny_pid
         self.pid: int | None = None
         self.exit_status: int | None = None
@@ -59,7 +72,8 @@ class Lifecycle:
         self._lifeline = lifeline
         self._reading = threading.Lock()
         self._sockets = (*sockets, lifeline)
-        # Both are kept from the beginning: a pid may belong to another process once the agent has reaped the nanny.
+        # Both are kept from the beginning: a pid may belong to another process once the agent has
+        # reaped the nanny.
         self._nanny = process_tree.find(nanny_pid)
         self._process: psutil.Process | None = None
         self._shared_memory: set[str] = set()
@@ -72,7 +86,10 @@ class Lifecycle:
 
     @property
     def alive(self) -> bool:
-        """Whether the child still runs, as far as its nanny reported. Without its nanny it counts as ended. Thread-safe."""
+        """Whether the child still runs, as far as its nanny reported.
+
+        Without its nanny it counts as ended. Thread-safe.
+        """
         try:
             with self._reading:
                 self._read_lifeline()
@@ -86,7 +103,8 @@ class Lifecycle:
             pass
 
     def wait_for_exit_report(self) -> None:
-        """Wait at most ``GRACE_S`` for the nanny to report the end of the child, because the channel may close before that."""
+        """Wait at most ``GRACE_S`` for the nanny to report the end of the child, because the
+        channel may close before that."""
         while self.alive and wait_readable(Deadline.after("settle", GRACE_S), self._lifeline):
             pass
 
@@ -97,18 +115,25 @@ class Lifecycle:
         return process_tree.describe_exit_code(self.exit_status)
 
     def processes(self) -> list[psutil.Process]:
-        """Return the child and everything below its nanny, or below the child itself when the nanny is gone."""
+        """Return the child and everything below its nanny, or below the child itself when the nanny
+        is gone."""
         if self._process is None or not self.orphaned:
             return process_tree.below(self._nanny)
         own = [self._process] if process_tree.is_alive(self._process) else []
         return [*own, *process_tree.below(self._process)]
 
     def note_shared_memory(self) -> None:
-        """Record which shared memory the processes have mapped. After they are killed, nothing else shows that it was theirs."""
+        """Record which shared memory the processes have mapped.
+
+        After they are killed, nothing else shows that it was theirs.
+        """
         self._shared_memory |= process_tree.shared_memory(self.processes(), self._foreign_inodes)
 
     def at_end(self, release: Callable[[], tuple[Leftover, ...]]) -> None:
-        """Call ``release`` after the processes have ended. It releases their other resources and returns those that it could not release."""
+        """Call ``release`` after the processes have ended.
+
+        It releases their other resources and returns those that it could not release.
+        """
         self._at_end.append(release)
 
     def terminate(self) -> None:
@@ -117,7 +142,10 @@ class Lifecycle:
             process_tree.send_signal([self._process], signal.SIGTERM)
 
     def kill(self, grace_s: float = GRACE_S) -> None:
-        """End all processes now, ``grace_s`` seconds after TERM. What outlived the child is recorded in ``leftovers``. Idempotent."""
+        """End all processes now, ``grace_s`` seconds after TERM.
+
+        What outlived the child is recorded in ``leftovers``. Idempotent.
+        """
         if self.ended:
             return
         ended_by_itself = not self.alive and not self.orphaned
@@ -134,16 +162,23 @@ class Lifecycle:
         self.leftovers = tuple(leftovers)
 
     def _end_processes(self, ended_by_itself: bool, grace_s: float) -> list[Leftover]:
-        """End the processes. They are leftovers where the child had ended by itself; else only those that KILL did not end."""
+        """End the processes.
+
+        They are leftovers where the child had ended by itself; else only those that KILL did not
+        end.
+        """
         processes = self.processes()
         self._shared_memory |= process_tree.shared_memory(processes, self._foreign_inodes)
         leftovers: list[Leftover] = []
         if ended_by_itself:
             processes, grace_s = process_tree.wait_until_gone(processes, _LEAVE_S), 0.0
-            leftovers += [Leftover("process", process_tree.describe(process)) for process in processes]
+            leftovers += [
+                Leftover("process", process_tree.describe(process)) for process in processes
+            ]
         stubborn = process_tree.terminate(processes, grace_s=grace_s)
         return leftovers + [
-            Leftover("process that KILL did not end", process_tree.describe(process)) for process in stubborn
+            Leftover("process that KILL did not end", process_tree.describe(process))
+            for process in stubborn
         ]
 
     def _end_nanny(self) -> None:
@@ -172,7 +207,10 @@ class Lifecycle:
                 self.limit, self.limit_name = str(frame["text"]), str(frame["limit"])
 
     def _find_child(self, pid: int) -> psutil.Process | None:
-        """Return the process that the nanny reported, None if it has ended. A report may be read long after it was sent."""
+        """Return the process that the nanny reported, None if it has ended.
+
+        A report may be read long after it was sent.
+        """
         process = process_tree.find(pid)
         with contextlib.suppress(psutil.Error):
             if process is not None and self._nanny is not None and self._nanny.is_running():

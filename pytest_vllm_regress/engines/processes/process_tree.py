@@ -1,6 +1,7 @@
 """Processes of an engine: finding, describing and ending them.
 
-An engine's processes are everything below its nanny, and everything whose environment carries the run's tag, whatever their session or parent.
+An engine's processes are everything below its nanny, and everything whose environment carries the
+run's tag, whatever their session or parent.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ def descendants(pid: int) -> list[psutil.Process]:
 
 
 def below(process: psutil.Process | None) -> list[psutil.Process]:
-    """Return the living descendants of ``process``, nearest first: none if it has ended, also if another process has its pid now."""
+    """Return the living descendants of ``process``, nearest first: none if it has ended, also if
+    another process has its pid now."""
     with contextlib.suppress(psutil.Error):
         if (
             process is not None and process.is_running()
@@ -42,7 +44,10 @@ def below(process: psutil.Process | None) -> list[psutil.Process]:
 
 
 def find(pid: int) -> psutil.Process | None:
-    """Return the process that has ``pid`` now, if there is one. Signals through it reach no later process with this pid."""
+    """Return the process that has ``pid`` now, if there is one.
+
+    Signals through it reach no later process with this pid.
+    """
     with contextlib.suppress(psutil.Error):
         return psutil.Process(pid)
     return None
@@ -68,7 +73,10 @@ def with_tag(tag: str) -> list[psutil.Process]:
 
 
 def terminate(processes: Sequence[psutil.Process], *, grace_s: float) -> list[psutil.Process]:
-    """Send TERM, after ``grace_s`` seconds KILL, and wait. Return those that KILL did not end: they are in an uninterruptible sleep."""
+    """Send TERM, after ``grace_s`` seconds KILL, and wait.
+
+    Return those that KILL did not end: they are in an uninterruptible sleep.
+    """
     if grace_s > 0:
         send_signal(processes, signal.SIGTERM)
         send_signal(processes, signal.SIGCONT)  # a stopped process cannot handle TERM
@@ -86,11 +94,14 @@ def wait_until_gone(processes: Iterable[psutil.Process], seconds: float) -> list
         survivors = [p for p in survivors if is_alive(p)]
         if expired or not survivors:
             return survivors
-        time.sleep(_POLL_S)  # the kernel has no event for the end of a process that is not our child
+        time.sleep(
+            _POLL_S
+        )  # the kernel has no event for the end of a process that is not our child
 
 
 def shared_memory(processes: Iterable[psutil.Process], others: Container[int] = ()) -> set[str]:
-    """Return the files below /dev/shm that any of the processes has mapped, except those with an inode in ``others``."""
+    """Return the files below /dev/shm that any of the processes has mapped, except those with an
+    inode in ``others``."""
     return mapped_shm([p.pid for p in processes], others)
 
 
@@ -104,7 +115,8 @@ def describe(process: psutil.Process) -> str:
 
 
 def is_helper(process: psutil.Process) -> bool:
-    """Return whether a process is only a helper of the engine: our fork server and its launchers, multiprocessing's resource tracker, torch's
+    """Return whether a process is only a helper of the engine: our fork server and its launchers,
+    multiprocessing's resource tracker, torch's
     compile workers, Ray's daemons and idle workers. A process that has ended counts as helper."""
     try:
         name = process.name()
@@ -115,7 +127,8 @@ def is_helper(process: psutil.Process) -> bool:
 
 
 def describe_exit(process: psutil.Process) -> str:
-    """Return ``killed by SIGKILL`` or ``exit status 1``. Empty once the parent has reaped the process: the kernel keeps the status only until
+    """Return ``killed by SIGKILL`` or ``exit status 1``. Empty once the parent has reaped the
+    process: the kernel keeps the status only until
     then (proc(5), stat)."""
     with contextlib.suppress(OSError, ValueError, IndexError, psutil.Error):
         if process.is_running() and process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
@@ -127,7 +140,9 @@ def describe_exit(process: psutil.Process) -> str:
 def describe_exit_code(code: int) -> str:
     """Return an exit code in words; a negative one is a signal."""
     if code < 0:
-        meaning = ", usually for an instruction that this CPU lacks" if -code == signal.SIGILL else ""
+        meaning = (
+            ", usually for an instruction that this CPU lacks" if -code == signal.SIGILL else ""
+        )
         with contextlib.suppress(ValueError):
             return f"killed by {signal.Signals(-code).name}{meaning}"
     return f"exit status {code}"
@@ -136,7 +151,10 @@ def describe_exit_code(code: int) -> str:
 def is_alive(process: psutil.Process) -> bool:
     """Return whether a process runs; a zombie does not."""
     try:
-        return process.is_running() and process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+        return process.is_running() and process.status() not in (
+            psutil.STATUS_ZOMBIE,
+            psutil.STATUS_DEAD,
+        )
     except psutil.NoSuchProcess:
         return False
     except psutil.AccessDenied:
@@ -144,7 +162,10 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 def send_signal(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
-    """Send a signal to every process that still exists. One that gets the pid of another at this moment is not signalled."""
+    """Send a signal to every process that still exists.
+
+    One that gets the pid of another at this moment is not signalled.
+    """
     for process in processes:
         with contextlib.suppress(psutil.Error, OSError), held(process.pid) as descriptor:
             if descriptor is None:
@@ -154,7 +175,10 @@ def send_signal(processes: Iterable[psutil.Process], number: signal.Signals) -> 
 
 
 class EngineProcesses:
-    """The processes of an engine that has started, and which of them have ended since. Before ``adopt`` there are none."""
+    """The processes of an engine that has started, and which of them have ended since.
+
+    Before ``adopt`` there are none.
+    """
 
     def __init__(self) -> None:
         self._descriptions: dict[psutil.Process, str] | None = None
@@ -168,7 +192,9 @@ class EngineProcesses:
     def adopt(self, processes: Iterable[psutil.Process]) -> None:
         """Record the processes of an engine that has started, without helpers."""
         self._lost = {}
-        self._descriptions = {process: describe(process) for process in processes if not is_helper(process)}
+        self._descriptions = {
+            process: describe(process) for process in processes if not is_helper(process)
+        }
 
     def forget(self) -> None:
         """Stop tracking the engine: from now on its processes may end."""

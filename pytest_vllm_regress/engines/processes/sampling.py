@@ -1,4 +1,7 @@
-"""Cheap snapshots of a process tree, twice a second: its processes from /proc, and what they log. Linux."""
+"""Cheap snapshots of a process tree, twice a second: its processes from /proc, and what they log.
+
+Linux.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,8 @@ _RAY_LOGS = ("worker-*.err", "raylet.err", "raylet.out")
 
 
 class ProcessSampler:
-    """Takes snapshots of everything below ``nanny``, or, without ``orphans``, only of ``responder`` and its descendants."""
+    """Takes snapshots of everything below ``nanny``, or, without ``orphans``, only of ``responder``
+    and its descendants."""
 
     def __init__(self, nanny: int, responder: int, *, orphans: bool = True) -> None:
         self._nanny, self._responder, self._orphans = nanny, responder, orphans
@@ -43,7 +47,11 @@ class ProcessSampler:
         """Return the snapshot at time ``now``, with the state of ``logs`` as last read."""
         if now - self._census_at >= _CENSUS_S or not all(map(_lives, self._pids)):
             self._census_at = now
-            self._pids = descendants(self._nanny) if self._orphans else [self._responder, *descendants(self._responder)]
+            self._pids = (
+                descendants(self._nanny)
+                if self._orphans
+                else [self._responder, *descendants(self._responder)]
+            )
         members = {}
         reaped = 0
         for pid in (self._nanny, *self._pids):
@@ -52,7 +60,9 @@ class ProcessSampler:
                 reaped += int(fields[13]) + int(fields[14])
                 if pid != self._nanny:
                     members[pid] = self._member(pid, fields)
-        return Snapshot(now, members, self._responder, reaped / _TICK, logs.size, logs.novel, logs.matches)
+        return Snapshot(
+            now, members, self._responder, reaped / _TICK, logs.size, logs.novel, logs.matches
+        )
 
     def _member(self, pid: int, fields: list[bytes]) -> Member:
         daemon = self._is_daemon(pid)
@@ -82,7 +92,9 @@ class ProcessSampler:
         threads = {}
         for pid in self._pids:
             with contextlib.suppress(OSError, ValueError, IndexError):
-                for tid in () if self._is_daemon(pid) else map(int, os.listdir(f"/proc/{pid}/task")):
+                for tid in (
+                    () if self._is_daemon(pid) else map(int, os.listdir(f"/proc/{pid}/task"))
+                ):
                     state = _stat(tid)[0].decode()
                     threads[tid] = Thread(state, _number(tid, "status", _WOKEN), sleeps(tid))
         return threads
@@ -91,8 +103,10 @@ class ProcessSampler:
 class LogFollower:
     """Follows what a process tree logs from now on: its own file and Ray's.
 
-    ``size``: bytes, without what a raylet merely repeats. ``novel``: lines unlike any before. ``matches``: reads with a new match of ``pattern``.
-    ``excerpt``: the first match, masked. The pattern is searched in the text as it was logged, because a secret may separate two words that it names.
+    ``size``: bytes, without what a raylet merely repeats. ``novel``: lines unlike any before.
+    ``matches``: reads with a new match of ``pattern``.
+    ``excerpt``: the first match, masked. The pattern is searched in the text as it was logged,
+    because a secret may separate two words that it names.
     """
 
     def __init__(self, log: Path, ray_dir: Path | None, pattern: str | None = None) -> None:
@@ -146,7 +160,10 @@ class LogFollower:
         return None
 
     def _note(self, text: bytes, by_raylet: bool) -> None:
-        """Count lines. A repeated line of a raylet is no progress: it reports a nearly full disk every ten seconds."""
+        """Count lines.
+
+        A repeated line of a raylet is no progress: it reports a nearly full disk every ten seconds.
+        """
         for line in text.splitlines(keepends=True):
             plain = _NUMBERS.sub(b"#", line).strip()
             novel = bool(plain) and plain not in self._lines
@@ -160,7 +177,11 @@ class LogFollower:
         ray = self._ray_dir
         return [
             self._log,
-            *(path for name in _RAY_LOGS for path in (ray.glob(f"session_2*/logs/{name}") if ray else ())),
+            *(
+                path
+                for name in _RAY_LOGS
+                for path in (ray.glob(f"session_2*/logs/{name}") if ray else ())
+            ),
         ]
 
 

@@ -1,7 +1,9 @@
-"""Resources that may have run out when an engine failed: /dev/shm, the container's memory, open files.
+"""Resources that may have run out when an engine failed: /dev/shm, the container's memory, open
+files.
 
-vLLM then says "See root cause above" although nothing stands above: a process that writes to a full /dev/shm is ended by SIGBUS, and one for
-which the container has no memory by SIGKILL. Neither can log anything.
+vLLM then says "See root cause above" although nothing stands above: a process that writes to a full
+/dev/shm is ended by SIGBUS, and one for which the container has no memory by SIGKILL. Neither can
+log anything.
 """
 
 from __future__ import annotations
@@ -21,10 +23,14 @@ from ..gpus.fit import LEAST_SHM
 FILES = 65_535
 """Files that vLLM asks to have open (``set_ulimit`` in its utilities)."""
 LEAST_FILES = 1024
-"""The usual limit, enough for small engines. Below it sockets fail with errors that do not mention files."""
+"""The usual limit, enough for small engines.
+
+Below it sockets fail with errors that do not mention files.
+"""
 _FULL = 1 * MIB
 _NO_SPACE = re.compile(
-    r"No space left on device|Errno 28|\bENOSPC\b|Bus error|\bSIGBUS\b|exit ?code:? -7\b|signal:? 7\b", re.I
+    r"No space left on device|Errno 28|\bENOSPC\b|Bus error|\bSIGBUS\b|exit ?code:? -7\b|signal:? 7\b",
+    re.I,
 )
 _NO_FILES = re.compile(r"Too many open files|Errno 24|\bEMFILE\b", re.I)
 _WARNING = re.compile(r"can cause fd limit errors like ?`[^`]*`")
@@ -33,7 +39,10 @@ _WARNING = re.compile(r"can cause fd limit errors like ?`[^`]*`")
 
 @dataclasses.dataclass(frozen=True)
 class Room:
-    """Free resources at one moment, in bytes; None if unknown. ``oom_kills``: processes that the kernel has killed for lack of memory."""
+    """Free resources at one moment, in bytes; None if unknown.
+
+    ``oom_kills``: processes that the kernel has killed for lack of memory.
+    """
 
     shm_free: int | None
     shm_size: int | None
@@ -51,7 +60,9 @@ class Room:
 
 
 def available(
-    shm: Path = Path("/dev/shm"), cgroups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
+    shm: Path = Path("/dev/shm"),
+    cgroups: Path = Path("/sys/fs/cgroup"),
+    own: Path = Path("/proc/self/cgroup"),
 ) -> Room:
     """Return the resources that this process and those it starts have now."""
     free = size = None
@@ -62,16 +73,21 @@ def available(
     return Room(free, size, limit, kills, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
-def all_memory(cgroups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:
+def all_memory(
+    cgroups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
+) -> int:
     """Return the memory of the machine or the container, whichever is smaller, in bytes."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min(total, _memory(cgroups, own)[0] or total)
 
 
-def shortage(before: Room, now: Room, log: str, *, status: int | None = None, silent: bool = False) -> str:
+def shortage(
+    before: Room, now: Room, log: str, *, status: int | None = None, silent: bool = False
+) -> str:
     """Return which resource the failure may be due to, as a sentence; empty if none was short.
 
-    ``log``: what the processes wrote. ``status``: exit status of the first one (negative for a signal). ``silent``: the log has no error.
+    ``log``: what the processes wrote. ``status``: exit status of the first one (negative for a
+    signal). ``silent``: the log has no error.
     """
     if now.oom_kills > before.oom_kills:
         limit = f" (memory.max is {_mib(now.memory_limit)})" if now.memory_limit is not None else ""
@@ -94,9 +110,11 @@ def shortage(before: Room, now: Room, log: str, *, status: int | None = None, si
 
 
 def _memory(cgroups: Path, own: Path) -> tuple[int | None, int]:
-    """Return the lowest memory limit from our control group upwards, and how many of our processes the kernel has killed for it.
+    """Return the lowest memory limit from our control group upwards, and how many of our processes
+    the kernel has killed for it.
 
-    Version 2: ``memory.max`` and ``memory.events``; version 1: ``memory.limit_in_bytes`` and ``memory.oom_control``.
+    Version 2: ``memory.max`` and ``memory.events``; version 1: ``memory.limit_in_bytes`` and
+    ``memory.oom_control``.
     """
     limits: list[int] = []
     kills = 0
@@ -106,13 +124,19 @@ def _memory(cgroups: Path, own: Path) -> tuple[int | None, int]:
             continue
         root = cgroups / kinds
         place = root / path.lstrip("/")
-        # In its own namespace a container may see a path that does not exist: its root is then its group.
-        for group in dict.fromkeys((place, *(parent for parent in place.parents if parent.is_relative_to(root)), root)):
+        # In its own namespace a container may see a path that does not exist: its root is then its
+        # group.
+        for group in dict.fromkeys(
+            (place, *(parent for parent in place.parents if parent.is_relative_to(root)), root)
+        ):
             for name in ("memory.max", "memory.limit_in_bytes"):
                 with contextlib.suppress(ValueError):
                     limits.append(int(peek(group / name, 100)))
         for group in (place, root):
-            counted = [_counter(peek(group / name, 4096)) for name in ("memory.events", "memory.oom_control")]
+            counted = [
+                _counter(peek(group / name, 4096))
+                for name in ("memory.events", "memory.oom_control")
+            ]
             if any(counted):
                 kills += max(counted)
                 break

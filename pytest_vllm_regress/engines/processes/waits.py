@@ -13,7 +13,8 @@ from pathlib import Path
 import psutil
 
 _PROC = Path("/proc")
-# System calls by number, where the first argument is a descriptor, a process, or neither. From the kernel's tables of each architecture.
+# System calls by number, where the first argument is a descriptor, a process, or neither. From the
+# kernel's tables of each architecture.
 _X86 = {
     0: "read",
     45: "recvfrom",
@@ -60,12 +61,15 @@ _ARM = {
     115: "clock_nanosleep",
 }
 _CALLS = {"x86_64": _X86, "aarch64": _ARM}.get(platform.machine(), {})
-_ON_DESCRIPTOR = frozenset({"read", "recvfrom", "recvmsg", "accept", "accept4", "flock", "write", "sendto", "sendmsg"})
+_ON_DESCRIPTOR = frozenset(
+    {"read", "recvfrom", "recvmsg", "accept", "accept4", "flock", "write", "sendto", "sendmsg"}
+)
 _MOST = 6
 
 
 _SLEEPS = frozenset({"nanosleep", "clock_nanosleep"})
-# Which argument is the timeout: milliseconds (negative: no timeout), or an address (null: no timeout).
+# Which argument is the timeout: milliseconds (negative: no timeout), or an address (null: no
+# timeout).
 _MILLISECONDS = {"poll": 2, "epoll_wait": 3, "epoll_pwait": 3}
 _ADDRESS = {"ppoll": 2, "select": 4, "pselect6": 4, "futex": 3, "epoll_pwait2": 3}
 
@@ -76,7 +80,8 @@ def sleeps(task: int) -> bool:
 
 
 def alarm_of(task: int) -> float:
-    """Return the timeout of a thread's wait in seconds: infinity for none, 0 for one that cannot be read from outside."""
+    """Return the timeout of a thread's wait in seconds: infinity for none, 0 for one that cannot be
+    read from outside."""
     call, arguments = _system_call(task)
     if call in _MILLISECONDS:
         milliseconds = arguments[_MILLISECONDS[call]] & 0xFFFFFFFF
@@ -86,7 +91,8 @@ def alarm_of(task: int) -> float:
 
 
 def _system_call(task: int) -> tuple[str, tuple[int, ...]]:
-    """Return the system call that a thread is in, with its arguments; empty if it runs, is gone, or cannot be read."""
+    """Return the system call that a thread is in, with its arguments; empty if it runs, is gone, or
+    cannot be read."""
     with contextlib.suppress(OSError, ValueError):
         words = (_PROC / str(task) / "syscall").read_text().split()
         return _CALLS.get(int(words[0]), ""), tuple(int(word, 16) for word in words[1:7])
@@ -94,23 +100,30 @@ def _system_call(task: int) -> tuple[str, tuple[int, ...]]:
 
 
 class Waits:
-    """A snapshot of the open files and connections of a process tree, for describing what its members wait for.
+    """A snapshot of the open files and connections of a process tree, for describing what its
+    members wait for.
 
-    A process that is stopped inside a system call still shows the call. ``held``: pids of those that ran until they were stopped.
+    A process that is stopped inside a system call still shows the call. ``held``: pids of those
+    that ran until they were stopped.
     """
 
     def __init__(self, tree: Sequence[psutil.Process], held: Container[int] = ()) -> None:
         self._tree = tuple(tree)
         self._held = held
         self._files = {process.pid: _targets(process.pid) for process in tree}
-        self._peers: dict[str, str] = {}  # inode of a socket: that of its other end, of connections within the machine
-        ends = {local: (inode, remote) for inode, local, remote in _tcp(tree[0].pid)} if tree else {}
+        self._peers: dict[
+            str, str
+        ] = {}  # inode of a socket: that of its other end, of connections within the machine
+        ends = (
+            {local: (inode, remote) for inode, local, remote in _tcp(tree[0].pid)} if tree else {}
+        )
         for inode, remote in ends.values():
             if remote in ends:
                 self._peers[f"socket:[{inode}]"] = f"socket:[{ends[remote][0]}]"
 
     def describe(self, process: psutil.Process) -> str:
-        """Return one line on what the main thread waits for and which processes hold the other end; empty if the process is gone."""
+        """Return one line on what the main thread waits for and which processes hold the other end;
+        empty if the process is gone."""
         try:
             words = (_PROC / str(process.pid) / "syscall").read_text().split()
         except PermissionError:
@@ -140,7 +153,8 @@ class Waits:
         return ""
 
     def _end(self, pid: int, number: int) -> str:
-        """Describe a descriptor, with the other processes of the tree that hold its other end or the same file."""
+        """Describe a descriptor, with the other processes of the tree that hold its other end or
+        the same file."""
         target = self._files[pid].get(number)
         if target is None:
             return f" of descriptor {number}"
@@ -159,7 +173,9 @@ class Waits:
         if other_end is None:
             return []
         return [
-            _name(other) for other in self._tree if other.pid != pid and other_end in self._files[other.pid].values()
+            _name(other)
+            for other in self._tree
+            if other.pid != pid and other_end in self._files[other.pid].values()
         ]
 
 
@@ -177,13 +193,16 @@ def _watched(pid: int, epoll: int) -> list[int]:
     with contextlib.suppress(OSError):
         return [
             int(number)
-            for number in re.findall(r"tfd:\s*(\d+)", (_PROC / str(pid) / "fdinfo" / str(epoll)).read_text())
+            for number in re.findall(
+                r"tfd:\s*(\d+)", (_PROC / str(pid) / "fdinfo" / str(epoll)).read_text()
+            )
         ]
     return []
 
 
 def _tcp(pid: int) -> Iterator[tuple[str, str, str]]:
-    """Yield (inode, local end, remote end) of the TCP connections in a process's network namespace, in the notation of /proc."""
+    """Yield (inode, local end, remote end) of the TCP connections in a process's network namespace,
+    in the notation of /proc."""
     for table in ("tcp", "tcp6"):
         with contextlib.suppress(OSError):
             for line in (_PROC / str(pid) / "net" / table).read_text().splitlines()[1:]:

@@ -1,4 +1,5 @@
-"""The warm agents of one session: one for each target interpreter and device, and some with variables that the import of vLLM reads."""
+"""The warm agents of one session: one for each target interpreter and device, and some with
+variables that the import of vLLM reads."""
 
 from __future__ import annotations
 
@@ -19,14 +20,17 @@ from ..target import Target, named_interpreter
 from .placement import Placement, kernels
 
 _MAX_WITH_VARIABLES = 2
-"""Agents with variables of their own that are kept at the same time: each takes as much memory as vLLM with its modules."""
+"""Agents with variables of their own that are kept at the same time: each takes as much memory as
+vLLM with its modules."""
 
 
 class Agents:
-    """Starts agents on first use and keeps them until ``stop``. An environment stays leased meanwhile, so that nothing evicts it.
+    """Starts agents on first use and keeps them until ``stop``. An environment stays leased
+    meanwhile, so that nothing evicts it.
 
-    ``run``: returns the run directory. ``until``: end of the session's budget, in seconds of the monotonic clock (None: no limit). ``environment``:
-    variables of all agents, which replace those of ``inherited``.
+    ``run``: returns the run directory. ``until``: end of the session's budget, in seconds of the
+    monotonic clock (None: no limit). ``environment``: variables of all agents, which replace those
+    of ``inherited``.
     """
 
     def __init__(
@@ -67,10 +71,14 @@ class Agents:
         return agent
 
     def forking(self, target: Target, variables: Mapping[str, str]) -> Agent:
-        """Return an agent that can fork a child with ``variables``: the warm agent of the target, or one that has imported vLLM with those of them
-        that the import reads. Where none can be kept, it is the warm agent, which spawns the child."""
+        """Return an agent that can fork a child with ``variables``: the warm agent of the target,
+        or one that has imported vLLM with those of them
+        that the import reads. Where none can be kept, it is the warm agent, which spawns the
+        child."""
         agent = self.warm(target)
-        names = () if agent.spawns else agent.read_at_import(self._deadline("start", None), variables)
+        names = (
+            () if agent.spawns else agent.read_at_import(self._deadline("start", None), variables)
+        )
         if not names:
             return agent
         own = {name: variables[name] for name in names}
@@ -84,10 +92,15 @@ class Agents:
         return agent if kept.import_error else kept
 
     def _make_room(self) -> bool:
-        """Return whether one more agent with variables may start. The one that was unused for longest, and has no child, ends for it."""
+        """Return whether one more agent with variables may start.
+
+        The one that was unused for longest, and has no child, ends for it.
+        """
         if len(self._with_variables) < _MAX_WITH_VARIABLES:
             return True
-        idle = next((key for key, agent in self._with_variables.items() if not agent.has_children), None)
+        idle = next(
+            (key for key, agent in self._with_variables.items() if not agent.has_children), None
+        )
         if idle is not None:
             self._with_variables.pop(idle).stop()
         return idle is not None
@@ -114,8 +127,13 @@ class Agents:
             raise
         return agent
 
-    def bare(self, name: str, limits: Mapping[str, float], limit_options: Mapping[str, str]) -> Agent:
-        """Return an agent that does not import vLLM. ``limits`` replace the session's; ``limit_options`` name the options that set them."""
+    def bare(
+        self, name: str, limits: Mapping[str, float], limit_options: Mapping[str, str]
+    ) -> Agent:
+        """Return an agent that does not import vLLM.
+
+        ``limits`` replace the session's; ``limit_options`` name the options that set them.
+        """
         key = (name, f"bare {sorted(limits.items())}")
         agent = self._agents.get(key)
         if agent is None or not agent.alive:
@@ -128,16 +146,23 @@ class Agents:
         return agent
 
     def interpreter(self, name: str) -> Path:
-        """Return the interpreter of an environment, which is built where it must be. An environment that cannot be built is tried only once."""
+        """Return the interpreter of an environment, which is built where it must be.
+
+        An environment that cannot be built is tried only once.
+        """
         if name in self._failed:
-            raise self._failed[name].with_traceback(None)  # without it, the traceback would grow with every test
+            raise self._failed[name].with_traceback(
+                None
+            )  # without it, the traceback would grow with every test
         if python := named_interpreter(name):
             return python
         from ...environments.cache import EnvironmentCache
         from ...environments.names import resolve
 
         try:
-            return self._leases.enter_context(EnvironmentCache().lease(resolve(name), progress=self._progress))
+            return self._leases.enter_context(
+                EnvironmentCache().lease(resolve(name), progress=self._progress)
+            )
         except BuildError as error:
             self._failed[name] = error
             raise

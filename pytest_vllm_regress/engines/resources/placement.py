@@ -1,4 +1,5 @@
-"""Engines on GPUs: how much memory an engine requests, which GPUs it gets, what the agent and its children see, and what results record."""
+"""Engines on GPUs: how much memory an engine requests, which GPUs it gets, what the agent and its
+children see, and what results record."""
 
 from __future__ import annotations
 
@@ -29,22 +30,28 @@ _MAX_LOG = 4 * 1024 * 1024
 KV_CACHE = 256 * MIB
 """Bytes of KV cache for a forged model, enough for hundreds of thousands of its tokens."""
 OWN = 3 * GIB
-"""Other bytes that an engine with a forged model needs: CUDA's context, kernels, workspaces, the profiling run. An estimate, not measured on a
+"""Other bytes that an engine with a forged model needs: CUDA's context, kernels, workspaces, the
+profiling run. An estimate, not measured on a
 GPU."""
-# vLLM logs the attention backend in platforms/cuda.py, before 0.6 in attention/selector.py. Other modules log other kinds of backends.
-_BACKEND = re.compile(r"\b(?:cuda|selector)\.py:\d+\] Using (\S[^.\n]{0,40}?)(?: attention)? backend\b")
+# vLLM logs the attention backend in platforms/cuda.py, before 0.6 in attention/selector.py. Other
+# modules log other kinds of backends.
+_BACKEND = re.compile(
+    r"\b(?:cuda|selector)\.py:\d+\] Using (\S[^.\n]{0,40}?)(?: attention)? backend\b"
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class MemoryRequest:
-    """The memory that an engine requests of each GPU: a ``share`` of the whole, or ``size`` bytes if that is None."""
+    """The memory that an engine requests of each GPU: a ``share`` of the whole, or ``size`` bytes
+    if that is None."""
 
     share: float | None
     size: int = KV_CACHE + OWN
 
     @classmethod
     def of(cls, spec: EngineSpec, *, forged: bool, share: float) -> MemoryRequest:
-        """Return the request of ``spec``: the share that it names, otherwise a small size for a forged model, otherwise ``share``, vLLM's default."""
+        """Return the request of ``spec``: the share that it names, otherwise a small size for a
+        forged model, otherwise ``share``, vLLM's default."""
         extra = spec.extra
         requested_share = extra.get("gpu_memory_utilization")
         if isinstance(requested_share, (int, float)):
@@ -55,7 +62,8 @@ class MemoryRequest:
         return cls(share)
 
     def needed(self, device: CudaDevice) -> int:
-        """Return the bytes that must be free on ``device``. vLLM compares its share of the whole GPU with the free memory."""
+        """Return the bytes that must be free on ``device``. vLLM compares its share of the whole
+        GPU with the free memory."""
         return self.size if self.share is None else int(self.share * device.memory)
 
 
@@ -63,10 +71,16 @@ PROBE = MemoryRequest(None)
 
 
 class Placement:
-    """The GPUs of one run. ``tell`` gets a line for each remark to the user; ``environ`` is the controller's environment."""
+    """The GPUs of one run.
+
+    ``tell`` gets a line for each remark to the user; ``environ`` is the controller's environment.
+    """
 
     def __init__(
-        self, tell: Callable[[str], None], environ: Mapping[str, str] | None = None, leases: GpuLeases | None = None
+        self,
+        tell: Callable[[str], None],
+        environ: Mapping[str, str] | None = None,
+        leases: GpuLeases | None = None,
     ) -> None:
         self._tell = tell
         self._environ = os.environ if environ is None else environ
@@ -82,7 +96,8 @@ class Placement:
         return visible
 
     def devices(self, target: Target) -> tuple[CudaDevice, ...]:
-        """Return the GPUs that ``target`` can use, by the checks of ``vllm-regress audit --preflight``.
+        """Return the GPUs that ``target`` can use, by the checks of ``vllm-regress audit
+        --preflight``.
 
         Raises ``UsageError`` if its torch does not fit the driver or any GPU.
         """
@@ -91,19 +106,22 @@ class Placement:
         return self._fitting[target.name]
 
     def check_unbuilt(self, name: str) -> None:
-        """Raise ``UsageError`` if no vLLM can use any GPU, whatever the environment ``name`` will have. For environments that are not built."""
+        """Raise ``UsageError`` if no vLLM can use any GPU, whatever the environment ``name`` will
+        have. For environments that are not built."""
         self._select(name, compare_any)
 
     def agent_environment(self, target: Target) -> dict[str, str]:
         """Return the variables of the agent, which its children inherit.
 
-        GPUs are given by number: with a UUID vLLM up to 0.20.1 cannot inspect models, and with the name of a MIG slice importing vLLM
-        initializes CUDA.
+        GPUs are given by number: with a UUID vLLM up to 0.20.1 cannot inspect models, and with the
+        name of a MIG slice importing vLLM initializes CUDA.
         """
         numbers = dict.fromkeys(str(device.index) for device in self.devices(target))
         folder = kernels(target)
         caches = {
-            name: str(folder / subfolder) for name, subfolder in compiled.CACHES.items() if name not in self._environ
+            name: str(folder / subfolder)
+            for name, subfolder in compiled.CACHES.items()
+            if name not in self._environ
         }
         return {
             ORDER: PCI,
@@ -124,7 +142,9 @@ class Placement:
         make_room: Callable[[], bool],
     ) -> GpuLease:
         """Lease GPUs of the target, like ``GpuLeases.lease``."""
-        return self.leases.lease(self.devices(target), count, memory_request.needed, deadline, make_room)
+        return self.leases.lease(
+            self.devices(target), count, memory_request.needed, deadline, make_room
+        )
 
     def request(self, lease: GpuLease, memory_request: MemoryRequest) -> dict[str, object]:
         """Return the part of an engine's request that describes its GPUs to the dialect."""
@@ -162,7 +182,9 @@ class Placement:
 
     def _fit(self, target: Target) -> tuple[CudaDevice, ...]:
         interpreter = open_interpreter(target.python, python_path="")
-        torch = next((package for package in interpreter.imported() if package.name == "torch"), None)
+        torch = next(
+            (package for package in interpreter.imported() if package.name == "torch"), None
+        )
 
         def problems(machine: Machine) -> Iterable[Incompatibility]:
             if torch is None:
@@ -172,8 +194,14 @@ class Placement:
         fitting, wrong = self._select(target.name, problems)
         machine = query_machine()
         # ``visible`` has already reported the GPUs that cannot be used at all.
-        unusual = [message for _, message, fatal in modes(machine) if not fatal] if isinstance(machine, Machine) else []
-        missing = [message for _, message, _ in tools(target.python, interpreter.version, self._environ)]
+        unusual = (
+            [message for _, message, fatal in modes(machine) if not fatal]
+            if isinstance(machine, Machine)
+            else []
+        )
+        missing = [
+            message for _, message, _ in tools(target.python, interpreter.version, self._environ)
+        ]
         for message in dict.fromkeys([*wrong, *unusual, *missing]):
             self._tell(f"note: {message}")
         return fitting
@@ -181,7 +209,10 @@ class Placement:
     def _select(
         self, name: str, problems: Callable[[Machine], Iterable[Incompatibility]]
     ) -> tuple[tuple[CudaDevice, ...], list[str]]:
-        """Return the devices without fatal problems, and the fatal problems of the others. Raises ``UsageError`` if no device is left."""
+        """Return the devices without fatal problems, and the fatal problems of the others.
+
+        Raises ``UsageError`` if no device is left.
+        """
         wrong: list[str] = []
         fitting: list[CudaDevice] = []
         for device in self.visible.devices:
@@ -209,10 +240,20 @@ def kernels(target: Target) -> Path:
 
 
 def first_start(target: Target, lease: GpuLease) -> Path:
-    """Return the path of a file that exists once an engine of ``target`` has started on such GPUs. The first start compiles kernels."""
+    """Return the path of a file that exists once an engine of ``target`` has started on such GPUs.
+
+    The first start compiles kernels.
+    """
     capability = lease.devices[0].capability or (0, 0)
     return kernels(target) / f"started-{capability[0]}.{capability[1]}"
 
 
 def _as_gpu(device: CudaDevice) -> Gpu:
-    return Gpu(device.index, device.name, device.memory, device.uuid, device.capability, device.compute_mode)
+    return Gpu(
+        device.index,
+        device.name,
+        device.memory,
+        device.uuid,
+        device.capability,
+        device.compute_mode,
+    )

@@ -1,4 +1,7 @@
-"""Ports for servers. A file lock reserves each port among all harness processes of a user. The range lies below the kernel's ephemeral ports."""
+"""Ports for servers. A file lock reserves each port among all harness processes of a user.
+
+The range lies below the kernel's ephemeral ports.
+"""
 
 from __future__ import annotations
 
@@ -50,11 +53,14 @@ def lease_port() -> PortLease:
             _log.debug("reserved port %d by %s", number, lock.lock_file)
             return PortLease(number, lock)
         lock.release()
-    raise RegressError(f"no free port between {FIRST} and {LAST} on {HOST}: another program holds them all")
+    raise RegressError(
+        f"no free port between {FIRST} and {LAST} on {HOST}: another program holds them all"
+    )
 
 
 def _folder() -> Path:
-    """Return the folder of the locks, the same for all processes of the user. It is in the cache if somebody else has taken the name in the temporary
+    """Return the folder of the locks, the same for all processes of the user. It is in the cache if
+    somebody else has taken the name in the temporary
     directory."""
     folder = Path(tempfile.gettempdir()) / f"vllm-regress-ports-{os.getuid()}"
     if is_private(folder):
@@ -68,7 +74,8 @@ def _folder() -> Path:
 
 
 def _candidates() -> Sequence[int]:
-    """Return all ports of the range in an order that nobody can guess, so that nobody can bind the next one in advance."""
+    """Return all ports of the range in an order that nobody can guess, so that nobody can bind the
+    next one in advance."""
     return random.SystemRandom().sample(range(FIRST, LAST + 1), LAST - FIRST + 1)
 
 

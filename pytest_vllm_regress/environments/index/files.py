@@ -9,8 +9,11 @@ from urllib.parse import unquote, urlsplit
 
 
 def compatible_files(package: Mapping[str, Any], python: str) -> list[dict[str, Any]]:
-    """Return the files in a package's pylock entry for that Python and this machine: wheels, else the source."""
-    wheels = [wheel for wheel in package.get("wheels", ()) if _is_compatible(file_name(wheel), python)]
+    """Return the files in a package's pylock entry for that Python and this machine: wheels, else
+    the source."""
+    wheels = [
+        wheel for wheel in package.get("wheels", ()) if _is_compatible(file_name(wheel), python)
+    ]
     return wheels or [package[key] for key in ("sdist", "archive") if key in package]
 
 
@@ -26,7 +29,8 @@ def _is_compatible(wheel: str, python: str) -> bool:
     pairs = {(tag.interpreter, tag.abi) for tag in tags}
     for tag in parse_wheel_filename(wheel)[3]:
         platform_matches = tag.platform == "any" or (
-            tag.platform.startswith(("manylinux", "linux_")) and tag.platform.endswith(f"_{platform.machine()}")
+            tag.platform.startswith(("manylinux", "linux_"))
+            and tag.platform.endswith(f"_{platform.machine()}")
         )
         if platform_matches and (tag.interpreter, tag.abi) in pairs:
             return True
@@ -35,4 +39,7 @@ def _is_compatible(wheel: str, python: str) -> bool:
 
 def file_name(entry: Mapping[str, Any]) -> str:
     """Return the name of a file in uv's pylock."""
-    return entry.get("name") or unquote(urlsplit(entry.get("url") or entry["path"]).path).rpartition("/")[2]
+    return (
+        entry.get("name")
+        or unquote(urlsplit(entry.get("url") or entry["path"]).path).rpartition("/")[2]
+    )

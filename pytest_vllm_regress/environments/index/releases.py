@@ -1,4 +1,5 @@
-"""Look up the releases of a distribution on the user's package index, or in the list that was made with this package."""
+"""Look up the releases of a distribution on the user's package index, or in the list that was made
+with this package."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ _PIP_VARIABLES = (
 
 @functools.cache
 def known_releases(package: str) -> tuple[Version, ...]:
-    """Return the releases that existed when this package was made, oldest first; empty for packages that are no targets."""
+    """Return the releases that existed when this package was made, oldest first; empty for packages
+    that are no targets."""
     document: dict[str, list[str]] = json.loads(RELEASES.read_text(encoding="utf-8"))
     return tuple(map(Version, document.get(package, ())))
 
@@ -52,7 +54,8 @@ def known_releases(package: str) -> tuple[Version, ...]:
 def releases(package: str, python: str = "3.11") -> tuple[Version, ...]:
     """Return all stable releases with a wheel for this platform and ``python``, oldest first.
 
-    Asks pip, which has the user's index settings. Raises ``BuildError`` if there is none or the index cannot be reached.
+    Asks pip, which has the user's index settings. Raises ``BuildError`` if there is none or the
+    index cannot be reached.
     """
     command = [
         sys.executable,
@@ -71,7 +74,9 @@ def releases(package: str, python: str = "3.11") -> tuple[Version, ...]:
     try:
         done = run_isolated(command, timeout_s=TIMEOUT_S, keep=_PIP_VARIABLES)
     except subprocess.TimeoutExpired:
-        raise BuildError(f"the package index did not list the releases of {package} within {TIMEOUT_S} s") from None
+        raise BuildError(
+            f"the package index did not list the releases of {package} within {TIMEOUT_S} s"
+        ) from None
     if done.returncode != 0:
         reason = " ".join(line for line in done.stderr.splitlines() if "WARNING" not in line)[-600:]
         raise BuildError(
@@ -81,13 +86,30 @@ def releases(package: str, python: str = "3.11") -> tuple[Version, ...]:
 
 
 def newest_release(package: str, day: datetime.date) -> str | None:
-    """Return the newest release of ``package`` with a wheel for this platform by the end of ``day``; None if there was none."""
+    """Return the newest release of ``package`` with a wheel for this platform by the end of
+    ``day``; None if there was none."""
 
     def find() -> str:
-        options = ["--no-header", "--no-annotate", "--only-binary", ":all:", "--python-version", "3.11"]
+        options = [
+            "--no-header",
+            "--no-annotate",
+            "--only-binary",
+            ":all:",
+            "--python-version",
+            "3.11",
+        ]
         try:
             output = uv.run(
-                ["pip", "compile", "-", "--quiet", "--no-deps", *options, "--exclude-newer", day.isoformat()],
+                [
+                    "pip",
+                    "compile",
+                    "-",
+                    "--quiet",
+                    "--no-deps",
+                    *options,
+                    "--exclude-newer",
+                    day.isoformat(),
+                ],
                 doing=f"looking for the newest {package} of {day}",
                 stdin=package,
             )
@@ -103,7 +125,8 @@ def newest_release(package: str, day: datetime.date) -> str | None:
 
 
 def pin_of(package: str, version: str, dependency: str) -> str | None:
-    """Return the version of ``dependency`` to which a release resolved on the day after its upload; None without that dependency."""
+    """Return the version of ``dependency`` to which a release resolved on the day after its upload;
+    None without that dependency."""
 
     def find() -> str:
         day = release_date(package, version) + datetime.timedelta(days=1)
@@ -117,13 +140,16 @@ def parse(answer: str) -> tuple[Version, ...]:
     try:
         texts = [str(version) for version in parse_json(answer)["versions"]]
     except (ValueError, TypeError, KeyError):
-        raise BuildError(f"pip did not return a list of releases but {format_value(answer)}") from None
+        raise BuildError(
+            f"pip did not return a list of releases but {format_value(answer)}"
+        ) from None
     versions = {version for text in texts if (version := version_of(text)) is not None}
     return tuple(sorted(version for version in versions if not version.is_prerelease))
 
 
 def releases_in(package: str, specifier: str) -> tuple[Version, ...]:
-    """Return the stable releases of ``package`` on the index that ``specifier`` allows, oldest first. Raises ``UsageError`` if there is none."""
+    """Return the stable releases of ``package`` on the index that ``specifier`` allows, oldest
+    first. Raises ``UsageError`` if there is none."""
     specifiers = specifiers_of(specifier)
     if specifiers is None:
         raise UsageError(

@@ -1,7 +1,8 @@
-"""Read the Python sources and metadata of a release's wheel from the user's package index, mostly without downloading the wheel.
+"""Read the Python sources and metadata of a release's wheel from the user's package index, mostly
+without downloading the wheel.
 
-Most of a wheel of vLLM is compiled code. If the index answers range requests, only the parts with Python sources are transferred; otherwise the
-wheel is downloaded to a temporary file.
+Most of a wheel of vLLM is compiled code. If the index answers range requests, only the parts with
+Python sources are transferred; otherwise the wheel is downloaded to a temporary file.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ BLOCK = 1024 * 1024
 def read_release(package: str, version: str) -> dict[str, bytes]:
     """Return the Python sources and the metadata of a release by their names in the wheel.
 
-    Raises ``BuildError`` if the index has no wheel of it for this machine, cannot be reached, or returns something that is no wheel.
+    Raises ``BuildError`` if the index has no wheel of it for this machine, cannot be reached, or
+    returns something that is no wheel.
     """
     with _wheel(package, version, PYTHON) as archive:
         return read_members(archive)
@@ -57,11 +59,16 @@ def _wheel(package: str, version: str, python: str) -> Iterator[zipfile.ZipFile]
         with _opened(url) as file, zipfile.ZipFile(file) as archive:
             yield archive
     except (httpx.HTTPError, OSError, zipfile.BadZipFile, NotImplementedError, EOFError) as error:
-        raise BuildError(f"the wheel of {package} {version} cannot be read from the package index: {error}") from None
+        raise BuildError(
+            f"the wheel of {package} {version} cannot be read from the package index: {error}"
+        ) from None
 
 
 def wheel_url(package: str, version: str, python: str = PYTHON) -> str:
-    """Return the address of the wheel that uv would install for this machine. Raises ``BuildError`` if there is none."""
+    """Return the address of the wheel that uv would install for this machine.
+
+    Raises ``BuildError`` if there is none.
+    """
     with scratch() as folder:
         out = folder / "pylock.toml"
         options = ["--quiet", "--no-deps", "--format", "pylock.toml", "--python-version", python]
@@ -85,8 +92,13 @@ def read_members(
     Raises ``BuildError`` above the limits of size.
     """
     members = [entry for entry in archive.infolist() if entry.filename.endswith(suffixes)]
-    if any(entry.file_size > MAX_MEMBER for entry in members) or sum(e.file_size for e in members) > MAX_SOURCES:
-        raise BuildError(f"the wheel has a source above {MAX_MEMBER} bytes, or more than {MAX_SOURCES} in all")
+    if (
+        any(entry.file_size > MAX_MEMBER for entry in members)
+        or sum(e.file_size for e in members) > MAX_SOURCES
+    ):
+        raise BuildError(
+            f"the wheel has a source above {MAX_MEMBER} bytes, or more than {MAX_SOURCES} in all"
+        )
     in_file_order = sorted(members, key=lambda entry: entry.header_offset)
     return dict(sorted((entry.filename, archive.read(entry)) for entry in in_file_order))
 
@@ -100,7 +112,10 @@ def _opened(url: str) -> Iterator[io.BufferedIOBase]:
         return
     with httpx.Client(follow_redirects=True, timeout=TIMEOUT_S) as client:
         head = _get(client, url, {"Range": "bytes=-1"})
-        if head.status_code == httpx.codes.PARTIAL_CONTENT and (size := _size(head.headers)) is not None:
+        if (
+            head.status_code == httpx.codes.PARTIAL_CONTENT
+            and (size := _size(head.headers)) is not None
+        ):
             yield io.BufferedReader(RemoteFile(client, url, size), BLOCK)
             return
         with tempfile.TemporaryFile() as whole:
@@ -147,7 +162,10 @@ class RemoteFile(io.RawIOBase):
 
 
 def _get(client: httpx.Client, url: str, headers: Mapping[str, str]) -> httpx.Response:
-    """Request part of a file; a broken connection is tried again. Reads no more than the headers of a full response."""
+    """Request part of a file; a broken connection is tried again.
+
+    Reads no more than the headers of a full response.
+    """
     for attempt in range(RETRIES):
         try:
             with client.stream("GET", url, headers=dict(headers)) as response:

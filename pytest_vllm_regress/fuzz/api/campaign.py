@@ -25,7 +25,8 @@ from .reply import Reply
 from .servers import SERVERS
 
 MAX_FRUITLESS = 3
-"""Maximum number of questions of one group and step that are reduced to nothing new, or do not show their problem again."""
+"""Maximum number of questions of one group and step that are reduced to nothing new, or do not show
+their problem again."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,10 +52,17 @@ class CampaignPlan:
 
 
 class ApiCampaign(SteppedCampaign[ApiFinding]):
-    """Runs the steps of a plan. ``refused``: kinds of servers that the release does not have, and why."""
+    """Runs the steps of a plan.
+
+    ``refused``: kinds of servers that the release does not have, and why.
+    """
 
     def __init__(
-        self, checker: ApiChecker, plan: CampaignPlan, folder: Path, write_line: Callable[[str], None]
+        self,
+        checker: ApiChecker,
+        plan: CampaignPlan,
+        folder: Path,
+        write_line: Callable[[str], None],
     ) -> None:
         if unknown := sorted(set(plan.servers) - set(SERVERS)):
             raise UsageError(f"--server {unknown[0]!r}: allowed are {', '.join(SERVERS)}")
@@ -85,7 +93,9 @@ class ApiCampaign(SteppedCampaign[ApiFinding]):
                 for operation in self._operations(kind):
                     active = True
                     label = f"{kind}: {operation.label}"
-                    yield Step(number, label, functools.partial(self._step, kind, operation, number))
+                    yield Step(
+                        number, label, functools.partial(self._step, kind, operation, number)
+                    )
                     if self.plan.growth:
                         measure = functools.partial(self._measure, kind, operation, number)
                         yield Step(number, f"{label}: memory", measure)
@@ -112,8 +122,12 @@ class ApiCampaign(SteppedCampaign[ApiFinding]):
             self._drawers[kind] = Drawer(kind, document), covered
         return self._drawers[kind][1]
 
-    def _step(self, kind: str, operation: Operation, number: int) -> tuple[dict[str, Any], list[ApiFinding]]:
-        questions = self._drawers[kind][0].questions(operation, self.plan.seed, number, self.plan.examples)
+    def _step(
+        self, kind: str, operation: Operation, number: int
+    ) -> tuple[dict[str, Any], list[ApiFinding]]:
+        questions = self._drawers[kind][0].questions(
+            operation, self.plan.seed, number, self.plan.examples
+        )
         replies = self.checker.ask(questions)
         known = {finding.key for finding in self.findings}
         new: list[ApiFinding] = []
@@ -137,15 +151,23 @@ class ApiCampaign(SteppedCampaign[ApiFinding]):
             "fruitless": fruitless.total(),
         }, new
 
-    def _measure(self, kind: str, operation: Operation, number: int) -> tuple[dict[str, Any], list[ApiFinding]]:
+    def _measure(
+        self, kind: str, operation: Operation, number: int
+    ) -> tuple[dict[str, Any], list[ApiFinding]]:
         """Measure the memory of an accepted and of a refused request."""
-        questions = self._drawers[kind][0].questions(operation, self.plan.seed, number, self.plan.examples)
+        questions = self._drawers[kind][0].questions(
+            operation, self.plan.seed, number, self.plan.examples
+        )
         replies = self.checker.ask(questions)
         known, new = {finding.key for finding in self.findings}, []
         measured = list(candidates(questions, replies))
         for question in measured:
-            with contextlib.suppress(NotAtWork):  # the server ended, which the questions of the operation report
-                found = growth_problem(question, lambda one: self.checker.growth(one, self.plan.growth))
+            with contextlib.suppress(
+                NotAtWork
+            ):  # the server ended, which the questions of the operation report
+                found = growth_problem(
+                    question, lambda one: self.checker.growth(one, self.plan.growth)
+                )
                 if found and found.group not in known:
                     known.add(found.group)
                     new.append(finding_of(question, found, "", self.checker, self.plan.seed))
@@ -158,7 +180,9 @@ class ApiCampaign(SteppedCampaign[ApiFinding]):
         if repeated is None or repeated.group != seen.group:
             return None
         smallest, found = reduce(question, repeated, self.checker.ask)
-        return finding_of(smallest, found.narrowed(smallest), again.log, self.checker, self.plan.seed)
+        return finding_of(
+            smallest, found.narrowed(smallest), again.log, self.checker, self.plan.seed
+        )
 
     def report(self, step: Mapping[str, Any], findings: list[ApiFinding]) -> None:
         statuses = ", ".join(f"{name} {count}" for name, count in step["statuses"].items())

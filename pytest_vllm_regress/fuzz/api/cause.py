@@ -1,4 +1,5 @@
-"""The cause of a failure, from what the server logged: the first exception and the innermost function of vLLM."""
+"""The cause of a failure, from what the server logged: the first exception and the innermost
+function of vLLM."""
 
 from __future__ import annotations
 
@@ -28,14 +29,22 @@ def cause(log: str) -> tuple[str, str]:
 
 
 def _first(failures: Iterable[Failure]) -> Failure | None:
-    """Return the first failure that no other one caused. An engine's own failure counts before that of a request that waits for it."""
+    """Return the first failure that no other one caused.
+
+    An engine's own failure counts before that of a request that waits for it.
+    """
     own = [failure for failure in failures if failure.vllm_frames()]
-    roots = [failure for failure in own if not failure.follows and not failure.name.startswith(_FOLLOWING)]
+    roots = [
+        failure
+        for failure in own
+        if not failure.follows and not failure.name.startswith(_FOLLOWING)
+    ]
     return next(iter(roots or own), None)
 
 
 def traceback_of(log: str) -> str:
-    """Return the exception that is the cause, with vLLM's own calls, and without the folders of this machine; empty if there is none."""
+    """Return the exception that is the cause, with vLLM's own calls, and without the folders of
+    this machine; empty if there is none."""
     failure = _first(read_failures(log))
     if failure is None:
         return ""

@@ -43,12 +43,18 @@ class ApiChecker:
         return self.versions["vllm"]
 
     def description(self, kind: str) -> dict[str, Any]:
-        """Return the OpenAPI description of a server. Raises ``Unsupported`` if this release has no such server."""
+        """Return the OpenAPI description of a server.
+
+        Raises ``Unsupported`` if this release has no such server.
+        """
         document = self._lanes[0].running(kind).client.get("/openapi.json", timeout=_TOKEN_S).json()
         return document if isinstance(document, dict) else {}
 
     def ask(self, questions: Sequence[Question]) -> list[Reply]:
-        """Ask the questions. One that leaves the engine dead or stuck is found, and the next one meets a new server."""
+        """Ask the questions.
+
+        One that leaves the engine dead or stuck is found, and the next one meets a new server.
+        """
         if len(self._lanes) == 1 or len(questions) <= BATCH:
             return self._lanes[0].ask(questions)
         size = -(-len(questions) // len(self._lanes))
@@ -58,7 +64,10 @@ class ApiChecker:
             return [reply for part in replies for reply in part]
 
     def growth(self, question: Question, requests: int) -> Mapping[str, Growth]:
-        """Send a question this many times, and return the growth of each process's memory. Raises ``NotAtWork`` if a process ends meanwhile."""
+        """Send a question this many times, and return the growth of each process's memory.
+
+        Raises ``NotAtWork`` if a process ends meanwhile.
+        """
         return self._lanes[0].growth(question, requests)
 
     def close(self) -> None:
@@ -92,9 +101,11 @@ class _Lane:
         return running.growth(lambda _: self._send(running, question), requests)
 
     def _batch(self, questions: Sequence[Question]) -> list[Reply]:
-        """Ask the questions. If the engine answers no request afterwards, ask them again on a new server, with a request after each one.
+        """Ask the questions. If the engine answers no request afterwards, ask them again on a new
+        server, with a request after each one.
 
-        An engine whose death is seen at once, in the answer or at /health, needs no second round: the question before left it alive.
+        An engine whose death is seen at once, in the answer or at /health, needs no second round:
+        the question before left it alive.
         """
         replies = [self._one(question, look=len(questions) == 1) for question in questions]
         if len(questions) > 1 and self._is_broken(questions):
@@ -106,12 +117,16 @@ class _Lane:
         running.log.restart()
         reply = self._send(running, question)
         if reply.failure and reply.failure != "time" and reply.status is None:
-            reply = self._send(running, question)  # a server closes a kept connection after some errors
+            reply = self._send(
+                running, question
+            )  # a server closes a kept connection after some errors
         if reply.failure == "time" and running.health() == "slow":
             self._discard(question.server)
             return dataclasses.replace(reply, failure=BUSY)
         if reply.failure or (reply.status or 0) >= 500 or look or not _is_healthy(running.client):
-            reply = dataclasses.replace(reply, engine=self._state(question.server), log=running.log.text())
+            reply = dataclasses.replace(
+                reply, engine=self._state(question.server), log=running.log.text()
+            )
         elif reply.is_stream and '"error"' in reply.text:
             reply = dataclasses.replace(reply, log=running.log.text())
         if reply.engine or reply.failure:
@@ -126,7 +141,9 @@ class _Lane:
         until = time.monotonic() + self._seconds
         status, kind, body = None, "", bytearray()
         try:
-            with running.client.stream(question.method, question.path, timeout=self._seconds, **request) as response:
+            with running.client.stream(
+                question.method, question.path, timeout=self._seconds, **request
+            ) as response:
                 status, kind = response.status_code, response.headers.get("content-type", "")
                 for chunk in response.iter_bytes():
                     body += chunk
@@ -141,13 +158,18 @@ class _Lane:
 
     def _is_broken(self, questions: Sequence[Question]) -> bool:
         """Return whether a server that was asked does not work. It is stopped then."""
-        broken = [kind for kind in {one.server for one in questions} if kind in self._running and self._state(kind)]
+        broken = [
+            kind
+            for kind in {one.server for one in questions}
+            if kind in self._running and self._state(kind)
+        ]
         for kind in broken:
             self._discard(kind)
         return bool(broken)
 
     def _state(self, kind: str) -> str:
-        """Return what is wrong with an engine: ``dead``, ``stuck``, ``idle`` (the request was lost) or what killed it; empty if it answers.
+        """Return what is wrong with an engine: ``dead``, ``stuck``, ``idle`` (the request was lost)
+        or what killed it; empty if it answers.
 
         An engine that is slow is waited for.
         """
@@ -182,7 +204,10 @@ class _Lane:
 
 
 def _is_healthy(client: httpx.Client) -> bool:
-    """Return whether /health says so. It is tried twice, because a server closes a kept connection after some errors."""
+    """Return whether /health says so.
+
+    It is tried twice, because a server closes a kept connection after some errors.
+    """
     for _ in range(2):
         with contextlib.suppress(httpx.TransportError):
             return client.get("/health", timeout=_HEALTH_S).status_code == 200
@@ -197,9 +222,15 @@ def _request(question: Question, adapter: str) -> dict[str, Any]:
         value = question.value()
         fields = value if isinstance(value, dict) else {}
         files = {"file": ("sound.wav", wav(0.2))} if fields.get("file") == "sound.wav" else {}
-        return {"data": {name: form_text(field) for name, field in fields.items() if name != "file"}, "files": files}
+        return {
+            "data": {name: form_text(field) for name, field in fields.items() if name != "file"},
+            "files": files,
+        }
     text = sent_text(question, adapter) or ""
-    return {"content": text.encode("utf-8", "replace"), "headers": {"Content-Type": "application/json"}}
+    return {
+        "content": text.encode("utf-8", "replace"),
+        "headers": {"Content-Type": "application/json"},
+    }
 
 
 def _text(body: bytearray) -> str:

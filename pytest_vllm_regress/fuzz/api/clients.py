@@ -31,12 +31,14 @@ _SENT_BY_OPENAI = (
     "Completion: choices.*.logprobs.top_logprobs.*: dict_type: None",
     "CreateEmbeddingResponse: data.*.embedding: list_type",
 )
-"""What the types refuse although OpenAI's own servers send it: no reason before the end of a stream, no probability of the first token, and
+"""What the types refuse although OpenAI's own servers send it: no reason before the end of a
+stream, no probability of the first token, and
 vectors in Base64, which the client decodes."""
 
 
 def refusal(route: str, value: Any, *, event: bool = False) -> tuple[str, str]:
-    """Return where the client's type for an answer, or for one event of a stream, refuses it, and why; both empty if it accepts it.
+    """Return where the client's type for an answer, or for one event of a stream, refuses it, and
+    why; both empty if it accepts it.
 
     Answers of routes that the clients do not know are accepted.
     """
@@ -62,5 +64,7 @@ def _adapter(name: str) -> pydantic.TypeAdapter[Any]:
         kind = getattr(importlib.import_module(module), attribute)
     except ImportError:
         package = module.partition(".")[0]
-        raise UsageError(f"fuzz api needs {package}: install pytest-vllm-regress[fuzz-api]") from None
+        raise UsageError(
+            f"fuzz api needs {package}: install pytest-vllm-regress[fuzz-api]"
+        ) from None
     return pydantic.TypeAdapter(kind)

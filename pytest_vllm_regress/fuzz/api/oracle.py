@@ -1,4 +1,5 @@
-"""What is wrong with an answer, whatever was asked: a right server answers every request in time, refuses what it cannot do, and stays alive."""
+"""What is wrong with an answer, whatever was asked: a right server answers every request in time,
+refuses what it cannot do, and stays alive."""
 
 from __future__ import annotations
 
@@ -42,17 +43,24 @@ class Problem:
         return self.outcome, self.key
 
     def narrowed(self, question: Question) -> Problem:
-        """Return the problem of a reduced question. One whose key says nothing but the route is told apart by the fields of the request."""
+        """Return the problem of a reduced question.
+
+        One whose key says nothing but the route is told apart by the fields of the request.
+        """
         if not self.key.endswith(f": {question.method} {question.route}"):
             return self
-        return dataclasses.replace(self, key=f"{self.key} with {', '.join(odd_fields(question)) or 'any body'}")
+        return dataclasses.replace(
+            self, key=f"{self.key} with {', '.join(odd_fields(question)) or 'any body'}"
+        )
 
     def is_explained_by(self, group: tuple[str, str], question: Question) -> bool:
         """Return whether a finding of this group probably is this problem of a question."""
         outcome, key = group
         if outcome != self.outcome or not key.startswith(self.key):
             return False
-        return key == self.key or set(key.removeprefix(f"{self.key} with ").split(", ")) <= set(odd_fields(question))
+        return key == self.key or set(key.removeprefix(f"{self.key} with ").split(", ")) <= set(
+            odd_fields(question)
+        )
 
 
 _USUAL = ("model", "prompt", "messages", "input", "max_tokens", "max_output_tokens", "stream")
@@ -69,7 +77,12 @@ def odd_fields(question: Question) -> list[str]:
 
 _DELIBERATE = (501,)
 """Statuses with which a server refuses what it does not implement."""
-_SAYING_NOTHING = ("internal server error", "engine loop is not running", "service unavailable", "n")
+_SAYING_NOTHING = (
+    "internal server error",
+    "engine loop is not running",
+    "service unavailable",
+    "n",
+)
 _LAST_EVENTS = {
     "/v1/messages": ("message_stop", "error"),
     "/v1/responses": ("response.completed", "response.incomplete", "response.failed", "error"),
@@ -95,14 +108,26 @@ def _problems(question: Question, reply: Reply) -> Iterator[Problem]:
     elif reply.engine:
         yield Problem(Outcome.ENGINE_DEAD, where, message or f"{reply.engine}; {_answered(reply)}")
     elif reply.failure == "time":
-        yield Problem(Outcome.NO_ANSWER, where, "no end of the answer in time, while the engine answers others")
+        yield Problem(
+            Outcome.NO_ANSWER,
+            where,
+            "no end of the answer in time, while the engine answers others",
+        )
     elif reply.failure:
         yield Problem(Outcome.CONNECTION_BROKEN, where, f"{reply.failure}; {_answered(reply)}")
     if reply.status is not None and reply.status >= 500 and reply.status not in _DELIBERATE:
-        key = name or _key_of_message(reply.status, _message(reply), f"{question.method} {question.route}")
-        yield Problem(Outcome.SERVER_ERROR, key, f"HTTP {reply.status}: {message or _message(reply)}"[:500])
+        key = name or _key_of_message(
+            reply.status, _message(reply), f"{question.method} {question.route}"
+        )
+        yield Problem(
+            Outcome.SERVER_ERROR, key, f"HTTP {reply.status}: {message or _message(reply)}"[:500]
+        )
     if reply.status == 200 and not reply.failure:
-        yield from _stream_problems(question, reply, name) if reply.is_stream else _whole_problems(question, reply)
+        yield from (
+            _stream_problems(question, reply, name)
+            if reply.is_stream
+            else _whole_problems(question, reply)
+        )
 
 
 def _whole_problems(question: Question, reply: Reply) -> Iterator[Problem]:
@@ -111,7 +136,9 @@ def _whole_problems(question: Question, reply: Reply) -> Iterator[Problem]:
     try:
         value = reply.value()
     except ValueError as error:
-        yield Problem(Outcome.REFUSED_BY_CLIENT, f"{question.route}: no JSON", f"the body is no JSON: {error}")
+        yield Problem(
+            Outcome.REFUSED_BY_CLIENT, f"{question.route}: no JSON", f"the body is no JSON: {error}"
+        )
         return
     key, words = refusal(question.route, value)
     if key:
@@ -123,7 +150,9 @@ def _stream_problems(question: Question, reply: Reply, name: str) -> Iterator[Pr
     last = events[-1] if events else ("", "")
     markers = _LAST_EVENTS.get(question.route)
     if reply.ended and not (last[1] == "[DONE]" or (markers and last[0] in markers)):
-        yield Problem(Outcome.NO_END_MARKER, name or question.route, f"the stream ends with {_short(last[1])}")
+        yield Problem(
+            Outcome.NO_END_MARKER, name or question.route, f"the stream ends with {_short(last[1])}"
+        )
     for _, data in events:
         if data == "[DONE]":
             continue
@@ -131,13 +160,17 @@ def _stream_problems(question: Question, reply: Reply, name: str) -> Iterator[Pr
             value = json.loads(data)
         except ValueError:
             yield Problem(
-                Outcome.REFUSED_BY_CLIENT, f"{question.route}: event is no JSON", f"an event is no JSON: {_short(data)}"
+                Outcome.REFUSED_BY_CLIENT,
+                f"{question.route}: event is no JSON",
+                f"an event is no JSON: {_short(data)}",
             )
             return
         if error := _error(value):
             if error[0] >= 500:
                 key = name or _key_of_message(error[0], error[1], f"a stream of {question.route}")
-                yield Problem(Outcome.SERVER_ERROR, key, f"error {error[0]} in the stream: {error[1]}"[:500])
+                yield Problem(
+                    Outcome.SERVER_ERROR, key, f"error {error[0]} in the stream: {error[1]}"[:500]
+                )
             return
         key, words = refusal(question.route, value, event=True)
         if key:
@@ -152,7 +185,9 @@ def _error(value: Any) -> tuple[int, str] | None:
         return None
     code = error.get("code")
     internal = "internal" in str(error.get("type", "")).lower()
-    return (code if isinstance(code, int) else 500 if internal else 400), str(error.get("message", ""))
+    return (code if isinstance(code, int) else 500 if internal else 400), str(
+        error.get("message", "")
+    )
 
 
 def _message(reply: Reply) -> str:
@@ -166,13 +201,22 @@ def _message(reply: Reply) -> str:
 
 
 def _key_of_message(status: int, message: str, where: str) -> str:
-    """Return the key of an error that nothing was logged about: by its message alone, if that says anything."""
+    """Return the key of an error that nothing was logged about: by its message alone, if that says
+    anything."""
     said = shape(message)
-    return f"HTTP {status}: {said}" if said and said.lower() not in _SAYING_NOTHING else f"HTTP {status}: {where}"
+    return (
+        f"HTTP {status}: {said}"
+        if said and said.lower() not in _SAYING_NOTHING
+        else f"HTTP {status}: {where}"
+    )
 
 
 def _answered(reply: Reply) -> str:
-    return f"the request was answered with {reply.status}" if reply.status else "the request was not answered"
+    return (
+        f"the request was answered with {reply.status}"
+        if reply.status
+        else "the request was not answered"
+    )
 
 
 def _short(text: str) -> str:

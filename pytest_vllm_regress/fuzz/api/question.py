@@ -20,7 +20,8 @@ class Question:
         server: kind of server (``SERVERS``).
         path: with the query.
         route: the path as the server's description has it.
-        body: text of the body; None for none. Of a form it is a JSON object of its fields. ``{adapter}`` stands for the path of an adapter.
+        body: text of the body; None for none. Of a form it is a JSON object of its fields.
+            ``{adapter}`` stands for the path of an adapter.
         content: how the body is sent, ``json`` or ``form``.
     """
 
@@ -58,7 +59,10 @@ class Question:
         if self.content == FORM:
             fields = self.value()
             for name, field in fields.items() if isinstance(fields, dict) else ():
-                words += ["-F", f"{name}=@{field}" if name == "file" else f"{name}={form_text(field)}"]
+                words += [
+                    "-F",
+                    f"{name}=@{field}" if name == "file" else f"{name}={form_text(field)}",
+                ]
         elif self.body is not None:
             words += ["-H", "Content-Type: application/json", "-d", self.body]
         return shlex.join(words)

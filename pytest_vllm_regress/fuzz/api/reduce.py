@@ -14,7 +14,8 @@ from .reply import Reply
 Ask = Callable[[list[Question]], list[Reply]]
 MAX_QUESTIONS = 120
 MAX_DEADLY = 24
-"""Maximum number of questions if the problem ends the server, which takes seconds to start again."""
+"""Maximum number of questions if the problem ends the server, which takes seconds to start again.
+"""
 _DEADLY = (Outcome.ENGINE_DEAD, Outcome.ENGINE_STUCK, Outcome.OUT_OF_MEMORY, Outcome.NO_ANSWER)
 _BATCH = 8
 _NUMBERS = (0, 1, -1, 1000, 2**31, 2**63, 2**64, 2**70)
@@ -38,7 +39,9 @@ def reduce(question: Question, found: Problem, ask: Ask) -> tuple[Question, Prob
     return question, found
 
 
-def _first_same(batch: list[Question], replies: list[Reply], found: Problem) -> tuple[Question, Problem] | None:
+def _first_same(
+    batch: list[Question], replies: list[Reply], found: Problem
+) -> tuple[Question, Problem] | None:
     for question, reply in zip(batch, replies, strict=True):
         seen = problem(question, reply)
         if seen and seen.group == found.group:

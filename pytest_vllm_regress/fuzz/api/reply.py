@@ -8,7 +8,8 @@ from typing import Any
 
 MAX_BODY = 2 << 20
 BUSY = "busy"
-"""Failure of an answer that takes long because the engine generates all that was asked for, such as thousands of results."""
+"""Failure of an answer that takes long because the engine generates all that was asked for, such as
+thousands of results."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +20,8 @@ class Reply:
         status: None without an answer.
         text: of the body, as far as it came, up to ``MAX_BYTES``.
         ended: whether the body came to its end.
-        failure: why there is no answer, or no end of it: ``time``, ``BUSY``, or the error of the connection.
+        failure: why there is no answer, or no end of it: ``time``, ``BUSY``, or the error of the
+            connection.
         engine: what is wrong with the engine after the request; empty if it works.
         log: what the server's processes logged, if anything is wrong with the answer; masked.
     """

@@ -52,4 +52,6 @@ def bug_form(finding: ApiFinding) -> str:
 
 def title(finding: ApiFinding) -> str:
     """Return one line that names route, problem and cause."""
-    return f"{finding.question.method} {finding.question.route}: {finding.problem.outcome}: {finding.problem.key}"[:200]
+    return f"{finding.question.method} {finding.question.route}: {finding.problem.outcome}: {finding.problem.key}"[
+        :200
+    ]

@@ -1,4 +1,5 @@
-"""The servers that are asked: one for each kind of routes, with the options that register most of them."""
+"""The servers that are asked: one for each kind of routes, with the options that register most of
+them."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ class ServerKind:
 
     Attributes:
         spec: without the options of ``optional``.
-        optional: options of `vllm serve` that register more routes; those that a release lacks are left out.
+        optional: options of `vllm serve` that register more routes; those that a release lacks are
+            left out.
         adapters: whether an adapter is loaded.
         probe: path and body of the request that a working engine answers with status 200.
     """
@@ -37,7 +39,8 @@ class ServerKind:
         """Return the options of `vllm serve` for people, without the model."""
         options = {**self.spec.extra, **self.spec.server_options, **self.optional}
         flags = [
-            f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}") for name, value in options.items()
+            f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}")
+            for name, value in options.items()
         ]
         variables = [f"{name}={value}" for name, value in self.spec.env.items()]
         return " ".join([*variables, "vllm serve MODEL", *flags])

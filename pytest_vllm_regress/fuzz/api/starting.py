@@ -24,7 +24,10 @@ from ...util.sizes import GIB
 from .servers import ADAPTER_NAME, SERVERS, ServerKind
 
 LIMITS = Limits(memory_bytes=6 * GIB, option_names={})
-"""A request that makes a server take more memory has killed it. Stock servers of forged models take 2 GiB."""
+"""A request that makes a server take more memory has killed it.
+
+Stock servers of forged models take 2 GiB.
+"""
 
 
 class Log(Protocol):
@@ -44,7 +47,8 @@ class Running:
         health: returns dead, stuck, slow or idle, for a server that does not answer.
         ended: returns why a server that takes no connections has ended; empty if it has not.
         stop: ends the server. It may be dead already.
-        growth: sends requests by a function that gets their numbers, this many, and returns the growth of each process's memory.
+        growth: sends requests by a function that gets their numbers, this many, and returns the
+            growth of each process's memory.
     """
 
     client: httpx.Client
@@ -91,7 +95,11 @@ class ServerStarter:
             server = self._server(name, kind)
             adapter = ""
             if kind.adapters:
-                adapter = str(ensure_adapter(Adapter(ADAPTER_NAME), server.model_path, writable_root() / "adapters"))
+                adapter = str(
+                    ensure_adapter(
+                        Adapter(ADAPTER_NAME), server.model_path, writable_root() / "adapters"
+                    )
+                )
         client = _kept_connection(server)
         return Running(
             client,
@@ -99,20 +107,29 @@ class ServerStarter:
             lambda: server.health().state,
             lambda: _end_of(server),
             lambda: _stop(server, client),
-            lambda send, requests: measure_growth(server, send, requests=requests, warm_up=requests // 4),
+            lambda send, requests: measure_growth(
+                server, send, requests=requests, warm_up=requests // 4
+            ),
             adapter,
         )
 
     def _server(self, name: str, kind: ServerKind) -> Server:
         """Start a server without the optional options that this release refuses.
 
-        It finds only the programs of its environment and of the system: a route that calls uv answers the same on every machine.
+        It finds only the programs of its environment and of the system: a route that calls uv
+        answers the same on every machine.
         """
         refused = self._refused.setdefault(name, set())
-        env = {**kind.spec.env, "PATH": os.pathsep.join([str(self._target.python.parent), os.defpath])}
+        env = {
+            **kind.spec.env,
+            "PATH": os.pathsep.join([str(self._target.python.parent), os.defpath]),
+        }
         while True:
             left = [option for option in kind.optional if option not in refused]
-            options = {**kind.spec.server_options, **{option: kind.optional[option] for option in left}}
+            options = {
+                **kind.spec.server_options,
+                **{option: kind.optional[option] for option in left},
+            }
             try:
                 spec = kind.spec.replace(server_options=options, env=env)
                 return self._session.server(self._target, spec, user="fuzz api", fresh=True)
@@ -145,9 +162,12 @@ def _end_of(server: Server) -> str:
 
 
 def _kept_connection(server: Server) -> httpx.Client:
-    """Return a client that keeps its connection, which is proven to be the server's when it is made: ten times as fast as one for each request."""
+    """Return a client that keeps its connection, which is proven to be the server's when it is
+    made: ten times as fast as one for each request."""
     hooks = {"request": [server.listener.guard]}
-    return httpx.Client(base_url=server.root_url, headers=server.client.headers, trust_env=False, event_hooks=hooks)
+    return httpx.Client(
+        base_url=server.root_url, headers=server.client.headers, trust_env=False, event_hooks=hooks
+    )
 
 
 def _stop(server: Server, client: httpx.Client) -> None:

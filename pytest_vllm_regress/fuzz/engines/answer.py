@@ -24,7 +24,8 @@ FAULTS = (INTERNAL, DEATH, NO_ANSWER)
 class Choice:
     """One of the ``n`` results. None: this front does not report the field.
 
-    ``logprobs``: for each position the log-probabilities by token. ``sampled``: those of the sampled tokens.
+    ``logprobs``: for each position the log-probabilities by token. ``sampled``: those of the
+    sampled tokens.
     """
 
     text: str | None
@@ -41,7 +42,8 @@ class Answer:
 
     Attributes:
         choices: results by index.
-        cached: how many of the prompt's tokens came from the prefix cache; None if this side does not report it.
+        cached: how many of the prompt's tokens came from the prefix cache; None if this side does
+            not report it.
         tells_prompt: whether this side tells the log-probabilities of prompts.
         error: a class of errors, instead of an answer. ``words``: its message.
         partial: the request was aborted; the answer is a beginning.
@@ -68,7 +70,10 @@ def of_output(output: Mapping[str, Any], partial: bool = False) -> Answer:
 
 
 def of_stream(results: Sequence[Mapping[str, Any]], kind: str, partial: bool = False) -> Answer:
-    """Return the answer in the results of an asynchronous engine. ``kind``: what they hold, ``delta`` or ``cumulative`` results."""
+    """Return the answer in the results of an asynchronous engine.
+
+    ``kind``: what they hold, ``delta`` or ``cumulative`` results.
+    """
     if not results:
         return Answer(partial=partial)
     last: dict[int, Mapping[str, Any]] = {}
@@ -81,7 +86,11 @@ def of_stream(results: Sequence[Mapping[str, Any]], kind: str, partial: bool = F
             old = last.get(choice["index"])
             last[choice["index"]] = _joined(old, choice) if kind == "delta" and old else choice
     finished = bool(results[-1]["finished"])
-    output = {"outputs": list(last.values()), "prompt_logprobs": prompt_logprobs, "finished": finished}
+    output = {
+        "outputs": list(last.values()),
+        "prompt_logprobs": prompt_logprobs,
+        "finished": finished,
+    }
     return of_output(output, partial)
 
 
@@ -102,8 +111,12 @@ def _choice(choice: Mapping[str, Any]) -> Choice:
     logprobs = _logprobs(choice["logprobs"])
     sampled = None
     if logprobs is not None and len(logprobs) == len(tokens):
-        sampled = tuple((step or {}).get(token, LEAST) for step, token in zip(logprobs, tokens, strict=True))
-    return Choice(choice["text"], choice["finish_reason"], choice["stop_reason"], tokens, logprobs, sampled)
+        sampled = tuple(
+            (step or {}).get(token, LEAST) for step, token in zip(logprobs, tokens, strict=True)
+        )
+    return Choice(
+        choice["text"], choice["finish_reason"], choice["stop_reason"], tokens, logprobs, sampled
+    )
 
 
 def of_completion(body: Mapping[str, Any]) -> Answer:
@@ -118,13 +131,17 @@ def of_events(events: Iterable[Mapping[str, Any]]) -> Answer:
     choices: dict[int, dict[str, Any]] = {}
     for event in events:
         for part in event["choices"]:
-            whole = choices.setdefault(part["index"], {"index": part["index"], "text": "", "logprobs": None})
+            whole = choices.setdefault(
+                part["index"], {"index": part["index"], "text": "", "logprobs": None}
+            )
             whole["text"] += part.get("text") or ""
             for name in ("finish_reason", "stop_reason", "prompt_logprobs"):
                 whole[name] = part.get(name) if part.get(name) is not None else whole.get(name)
             if part.get("logprobs"):
                 old = whole["logprobs"] or {"token_logprobs": []}
-                whole["logprobs"] = {"token_logprobs": [*old["token_logprobs"], *part["logprobs"]["token_logprobs"]]}
+                whole["logprobs"] = {
+                    "token_logprobs": [*old["token_logprobs"], *part["logprobs"]["token_logprobs"]]
+                }
     return of_completion({"choices": list(choices.values())})
 
 
@@ -132,7 +149,9 @@ def _served_choice(choice: Mapping[str, Any]) -> Choice:
     sampled = None
     if choice.get("logprobs"):
         sampled = tuple(_clamped(value) for value in choice["logprobs"]["token_logprobs"])
-    return Choice(choice["text"], choice.get("finish_reason"), choice.get("stop_reason"), sampled=sampled)
+    return Choice(
+        choice["text"], choice.get("finish_reason"), choice.get("stop_reason"), sampled=sampled
+    )
 
 
 def _entries(steps: Any) -> Logprobs | None:
@@ -140,7 +159,9 @@ def _entries(steps: Any) -> Logprobs | None:
     if steps is None:
         return None
     return tuple(
-        None if step is None else {int(token): _clamped(entry["logprob"]) for token, entry in step.items()}
+        None
+        if step is None
+        else {int(token): _clamped(entry["logprob"]) for token, entry in step.items()}
         for step in steps
     )
 
@@ -149,7 +170,8 @@ def _logprobs(steps: Any) -> Logprobs | None:
     if steps is None:
         return None
     return tuple(
-        None if step is None else {int(token): _clamped(value) for token, value in step.items()} for step in steps
+        None if step is None else {int(token): _clamped(value) for token, value in step.items()}
+        for step in steps
     )
 
 

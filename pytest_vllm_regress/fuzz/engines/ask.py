@@ -1,4 +1,7 @@
-"""Asks one configuration. An engine that dies or hangs is replaced, and what it was asked is answered with an error."""
+"""Asks one configuration.
+
+An engine that dies or hangs is replaced, and what it was asked is answered with an error.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,29 @@ from ...engines.server import Server
 from ...engines.session import Session
 from ...engines.spec import EngineSpec, Front, front_named
 from ...engines.target import Target
-from ...errors import ChildDied, ChildError, DeadlineExceeded, Kind, RemoteError, ScriptError, Unsupported
+from ...errors import (
+    ChildDied,
+    ChildError,
+    DeadlineExceeded,
+    Kind,
+    RemoteError,
+    ScriptError,
+    Unsupported,
+)
 from . import answer as answers
 from .answer import DEATH, INTERNAL, NO_ANSWER, OFF_SCRIPT, REFUSED, Answer
 from .model import expected
 from .pairs import MODEL, SERVE, Configuration
 from .request import Question, Request
 
-_REFUSALS = ("ValueError", "ValidationError", "TypeError", "NotImplementedError", "OverflowError", "TemplateError")
+_REFUSALS = (
+    "ValueError",
+    "ValidationError",
+    "TypeError",
+    "NotImplementedError",
+    "OverflowError",
+    "TemplateError",
+)
 _DEVELOPER = {"VLLM_SERVER_DEV_MODE": "1"}
 _WORKS_S = 10.0
 """Time in which an engine answers one token after an error, else it counts as dead."""
@@ -48,7 +66,12 @@ class EngineSide:
     """One running engine or server. ``user``: name of the pair, whose engines stay up together."""
 
     def __init__(
-        self, session: Session, target: Target, configuration: Configuration, user: str, seconds: float
+        self,
+        session: Session,
+        target: Target,
+        configuration: Configuration,
+        user: str,
+        seconds: float,
     ) -> None:
         self._session, self._target, self._configuration = session, target, configuration
         self._user, self._seconds = user, seconds
@@ -72,7 +95,11 @@ class EngineSide:
         return replies
 
     def _engine(self) -> Engine | AsyncEngine | Server:
-        start = {"offline": self._session.engine, "async": self._session.async_engine, "serve": self._session.server}
+        start = {
+            "offline": self._session.engine,
+            "async": self._session.async_engine,
+            "serve": self._session.server,
+        }
         engine: Any = start[self._front](self._target, self._spec, user=self._user, fresh=False)
         if engine is not self._running:
             self.restarts += 1
@@ -80,7 +107,8 @@ class EngineSide:
         return self._running
 
     def _current(self) -> Engine | AsyncEngine | Server:
-        """Return the engine without a check whether it works, which the pool would make by a request."""
+        """Return the engine without a check whether it works, which the pool would make by a
+        request."""
         alive = self._running is not None and self._running.child.alive
         return self._running if alive and self._running is not None else self._engine()
 
@@ -94,7 +122,8 @@ class EngineSide:
         return self._together(turn)
 
     def _together(self, turn: Sequence[Request]) -> list[Answer]:
-        """Ask requests together; if one of them fails, each alone, and those that do not fail together again."""
+        """Ask requests together; if one of them fails, each alone, and those that do not fail
+        together again."""
         if self._front == SERVE:
             return self._served(turn)
         try:
@@ -129,7 +158,10 @@ class EngineSide:
         prompts = [_prompt(request) for request in turn]
         samplings = [dict(request.options) for request in turn]
         if isinstance(engine, Engine):
-            return [answers.of_output(output) for output in engine.generate(prompts, samplings, **options)]
+            return [
+                answers.of_output(output)
+                for output in engine.generate(prompts, samplings, **options)
+            ]
         assert isinstance(engine, AsyncEngine)
         kind = stream or "final_only"
         if stream and any(request.abort_after for request in turn):
@@ -155,7 +187,8 @@ class EngineSide:
         return Answer(error=kind, words=words)
 
     def _works(self) -> bool:
-        """Return whether the engine answers a request for one token, which takes it a fraction of a second."""
+        """Return whether the engine answers a request for one token, which takes it a fraction of a
+        second."""
         try:
             engine = self._current()
             if isinstance(engine, Server):
@@ -184,22 +217,35 @@ class EngineSide:
             return [self._served([request])[0] for request in turn]
         if any(reply.error in (INTERNAL, NO_ANSWER) for reply in replies) and not self._works():
             self._drop()
-            replies = [dataclasses.replace(reply, error=DEATH) if reply.error else reply for reply in replies]
+            replies = [
+                dataclasses.replace(reply, error=DEATH) if reply.error else reply
+                for reply in replies
+            ]
         elif any(reply.error == NO_ANSWER for reply in replies):
             self._drop()
         return replies
 
 
-def side(session: Session, environment: str, configuration: Configuration, user: str, seconds: float) -> Side:
+def side(
+    session: Session, environment: str, configuration: Configuration, user: str, seconds: float
+) -> Side:
     """Return the side of a configuration. Its engine is started by the first question."""
     if configuration.front == MODEL:
         return ModelSide()
-    return EngineSide(session, session.target(configuration.environment or environment), configuration, user, seconds)
+    return EngineSide(
+        session,
+        session.target(configuration.environment or environment),
+        configuration,
+        user,
+        seconds,
+    )
 
 
 def _prompt(request: Request) -> Any:
     prompt: dict[str, Any] = (
-        {"prompt_token_ids": request.tokens} if request.tokens is not None else {"prompt": request.text}
+        {"prompt_token_ids": request.tokens}
+        if request.tokens is not None
+        else {"prompt": request.text}
     )
     if request.salt:
         prompt["cache_salt"] = request.salt
@@ -209,7 +255,9 @@ def _prompt(request: Request) -> Any:
 def _class_of(error: Exception) -> str:
     if isinstance(error, DeadlineExceeded):
         return NO_ANSWER
-    if isinstance(error, ChildDied) or (isinstance(error, ChildError) and error.kind is Kind.ENGINE_DEATH):
+    if isinstance(error, ChildDied) or (
+        isinstance(error, ChildError) and error.kind is Kind.ENGINE_DEATH
+    ):
         return DEATH
     if isinstance(error, RemoteError):
         name = error.type_name.rpartition(".")[2]
@@ -222,7 +270,9 @@ def _body(model: str, request: Request, streamed: bool) -> dict[str, Any]:
     options = dict(request.options)
     grammar = options.pop("structured_outputs", None)
     if grammar is not None:
-        options.update({f"guided_{name}": value for name, value in grammar.items()}, structured_outputs=grammar)
+        options.update(
+            {f"guided_{name}": value for name, value in grammar.items()}, structured_outputs=grammar
+        )
     body: dict[str, Any] = {
         "model": model,
         "prompt": request.tokens if request.tokens is not None else request.text,
@@ -233,7 +283,9 @@ def _body(model: str, request: Request, streamed: bool) -> dict[str, Any]:
     return body
 
 
-async def _post_all(server: Server, bodies: Sequence[Mapping[str, Any]], seconds: float) -> list[Answer]:
+async def _post_all(
+    server: Server, bodies: Sequence[Mapping[str, Any]], seconds: float
+) -> list[Answer]:
     async with server.async_client(timeout=seconds) as client:
         return list(await asyncio.gather(*(_post(client, body) for body in bodies)))
 
@@ -260,7 +312,11 @@ def _parsed(response: httpx.Response, streamed: bool) -> Answer:
             if document.get("choices") is None:
                 return _of_error(document)
             return answers.of_completion(document)
-        lines = [line.removeprefix("data: ") for line in response.text.splitlines() if line.startswith("data: ")]
+        lines = [
+            line.removeprefix("data: ")
+            for line in response.text.splitlines()
+            if line.startswith("data: ")
+        ]
         if not lines or lines[-1] != "[DONE]":
             return Answer(error=INTERNAL, words=f"the stream ended without [DONE]: {lines[-1:]}")
         events = [json.loads(line) for line in lines[:-1]]
@@ -268,7 +324,9 @@ def _parsed(response: httpx.Response, streamed: bool) -> Answer:
             return _of_error(wrong[0])
         return answers.of_events(events)
     except (ValueError, KeyError, TypeError) as error:
-        return Answer(error=INTERNAL, words=f"an answer of another form: {error!r}: {response.text[:300]}")
+        return Answer(
+            error=INTERNAL, words=f"an answer of another form: {error!r}: {response.text[:300]}"
+        )
 
 
 def _of_error(document: Mapping[str, Any]) -> Answer:

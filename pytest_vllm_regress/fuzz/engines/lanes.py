@@ -19,7 +19,10 @@ class Lanes:
         self._checkers = checkers
 
     def ask_all(self, pair: Pair, questions: Sequence[Question]) -> list[list[Observed]]:
-        """Return the differences of each question, in the order of the questions. Each lane asks a part of them."""
+        """Return the differences of each question, in the order of the questions.
+
+        Each lane asks a part of them.
+        """
         size = max(1, -(-len(questions) // len(self._checkers)))
         parts = [questions[start : start + size] for start in range(0, len(questions), size)]
         if len(parts) < 2:

@@ -6,13 +6,24 @@ from .answer import Answer, Choice
 from .request import Request
 
 _NEEDED = frozenset(
-    {"max_tokens", "min_tokens", "n", "stop", "include_stop_str_in_output", "stop_token_ids", "ignore_eos"}
+    {
+        "max_tokens",
+        "min_tokens",
+        "n",
+        "stop",
+        "include_stop_str_in_output",
+        "stop_token_ids",
+        "ignore_eos",
+    }
 )
-_IRRELEVANT = frozenset({"temperature", "seed", "logprobs", "prompt_logprobs", "skip_special_tokens"})
+_IRRELEVANT = frozenset(
+    {"temperature", "seed", "logprobs", "prompt_logprobs", "skip_special_tokens"}
+)
 
 
 def expected(request: Request) -> Answer | None:
-    """Return the expected answer, without what the documentation leaves open (token ids, log-probabilities); None if it leaves more open."""
+    """Return the expected answer, without what the documentation leaves open (token ids,
+    log-probabilities); None if it leaves more open."""
     if not request.said or not request.options.keys() <= _NEEDED | _IRRELEVANT:
         return None
     choices = []
@@ -26,7 +37,8 @@ def expected(request: Request) -> Answer | None:
 
 
 def _choice(request: Request, said: str) -> Choice | None:
-    """Return the expected choice; None if the text is not valid UTF-8 or contains a marker, so that it is not one token for each byte."""
+    """Return the expected choice; None if the text is not valid UTF-8 or contains a marker, so that
+    it is not one token for each byte."""
     if "<" in said or any("\udc80" <= letter <= "\udcff" for letter in said):
         return None
     options = request.options

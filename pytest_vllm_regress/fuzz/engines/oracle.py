@@ -21,7 +21,10 @@ class Difference:
 
 
 def difference(left: Answer | None, right: Answer | None) -> Difference | None:
-    """Return the most serious difference between two answers; None if they agree. A field that one side lacks is not compared."""
+    """Return the most serious difference between two answers; None if they agree.
+
+    A field that one side lacks is not compared.
+    """
     if left is None or right is None:
         known = left or right
         return Difference(known.error, known.words) if known and known.error in FAULTS else None
@@ -31,7 +34,8 @@ def difference(left: Answer | None, right: Answer | None) -> Difference | None:
 def inconsistency(request: Request, answer: Answer | None) -> Difference | None:
     """Return in which way an answer contradicts itself: its text must be that of its tokens.
 
-    Only answers of ASCII tokens of the byte-level tokenizer are judged, and only those that a length ended.
+    Only answers of ASCII tokens of the byte-level tokenizer are judged, and only those that a
+    length ended.
     """
     if answer is None or request.options.get("stop") or request.options.get("detokenize") is False:
         return None
@@ -45,12 +49,17 @@ def inconsistency(request: Request, answer: Answer | None) -> Difference | None:
         ):
             continue
         if choice.text != bytes(tokens).decode():
-            return Difference("text is not that of its tokens", f"{choice.text!r}, tokens {list(tokens)}")
+            return Difference(
+                "text is not that of its tokens", f"{choice.text!r}, tokens {list(tokens)}"
+            )
     return None
 
 
-def foreign_cache(requests: Sequence[Request], number: int, answer: Answer | None) -> Difference | None:
-    """Return that a request found cached tokens though no request before it, or beside it, had its adapter and its salt.
+def foreign_cache(
+    requests: Sequence[Request], number: int, answer: Answer | None
+) -> Difference | None:
+    """Return that a request found cached tokens though no request before it, or beside it, had its
+    adapter and its salt.
 
     One of several results of a request finds the blocks of the others.
     """
@@ -60,13 +69,17 @@ def foreign_cache(requests: Sequence[Request], number: int, answer: Answer | Non
     others = [other for at, other in enumerate(requests) if at != number]
     if any((other.adapter, other.salt) == (request.adapter, request.salt) for other in others):
         return None
-    return Difference("cached tokens of another adapter or salt", f"{answer.cached} tokens from the cache")
+    return Difference(
+        "cached tokens of another adapter or salt", f"{answer.cached} tokens from the cache"
+    )
 
 
 def _differences(left: Answer, right: Answer) -> Iterator[Difference]:
     if left.error or right.error:
         if left.error != right.error:
-            yield Difference(f"{left.error or 'answered'} or {right.error or 'answered'}", _errors(left, right))
+            yield Difference(
+                f"{left.error or 'answered'} or {right.error or 'answered'}", _errors(left, right)
+            )
         elif left.error in FAULTS:
             yield Difference(f"{left.error} on both sides", left.words)
         return
@@ -94,12 +107,17 @@ def _short(answer: Answer) -> str:
 
 
 def _beginnings(left: Answer, right: Answer) -> Iterator[Difference]:
-    """An aborted request has a beginning of the whole answer. A text that may still become a stop string is held back."""
+    """An aborted request has a beginning of the whole answer.
+
+    A text that may still become a stop string is held back.
+    """
     for one, other in zip(left.choices, right.choices, strict=False):
         if not _begins(one.text, other.text):
             yield Difference("text of an aborted request", f"{one.text!r} or {other.text!r}")
         if not _begins(one.token_ids, other.token_ids):
-            yield Difference("token ids of an aborted request", f"{one.token_ids} or {other.token_ids}")
+            yield Difference(
+                "token ids of an aborted request", f"{one.token_ids} or {other.token_ids}"
+            )
 
 
 def _begins(one: object, other: object) -> bool:

@@ -17,9 +17,11 @@ class Configuration:
     """One side of a pair.
 
     Attributes:
-        front: ``offline``, ``async`` or ``serve``; ``model`` is what the script and the documentation say, without an engine.
+        front: ``offline``, ``async`` or ``serve``; ``model`` is what the script and the
+            documentation say, without an engine.
         together: whether the requests of a turn are sent together, else one after the other.
-        stream: kind of streamed results (``delta``, ``cumulative``); ``sse`` for a server's events; empty for whole answers.
+        stream: kind of streamed results (``delta``, ``cumulative``); ``sse`` for a server's events;
+            empty for whole answers.
         spec: fields of EngineSpec.
         environment: another environment than the campaign's.
     """
@@ -42,9 +44,11 @@ class Pair:
 
     Attributes:
         left: the simpler one.
-        keeps: what a request may have of ``adapter``, ``priority``, ``salt`` and ``abort``; the rest is taken away from it.
+        keeps: what a request may have of ``adapter``, ``priority``, ``salt`` and ``abort``; the
+            rest is taken away from it.
         drops: options that legitimately differ here.
-        random: whether the answers may depend on random numbers, which other releases draw in another way.
+        random: whether the answers may depend on random numbers, which other releases draw in
+            another way.
     """
 
     name: str
@@ -60,14 +64,19 @@ class Pair:
 
     def fitted(self, question: Question) -> Question | None:
         """Return what the pair can be asked of a question, None if nothing is left."""
-        turns = tuple(tuple(map(self._fitted, filter(self._can_ask, turn))) for turn in question.turns)
+        turns = tuple(
+            tuple(map(self._fitted, filter(self._can_ask, turn))) for turn in question.turns
+        )
         turns = tuple(turn for turn in turns if turn)
         return Question(turns) if turns else None
 
     def _can_ask(self, request: Request) -> bool:
         if not self.random and not request.said and request.options.get("temperature") != 0:
             return False
-        return not (SERVE in (self.left.front, self.right.front) and request.options.get("detokenize") is False)
+        return not (
+            SERVE in (self.left.front, self.right.front)
+            and request.options.get("detokenize") is False
+        )
 
     def _fitted(self, request: Request) -> Request:
         usual = {
@@ -80,16 +89,23 @@ class Pair:
 
 _USUAL = Request()
 _FIELDS = {"adapter": "adapter", "priority": "priority", "salt": "salt", "abort": "abort_after"}
-_NGRAMS = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
+_NGRAMS = {
+    "method": "ngram",
+    "num_speculative_tokens": 3,
+    "prompt_lookup_max": 3,
+    "prompt_lookup_min": 1,
+}
 _LORA = {"enable_lora": True, "max_lora_rank": 8, "max_loras": 2}
 _SMALL_STEPS = {"max_num_batched_tokens": 32, "max_num_seqs": 4, "enable_chunked_prefill": True}
 _ONE_STEP = {"max_num_batched_tokens": 4096, "max_num_seqs": 4}
 _FEW_BLOCKS = {"num_gpu_blocks_override": 40, "enable_prefix_caching": False}
 _MANY_BLOCKS = {"num_gpu_blocks_override": 4000, "enable_prefix_caching": False}
 _SERVED_DROPS = frozenset({"detokenize", "truncate_prompt_tokens"})
-"""Options of requests that mean something else over HTTP: there, truncation belongs to the tokenizer."""
+"""Options of requests that mean something else over HTTP: there, truncation belongs to the
+tokenizer."""
 _RELEASE = frozenset({"structured_outputs"})
-"""Another release may come with another grammar library, which allows whitespace in other places."""
+"""Another release may come with another grammar library, which allows whitespace in other places.
+"""
 
 
 def _extra(**arguments: Any) -> dict[str, Any]:
@@ -97,7 +113,10 @@ def _extra(**arguments: Any) -> dict[str, Any]:
 
 
 def pairs(against: str = "") -> tuple[Pair, ...]:
-    """Return all pairs. ``against``: the environment of another release, for the pair ``release``."""
+    """Return all pairs.
+
+    ``against``: the environment of another release, for the pair ``release``.
+    """
     plain = Configuration()
     together = (
         Pair("script", Configuration(MODEL), plain),
@@ -112,7 +131,11 @@ def pairs(against: str = "") -> tuple[Pair, ...]:
             drops=_SERVED_DROPS | {"prompt_logprobs"},
         ),
         Pair("tensor-parallel", plain, Configuration(spec={"tensor_parallel_size": 2})),
-        Pair("data-parallel", Configuration(ASYNC), Configuration(ASYNC, spec={"data_parallel_size": 2})),
+        Pair(
+            "data-parallel",
+            Configuration(ASYNC),
+            Configuration(ASYNC, spec={"data_parallel_size": 2}),
+        ),
         Pair(
             "prefix-cache",
             Configuration(spec=_extra(enable_prefix_caching=False, **_LORA)),
@@ -154,7 +177,10 @@ def pairs(against: str = "") -> tuple[Pair, ...]:
 
 
 def pairs_named(names: tuple[str, ...], against: str = "") -> tuple[Pair, ...]:
-    """Return the pairs of these names, all without names. Raises ``UsageError`` for an unknown one."""
+    """Return the pairs of these names, all without names.
+
+    Raises ``UsageError`` for an unknown one.
+    """
     known = {pair.name: pair for pair in pairs(against)}
     if "release" in names and not against:
         raise UsageError("--pair release: name the other environment with --against")

@@ -1,4 +1,5 @@
-"""Shrink a question: fewer requests, fewer options, shorter texts, as long as the same kind of difference stays."""
+"""Shrink a question: fewer requests, fewer options, shorter texts, as long as the same kind of
+difference stays."""
 
 from __future__ import annotations
 
@@ -38,7 +39,10 @@ def reduce(observed: Observed, ask: Ask, deadly: bool = False) -> Observed:
 def smaller(question: Question) -> Iterator[Question]:
     """Yield simpler questions, the simplest first."""
     if len(question.turns) > 1:
-        yield from (Question(question.turns[:at] + question.turns[at + 1 :]) for at in range(len(question.turns)))
+        yield from (
+            Question(question.turns[:at] + question.turns[at + 1 :])
+            for at in range(len(question.turns))
+        )
     if len(question.requests) > 1:
         for number in range(len(question.requests)):
             yield question.with_request(number, None)
@@ -83,7 +87,9 @@ def _simpler_texts(request: Request) -> Iterator[Request]:
     for at, text in enumerate(request.said):
         for said in _shorter(text, "a"):
             if said:
-                yield dataclasses.replace(request, said=(*request.said[:at], said, *request.said[at + 1 :]))
+                yield dataclasses.replace(
+                    request, said=(*request.said[:at], said, *request.said[at + 1 :])
+                )
 
 
 def _shorter(text: str, simplest: str) -> Iterator[str]:
@@ -106,6 +112,15 @@ def _values(name: str, value: Any) -> Iterator[Any]:
         return
     if isinstance(value, list) and len(value) > 1:
         yield from (value[:at] + value[at + 1 :] for at in range(len(value)))
-    elif isinstance(value, int) and name in ("max_tokens", "min_tokens", "n", "logprobs", "prompt_logprobs", "seed"):
+    elif isinstance(value, int) and name in (
+        "max_tokens",
+        "min_tokens",
+        "n",
+        "logprobs",
+        "prompt_logprobs",
+        "seed",
+    ):
         least = 2 if name == "n" else 0 if name in ("logprobs", "prompt_logprobs", "seed") else 1
-        yield from dict.fromkeys(number for number in (least, 1, 2, value // 2, value - 1) if least <= number < value)
+        yield from dict.fromkeys(
+            number for number in (least, 1, 2, value // 2, value - 1) if least <= number < value
+        )

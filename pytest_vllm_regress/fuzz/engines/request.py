@@ -19,8 +19,10 @@ class Request:
     """A request for text.
 
     Attributes:
-        prompt: text. Lone surrogates (``surrogateescape``) stand for bytes that are not valid UTF-8; such a prompt is sent as token ids.
-        said: what the simulated model says, one text for each choice, in the same encoding; empty if it draws its answer.
+        prompt: text. Lone surrogates (``surrogateescape``) stand for bytes that are not valid
+            UTF-8; such a prompt is sent as token ids.
+        said: what the simulated model says, one text for each choice, in the same encoding; empty
+            if it draws its answer.
         ends: the model ends its answer after ``said``, else it repeats it.
         options: vLLM's SamplingParams by name.
         adapter: name and seed of a LoRA adapter.
@@ -58,7 +60,10 @@ class Request:
 
     @property
     def tokens(self) -> list[int] | None:
-        """The prompt as token ids, for one that is not valid UTF-8. Its bytes are the tokens of the forged tokenizer."""
+        """The prompt as token ids, for one that is not valid UTF-8.
+
+        Its bytes are the tokens of the forged tokenizer.
+        """
         return list(_bytes(self.prompt)) if self.is_broken else None
 
     @property
@@ -104,7 +109,8 @@ _USUAL = Request()
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """Requests in turns: those of a turn are sent together, a turn after the answers to the one before."""
+    """Requests in turns: those of a turn are sent together, a turn after the answers to the one
+    before."""
 
     turns: tuple[tuple[Request, ...], ...]
 

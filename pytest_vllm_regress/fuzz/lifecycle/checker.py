@@ -1,4 +1,7 @@
-"""Lets stories happen to servers of one environment. A server that a story leaves as it was is used for the next one."""
+"""Lets stories happen to servers of one environment.
+
+A server that a story leaves as it was is used for the next one.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,18 @@ from .story import Story
 _ENVIRONMENT = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_HEALTH_CHECK_TIMEOUT": str(HEALTH_S)}
 _OPTIONS: Mapping[str, Any] = {"enable_prompt_tokens_details": True}
 _LORA: Mapping[str, Any] = {"enable_lora": True, "max_lora_rank": 8}
-_IF_THERE: Mapping[str, str] = {"enable_sleep_mode": "sleep", "shutdown_timeout": "shutdown_timeout"}
+_IF_THERE: Mapping[str, str] = {
+    "enable_sleep_mode": "sleep",
+    "shutdown_timeout": "shutdown_timeout",
+}
 """Engine arguments that not every release has, with a word of the message that says so."""
 
 
 class StoryChecker:
-    """Runs stories. Raises ``Unsupported`` without vLLM. ``lacking``: engine arguments that this vLLM does not have."""
+    """Runs stories. Raises ``Unsupported`` without vLLM.
+
+    ``lacking``: engine arguments that this vLLM does not have.
+    """
 
     def __init__(self, session: Session, environment: str) -> None:
         self.environment = environment
@@ -47,7 +56,9 @@ class StoryChecker:
         try:
             problems = History(server).run(story)
         except ChildError as error:
-            problems = [Problem("the server is not there", str(error.args[0]).partition("\n")[0][:300])]
+            problems = [
+                Problem("the server is not there", str(error.args[0]).partition("\n")[0][:300])
+            ]
         if problems or not story.is_gentle:
             self._engines.discard(self._servers.pop(story.workers))
         return problems
@@ -64,7 +75,10 @@ class StoryChecker:
         return self._servers[workers]
 
     def _start(self, workers: int) -> Server:
-        """Start a server with all arguments that this vLLM has. One that it lacks is refused before anything starts."""
+        """Start a server with all arguments that this vLLM has.
+
+        One that it lacks is refused before anything starts.
+        """
         while True:
             try:
                 return self._engines(self._spec(workers), front="serve")
@@ -78,4 +92,6 @@ class StoryChecker:
 
     def _spec(self, workers: int) -> EngineSpec:
         extra = {**_LORA, **self._arguments}
-        return paced(extra=extra, server_options=_OPTIONS, env=_ENVIRONMENT, tensor_parallel_size=workers)
+        return paced(
+            extra=extra, server_options=_OPTIONS, env=_ENVIRONMENT, tensor_parallel_size=workers
+        )

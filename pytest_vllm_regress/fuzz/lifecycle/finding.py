@@ -32,7 +32,9 @@ class StoryFinding(FindingFile):
     @property
     def name(self) -> str:
         """File name: kind of problem and a short digest of the story."""
-        digest = hashlib.sha256(f"{self.problem.kind}: {self.story.to_text()}".encode()).hexdigest()[:6]
+        digest = hashlib.sha256(
+            f"{self.problem.kind}: {self.story.to_text()}".encode()
+        ).hexdigest()[:6]
         return f"lifecycle-{hyphenated(self.problem.kind)}-{digest}.json".lower()
 
     def details(self) -> dict[str, Any]:

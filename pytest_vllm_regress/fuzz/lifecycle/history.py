@@ -1,7 +1,8 @@
 """Lets a story happen to a server and checks its history.
 
-Every request ends once, with its own text or an error. Nothing runs while the engine sleeps or is paused. The prefix cache holds nothing of other
-weights, and nothing after a reset or a sleep. /health is honest in time. The metrics agree with what was asked. What ends leaves nothing.
+Every request ends once, with its own text or an error. Nothing runs while the engine sleeps or is
+paused. The prefix cache holds nothing of other weights, and nothing after a reset or a sleep.
+/health is honest in time. The metrics agree with what was asked. What ends leaves nothing.
 """
 
 from __future__ import annotations
@@ -102,7 +103,8 @@ class History:
             self._expect_answer(status, "a request")
 
     def repeat(self) -> None:
-        """Ask the model, and the adapter if it is loaded, with a prompt that is the same in the whole story."""
+        """Ask the model, and the adapter if it is loaded, with a prompt that is the same in the
+        whole story."""
         if self._runs:
             self._repeat(self.server.model, "the model")
             if self._loaded:
@@ -127,7 +129,10 @@ class History:
         self._streams.abort_one()
 
     def reset(self) -> None:
-        """Reset the prefix cache. Blocks of running requests stay, so the cache counts as empty only if there are none."""
+        """Reset the prefix cache.
+
+        Blocks of running requests stay, so the cache counts as empty only if there are none.
+        """
         if not (self._stopped or self._rest.asleep):
             idle = not self._streams.any_open()
             if self._maintain("reset of the prefix cache", self.server.reset_prefix_cache) and idle:
@@ -146,7 +151,9 @@ class History:
 
     @property
     def _can_sleep(self) -> bool:
-        return bool(self.server.spec.extra.get("enable_sleep_mode")) and not (self._rest.asleep or self._stopped)
+        return bool(self.server.spec.extra.get("enable_sleep_mode")) and not (
+            self._rest.asleep or self._stopped
+        )
 
     def pause(self) -> None:
         self._pause(ABORT)
@@ -163,10 +170,13 @@ class History:
         if not self._stopped:
             self._rest_by(f"pause ({mode})", lambda: self._rest.pause(mode), keeps=mode != ABORT)
 
-    def _rest_by(self, what: str, call: Callable[[], bool | None], clears: str = "", keeps: bool = False) -> None:
+    def _rest_by(
+        self, what: str, call: Callable[[], bool | None], clears: str = "", keeps: bool = False
+    ) -> None:
         """Begin a rest, during which nothing may run.
 
-        ``clears``: words for what empties the prefix cache. ``keeps``: running requests are not ended.
+        ``clears``: words for what empties the prefix cache. ``keeps``: running requests are not
+        ended.
         """
         if not keeps:
             self._streams.interrupt()
@@ -181,7 +191,9 @@ class History:
             if call() is False:
                 return False
         except RestError as error:
-            self._note(f"{what} fails {self._rest.words if self._rest.holds else ''}".rstrip(), str(error))
+            self._note(
+                f"{what} fails {self._rest.words if self._rest.holds else ''}".rstrip(), str(error)
+            )
             return False
         if lie := self._rest.lies():
             self._note(lie, f"after {what}")
@@ -222,7 +234,9 @@ class History:
     def _load(self) -> None:
         adapter = dataclasses.replace(ADAPTER, seed=self._weights)
         folder = self._folder / ADAPTER.name
-        self._maintain("load of an adapter", lambda: self.server.load_adapter(adapter, folder=folder))
+        self._maintain(
+            "load of an adapter", lambda: self.server.load_adapter(adapter, folder=folder)
+        )
         self._loaded = True
         self._repeat_adapter()
 
@@ -237,7 +251,9 @@ class History:
     def _ask_adapter(self) -> str:
         body = {"model": ADAPTER.name, "prompt": "Hello", "max_tokens": 1}
         try:
-            return str(self.server.client.post("/v1/completions", json=body, timeout=REQUEST_S).status_code)
+            return str(
+                self.server.client.post("/v1/completions", json=body, timeout=REQUEST_S).status_code
+            )
         except httpx.TimeoutException:
             return SILENT
         except httpx.TransportError:
@@ -307,7 +323,9 @@ class History:
             time.sleep(0.1)
             with contextlib.suppress(UsageError):  # it has ended
                 self.server.signal(signal.SIGTERM)
-        limit = 3 * END_S if self._rest.holds else END_S  # what is paused cannot drain, and is given up after the drain
+        limit = (
+            3 * END_S if self._rest.holds else END_S
+        )  # what is paused cannot drain, and is given up after the drain
         wait_for_end(self.server.child, limit)
         if self.server.child.alive:
             self._note(f"the server does not end {when}", f"within {limit:g} s")
@@ -321,7 +339,11 @@ class History:
         self._segments = process_tree.shared_memory(self.server.child.processes())
 
     def _expect_nothing_left(self, when: str) -> None:
-        others = [process for process in self.server.child.processes() if not process_tree.is_helper(process)]
+        others = [
+            process
+            for process in self.server.child.processes()
+            if not process_tree.is_helper(process)
+        ]
         running = {process.pid for process in process_tree.wait_until_gone(others, LEAVE_S)}
         left = sorted({info.role for info in self.server.processes() if info.pid in running})
         if left:
@@ -354,12 +376,17 @@ class History:
             self._note("metrics count requests that have ended", f"{busy:g} run or wait")
         counted = self._total(_SUCCESS, *_ANSWERED) - self._before
         if counted < self._complete:
-            self._note("metrics count fewer answers than there were", f"{counted:g} instead of {self._complete}")
+            self._note(
+                "metrics count fewer answers than there were",
+                f"{counted:g} instead of {self._complete}",
+            )
 
     def _total(self, name: str, *reasons: str) -> float:
         samples = self.server.metrics().of(name)
         return sum(
-            value for labels, value in samples.items() if not reasons or dict(labels).get("finished_reason") in reasons
+            value
+            for labels, value in samples.items()
+            if not reasons or dict(labels).get("finished_reason") in reasons
         )
 
 

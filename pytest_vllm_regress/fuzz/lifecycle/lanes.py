@@ -1,4 +1,5 @@
-"""Several checkers, each with servers of its own: the next stories happen while one is judged or shrunk."""
+"""Several checkers, each with servers of its own: the next stories happen while one is judged or
+shrunk."""
 
 from __future__ import annotations
 
@@ -25,7 +26,10 @@ class Lanes:
         self._begun: dict[Story, Future[list[Problem]]] = {}
 
     def run(self, story: Story) -> list[Problem]:
-        """Let a story happen as soon as a checker is free. Returns what is wrong with its history."""
+        """Let a story happen as soon as a checker is free.
+
+        Returns what is wrong with its history.
+        """
         checker = self._free.get()
         try:
             return checker.run(story)
@@ -33,7 +37,10 @@ class Lanes:
             self._free.put(checker)
 
     def run_ahead(self, stories: Iterable[Story]) -> list[Problem]:
-        """Return what is wrong with the history of the first story. The others begin too, as far as there are checkers."""
+        """Return what is wrong with the history of the first story.
+
+        The others begin too, as far as there are checkers.
+        """
         first, *others = islice(stories, self._size)
         for story in (first, *others):
             if story not in self._begun:
@@ -41,7 +48,10 @@ class Lanes:
         return self._begun.pop(first).result()
 
     def close(self, *, wait: bool = True) -> None:
-        """Start no new stories. With ``wait``, let the running ones finish first. Then stop the servers."""
+        """Start no new stories. With ``wait``, let the running ones finish first.
+
+        Then stop the servers.
+        """
         self._pool.shutdown(wait=wait, cancel_futures=True)
         if wait:
             while not self._free.empty():

@@ -12,7 +12,8 @@ SENTENCE = "The same prompt again, to see whether tokens of it are cached. "
 class Prefixes:
     """What the prefix cache may hold of one long prompt.
 
-    ``owner``: a model with its weights, for example ``mine, weights 2``. ``prompt``: no other history of this server has it.
+    ``owner``: a model with its weights, for example ``mine, weights 2``. ``prompt``: no other
+    history of this server has it.
     """
 
     def __init__(self, server: Server, number: float) -> None:
@@ -27,7 +28,10 @@ class Prefixes:
         self._warm.clear()
 
     def ask(self, model: str, owner: str, seconds: float) -> tuple[str, str]:
-        """Ask with the prompt. Return the status, and which cached tokens the answer must not have; empty if it is right."""
+        """Ask with the prompt.
+
+        Return the status, and which cached tokens the answer must not have; empty if it is right.
+        """
         body = {"model": model, "prompt": self.prompt, "max_tokens": 1, "ignore_eos": True}
         try:
             response = self._server.client.post("/v1/completions", json=body, timeout=seconds)

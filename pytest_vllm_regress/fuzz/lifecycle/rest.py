@@ -1,4 +1,5 @@
-"""What keeps requests from running: sleep and pauses, as far as the server was told and has confirmed it."""
+"""What keeps requests from running: sleep and pauses, as far as the server was told and has
+confirmed it."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ import httpx
 from ...engines.server import Server
 
 ABORT, WAIT, KEEP = "abort", "wait", "keep"
-"""Modes of a pause: running requests are ended, finished first, or kept until generation is resumed."""
+"""Modes of a pause: running requests are ended, finished first, or kept until generation is
+resumed."""
 _NOT_FOUND = 404
 
 
@@ -72,7 +74,8 @@ class Rest:
     def lies(self) -> str:
         """Return in which way /is_sleeping or /is_paused is wrong; empty if it is right.
 
-        A sleeping engine may count as paused, and a paused one as asleep: a pause is vLLM's sleep of level 0.
+        A sleeping engine may count as paused, and a paused one as asleep: a pause is vLLM's sleep
+        of level 0.
         """
         sleeping = self.reported("sleeping")
         if sleeping is not None and sleeping != self.asleep and not self.paused:
@@ -86,7 +89,11 @@ class Rest:
         """Return whether the server says to be ``sleeping`` or ``paused``; None if it says neither."""
         try:
             response = self._server.client.get(f"/is_{state}", timeout=self._seconds)
-            return bool(response.json()[f"is_{state}"]) if response.status_code == httpx.codes.OK else None
+            return (
+                bool(response.json()[f"is_{state}"])
+                if response.status_code == httpx.codes.OK
+                else None
+            )
         except (httpx.HTTPError, ValueError, KeyError, TypeError):
             return None
 
@@ -95,7 +102,10 @@ class Rest:
         return self.words if self.holds else "while the engine is awake and not paused"
 
     def _post(self, address: str) -> bool:
-        """Return False if the server does not have the address. Raises ``RestError`` unless it answers 200."""
+        """Return False if the server does not have the address.
+
+        Raises ``RestError`` unless it answers 200.
+        """
         try:
             response = self._server.client.post(address, json={}, timeout=self._seconds)
         except httpx.HTTPError as error:

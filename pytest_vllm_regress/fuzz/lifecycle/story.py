@@ -12,7 +12,10 @@ from ...schemas.drawing import draw_distinct
 
 
 class Action(enum.StrEnum):
-    """Something that happens to a server. An action that is not possible in the server's state is skipped."""
+    """Something that happens to a server.
+
+    An action that is not possible in the server's state is skipped.
+    """
 
     STREAM = "stream"
     ASK = "ask"
@@ -42,7 +45,15 @@ class Action(enum.StrEnum):
 _REQUESTS = (Action.STREAM, Action.STREAM, Action.ASK, Action.REPEAT, Action.ABORT)
 _RESTS = (Action.SLEEP, Action.SLEEP_BUSY, Action.PAUSE, Action.PAUSE_WAIT, Action.PAUSE_KEEP)
 _ADAPTERS = (Action.LOAD, Action.REPLACE, Action.UNLOAD)
-GENTLE = (*_REQUESTS, Action.RESET, *_RESTS, Action.WAKE_WEIGHTS, Action.WAKE, Action.RESUME, *_ADAPTERS)
+GENTLE = (
+    *_REQUESTS,
+    Action.RESET,
+    *_RESTS,
+    Action.WAKE_WEIGHTS,
+    Action.WAKE,
+    Action.RESUME,
+    *_ADAPTERS,
+)
 ENDS = (Action.KILL_CORE, Action.KILL_WORKER, Action.KILL_SERVER, Action.TERM, Action.TERM_TWICE)
 """Actions after which the server is not what it was."""
 MAX_GENTLE = 7
@@ -68,7 +79,8 @@ class Story:
 def stories(draw: st.DrawFn) -> Story:
     """Draw gentle actions, in one of three stories a stop of the core, and in five of seven an end.
 
-    Half of the stories mix all kinds of actions; a quarter concentrate on adapters, and a quarter on sleep and pauses.
+    Half of the stories mix all kinds of actions; a quarter concentrate on adapters, and a quarter
+    on sleep and pauses.
     """
     themes = (
         GENTLE,
@@ -76,7 +88,9 @@ def stories(draw: st.DrawFn) -> Story:
         (*_REQUESTS, *_ADAPTERS),
         (*_REQUESTS, *_RESTS, Action.WAKE_WEIGHTS, Action.WAKE, Action.RESUME),
     )
-    actions = draw(st.lists(st.sampled_from(draw(st.sampled_from(themes))), min_size=1, max_size=MAX_GENTLE))
+    actions = draw(
+        st.lists(st.sampled_from(draw(st.sampled_from(themes))), min_size=1, max_size=MAX_GENTLE)
+    )
     if draw(st.integers(1, 3)) == 1:
         actions += [Action.STOP, *draw(st.sampled_from(((), (Action.CONTINUE,))))]
     end = draw(st.sampled_from((*ENDS, None, None)))
@@ -92,9 +106,11 @@ def drawn(count: int, seed_value: int) -> list[Story]:
 
 
 def reduced(story: Story, is_wrong: Callable[[Story], bool], at: int | None = None) -> Story:
-    """Return the story with the fewest actions and workers that is still wrong. Each action is left out once, the last one first.
+    """Return the story with the fewest actions and workers that is still wrong. Each action is left
+    out once, the last one first.
 
-    ``at``: number of actions after which the problem was noticed. What came later is left out first, and everything before the last one of them.
+    ``at``: number of actions after which the problem was noticed. What came later is left out
+    first, and everything before the last one of them.
     """
     alone = dataclasses.replace(story, workers=1)
     if story.workers > 1 and Action.KILL_WORKER not in story.actions and is_wrong(alone):
@@ -104,7 +120,9 @@ def reduced(story: Story, is_wrong: Callable[[Story], bool], at: int | None = No
         if shorter != story and is_wrong(shorter):
             story = shorter
     for number in reversed(range(len(story.actions))):
-        simpler = dataclasses.replace(story, actions=story.actions[:number] + story.actions[number + 1 :])
+        simpler = dataclasses.replace(
+            story, actions=story.actions[:number] + story.actions[number + 1 :]
+        )
         if simpler.actions and is_wrong(simpler):
             story = simpler
     return story

@@ -1,4 +1,5 @@
-"""The streamed requests of a story: each gets a text of its own, ends once, and says nothing while it must not run."""
+"""The streamed requests of a story: each gets a text of its own, ends once, and says nothing while
+it must not run."""
 
 from __future__ import annotations
 
@@ -39,7 +40,10 @@ class _Sent:
 
 
 class Streams:
-    """The streams that a story has begun. ``note`` reports a problem: its kind, and what was seen."""
+    """The streams that a story has begun.
+
+    ``note`` reports a problem: its kind, and what was seen.
+    """
 
     def __init__(self, server: Server, note: Callable[[str, str], None]) -> None:
         self._server = server
@@ -57,7 +61,9 @@ class Streams:
     def _send(self) -> _Sent:
         text = f"answer {next(self._numbers)} of its own. "
         said = Script.text(text, end=False).prompt("Hello")
-        sent = _Sent(Stream(self._server, TOKENS, prompt=said, temperature=0), (text * TOKENS)[:TOKENS])
+        sent = _Sent(
+            Stream(self._server, TOKENS, prompt=said, temperature=0), (text * TOKENS)[:TOKENS]
+        )
         self._sent.append(sent)
         return sent
 
@@ -102,11 +108,16 @@ class Streams:
         for sent in self._sent:
             ended = cut or sent.aborted or sent.interrupted
             if sent.stream.outcome(REQUEST_S) == CUT and not ended:
-                self._note(f"a stream is cut {when}", f"after {sent.stream.received} of {TOKENS} tokens")
+                self._note(
+                    f"a stream is cut {when}", f"after {sent.stream.received} of {TOKENS} tokens"
+                )
             self._check_text(sent)
 
     def finish(self) -> int:
-        """Every stream ends, with all of its own text unless something ended it. Returns the number of complete ones, and forgets them."""
+        """Every stream ends, with all of its own text unless something ended it.
+
+        Returns the number of complete ones, and forgets them.
+        """
         complete = 0
         for sent in self._sent:
             outcome = sent.stream.outcome(REQUEST_S)
@@ -114,16 +125,26 @@ class Streams:
             ended = sent.interrupted or (sent.aborted and outcome == CUT)
             if outcome == OPEN and sent.interrupted:
                 self._note(
-                    "a stream does not end after a sleep or a pause", f"{sent.stream.received} of {TOKENS} tokens"
+                    "a stream does not end after a sleep or a pause",
+                    f"{sent.stream.received} of {TOKENS} tokens",
                 )
             elif outcome != COMPLETE and not ended:
-                self._note(f"a stream is not complete: {outcome}", f"{sent.stream.received} of {TOKENS} tokens")
+                self._note(
+                    f"a stream is not complete: {outcome}",
+                    f"{sent.stream.received} of {TOKENS} tokens",
+                )
             if outcome == COMPLETE and sent.stream.text != sent.text:
-                self._note("a stream has another text than its own", f"{sent.stream.text!r}, not {sent.text!r}")
+                self._note(
+                    "a stream has another text than its own",
+                    f"{sent.stream.text!r}, not {sent.text!r}",
+                )
             self._check_text(sent)
         self._sent = []
         return complete
 
     def _check_text(self, sent: _Sent) -> None:
         if not sent.text.startswith(sent.stream.text):
-            self._note("a stream has another text than its own", f"{sent.stream.text!r} instead of {sent.text!r}")
+            self._note(
+                "a stream has another text than its own",
+                f"{sent.stream.text!r} instead of {sent.text!r}",
+            )

@@ -1,1 +1,2 @@
-"""Fuzzing of vLLM's tool and reasoning parsers: drawn calls in each parser's format, cuts into deltas, an oracle, and a reducer."""
+"""Fuzzing of vLLM's tool and reasoning parsers: drawn calls in each parser's format, cuts into
+deltas, an oracle, and a reducer."""

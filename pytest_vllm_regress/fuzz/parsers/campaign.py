@@ -1,4 +1,7 @@
-"""A campaign against the parsers of one environment. A step is one parser in one format in one round."""
+"""A campaign against the parsers of one environment.
+
+A step is one parser in one format in one round.
+"""
 
 from __future__ import annotations
 
@@ -61,13 +64,22 @@ class Coverage:
 
 
 def coverage(checker: ParserChecker, names: tuple[str, ...] = ()) -> Coverage:
-    """Ask which parsers are registered and which formats they read. Raises ``UsageError`` for a name that is not registered."""
+    """Ask which parsers are registered and which formats they read.
+
+    Raises ``UsageError`` for a name that is not registered.
+    """
     usable, unusable = checker.registered()
-    everything = {name for parser in (*usable, *unusable) for name in (parser.name, *parser.aliases)}
+    everything = {
+        name for parser in (*usable, *unusable) for name in (parser.name, *parser.aliases)
+    }
     if unknown := sorted(set(names) - everything):
-        raise UsageError(f"--parser {unknown[0]!r}: {checker.environment} registers {', '.join(sorted(everything))}")
+        raise UsageError(
+            f"--parser {unknown[0]!r}: {checker.environment} registers {', '.join(sorted(everything))}"
+        )
     result = Coverage(registered=sum(1 + len(parser.aliases) for parser in (*usable, *unusable)))
-    result.unusable.update({str(parser): "its class cannot be loaded" for parser in unusable if _chosen(parser, names)})
+    result.unusable.update(
+        {str(parser): "its class cannot be loaded" for parser in unusable if _chosen(parser, names)}
+    )
     for parser in usable:
         if _chosen(parser, names):
             _cover(checker, parser, result)
@@ -79,7 +91,14 @@ def _chosen(parser: ParserName, names: tuple[str, ...]) -> bool:
 
 
 def _cover(checker: ParserChecker, parser: ParserName, result: Coverage) -> None:
-    forms = next((forms for name in (parser.name, *parser.aliases) if (forms := formats_of(parser.kind, name))), ())
+    forms = next(
+        (
+            forms
+            for name in (parser.name, *parser.aliases)
+            if (forms := formats_of(parser.kind, name))
+        ),
+        (),
+    )
     if not forms:
         result.without_writer.append(str(parser))
         return
@@ -98,7 +117,11 @@ class ParserCampaign(SteppedCampaign[ParserFinding]):
     """Runs the steps of a plan against one environment: one parser in one format in one round each."""
 
     def __init__(
-        self, checker: ParserChecker, plan: CampaignPlan, folder: Path, write_line: Callable[[str], None]
+        self,
+        checker: ParserChecker,
+        plan: CampaignPlan,
+        folder: Path,
+        write_line: Callable[[str], None],
     ) -> None:
         self.checker, self.plan = checker, plan
         self.coverage = coverage(checker, plan.parsers)
@@ -119,7 +142,9 @@ class ParserCampaign(SteppedCampaign[ParserFinding]):
     def all_steps(self) -> Iterator[Step[ParserFinding]]:
         number = 0
         while self.coverage.covered and (self.plan.rounds is None or number < self.plan.rounds):
-            meanings = functools.cache(functools.partial(drawn, self.plan.examples, self.plan.seed * 1000 + number))
+            meanings = functools.cache(
+                functools.partial(drawn, self.plan.examples, self.plan.seed * 1000 + number)
+            )
             for covered in self.coverage.covered:
                 yield Step(number, covered.label, functools.partial(self._step, covered, meanings))
             number += 1
@@ -131,7 +156,8 @@ class ParserCampaign(SteppedCampaign[ParserFinding]):
         known = [
             _reduced(finding)
             for finding in self.findings
-            if finding.parser.name == covered.parser.name and finding.parser.kind == covered.parser.kind
+            if finding.parser.name == covered.parser.name
+            and finding.parser.kind == covered.parser.kind
         ]
         work = self.checker.work
         deltas, parsing = work.deltas, work.parsing_seconds
@@ -143,7 +169,9 @@ class ParserCampaign(SteppedCampaign[ParserFinding]):
             "wrong": [[how, kind, count] for (how, kind), count in sorted(result.wrong.items())],
         }
         return facts, [
-            ParserFinding.of(reduced.observed, reduced.kinds, covered.parser, self.checker, self.plan.seed)
+            ParserFinding.of(
+                reduced.observed, reduced.kinds, covered.parser, self.checker, self.plan.seed
+            )
             for reduced in result.findings
         ]
 
@@ -153,7 +181,9 @@ class ParserCampaign(SteppedCampaign[ParserFinding]):
             f"({step['deltas'] / max(step['seconds'], 1e-9):,.0f} a second), {sum(count for _, _, count in step['wrong'])} wrong"
         )
         for finding in findings:
-            self._write_line(f"    {finding.problem.side}: {finding.problem.kind}: {finding.question.text!r}")
+            self._write_line(
+                f"    {finding.problem.side}: {finding.problem.kind}: {finding.question.text!r}"
+            )
             if finding.question.cuts:
                 self._write_line(f"      in pieces {list(finding.question.cuts[0][1].pieces)}")
             self._write_line(f"      {finding.problem.words}")

@@ -30,7 +30,11 @@ _ENABLED = (
     _begun(*THINK, enable_thinking=True),
     _without(*THINK, enable_thinking=False),
 )
-_CHOSEN = (*_thinking(*THINK, thinking=True), _begun(*THINK, thinking=True), _without(*THINK, thinking=False))
+_CHOSEN = (
+    *_thinking(*THINK, thinking=True),
+    _begun(*THINK, thinking=True),
+    _without(*THINK, thinking=False),
+)
 REASONING_FORMATS: Mapping[str, tuple[Format, ...]] = MappingProxyType(
     {
         **dict.fromkeys(
@@ -44,15 +48,30 @@ REASONING_FORMATS: Mapping[str, tuple[Format, ...]] = MappingProxyType(
             ),
             _PLAIN_THINK,
         ),
-        **dict.fromkeys(("qwen3", "mimo", "minicpmv", "nemotron_v3", "granite_thinking_parser", "ling3"), _ENABLED),
-        **dict.fromkeys(("deepseek_v3", "deepseek_v4", "deepseek_v41", "kimi_k2", "holo2"), _CHOSEN),
+        **dict.fromkeys(
+            ("qwen3", "mimo", "minicpmv", "nemotron_v3", "granite_thinking_parser", "ling3"),
+            _ENABLED,
+        ),
+        **dict.fromkeys(
+            ("deepseek_v3", "deepseek_v4", "deepseek_v41", "kimi_k2", "holo2"), _CHOSEN
+        ),
         **dict.fromkeys(
             ("glm45", "glm47"),
-            tuple(dataclasses.replace(form, tokens=(*form.tokens, "<|assistant|>")) for form in _ENABLED),
+            tuple(
+                dataclasses.replace(form, tokens=(*form.tokens, "<|assistant|>"))
+                for form in _ENABLED
+            ),
         ),
-        "poolside_v1": tuple(dataclasses.replace(form, tokens=(*form.tokens, "<assistant>")) for form in _ENABLED),
+        "poolside_v1": tuple(
+            dataclasses.replace(form, tokens=(*form.tokens, "<assistant>")) for form in _ENABLED
+        ),
         "step3": (_begun(*THINK),),
-        "ernie45": (Format((*THINK, "<response>", "</response>", "<0x0A>"), thinking=("<think>", "</think>\n\n")),),
+        "ernie45": (
+            Format(
+                (*THINK, "<response>", "</response>", "<0x0A>"),
+                thinking=("<think>", "</think>\n\n"),
+            ),
+        ),
         "gemma4": (
             Format(
                 ("<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", '<|"|>'),
@@ -65,7 +84,11 @@ REASONING_FORMATS: Mapping[str, tuple[Format, ...]] = MappingProxyType(
         "hy_v4": _thinking(*THINK, reasoning_effort="high"),
         "k2_horizon": _thinking("<ifm|think>", "</ifm|think>"),
         "minimax_m3": _thinking("<mm:think>", "</mm:think>", thinking=True),
-        "mistral": (Format(("[TOOL_CALLS]", "[ARGS]", "[THINK]", "[/THINK]"), thinking=("[THINK]", "[/THINK]")),),
+        "mistral": (
+            Format(
+                ("[TOOL_CALLS]", "[ARGS]", "[THINK]", "[/THINK]"), thinking=("[THINK]", "[/THINK]")
+            ),
+        ),
         "plamo3": (
             Format(
                 PLAMO,

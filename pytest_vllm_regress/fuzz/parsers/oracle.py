@@ -17,7 +17,10 @@ STREAM = "stream"
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """A parser's answer. ``error``: type, message and place of an exception instead of an answer. ``finished``: a finish reason came."""
+    """A parser's answer. ``error``: type, message and place of an exception instead of an answer.
+
+    ``finished``: a finish reason came.
+    """
 
     reasoning: str = ""
     content: str = ""
@@ -53,7 +56,9 @@ class Problem:
 def problem(meant: Meaning, answer: Answer, side: str, markers: Sequence[str]) -> Problem | None:
     """Return the worst problem of an answer, None if it is what was meant."""
     for kind, words in _problems(meant, answer, markers):
-        return Problem(side, kind, words.encode("utf-8", "backslashreplace").decode())  # halves of a surrogate pair
+        return Problem(
+            side, kind, words.encode("utf-8", "backslashreplace").decode()
+        )  # halves of a surrogate pair
     return None
 
 
@@ -61,7 +66,13 @@ def _problems(meant: Meaning, answer: Answer, markers: Sequence[str]) -> Iterato
     if answer.error is not None:
         name, message, place = answer.error
         function = place.partition(" in ")[0]
-        kind = name if name in NO_EXCEPTIONS else f"raises {name} in {function}" if function else f"raises {name}"
+        kind = (
+            name
+            if name in NO_EXCEPTIONS
+            else f"raises {name} in {function}"
+            if function
+            else f"raises {name}"
+        )
         yield kind, f"{name}: {message} ({place})" if place else f"{name}: {message}"
         return
     yield from _of_calls(meant, answer)
@@ -109,7 +120,11 @@ def _of_arguments(expected: dict[str, Any], text: str) -> str:
     if not got:
         return "arguments replaced by {}"
     if missing := expected.keys() - got.keys():
-        return "argument lost" if missing < expected.keys() or not got.keys() - expected.keys() else "arguments renamed"
+        return (
+            "argument lost"
+            if missing < expected.keys() or not got.keys() - expected.keys()
+            else "arguments renamed"
+        )
     if got.keys() - expected.keys():
         return "argument invented"
     wrong = next(key for key in expected if not same(expected[key], got[key]))
@@ -117,9 +132,14 @@ def _of_arguments(expected: dict[str, Any], text: str) -> str:
 
 
 def same(expected: Any, got: Any) -> bool:
-    """Return whether two JSON values are equal. Numbers are compared by value, and true is no number."""
+    """Return whether two JSON values are equal.
+
+    Numbers are compared by value, and true is no number.
+    """
     if isinstance(expected, dict) and isinstance(got, dict):
-        return expected.keys() == got.keys() and all(same(expected[key], got[key]) for key in expected)
+        return expected.keys() == got.keys() and all(
+            same(expected[key], got[key]) for key in expected
+        )
     if isinstance(expected, list) and isinstance(got, list):
         return len(expected) == len(got) and all(map(same, expected, got))
     return _kind(expected) is _kind(got) and bool(expected == got)
@@ -160,7 +180,9 @@ def _of_text(name: str, expected: str, got: str, shown: str) -> Iterator[tuple[s
 
 
 def _texts(reasoning: str, content: str) -> str:
-    return f"reasoning {reasoning!r} and content {content!r}" if reasoning else f"content {content!r}"
+    return (
+        f"reasoning {reasoning!r} and content {content!r}" if reasoning else f"content {content!r}"
+    )
 
 
 def _shown(calls: Sequence[tuple[str, Any]]) -> str:

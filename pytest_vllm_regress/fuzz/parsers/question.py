@@ -13,7 +13,8 @@ from .meaning import Meaning, features
 from .oracle import STREAM, WHOLE, Answer, Problem, problem
 
 Reply = Mapping[str, Any]
-"""Reply of the host to one question: the answers for the whole text (``whole``) and for each cut (``streams``)."""
+"""Reply of the host to one question: the answers for the whole text (``whole``) and for each cut
+(``streams``)."""
 Ask = Callable[[Sequence["Question"]], list[Reply]]
 """Asks a parser several questions."""
 
@@ -30,8 +31,11 @@ class Question:
     prompt: str = ""
 
     @classmethod
-    def of(cls, meaning: Meaning, form: Format, kinds: Sequence[CutKind] = tuple(CutKind)) -> Question:
-        """Return the question of a meaning that the format can write (``Format.fitted``), cut in these ways. Equal meanings are cut equally."""
+    def of(
+        cls, meaning: Meaning, form: Format, kinds: Sequence[CutKind] = tuple(CutKind)
+    ) -> Question:
+        """Return the question of a meaning that the format can write (``Format.fitted``), cut in
+        these ways. Equal meanings are cut equally."""
         text = form.text(meaning)
         seed = zlib.crc32(text.encode("utf-8", "surrogatepass"))
         cuts = tuple((kind, cut(text, form.tokens, kind, seed)) for kind in kinds)
@@ -54,7 +58,10 @@ class Question:
 
 @dataclasses.dataclass(frozen=True)
 class Observed:
-    """A problem of one question. ``cut``: the kind of cut and the pieces that show it; None if the whole text does."""
+    """A problem of one question.
+
+    ``cut``: the kind of cut and the pieces that show it; None if the whole text does.
+    """
 
     question: Question
     problem: Problem
@@ -71,7 +78,10 @@ class Observed:
 
 
 def observations(question: Question, reply: Reply) -> list[Observed]:
-    """Return all problems that a reply shows. A stream that is wrong as the whole text is wrong is not a second problem."""
+    """Return all problems that a reply shows.
+
+    A stream that is wrong as the whole text is wrong is not a second problem.
+    """
     whole = problem(question.meaning, Answer.of_json(reply["whole"]), WHOLE, question.markers)
     seen = [Observed(question, whole)] if whole else []
     for one, streamed in zip(question.cuts, reply["streams"], strict=True):

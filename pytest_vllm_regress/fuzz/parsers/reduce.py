@@ -1,4 +1,5 @@
-"""Shrink what shows a problem: first the meaning, then the cuts, as long as the same kind of problem stays."""
+"""Shrink what shows a problem: first the meaning, then the cuts, as long as the same kind of
+problem stays."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ BATCH = 12
 
 
 def reduce(observed: Observed, form: Format, ask: Ask) -> Observed:
-    """Return the smallest variant that still shows a problem of the same key, in a cut of the same kind."""
+    """Return the smallest variant that still shows a problem of the same key, in a cut of the same
+    kind."""
     reduction = _Reduction(observed, form, ask)
     reduction.shrink_meaning()
     reduction.merge_pieces()
@@ -47,7 +49,10 @@ class _Reduction:
                 yield Question.of(meaning, self._form, kinds)
 
     def merge_pieces(self) -> None:
-        """Join neighbouring pieces, many at first. A cut that is not needed hides what the problem depends on."""
+        """Join neighbouring pieces, many at first.
+
+        A cut that is not needed hides what the problem depends on.
+        """
         if self.smallest.cut is None:
             return
         size = len(self.smallest.cut[1].pieces)
@@ -58,7 +63,13 @@ class _Reduction:
         if not self.smallest.cut[1].end_alone:
             kind, pieces = self.smallest.cut
             self._first_that_keeps(
-                iter([self.smallest.question.with_cut(kind, dataclasses.replace(pieces, end_alone=True))])
+                iter(
+                    [
+                        self.smallest.question.with_cut(
+                            kind, dataclasses.replace(pieces, end_alone=True)
+                        )
+                    ]
+                )
             )
 
     def _joined(self, size: int) -> Iterator[Question]:
@@ -72,11 +83,15 @@ class _Reduction:
 
     def _first_that_keeps(self, questions: Iterator[Question]) -> bool:
         """Accept the first question that shows the same problem. Return whether one does."""
-        while self._left > 0 and (batch := list(itertools.islice(questions, min(BATCH, self._left)))):
+        while self._left > 0 and (
+            batch := list(itertools.islice(questions, min(BATCH, self._left)))
+        ):
             self._left -= len(batch)
             for question, reply in zip(batch, self._ask(batch), strict=True):
                 for seen in observations(question, reply):
-                    if seen.key == self.smallest.key and (seen.cut is None) == (self.smallest.cut is None):
+                    if seen.key == self.smallest.key and (seen.cut is None) == (
+                        self.smallest.cut is None
+                    ):
                         self.smallest = seen
                         return True
         return False
@@ -94,14 +109,18 @@ def smaller(meaning: Meaning) -> Iterator[Meaning]:
         yield dataclasses.replace(meaning, style="spaced")
     for at, call in enumerate(meaning.calls):
         for simpler in _simpler_calls(call):
-            yield dataclasses.replace(meaning, calls=(*meaning.calls[:at], simpler, *meaning.calls[at + 1 :]))
+            yield dataclasses.replace(
+                meaning, calls=(*meaning.calls[:at], simpler, *meaning.calls[at + 1 :])
+            )
 
 
 def _simpler_calls(call: Call) -> Iterator[Call]:
     arguments = dict(call.arguments)
     if arguments:
         yield from (
-            Call(call.name, simplest) for simplest in ({}, {"count": 1}, {"city": "a"}) if simplest != arguments
+            Call(call.name, simplest)
+            for simplest in ({}, {"count": 1}, {"city": "a"})
+            if simplest != arguments
         )
     if call.name == "get_weather":
         yield Call("add", arguments)
@@ -119,15 +138,25 @@ def _simpler(value: Any) -> Iterator[Any]:
     elif isinstance(value, bool) or value is None:
         return
     elif isinstance(value, int):
-        yield from (number for number in (0, 1, 2, -1) if abs(number) < abs(value) or (value < 0 <= number))
+        yield from (
+            number for number in (0, 1, 2, -1) if abs(number) < abs(value) or (value < 0 <= number)
+        )
     elif isinstance(value, float):
-        yield from (number for number in (0.5, 1.5, -0.5) if number != value and abs(value) not in (0.5, 1.5))
+        yield from (
+            number
+            for number in (0.5, 1.5, -0.5)
+            if number != value and abs(value) not in (0.5, 1.5)
+        )
     elif isinstance(value, list):
         yield from (value[:at] + value[at + 1 :] for at in range(len(value)))
         for at, member in enumerate(value):
-            yield from ([*value[:at], simpler, *value[at + 1 :]] for simpler in _simpler_members(member))
+            yield from (
+                [*value[:at], simpler, *value[at + 1 :]] for simpler in _simpler_members(member)
+            )
     else:
-        yield from ({other: member for other, member in value.items() if other != key} for key in value)
+        yield from (
+            {other: member for other, member in value.items() if other != key} for key in value
+        )
         for key, member in value.items():
             yield from ({**value, key: simpler} for simpler in _simpler_members(member))
 

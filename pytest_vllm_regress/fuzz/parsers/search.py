@@ -1,4 +1,5 @@
-"""Search one parser in one format: ask drawn answers in every cut, shrink what is wrong, and tell causes apart."""
+"""Search one parser in one format: ask drawn answers in every cut, shrink what is wrong, and tell
+causes apart."""
 
 from __future__ import annotations
 
@@ -21,15 +22,30 @@ MAX_FINDINGS = 30
 MAX_OF_KIND = 4
 """Maximum number of findings of one kind, which hardly have more causes."""
 _ONE_CAUSE = ("no end", "raises", "no answer", "death")
-"""Kinds of problems that have one cause, whatever the answer contains: the place of an exception belongs to the kind."""
+"""Kinds of problems that have one cause, whatever the answer contains: the place of an exception
+belongs to the kind."""
 _BASIC = frozenset(
-    {"a call", "string", "integer", "number", "boolean", "list", "object", "several arguments", "content", "reasoning"}
+    {
+        "a call",
+        "string",
+        "integer",
+        "number",
+        "boolean",
+        "list",
+        "object",
+        "several arguments",
+        "content",
+        "reasoning",
+    }
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class Reduced:
-    """A problem in its smallest form. ``kinds``: kinds of cuts that show it; empty if the whole text does."""
+    """A problem in its smallest form.
+
+    ``kinds``: kinds of cuts that show it; empty if the whole text does.
+    """
 
     observed: Observed
     kinds: tuple[CutKind, ...] = ()
@@ -41,7 +57,8 @@ class Round:
 
     Attributes:
         asked: number of questions.
-        wrong: number of questions with a wrong answer, by how the text arrived (``whole``, or a kind of cut) and kind of problem.
+        wrong: number of questions with a wrong answer, by how the text arrived (``whole``, or a
+            kind of cut) and kind of problem.
         findings: problems that no earlier finding explains.
         inconstant: problems that did not show again.
     """
@@ -52,7 +69,9 @@ class Round:
     inconstant: list[str] = dataclasses.field(default_factory=list)
 
 
-def search(meanings: Sequence[Meaning], form: Format, ask: Ask, known: Sequence[Reduced] = ()) -> Round:
+def search(
+    meanings: Sequence[Meaning], form: Format, ask: Ask, known: Sequence[Reduced] = ()
+) -> Round:
     """Ask a parser about these answers. ``known``: findings that are not to be reported again."""
     result = Round()
     explained = _Explained(known)
@@ -76,7 +95,9 @@ def _note(seen: Observed, form: Format, ask: Ask, result: Round, explained: _Exp
         question = Question.of(smallest.question.meaning, form)
         (reply,) = ask([question])
         kinds = tuple(
-            other.cut[0] for other in observations(question, reply) if other.cut and other.key == smallest.key
+            other.cut[0]
+            for other in observations(question, reply)
+            if other.cut and other.key == smallest.key
         )
         kinds = tuple(dict.fromkeys((*kinds, smallest.cut[0])))
     reduced = Reduced(smallest, kinds)
@@ -110,9 +131,11 @@ def _signature(seen: Observed) -> tuple[object, ...]:
 
 
 def _explains(known: Reduced, seen: Observed) -> bool:
-    """Whether a problem is probably a known one: of the same kind, with at least the same features, in a cut that shows the known one, too.
+    """Whether a problem is probably a known one: of the same kind, with at least the same features,
+    in a cut that shows the known one, too.
 
-    What only coarse cuts show comes from the cut and hardly from the features: such problems of one kind count as one.
+    What only coarse cuts show comes from the cut and hardly from the features: such problems of one
+    kind count as one.
     """
     if known.observed.key != seen.key:
         return False

@@ -1,4 +1,7 @@
-"""The formats of each tool parser. Data, taken from the parsers' own patterns and from chat templates."""
+"""The formats of each tool parser.
+
+Data, taken from the parsers' own patterns and from chat templates.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,22 @@ from .writers import (
     tags,
 )
 
-_KINDS = {str: "string", int: "number", float: "number", bool: "boolean", list: "array", dict: "object"}
+_KINDS = {
+    str: "string",
+    int: "number",
+    float: "number",
+    bool: "boolean",
+    list: "array",
+    dict: "object",
+}
 _TAGS = ("<tool_call>", "</tool_call>")
-_HERMES = Format(_TAGS, lambda call: f"<tool_call>\n{json_call()(call)}\n</tool_call>", between="\n")
+_HERMES = Format(
+    _TAGS, lambda call: f"<tool_call>\n{json_call()(call)}\n</tool_call>", between="\n"
+)
 _QWEN_CALL = tags(
-    "<tool_call>\n<function=NAME>\n", "<parameter=KEY>\nVALUE\n</parameter>\n", "</function>\n</tool_call>"
+    "<tool_call>\n<function=NAME>\n",
+    "<parameter=KEY>\nVALUE\n</parameter>\n",
+    "</function>\n</tool_call>",
 )
 _QWEN = Format((*_TAGS, *THINK), _QWEN_CALL, between="\n", limit=plain_text)
 _ARGUMENT = "<arg_key>KEY</arg_key>\n<arg_value>VALUE</arg_value>\n"
@@ -35,11 +49,21 @@ _GLM = Format(
     limit=plain_text,
     options={"enable_thinking": False},
 )
-_DEEPSEEK = tuple(f"<｜tool▁{part}｜>" for part in ("calls▁begin", "calls▁end", "call▁begin", "call▁end", "sep"))
-_STEP = tuple(f"<｜tool_{part}｜>" for part in ("calls_begin", "calls_end", "call_begin", "call_end", "sep"))
+_DEEPSEEK = tuple(
+    f"<｜tool▁{part}｜>" for part in ("calls▁begin", "calls▁end", "call▁begin", "call▁end", "sep")
+)
+_STEP = tuple(
+    f"<｜tool_{part}｜>" for part in ("calls_begin", "calls_end", "call_begin", "call_end", "sep")
+)
 _KIMI = tuple(
     f"<|tool_{part}|>"
-    for part in ("calls_section_begin", "calls_section_end", "call_begin", "call_end", "call_argument_begin")
+    for part in (
+        "calls_section_begin",
+        "calls_section_end",
+        "call_begin",
+        "call_end",
+        "call_argument_begin",
+    )
 )
 
 
@@ -58,7 +82,11 @@ def _dsml(space: str, group: str) -> Format:
     )
 
 
-_HUNYUAN = tuple(f"<{end}{part}>" for part in ("tool_calls", "tool_call", "arg_key", "arg_value") for end in ("", "/"))
+_HUNYUAN = tuple(
+    f"<{end}{part}>"
+    for part in ("tool_calls", "tool_call", "arg_key", "arg_value")
+    for end in ("", "/")
+)
 _HY_ARGUMENT = "<arg_key>KEY</arg_key><arg_value>VALUE</arg_value>"
 _K2 = tuple(
     f"<{end}ifm|{part}>"
@@ -98,7 +126,11 @@ TOOL_FORMATS: Mapping[str, tuple[Format, ...]] = MappingProxyType(
     {
         "apertus": (
             Format(
-                ("<|tools_prefix|>", "<|tools_suffix|>"), keyed_call, "<|tools_prefix|>[", ", ", "]<|tools_suffix|>"
+                ("<|tools_prefix|>", "<|tools_suffix|>"),
+                keyed_call,
+                "<|tools_prefix|>[",
+                ", ",
+                "]<|tools_suffix|>",
             ),
         ),
         "deepseek_v3": (
@@ -113,7 +145,9 @@ TOOL_FORMATS: Mapping[str, tuple[Format, ...]] = MappingProxyType(
         "deepseek_v31": (
             Format(
                 _DEEPSEEK,
-                arguments_only("<｜tool▁call▁begin｜>NAME<｜tool▁sep｜>ARGUMENTS<｜tool▁call▁end｜>"),
+                arguments_only(
+                    "<｜tool▁call▁begin｜>NAME<｜tool▁sep｜>ARGUMENTS<｜tool▁call▁end｜>"
+                ),
                 *("<｜tool▁calls▁begin｜>", "", "<｜tool▁calls▁end｜>"),
             ),
         ),
@@ -123,7 +157,11 @@ TOOL_FORMATS: Mapping[str, tuple[Format, ...]] = MappingProxyType(
         "dots": (
             Format(
                 ("<dots_function_call>", "</dots_function_call>"),
-                tags('<invoke name="NAME">\n', '<parameter name="KEY">VALUE</parameter>\n', "</invoke>\n"),
+                tags(
+                    '<invoke name="NAME">\n',
+                    '<parameter name="KEY">VALUE</parameter>\n',
+                    "</invoke>\n",
+                ),
                 *("<dots_function_call>\n", "", "</dots_function_call>"),
                 plain_text,
             ),
@@ -143,7 +181,11 @@ TOOL_FORMATS: Mapping[str, tuple[Format, ...]] = MappingProxyType(
             ),
         ),
         "gemma4": (
-            Format(("<|tool_call>", "<tool_call|>", '<|"|>', "<|channel>", "<channel|>"), gemma, limit=between_signs),
+            Format(
+                ("<|tool_call>", "<tool_call|>", '<|"|>', "<|channel>", "<channel|>"),
+                gemma,
+                limit=between_signs,
+            ),
         ),
         "gigachat3": (
             Format(
@@ -154,11 +196,21 @@ TOOL_FORMATS: Mapping[str, tuple[Format, ...]] = MappingProxyType(
         ),
         "glm45": (_GLM,),
         "glm47": (_GLM,),
-        "granite": (Format(("<|tool_call|>",), json_call(), "<|tool_call|>[", ", ", "]", content=False),),
-        "granite-20b-fc": (
-            Format(("<function_call>",), lambda call: f"<function_call> {json_call()(call)}", between="\n"),
+        "granite": (
+            Format(("<|tool_call|>",), json_call(), "<|tool_call|>[", ", ", "]", content=False),
         ),
-        "granite4": (Format(_TAGS, lambda call: f"<tool_call>\n{json_call()(call)}\n</tool_call>", between="\n"),),
+        "granite-20b-fc": (
+            Format(
+                ("<function_call>",),
+                lambda call: f"<function_call> {json_call()(call)}",
+                between="\n",
+            ),
+        ),
+        "granite4": (
+            Format(
+                _TAGS, lambda call: f"<tool_call>\n{json_call()(call)}\n</tool_call>", between="\n"
+            ),
+        ),
         "hermes": (_HERMES,),
         "hunyuan_a13b": (Format(THINK, json_call(), "<tool_calls>[", ", ", "]</tool_calls>"),),
         "hy_v3": (
@@ -191,7 +243,9 @@ TOOL_FORMATS: Mapping[str, tuple[Format, ...]] = MappingProxyType(
                     "<|content_tool_error|>",
                     "<|content_model_end_sampling|>",
                 ),
-                lambda call: f"<|message_model|><|content_invoke_tool_json|>{json_call('args')(call)}<|end_message|>",
+                lambda call: (
+                    f"<|message_model|><|content_invoke_tool_json|>{json_call('args')(call)}<|end_message|>"
+                ),
                 content=False,
                 plain=False,
             ),
@@ -199,11 +253,21 @@ TOOL_FORMATS: Mapping[str, tuple[Format, ...]] = MappingProxyType(
         "internlm": (
             Format(
                 ("<|action_start|>", "<|plugin|>", "<|action_end|>"),
-                lambda call: f"<|action_start|><|plugin|>\n{json_call('parameters')(call)}<|action_end|>",
+                lambda call: (
+                    f"<|action_start|><|plugin|>\n{json_call('parameters')(call)}<|action_end|>"
+                ),
                 several=False,
             ),
         ),
-        "jamba": (Format(("<tool_calls>", "</tool_calls>"), json_call(), "<tool_calls>[", ", ", "]</tool_calls>"),),
+        "jamba": (
+            Format(
+                ("<tool_calls>", "</tool_calls>"),
+                json_call(),
+                "<tool_calls>[",
+                ", ",
+                "]</tool_calls>",
+            ),
+        ),
         "k2_horizon": (_k2("<ifm|arg_type>KIND</ifm|arg_type>", "xml_typed"), _k2("", "xml")),
         "kimi_k2": (
             Format(
@@ -240,8 +304,12 @@ TOOL_FORMATS: Mapping[str, tuple[Format, ...]] = MappingProxyType(
             ),
         ),
         "ling3": (_GLM,),
-        "llama3_json": (Format(("<|python_tag|>",), json_call("parameters"), between="; ", content=False),),
-        "llama4_json": (Format(("<|python_tag|>",), json_call("parameters"), between="; ", content=False),),
+        "llama3_json": (
+            Format(("<|python_tag|>",), json_call("parameters"), between="; ", content=False),
+        ),
+        "llama4_json": (
+            Format(("<|python_tag|>",), json_call("parameters"), between="; ", content=False),
+        ),
         "llama4_pythonic": (
             Format(
                 ("<|python_start|>", "<|python_end|>"),
@@ -263,7 +331,9 @@ TOOL_FORMATS: Mapping[str, tuple[Format, ...]] = MappingProxyType(
             Format(
                 (*_TAGS, *THINK),
                 tags(
-                    "<tool_call>\n<function=NAME>\n", "<parameter=KEY>VALUE</parameter>\n", "</function>\n</tool_call>"
+                    "<tool_call>\n<function=NAME>\n",
+                    "<parameter=KEY>VALUE</parameter>\n",
+                    "</function>\n</tool_call>",
                 ),
                 between="\n",
                 limit=plain_text,
@@ -278,12 +348,22 @@ TOOL_FORMATS: Mapping[str, tuple[Format, ...]] = MappingProxyType(
             ),
         ),
         "minimax": (
-            Format(("<tool_calls>", "</tool_calls>", *THINK), json_call(), "<tool_calls>\n", "\n", "\n</tool_calls>"),
+            Format(
+                ("<tool_calls>", "</tool_calls>", *THINK),
+                json_call(),
+                "<tool_calls>\n",
+                "\n",
+                "\n</tool_calls>",
+            ),
         ),
         "minimax_m2": (
             Format(
                 ("<minimax:tool_call>", "</minimax:tool_call>", *THINK),
-                tags('<invoke name="NAME">\n', '<parameter name="KEY">VALUE</parameter>\n', "</invoke>\n"),
+                tags(
+                    '<invoke name="NAME">\n',
+                    '<parameter name="KEY">VALUE</parameter>\n',
+                    "</invoke>\n",
+                ),
                 *("<minimax:tool_call>\n", "", "</minimax:tool_call>"),
                 plain_text,
             ),
@@ -291,7 +371,11 @@ TOOL_FORMATS: Mapping[str, tuple[Format, ...]] = MappingProxyType(
         "minimax_m3": (
             Format(
                 (_M3, "<mm:think>", "</mm:think>"),
-                tags(f'{_M3}<invoke name="NAME">\n', f"{_M3}<KEY>VALUE{_M3}</KEY>\n", f"{_M3}</invoke>\n"),
+                tags(
+                    f'{_M3}<invoke name="NAME">\n',
+                    f"{_M3}<KEY>VALUE{_M3}</KEY>\n",
+                    f"{_M3}</invoke>\n",
+                ),
                 *(f"{_M3}<tool_call>\n", "", f"{_M3}</tool_call>"),
                 scalars,
             ),
@@ -299,12 +383,15 @@ TOOL_FORMATS: Mapping[str, tuple[Format, ...]] = MappingProxyType(
         "mistral": (
             Format(("[TOOL_CALLS]",), json_call(), "[TOOL_CALLS][", ", ", "]"),
             Format(
-                ("[TOOL_CALLS]", "[ARGS]", "[THINK]", "[/THINK]"), arguments_only("[TOOL_CALLS]NAME[ARGS]ARGUMENTS")
+                ("[TOOL_CALLS]", "[ARGS]", "[THINK]", "[/THINK]"),
+                arguments_only("[TOOL_CALLS]NAME[ARGS]ARGUMENTS"),
             ),
         ),
         "muse": (_MUSE,),
         "muse_glimmer": (_MUSE,),
-        "olmo3": (Format((), pythonic, "<function_calls>\n", "\n", "\n</function_calls>", content=False),),
+        "olmo3": (
+            Format((), pythonic, "<function_calls>\n", "\n", "\n</function_calls>", content=False),
+        ),
         "phi4_mini_json": (Format((), json_call(), "functools[", ", ", "]", content=False),),
         "plamo3": (
             Format(

@@ -1,4 +1,7 @@
-"""How models write a call: one small function for each family of formats. ``catalogue.py`` says which parser reads which."""
+"""How models write a call: one small function for each family of formats.
+
+``catalogue.py`` says which parser reads which.
+"""
 
 from __future__ import annotations
 
@@ -56,16 +59,23 @@ def keyed_call(call: Written) -> str:
 
 
 def tags(head: str, argument: str, tail: str, kinds: Mapping[type, str] | None = None) -> Writer:
-    """Write each argument into ``argument``, at KEY and VALUE; at KIND its type in the words of ``kinds``, at STRING whether it is a string."""
+    """Write each argument into ``argument``, at KEY and VALUE; at KIND its type in the words of
+    ``kinds``, at STRING whether it is a string."""
 
     def write(call: Written) -> str:
         written = []
         for key, value in call.call.arguments.items():
-            text = argument.replace("KEY", key).replace("STRING", "true" if isinstance(value, str) else "false")
+            text = argument.replace("KEY", key).replace(
+                "STRING", "true" if isinstance(value, str) else "false"
+            )
             if kinds:
                 text = text.replace("KIND", kinds[type(value)])
             written.append(text.replace("VALUE", call.scalar(value)))
-        return head.replace("NAME", call.name).replace("INDEX", str(call.index + 1)) + "".join(written) + tail
+        return (
+            head.replace("NAME", call.name).replace("INDEX", str(call.index + 1))
+            + "".join(written)
+            + tail
+        )
 
     return write
 
@@ -93,7 +103,9 @@ def _gemma_value(value: Any) -> str:
 
 def function_gemma(call: Written) -> str:
     """Write FunctionGemma's ``call:name{key:<escape>value<escape>}``."""
-    members = ",".join(f"{key}:<escape>{call.scalar(value)}<escape>" for key, value in call.call.arguments.items())
+    members = ",".join(
+        f"{key}:<escape>{call.scalar(value)}<escape>" for key, value in call.call.arguments.items()
+    )
     return f"<start_function_call>call:{call.name}{{{members}}}<end_function_call>"
 
 
@@ -107,7 +119,8 @@ def anything(value: Any) -> bool:
 
 
 def plain_text(value: Any) -> bool:
-    """Tags enclose strings without escapes: outer space and what looks like a closing tag cannot be told from the format."""
+    """Tags enclose strings without escapes: outer space and what looks like a closing tag cannot be
+    told from the format."""
     return not isinstance(value, str) or (value == value.strip() and "<" not in value)
 
 

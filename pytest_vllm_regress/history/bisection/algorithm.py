@@ -1,8 +1,11 @@
-"""Which candidate a bisection tries next, and which changes its results show. Pure: no runs, no files, no clock.
+"""Which candidate a bisection tries next, and which changes its results show. Pure: no runs, no
+files, no clock.
 
-``next_candidate`` states the order. A candidate that gives no clear verdict is SKIPPED, and its nearest untried neighbour is tried instead
-(``search.Search._try`` decides it): one that cannot be built or whose import fails at once, NOT_APPLICABLE results at once, INCONCLUSIVE results
-after ``repeat`` runs. A change between two clear candidates with skipped ones between them is reported as such a range.
+``next_candidate`` states the order. A candidate that gives no clear verdict is SKIPPED, and its
+nearest untried neighbour is tried instead (``search.Search._try`` decides it): one that cannot be
+built or whose import fails at once, NOT_APPLICABLE results at once, INCONCLUSIVE results after
+``repeat`` runs. A change between two clear candidates with skipped ones between them is reported as
+such a range.
 """
 
 from __future__ import annotations
@@ -24,7 +27,10 @@ class State(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Transition:
-    """Two candidates, by index, with different states. No candidate between them has a clear state."""
+    """Two candidates, by index, with different states.
+
+    No candidate between them has a clear state.
+    """
 
     low: int
     high: int
@@ -49,12 +55,14 @@ class Direction(enum.Enum):
 
 
 def next_candidate(count: int, known: Mapping[int, State], probes: int | None = None) -> int | None:
-    """Return the index of the candidate to try next, of ``count`` in order of age, or None if the search is complete.
+    """Return the index of the candidate to try next, of ``count`` in order of age, or None if the
+    search is complete.
 
-    Both ends come first, then the middle between two candidates with different states. With a single change and no skipped
-    candidate this takes at most ceil(log2(count)) + 2 runs. If both ends have the same state, up to ``probes`` candidates between them
-    (default: ``most_runs(count)``) are tried, widest gap first, because a failure may come and go. A skipped candidate is replaced by its
-    nearest neighbour.
+    Both ends come first, then the middle between two candidates with different states. With a
+    single change and no skipped candidate this takes at most ceil(log2(count)) + 2 runs. If both
+    ends have the same state, up to ``probes`` candidates between them (default:
+    ``most_runs(count)``) are tried, widest gap first, because a failure may come and go. A skipped
+    candidate is replaced by its nearest neighbour.
     """
     end = _untried_end(range(count), known)
     if end is None:
@@ -78,8 +86,15 @@ def next_candidate(count: int, known: Mapping[int, State], probes: int | None = 
 
 
 def changes(count: int, known: Mapping[int, State]) -> tuple[Transition, ...]:
-    """Return every change between tested candidates, oldest first. More than one means that the failure comes and goes."""
-    clear = [(index, known[index]) for index in range(count) if known.get(index, State.SKIPPED) is not State.SKIPPED]
+    """Return every change between tested candidates, oldest first.
+
+    More than one means that the failure comes and goes.
+    """
+    clear = [
+        (index, known[index])
+        for index in range(count)
+        if known.get(index, State.SKIPPED) is not State.SKIPPED
+    ]
     return tuple(
         Transition(low, high, before, after)
         for (low, before), (high, after) in itertools.pairwise(clear)
@@ -88,19 +103,25 @@ def changes(count: int, known: Mapping[int, State]) -> tuple[Transition, ...]:
 
 
 def most_runs(count: int) -> int:
-    """Return the largest number of candidates that are tried if none is skipped and the failure changes once."""
+    """Return the largest number of candidates that are tried if none is skipped and the failure
+    changes once."""
     return math.ceil(math.log2(max(count, 1))) + 2
 
 
 def runs_left(count: int, known: Mapping[int, State], probes: int | None = None) -> int:
-    """Return how many more candidates are tried at most, if none of them is skipped and no other change shows."""
+    """Return how many more candidates are tried at most, if none of them is skipped and no other
+    change shows."""
     if next_candidate(count, known, probes) is None:
         return 0
-    ends = sum(_untried_end(order, known) is not None for order in (range(count), range(count - 1, -1, -1)))
+    ends = sum(
+        _untried_end(order, known) is not None for order in (range(count), range(count - 1, -1, -1))
+    )
     if ends:
         return min(ends, count) + max(0, count - len(known) - ends).bit_length()
     if known_changes := changes(count, known):
-        between = (sum(index not in known for index in range(c.low + 1, c.high)) for c in known_changes)
+        between = (
+            sum(index not in known for index in range(c.low + 1, c.high)) for c in known_changes
+        )
         return sum(untried.bit_length() for untried in between)
     clear = [index for index, state in known.items() if state is not State.SKIPPED]
     budget = most_runs(count) if probes is None else probes

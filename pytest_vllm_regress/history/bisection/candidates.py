@@ -20,34 +20,45 @@ from ...util.versions import specifiers_of, version_of
 def environment_names(case: Case, package: str, env: str | None) -> Callable[[str], str]:
     """Return a function from a release of ``package`` to the name of its environment.
 
-    ``env`` is the base environment that takes the releases in turn. Raises ``UsageError`` if no name can be derived.
+    ``env`` is the base environment that takes the releases in turn. Raises ``UsageError`` if no
+    name can be derived.
     """
     from ...environments.recipes import PACKAGES
 
     if package in PACKAGES:
         if env is not None:
-            raise UsageError(f"--env is for --package: the environment of {package} X is {package}-X")
+            raise UsageError(
+                f"--env is for --package: the environment of {package} X is {package}-X"
+            )
         return lambda version: f"{package}-{version}"
     base = _base(case, package, env)
     return lambda version: f"{base}+{package}=={version}"
 
 
 def commit_environments(case: Case, package: str, env: str | None) -> Callable[[Commit], str]:
-    """Return a function from a commit to the name of its environment: on top of ``env``, else of the best matching release.
+    """Return a function from a commit to the name of its environment: on top of ``env``, else of
+    the best matching release.
 
     Raises ``UsageError`` if no name can be derived.
     """
     if package not in PROJECTS:
-        raise UsageError(f"--commits: {package} cannot be run from source; allowed are {', '.join(PROJECTS)}")
+        raise UsageError(
+            f"--commits: {package} cannot be run from source; allowed are {', '.join(PROJECTS)}"
+        )
     base = env if package == "vllm" else _base(case, package, env)
     prefix = f"{base}+" if base else ""
     return lambda commit: f"{prefix}{package}@{commit.id[:10]}"
 
 
 def choose_releases(
-    case: Case, package: str, available: Sequence[Version], specifier: str | None, ends: tuple[str | None, str | None]
+    case: Case,
+    package: str,
+    available: Sequence[Version],
+    specifier: str | None,
+    ends: tuple[str | None, str | None],
 ) -> tuple[Version, ...]:
-    """Return the releases to search, oldest first: those in ``specifier``, or those between ``ends`` (good and bad).
+    """Return the releases to search, oldest first: those in ``specifier``, or those between
+    ``ends`` (good and bad).
 
     Without either, start at the oldest release that the case's evidence or range names.
     """
@@ -76,13 +87,18 @@ def choose_releases(
 
 
 def _base(case: Case, package: str, env: str | None) -> str:
-    """Return the environment that takes versions of ``package``: ``env``, else the best evidence environment of the case."""
+    """Return the environment that takes versions of ``package``:
+
+    ``env``, else the best evidence environment of the case.
+    """
     from ...environments.names import resolve
 
     evidence = (*case.evidence.affected, *case.evidence.fixed)
 
     def overrides_package(name: str) -> bool:
-        return package in {canonicalize_name(Requirement(line).name) for line in resolve(name).overrides}
+        return package in {
+            canonicalize_name(Requirement(line).name) for line in resolve(name).overrides
+        }
 
     base = env or next(filter(overrides_package, evidence), next(iter(evidence), None))
     if base is None:
@@ -108,10 +124,14 @@ def _oldest(case: Case, package: str) -> Version:
     ]
     for name in (*case.evidence.affected, *case.evidence.fixed):
         recipe = resolve(name)
-        pins = [pin for line in (*recipe.requirements, *recipe.overrides) if (pin := parse_pin(line))]
+        pins = [
+            pin for line in (*recipe.requirements, *recipe.overrides) if (pin := parse_pin(line))
+        ]
         versions += [Version(version) for distribution, version in pins if distribution == package]
     if not versions:
-        raise UsageError(f"{case.id} names no version of {package}: give a range with --releases '>=...,<=...'")
+        raise UsageError(
+            f"{case.id} names no version of {package}: give a range with --releases '>=...,<=...'"
+        )
     return min(versions)
 
 

@@ -52,7 +52,10 @@ class CommitSearch:
 
 @dataclasses.dataclass(frozen=True)
 class CommitReport:
-    """Outcome of a commit search. ``results``: by the short id of the commit, in the order in which they were tried."""
+    """Outcome of a commit search.
+
+    ``results``: by the short id of the commit, in the order in which they were tried.
+    """
 
     search: CommitSearch
     results: Mapping[str, CandidateResult] = dataclasses.field(hash=False)
@@ -64,7 +67,8 @@ class CommitReport:
         return dataclasses.replace(self, culprits=culprits)
 
     def lines(self) -> list[str]:
-        """Return the text for people: skipped commits, the culprits, and the text for an upstream thread."""
+        """Return the text for people: skipped commits, the culprits, and the text for an upstream
+        thread."""
         groups = self.search.history.groups
         subjects = {group.name: group.first.subject for group in groups}
         skipped = [
@@ -76,7 +80,11 @@ class CommitReport:
             none = f"{self.search.case.id}: no such change found between {groups[0].name} and {groups[-1].name}"
             return [*skipped, none]
         environment = self.search.environment
-        texts = (line for culprit in self.culprits for line in (*culprit.lines(), "", culprit.markdown(environment)))
+        texts = (
+            line
+            for culprit in self.culprits
+            for line in (*culprit.lines(), "", culprit.markdown(environment))
+        )
         return [*skipped, *texts]
 
     def to_json(self) -> dict[str, Any]:
@@ -86,19 +94,27 @@ class CommitReport:
             "every": self.search.history.total,
             "candidates": len(groups),
             "ends": [groups[0].first.id, groups[-1].first.id],
-            "seen": {name: {**result_to_json(result), "why": result.why} for name, result in self.results.items()},
+            "seen": {
+                name: {**result_to_json(result), "why": result.why}
+                for name, result in self.results.items()
+            },
             "changes": [culprit.to_json() for culprit in self.culprits],
         }
 
 
-def search_commits(search: CommitSearch, search_log: SearchLog, runner: CandidateRunner) -> CommitReport:
+def search_commits(
+    search: CommitSearch, search_log: SearchLog, runner: CandidateRunner
+) -> CommitReport:
     """Search the history, then run each commit found and its parent again to confirm it.
 
-    No commit is found if both ends have the same state. Raises ``UsageError`` if an end has another state than the one it was given for.
+    No commit is found if both ends have the same state. Raises ``UsageError`` if an end has another
+    state than the one it was given for.
     """
     history = search.history
     not_run = history.total - len(history.groups)
-    runner.say(f"{history.total} commits; {not_run} of them change nothing that is imported and are not run")
+    runner.say(
+        f"{history.total} commits; {not_run} of them change nothing that is imported and are not run"
+    )
     bisection = Search(search.plan(), search_log, runner)
     bisection.run()
     _check_ends(search, bisection.known())
@@ -112,7 +128,9 @@ def _check_ends(search: CommitSearch, known: Mapping[int, State]) -> None:
         return
     groups, repository = search.history.groups, search.history.repository
     good, bad = map(repository.commit, search.ends)
-    expected = (State.GOOD, State.BAD) if good.committed <= bad.committed else (State.BAD, State.GOOD)
+    expected = (
+        (State.GOOD, State.BAD) if good.committed <= bad.committed else (State.BAD, State.GOOD)
+    )
     for index, expected_state in zip((0, len(groups) - 1), expected, strict=True):
         state = known.get(index, State.SKIPPED)
         if state not in (expected_state, State.SKIPPED):
@@ -126,13 +144,20 @@ def _check_ends(search: CommitSearch, known: Mapping[int, State]) -> None:
 def _confirm(search: CommitSearch, change: Transition, bisection: Search) -> Culprit:
     history = search.history
     group = history.groups[change.high]
-    doubtful = tuple(doubtful_group.first for doubtful_group in history.groups[change.low + 1 : change.high])
-    # Doubtful commits may contain the change, so that the comparison is with the commit before all of them.
+    doubtful = tuple(
+        doubtful_group.first for doubtful_group in history.groups[change.low + 1 : change.high]
+    )
+    # Doubtful commits may contain the change, so that the comparison is with the commit before all
+    # of them.
     parent = history.groups[change.low].first if doubtful else history.parent(group)
 
     def run_again(commit: Commit) -> CandidateResult:
         name, runs = commit.id[:10], search.confirming_runs * search.trials
-        return bisection.confirm(name, search.environment(commit), runs) if runs else bisection.result(name)
+        return (
+            bisection.confirm(name, search.environment(commit), runs)
+            if runs
+            else bisection.result(name)
+        )
 
     source = source_at_commit(history.project, history.repository, group.first)
     return Culprit(

@@ -1,4 +1,7 @@
-"""The commits that a bisection chooses from: those between two ends. Commits that change nothing that is imported join the one before."""
+"""The commits that a bisection chooses from: those between two ends.
+
+Commits that change nothing that is imported join the one before.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ from ...util.versions import version_of
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Commits that behave alike: ``others`` follow ``first`` and change nothing that is imported."""
+    """Commits that behave alike:
+
+    ``others`` follow ``first`` and change nothing that is imported.
+    """
 
     first: Commit
     others: tuple[Commit, ...] = ()
@@ -25,7 +31,10 @@ class Group:
 
 @dataclasses.dataclass(frozen=True)
 class History:
-    """The commits of a search, oldest first; the first group starts at the older end. ``total``: number of commits in all groups."""
+    """The commits of a search, oldest first; the first group starts at the older end.
+
+    ``total``: number of commits in all groups.
+    """
 
     project: Project
     repository: Repository
@@ -38,11 +47,14 @@ class History:
         return before.others[-1] if before.others else before.first
 
 
-def history(project: Project, repository: Repository, first: str, second: str, *, first_parent: bool = True) -> History:
+def history(
+    project: Project, repository: Repository, first: str, second: str, *, first_parent: bool = True
+) -> History:
     """Return the commits between two revisions, whichever is older.
 
-    If neither revision is an ancestor of the other, start at their merge base: a release is often tagged on a branch of its own.
-    Raises ``UsageError`` for a shallow clone, for two names of one commit, and for revisions without a common history.
+    If neither revision is an ancestor of the other, start at their merge base: a release is often
+    tagged on a branch of its own. Raises ``UsageError`` for a shallow clone, for two names of one
+    commit, and for revisions without a common history.
     """
     repository.need_history()
     low, high = repository.commit(first), repository.commit(second)
@@ -56,7 +68,9 @@ def history(project: Project, repository: Repository, first: str, second: str, *
         low = repository.commit(base)
     between = repository.between(low.id, high.id, first_parent=first_parent)
     if not between:
-        raise UsageError(f"{first} and {second} are the same commit, {low.id[:10]}: a bisection needs two")
+        raise UsageError(
+            f"{first} and {second} are the same commit, {low.id[:10]}: a bisection needs two"
+        )
     groups = [Group(low)]
     for commit in between:
         if _changes_what_is_imported(project, commit):
@@ -68,7 +82,9 @@ def history(project: Project, repository: Repository, first: str, second: str, *
 
 def around(project: Project, repository: Repository, commit: Commit) -> History:
     """Return the history of two commits: the first parent of ``commit``, and ``commit``."""
-    return History(project, repository, (Group(repository.commit(commit.parents[0])), Group(commit)), 2)
+    return History(
+        project, repository, (Group(repository.commit(commit.parents[0])), Group(commit)), 2
+    )
 
 
 def end_of(project: Project, repository: Repository, text: str, branch: str) -> str:
@@ -76,7 +92,9 @@ def end_of(project: Project, repository: Repository, text: str, branch: str) -> 
 
     A release is its tag, else the last commit on ``branch`` before the day of its upload.
     """
-    version = version_of(text) if "." in text else None  # without a dot it may be a commit id of digits only
+    version = (
+        version_of(text) if "." in text else None
+    )  # without a dot it may be a commit id of digits only
     if version is None or repository.has(text):
         return repository.commit(text).id
     commit = bases.release_commit(project, repository, str(version), branch)
@@ -89,5 +107,11 @@ def end_of(project: Project, repository: Repository, text: str, branch: str) -> 
 
 
 def _changes_what_is_imported(project: Project, commit: Commit) -> bool:
-    """Return whether the commit touches the package or its requirement files. For a merge, the files that it brought in count."""
-    return any(path.startswith(f"{project.folder}/") or path in project.requirement_files for path in commit.touched)
+    """Return whether the commit touches the package or its requirement files.
+
+    For a merge, the files that it brought in count.
+    """
+    return any(
+        path.startswith(f"{project.folder}/") or path in project.requirement_files
+        for path in commit.touched
+    )

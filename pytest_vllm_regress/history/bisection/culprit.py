@@ -55,18 +55,25 @@ class Culprit:
 
     @property
     def documented(self) -> bool | None:
-        """Whether ``fixed-by`` (``broken-by``) of the case names this commit; None if the field is empty."""
+        """Whether ``fixed-by`` (``broken-by``) of the case names this commit; None if the field is
+        empty."""
         return names_commit(self._named, self.address, self.commit.id) if self._named else None
 
     @functools.cached_property
     def changed_requirements(self) -> tuple[str, ...]:
-        """The requirement files that differ between the commit and its parent. Each ran with the packages that its own files ask for."""
+        """The requirement files that differ between the commit and its parent.
+
+        Each ran with the packages that its own files ask for.
+        """
         read, files = self.history.repository.read, self.history.project.requirement_files
-        return tuple(path for path in files if read(self.commit.id, path) != read(self.parent.id, path))
+        return tuple(
+            path for path in files if read(self.commit.id, path) != read(self.parent.id, path)
+        )
 
     @property
     def package_warning(self) -> str:
-        """That a package may be the cause, and how to find out; empty if the requirement files are the same."""
+        """That a package may be the cause, and how to find out; empty if the requirement files are
+        the same."""
         if not self.changed_requirements:
             return ""
         return (
@@ -95,7 +102,11 @@ class Culprit:
             f"its parent {parent.id[:10]} {rate_in_words(self.parent_result)}"
         )
         doubt = [f"in doubt: {suspect.id[:10]} {suspect.subject}" for suspect in self.doubtful]
-        release = f"first release: {self.release}" if self.release else "not in a release yet, according to this clone"
+        release = (
+            f"first release: {self.release}"
+            if self.release
+            else "not in a release yet, according to this clone"
+        )
         parts = (
             f"{self.case.id}: {self.verb} by {commit.id[:10]} ({commit.authored.date()}) {commit.subject}",
             self.pull_request,
@@ -106,7 +117,9 @@ class Culprit:
     def _warnings(self) -> list[str]:
         warnings = []
         if not self.confirmed:
-            warnings.append("not confirmed: further runs gave another result; try more trials (--trials)")
+            warnings.append(
+                "not confirmed: further runs gave another result; try more trials (--trials)"
+            )
         if self.package_warning:
             warnings.append(self.package_warning)
         if self.documented is False:
@@ -128,16 +141,26 @@ class Culprit:
             "first_release": self.release,
             "confirmed": self.confirmed,
             "documented": self.documented,
-            "again": {"commit": result_to_json(self.result), "parent": result_to_json(self.parent_result)},
+            "again": {
+                "commit": result_to_json(self.result),
+                "parent": result_to_json(self.parent_result),
+            },
             "changed_requirements": self.changed_requirements,
-            "in_doubt": [{"commit": commit.id, "subject": commit.subject} for commit in self.doubtful],
+            "in_doubt": [
+                {"commit": commit.id, "subject": commit.subject} for commit in self.doubtful
+            ],
         }
 
     def markdown(self, environment: Callable[[Commit], str]) -> str:
-        """Return a text for an upstream thread, with the commands to reproduce it in ``environment(commit)``."""
+        """Return a text for an upstream thread, with the commands to reproduce it in
+        ``environment(commit)``."""
         commit = self.commit
         pull_request = f" (pull request {self.pull_request})" if self.pull_request else ""
-        release = f"\nThe first release that contains it: {markdown_inline(self.release)}.\n" if self.release else ""
+        release = (
+            f"\nThe first release that contains it: {markdown_inline(self.release)}.\n"
+            if self.release
+            else ""
+        )
         commands = "\n".join(
             f"vllm-regress run {self.case.id} --env {_quoted(environment(revision))} "
             f"--source {self.history.project.distribution}=CLONE"
@@ -155,7 +178,10 @@ class Culprit:
     def _doubt_in_markdown(self) -> str:
         if not self.doubtful:
             return ""
-        commits = "".join(f"- {self._link(commit)} {markdown_inline(commit.subject)}\n" for commit in self.doubtful)
+        commits = "".join(
+            f"- {self._link(commit)} {markdown_inline(commit.subject)}\n"
+            for commit in self.doubtful
+        )
         return f"\nCommits without a clear verdict between it and the last commit with one:\n\n{commits}"
 
     def _link(self, commit: Commit) -> str:
@@ -177,4 +203,9 @@ def rate_in_words(result: CandidateResult) -> str:
 
 
 def result_to_json(result: CandidateResult) -> dict[str, Any]:
-    return {"state": result.state.value, "runs": result.runs, "bad": result.bad, "seconds": result.seconds}
+    return {
+        "state": result.state.value,
+        "runs": result.runs,
+        "bad": result.bad,
+        "seconds": result.seconds,
+    }

@@ -27,7 +27,8 @@ from .search_log import SearchLog
 
 @dataclasses.dataclass(frozen=True)
 class ReleasePair:
-    """Two neighbouring releases of ``package`` in the evidence, one of which shows the failure: the older one if ``is_fix``."""
+    """Two neighbouring releases of ``package`` in the evidence, one of which shows the failure: the
+    older one if ``is_fix``."""
 
     package: str
     older: str
@@ -57,7 +58,8 @@ class TraceOptions:
 
 @dataclasses.dataclass(frozen=True)
 class Trace:
-    """Outcome of a search between two releases: the commits found, and what contradicts them or the case.
+    """Outcome of a search between two releases: the commits found, and what contradicts them or the
+    case.
 
     ``search_log`` keeps the results for a second attempt; remove it when the commits are recorded.
     """
@@ -68,7 +70,8 @@ class Trace:
 
 
 def release_pairs(case: Case, evidence: Proof) -> tuple[ReleasePair, ...]:
-    """Return where the evidence changes from one release to the next, oldest first, for every package that can run from source.
+    """Return where the evidence changes from one release to the next, oldest first, for every
+    package that can run from source.
 
     Raises ``UsageError`` if it never changes.
     """
@@ -79,10 +82,14 @@ def release_pairs(case: Case, evidence: Proof) -> tuple[ReleasePair, ...]:
             version = version_of(environment.versions.get(package, ""))
             if version is not None:
                 sides.setdefault(Version(version.public), set()).add(environment.role == AFFECTED)
-        unambiguous = [(version, side.pop()) for version, side in sorted(sides.items()) if len(side) == 1]
+        unambiguous = [
+            (version, side.pop()) for version, side in sorted(sides.items()) if len(side) == 1
+        ]
         pairs += [
             ReleasePair(package, str(older), str(younger), older_affected)
-            for (older, older_affected), (younger, younger_affected) in itertools.pairwise(unambiguous)
+            for (older, older_affected), (younger, younger_affected) in itertools.pairwise(
+                unambiguous
+            )
             if older_affected is not younger_affected
         ]
     if not pairs:
@@ -96,7 +103,8 @@ def release_pairs(case: Case, evidence: Proof) -> tuple[ReleasePair, ...]:
 def trace(case: Case, pair: ReleasePair, options: TraceOptions, runner: CandidateRunner) -> Trace:
     """Find the change that the evidence shows between two releases, and compare it with the case.
 
-    A commit that the case names, and its parent, are tried first. All commits between the releases are searched if none of those is the change.
+    A commit that the case names, and its parent, are tried first. All commits between the releases
+    are searched if none of those is the change.
     """
     project = PROJECTS[pair.package]
     clone = clone_of(project)
@@ -109,22 +117,36 @@ def trace(case: Case, pair: ReleasePair, options: TraceOptions, runner: Candidat
     )
     for commit in _documented_commits(case, pair, clone, options.branch):
         history = around(project, clone, commit)
-        found = _trace(dataclasses.replace(whole, history=history, confirming_runs=0), pair, options, runner)
+        found = _trace(
+            dataclasses.replace(whole, history=history, confirming_runs=0), pair, options, runner
+        )
         if found.commits:
             return found
         runner.say(
             f"{case.id}: {commit.id[:10]} ({commit.subject}) is not the change, or its runs gave no clear verdict"
         )
-    older, younger = (end_of(project, clone, release, options.branch) for release in (pair.older, pair.younger))
+    older, younger = (
+        end_of(project, clone, release, options.branch) for release in (pair.older, pair.younger)
+    )
     ends = (younger, older) if pair.is_fix else (older, younger)
     history = commits_between(project, clone, older, younger)
     return _trace(dataclasses.replace(whole, history=history, ends=ends), pair, options, runner)
 
 
-def _trace(search: CommitSearch, pair: ReleasePair, options: TraceOptions, runner: CandidateRunner) -> Trace:
+def _trace(
+    search: CommitSearch, pair: ReleasePair, options: TraceOptions, runner: CandidateRunner
+) -> Trace:
     case = search.case
-    # The environments are left out: the search of all commits must not repeat the runs of the documented ones.
-    key = [case.id, case_fingerprint(case), "documented", pair.package, str(options.env), str(options.trials)]
+    # The environments are left out: the search of all commits must not repeat the runs of the
+    # documented ones.
+    key = [
+        case.id,
+        case_fingerprint(case),
+        "documented",
+        pair.package,
+        str(options.env),
+        str(options.trials),
+    ]
     search_log = SearchLog.in_cache([*key, *options.arguments])
     report = search_commits(search, search_log, runner).only(is_fix=pair.is_fix)
     for culprit in report.culprits:
@@ -141,8 +163,11 @@ def _trace(search: CommitSearch, pair: ReleasePair, options: TraceOptions, runne
     return Trace(commits, tuple(problems), search_log)
 
 
-def _documented_commits(case: Case, pair: ReleasePair, clone: Repository, branch: str) -> Iterator[Commit]:
-    """Yield the commits that ``fixed-by`` or ``broken-by`` names, directly or by their pull request, if the clone has them."""
+def _documented_commits(
+    case: Case, pair: ReleasePair, clone: Repository, branch: str
+) -> Iterator[Commit]:
+    """Yield the commits that ``fixed-by`` or ``broken-by`` names, directly or by their pull
+    request, if the clone has them."""
     repository = PROJECTS[pair.package].repository
     for url in case.fixed_by if pair.is_fix else case.broken_by:
         kind, _, name = url.removeprefix(f"{repository}/").partition("/")

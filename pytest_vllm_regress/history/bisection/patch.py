@@ -49,7 +49,8 @@ class CaseEffect:
 
 
 def base_of(source: Source, against: str | None) -> Commit:
-    """Return the commit to compare with: ``against``; else where the branch left upstream's; else HEAD if there are uncommitted changes.
+    """Return the commit to compare with: ``against``; else where the branch left upstream's; else
+    HEAD if there are uncommitted changes.
 
     Raises ``UsageError`` if there is nothing to compare with.
     """
@@ -71,19 +72,27 @@ def base_of(source: Source, against: str | None) -> Commit:
 
 
 def changed_files(source: Source, base: Commit) -> frozenset[str]:
-    """Return the files of the package that differ between the work tree and ``base``, including new and removed ones."""
+    """Return the files of the package that differ between the work tree and ``base``, including new
+    and removed ones."""
     listed = source.repository.files(base.id, source.project.folder)
     before = dict(zip(listed, source.repository.contents(listed.values()), strict=True))
     after = dict(source.files())
-    return frozenset(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
+    return frozenset(
+        path for path in before.keys() | after.keys() if before.get(path) != after.get(path)
+    )
 
 
-def nearest_first(cases: Iterable[Case], changed: frozenset[str], repository: Repository) -> tuple[Case, ...]:
-    """Return the cases in order of relevance: those whose documented fix touched the changed modules, then those whose files name them."""
+def nearest_first(
+    cases: Iterable[Case], changed: frozenset[str], repository: Repository
+) -> tuple[Case, ...]:
+    """Return the cases in order of relevance: those whose documented fix touched the changed
+    modules, then those whose files name them."""
     modules = {path.removesuffix(".py").replace("/", ".") for path in changed} | set(changed)
 
     def nearness(case: Case) -> tuple[int, int]:
-        merges = (repository.merge_of(match[1]) for url in case.fixed_by if (match := _PULL.search(url)))
+        merges = (
+            repository.merge_of(match[1]) for url in case.fixed_by if (match := _PULL.search(url))
+        )
         touched = {path for merge in merges if merge is not None for path in merge.touched}
         text = "\n".join(
             peek(file, _MAX_TEXT)
@@ -95,10 +104,16 @@ def nearest_first(cases: Iterable[Case], changed: frozenset[str], repository: Re
     return tuple(sorted(cases, key=nearness))
 
 
-def effects(cases: Sequence[Case], before: Sequence[TestResult], after: Sequence[TestResult]) -> tuple[CaseEffect, ...]:
+def effects(
+    cases: Sequence[Case], before: Sequence[TestResult], after: Sequence[TestResult]
+) -> tuple[CaseEffect, ...]:
     """Return the effect of the patch on each case, from the results on both sides."""
     return tuple(
-        _effect(case, [r for r in before if r.case_id == case.id], [r for r in after if r.case_id == case.id])
+        _effect(
+            case,
+            [r for r in before if r.case_id == case.id],
+            [r for r in after if r.case_id == case.id],
+        )
         for case in cases
     )
 
@@ -106,7 +121,8 @@ def effects(cases: Sequence[Case], before: Sequence[TestResult], after: Sequence
 def _effect(case: Case, before: Sequence[TestResult], after: Sequence[TestResult]) -> CaseEffect:
     """Return the gravest effect on any test of the case."""
     old_verdict, new_verdict = (
-        combine(result.verdict for result in side).value if side else "no result" for side in (before, after)
+        combine(result.verdict for result in side).value if side else "no result"
+        for side in (before, after)
     )
     new_results = {result.test: result for result in after}
     by_effect: dict[PatchEffect, list[tuple[str, str]]] = {}
@@ -122,7 +138,11 @@ def _effect(case: Case, before: Sequence[TestResult], after: Sequence[TestResult
 
 
 def _effect_on_test(before: State | None, after: State | None) -> PatchEffect:
-    """Return the effect on one test. Any failure of a test that passed before is a break; another failure than the documented one is no fix."""
+    """Return the effect on one test.
+
+    Any failure of a test that passed before is a break; another failure than the documented one is
+    no fix.
+    """
     if before is State.GOOD and after in (State.BAD, None):
         return PatchEffect.BREAKS
     if before is State.BAD and after is State.GOOD:

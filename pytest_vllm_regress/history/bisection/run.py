@@ -27,7 +27,8 @@ class BisectRequest:
     ``good``, ``bad``: the ends: releases, or revisions if only commits are searched.
     ``environment``: the base environment that takes releases or commits in turn; None chooses one.
     ``branch``: where a release without a tag is looked for.
-    ``state_file``: where results are kept for resuming; None: in the cache, until the bisection is complete.
+    ``state_file``: where results are kept for resuming; None: in the cache, until the bisection is
+    complete.
     """
 
     case: Case
@@ -51,7 +52,10 @@ class BisectRequest:
 
 @dataclasses.dataclass(frozen=True)
 class BisectReport:
-    """Outcome of a bisection. ``answer`` is None if only commits were searched; ``commits`` has one report per pair of ends."""
+    """Outcome of a bisection.
+
+    ``answer`` is None if only commits were searched; ``commits`` has one report per pair of ends.
+    """
 
     case: Case
     package: str
@@ -70,25 +74,37 @@ class BisectReport:
         """Whether any candidate gave a clear verdict."""
         results = [self.answer.results] if self.answer else []
         results += [report.results for report in self.commits]
-        return any(result.state is not State.SKIPPED for by_name in results for result in by_name.values())
+        return any(
+            result.state is not State.SKIPPED for by_name in results for result in by_name.values()
+        )
 
     def lines(self) -> list[str]:
-        """Return the text for people: the commits if commits were searched, else the releases. The last line is the answer."""
+        """Return the text for people: the commits if commits were searched, else the releases.
+
+        The last line is the answer.
+        """
         if self.commits:
             return [line for report in self.commits for line in report.lines()]
         return self.answer.lines() if self.answer else []
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for ``--json``."""
-        document = self.answer.to_json() if self.answer else {"case": self.case.id, "package": self.package}
-        return document | ({"commits": [report.to_json() for report in self.commits]} if self.commits else {})
+        document = (
+            self.answer.to_json()
+            if self.answer
+            else {"case": self.case.id, "package": self.package}
+        )
+        return document | (
+            {"commits": [report.to_json() for report in self.commits]} if self.commits else {}
+        )
 
 
 def run(request: BisectRequest, runner: CandidateRunner) -> BisectReport:
     """Run the bisection and return its report.
 
-    Results are recorded after every candidate, so that an interrupted bisection resumes. Raises ``UsageError`` for a request without
-    candidates or environments, and ``KeyboardInterrupt`` when a run is interrupted.
+    Results are recorded after every candidate, so that an interrupted bisection resumes. Raises
+    ``UsageError`` for a request without candidates or environments, and ``KeyboardInterrupt`` when
+    a run is interrupted.
     """
     bisection = _Bisection(request, runner)
     report = bisection.run()
@@ -105,9 +121,13 @@ class _Bisection:
         self._runner = runner
         self._logs: list[SearchLog] = []
         case, package, base = request.case, request.package, request.environment
-        self._of_commit = commit_environments(case, package, base) if request.search_commits else None
+        self._of_commit = (
+            commit_environments(case, package, base) if request.search_commits else None
+        )
         release_base = None if request.search_commits and package == "vllm" else base
-        self._of_release = environment_names(case, package, release_base) if request.search_releases else None
+        self._of_release = (
+            environment_names(case, package, release_base) if request.search_releases else None
+        )
 
     def run(self) -> BisectReport:
         request = self._request
@@ -132,15 +152,23 @@ class _Bisection:
         assert self._of_release is not None
         request = self._request
         ends = (request.good, request.bad)
-        candidates = choose_releases(request.case, request.package, releases(request.package), request.releases, ends)
+        candidates = choose_releases(
+            request.case, request.package, releases(request.package), request.releases, ends
+        )
         names = tuple(map(str, candidates))
         plan = Plan(
-            request.case, names, tuple(map(self._of_release, names)), repeat=request.repeat, trials=request.trials
+            request.case,
+            names,
+            tuple(map(self._of_release, names)),
+            repeat=request.repeat,
+            trials=request.trials,
         )
         log = self._open_log("releases", plan)
         search = Search(plan, log, self._runner)
         search.run()
-        return Answer.of(request.case, request.package, candidates, dict(log.results), request.direction)
+        return Answer.of(
+            request.case, request.package, candidates, dict(log.results), request.direction
+        )
 
     def _search_commits(self, low: str, high: str) -> CommitReport:
         assert self._of_commit is not None
@@ -164,11 +192,19 @@ class _Bisection:
     def _open_log(self, kind: str, plan: Plan) -> SearchLog:
         request = self._request
         key = [request.case.id, case_fingerprint(request.case), request.package]
-        key += [str(request.device), str(request.trials), kind, *plan.environments, *request.pytest_args]
+        key += [
+            str(request.device),
+            str(request.trials),
+            kind,
+            *plan.environments,
+            *request.pytest_args,
+        ]
         if request.state_file is None:
             log = SearchLog.in_cache(key)
         else:
-            log = SearchLog(Path(f"{request.state_file}{'.commits' if kind == 'commits' else ''}"), key)
+            log = SearchLog(
+                Path(f"{request.state_file}{'.commits' if kind == 'commits' else ''}"), key
+            )
         if request.restart:
             log.forget()
         self._logs.append(log)

@@ -1,6 +1,7 @@
 """Run a case in one candidate (a release or a commit) after another until the search is complete.
 
-A search trusts the symptom and not the range in the case file: REPRODUCED and REGRESSED both mean that the failure is there.
+A search trusts the symptom and not the range in the case file: REPRODUCED and REGRESSED both mean
+that the failure is there.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ _IMPORT_ERROR = re.compile(r"\[import\] (?:[\w ]+: )?[\w.]*(?:Error|Exception|Ex
 
 
 def state_of(results: Sequence[TestResult]) -> State | None:
-    """Return BAD if any test of the case shows the failure, and None if the results are INCONCLUSIVE."""
+    """Return BAD if any test of the case shows the failure, and None if the results are
+    INCONCLUSIVE."""
     verdicts = {result.verdict for result in results}
     if verdicts & set(_BAD):
         return State.BAD
@@ -42,7 +44,10 @@ def state_of(results: Sequence[TestResult]) -> State | None:
 
 @dataclasses.dataclass(frozen=True)
 class CandidateRunner:
-    """How candidates are run. ``build`` builds an environment while another one runs; None disables building ahead."""
+    """How candidates are run.
+
+    ``build`` builds an environment while another one runs; None disables building ahead.
+    """
 
     run: Callable[[Sequence[Batch]], RunOutcome]
     build: Callable[[str], None] | None
@@ -69,7 +74,10 @@ class Plan:
 
 
 class Search:
-    """A bisection over the candidates of ``plan``. Results that ``search_log`` already has are not run again."""
+    """A bisection over the candidates of ``plan``.
+
+    Results that ``search_log`` already has are not run again.
+    """
 
     def __init__(self, plan: Plan, search_log: SearchLog, runner: CandidateRunner) -> None:
         self._plan = plan
@@ -79,10 +87,17 @@ class Search:
     def known(self) -> dict[int, State]:
         """Return the states known so far, by index of the candidate."""
         results = self._log.results
-        return {index: results[name].state for index, name in enumerate(self._plan.candidates) if name in results}
+        return {
+            index: results[name].state
+            for index, name in enumerate(self._plan.candidates)
+            if name in results
+        }
 
     def run(self) -> None:
-        """Run candidates until the search is complete. Raises ``KeyboardInterrupt`` if a run was interrupted."""
+        """Run candidates until the search is complete.
+
+        Raises ``KeyboardInterrupt`` if a run was interrupted.
+        """
         plan = self._plan
         count = len(plan.candidates)
         self._runner.say(
@@ -90,19 +105,24 @@ class Search:
             f"at most {algorithm.most_runs(count)} runs if the failure changes once"
         )
         if self._log.results:
-            states = ", ".join(f"{name} {result.state.value}" for name, result in self._log.results.items())
+            states = ", ".join(
+                f"{name} {result.state.value}" for name, result in self._log.results.items()
+            )
             self._runner.say(f"resumed: {states}")
         builder = ThreadPoolExecutor(1, "build")
         try:
             while (index := algorithm.next_candidate(count, self.known(), plan.probes)) is not None:
                 for environment in self._likely_next(index):
                     builder.submit(self._build_ahead, environment)
-                self._record(plan.candidates[index], self._try(plan.environments[index], plan.trials))
+                self._record(
+                    plan.candidates[index], self._try(plan.environments[index], plan.trials)
+                )
         finally:
             builder.shutdown(wait=False, cancel_futures=True)
 
     def confirm(self, candidate: str, environment: str, runs: int) -> CandidateResult:
-        """Run a candidate again ``runs`` times, unless the log has the result of an earlier confirmation."""
+        """Run a candidate again ``runs`` times, unless the log has the result of an earlier
+        confirmation."""
         name = candidate + _CONFIRMING
         if name not in self._log.results:
             self._record(name, self._try(environment, runs))
@@ -119,7 +139,8 @@ class Search:
         )
 
     def _steps_left(self) -> str:
-        """Return how many steps are left, and how long they take if they take as long as the others did."""
+        """Return how many steps are left, and how long they take if they take as long as the others
+        did."""
         left = algorithm.runs_left(len(self._plan.candidates), self.known(), self._plan.probes)
         if not left:
             return ""
@@ -134,14 +155,18 @@ class Search:
         bad = done = unclear = 0
         why = "no result"
         while done < trials and unclear < self._plan.repeat:
-            logger.info("try %s in %s: %d of %d trials done", self._plan.case.id, environment, done, trials)
+            logger.info(
+                "try %s in %s: %d of %d trials done", self._plan.case.id, environment, done, trials
+            )
             outcome = self._runner.run([batch])
             if outcome.interrupted:
                 raise KeyboardInterrupt
             results = outcome.run.results
             state = state_of(results)
             why = _why(results, state)
-            if state is State.SKIPPED or (state is None and (outcome.unbuilt or _fails_to_import(results))):
+            if state is State.SKIPPED or (
+                state is None and (outcome.unbuilt or _fails_to_import(results))
+            ):
                 break
             if state is None:
                 unclear += 1
@@ -159,8 +184,15 @@ class Search:
             return []
         plan = self._plan
         outcomes = ({**self.known(), index: state} for state in (State.BAD, State.GOOD))
-        following = (algorithm.next_candidate(len(plan.candidates), outcome, plan.probes) for outcome in outcomes)
-        return list(dict.fromkeys(plan.environments[next_index] for next_index in following if next_index is not None))
+        following = (
+            algorithm.next_candidate(len(plan.candidates), outcome, plan.probes)
+            for outcome in outcomes
+        )
+        return list(
+            dict.fromkeys(
+                plan.environments[next_index] for next_index in following if next_index is not None
+            )
+        )
 
     def _build_ahead(self, environment: str) -> None:
         assert self._runner.build is not None
@@ -173,8 +205,13 @@ class Search:
 
 
 def _fails_to_import(results: Sequence[TestResult]) -> bool:
-    """Return whether an exception ended the import of the package. Unlike a slow import, that is the same in every run."""
-    return any(_IMPORT_ERROR.match(text) for result in results for text in (result.symptom, result.dossier))
+    """Return whether an exception ended the import of the package.
+
+    Unlike a slow import, that is the same in every run.
+    """
+    return any(
+        _IMPORT_ERROR.match(text) for result in results for text in (result.symptom, result.dossier)
+    )
 
 
 def _why(results: Sequence[TestResult], state: State | None) -> str:

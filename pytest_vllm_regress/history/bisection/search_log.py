@@ -20,7 +20,11 @@ MAX_BYTES = 16 * 1024 * 1024
 
 @dataclasses.dataclass(frozen=True)
 class CandidateResult:
-    """State of a candidate, and why. Of ``runs`` runs with a clear verdict ``bad`` showed the failure; ``seconds`` is the time of all runs."""
+    """State of a candidate, and why.
+
+    Of ``runs`` runs with a clear verdict ``bad`` showed the failure; ``seconds`` is the time of all
+    runs.
+    """
 
     state: State
     why: str
@@ -30,7 +34,10 @@ class CandidateResult:
 
     @property
     def rate(self) -> str:
-        """How often the failure was seen, for example `` (failed 3 of 5 times)``. Empty for a single run."""
+        """How often the failure was seen, for example `` (failed 3 of 5 times)``.
+
+        Empty for a single run.
+        """
         return f" (failed {self.bad} of {self.runs} times)" if self.runs > 1 else ""
 
 
@@ -40,7 +47,8 @@ def output_file(case_id: str) -> Path:
 
 
 class SearchLog:
-    """Results by candidate. The file is rewritten after every candidate; ``key`` identifies the search that it belongs to.
+    """Results by candidate. The file is rewritten after every candidate; ``key`` identifies the
+    search that it belongs to.
 
     Raises ``UsageError`` for an existing file of another search.
     """
@@ -60,7 +68,8 @@ class SearchLog:
         """Record a result and write the file."""
         self.results[candidate] = result
         plain = {
-            name: {**dataclasses.asdict(entry), "state": entry.state.value} for name, entry in self.results.items()
+            name: {**dataclasses.asdict(entry), "state": entry.state.value}
+            for name, entry in self.results.items()
         }
         document = {"schema": SCHEMA_VERSION, "search": self._key, "found": plain}
         write_atomically(self._path, json.dumps(document, indent=1) + "\n")
@@ -73,14 +82,18 @@ class SearchLog:
     def _read(self) -> dict[str, CandidateResult]:
         advice = "remove it, or give --restart"
         try:
-            document = parse_json(read_bounded(self._path, MAX_BYTES, what="the log of a bisection"))
+            document = parse_json(
+                read_bounded(self._path, MAX_BYTES, what="the log of a bisection")
+            )
             if document["schema"] != SCHEMA_VERSION or document["search"] != self._key:
                 raise UsageError(
                     f"{self._path}: belongs to another bisection (case, candidates or environment differ): {advice}"
                 )
             return {str(name): _result(plain) for name, plain in document["found"].items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UsageError(f"{self._path}: not the log of a bisection ({error}): {advice}") from None
+            raise UsageError(
+                f"{self._path}: not the log of a bisection ({error}): {advice}"
+            ) from None
 
 
 def _result(plain: dict[str, object]) -> CandidateResult:

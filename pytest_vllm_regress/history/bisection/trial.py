@@ -19,9 +19,11 @@ from .patch import CaseEffect, base_of, changed_files, effects, nearest_first
 
 @dataclasses.dataclass(frozen=True)
 class TrialRequest:
-    """A work tree of vLLM and the cases to try. ``sort_cases``: run those first that concern the changed modules most.
+    """A work tree of vLLM and the cases to try. ``sort_cases``: run those first that concern the
+    changed modules most.
 
-    ``against``: the revision to compare with, ``environment``: what both sides are laid over; None: what fits best.
+    ``against``: the revision to compare with, ``environment``: what both sides are laid over; None:
+    what fits best.
     """
 
     tree: Path
@@ -33,7 +35,8 @@ class TrialRequest:
 
 @dataclasses.dataclass(frozen=True)
 class PatchTrial:
-    """A comparison of the environments ``before`` and ``after`` the patch, both over the environment ``base_environment``."""
+    """A comparison of the environments ``before`` and ``after`` the patch, both over the
+    environment ``base_environment``."""
 
     base: Commit
     changed: frozenset[str]
@@ -64,7 +67,10 @@ class PatchTrial:
 
 
 def plan_trial(request: TrialRequest) -> PatchTrial:
-    """Find the base and the changed files of a work tree. Raises ``UsageError`` if nothing was changed."""
+    """Find the base and the changed files of a work tree.
+
+    Raises ``UsageError`` if nothing was changed.
+    """
     name = parse_name(f"vllm@{expand_home(request.tree).absolute()}")
     assert name is not None
     source = find_source(name)

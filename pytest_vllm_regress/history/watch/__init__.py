@@ -1,1 +1,2 @@
-"""Watch for new releases: find them, run the cases on them, and correct case files and ranges from the verdicts."""
+"""Watch for new releases: find them, run the cases on them, and correct case files and ranges from
+the verdicts."""

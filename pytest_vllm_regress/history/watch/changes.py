@@ -1,4 +1,5 @@
-"""What changed on new releases: verdicts that the case files do not predict, and the edits of case files that follow. Pure, but for reading them."""
+"""What changed on new releases: verdicts that the case files do not predict, and the edits of case
+files that follow. Pure, but for reading them."""
 
 from __future__ import annotations
 
@@ -36,7 +37,10 @@ _SHOWN = {
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """A case whose verdict on a release is not the expected one. ``by_hand``: why no edit follows; empty if one does, or for INCONCLUSIVE."""
+    """A case whose verdict on a release is not the expected one.
+
+    ``by_hand``: why no edit follows; empty if one does, or for INCONCLUSIVE.
+    """
 
     case: Case
     release: Release
@@ -74,15 +78,18 @@ class Edit:
     @property
     def corrected_case(self) -> Case:
         """The case with the corrected range."""
-        ranges = tuple(self.after if affected is self.before else affected for affected in self.case.affected)
+        ranges = tuple(
+            self.after if affected is self.before else affected for affected in self.case.affected
+        )
         return dataclasses.replace(self.case, affected=ranges)
 
     def diff(self) -> str:
-        """Return the edit as a unified diff, with paths below the working directory where possible, for ``git apply``."""
+        """Return the edit as a unified diff, with paths below the working directory where possible,
+        for ``git apply``."""
         path = os.path.relpath(self.case.path)
-        name = (str(self.case.path.absolute()).lstrip(os.sep) if path.startswith(os.pardir) else path).replace(
-            os.sep, "/"
-        )
+        name = (
+            str(self.case.path.absolute()).lstrip(os.sep) if path.startswith(os.pardir) else path
+        ).replace(os.sep, "/")
         before, after = self.text.splitlines(keepends=True), self.new_text.splitlines(keepends=True)
         return "".join(difflib.unified_diff(before, after, f"a/{name}", f"b/{name}"))
 
@@ -107,7 +114,10 @@ class Edit:
 
 @dataclasses.dataclass(frozen=True)
 class _Verdicts:
-    """What the tests of a case showed on a release, as far as that decides about a range. ``shown`` None: the tests disagree."""
+    """What the tests of a case showed on a release, as far as that decides about a range.
+
+    ``shown`` None: the tests disagree.
+    """
 
     look: Look
     cell: Cell
@@ -121,7 +131,11 @@ class _Verdicts:
             return "several packages decide, so it is not clear which range to correct"
         if all(result.variant is not None for result in self.cell.results if not result.expected):
             return "only a variant is not as expected: correct its [variants.NAME]"
-        return "its tests disagree: a form of the failure may need a [variants.NAME]" if self.shown is None else ""
+        return (
+            "its tests disagree: a form of the failure may need a [variants.NAME]"
+            if self.shown is None
+            else ""
+        )
 
 
 def changes_of(looks: Sequence[Look], results: Iterable[TestResult]) -> tuple[Change, ...]:
@@ -141,14 +155,21 @@ def changes_of(looks: Sequence[Look], results: Iterable[TestResult]) -> tuple[Ch
     )
 
 
-def edits_of(looks: Sequence[Look], results: Iterable[TestResult], listed: Listed) -> tuple[Edit, ...]:
-    """Return the edits of case files after which the verdicts are as expected, at most one for each case."""
+def edits_of(
+    looks: Sequence[Look], results: Iterable[TestResult], listed: Listed
+) -> tuple[Edit, ...]:
+    """Return the edits of case files after which the verdicts are as expected, at most one for each
+    case."""
     shown: dict[tuple[str, Range], dict[Version, bool]] = {}
     passing: dict[str, str] = {}
     unclear: set[tuple[str, Range, Version]] = set()
     cases = {case.id: case for look in looks for case in look.cases}
     for case, verdicts in _verdicts(looks, results):
-        if verdicts.affected is None or verdicts.version is None or verdicts.cell.verdict is Verdict.NOT_APPLICABLE:
+        if (
+            verdicts.affected is None
+            or verdicts.version is None
+            or verdicts.cell.verdict is Verdict.NOT_APPLICABLE
+        ):
             continue
         key, version = (case.id, verdicts.affected), verdicts.version
         known = shown.setdefault(key, {})
@@ -160,7 +181,11 @@ def edits_of(looks: Sequence[Look], results: Iterable[TestResult], listed: Liste
                 passing.setdefault(case.id, verdicts.cell.environment)
     edits = {}
     for (case_id, before), versions in shown.items():
-        clear = {version: value for version, value in versions.items() if (case_id, before, version) not in unclear}
+        clear = {
+            version: value
+            for version, value in versions.items()
+            if (case_id, before, version) not in unclear
+        }
         after = corrected(before, [*{*listed.get(before.package, ()), *clear}], clear)
         if after is not None and after != before and case_id not in edits:
             edits[case_id] = _edit(cases[case_id], before, after, passing.get(case_id, ""))
@@ -170,10 +195,13 @@ def edits_of(looks: Sequence[Look], results: Iterable[TestResult], listed: Liste
 def with_ends(edit: Edit, table: VerdictTable, listed: Listed) -> Edit:
     """Return the edit with the ends of the corrected range that the range before did not have."""
     before = {
-        (end.inside, end.outside) for end in boundaries(edit.case, table, lambda package: listed.get(package, ()))
+        (end.inside, end.outside)
+        for end in boundaries(edit.case, table, lambda package: listed.get(package, ()))
     }
     after = boundaries(edit.corrected_case, table, lambda package: listed.get(package, ()))
-    return dataclasses.replace(edit, ends=tuple(end for end in after if (end.inside, end.outside) not in before))
+    return dataclasses.replace(
+        edit, ends=tuple(end for end in after if (end.inside, end.outside) not in before)
+    )
 
 
 def missing_neighbours(edits: Iterable[Edit]) -> Mapping[Release, tuple[Case, ...]]:
@@ -187,10 +215,15 @@ def missing_neighbours(edits: Iterable[Edit]) -> Mapping[Release, tuple[Case, ..
 
 
 def _edit(case: Case, before: Range, after: Range, passing: str) -> Edit:
-    """Return the edit of a case file. A case that gets its first fixed version gets evidence of it, which a proof needs."""
+    """Return the edit of a case file.
+
+    A case that gets its first fixed version gets evidence of it, which a proof needs.
+    """
     text = _read(case.path)
     new_text = with_range(text, after)
-    closed = dataclasses.replace(case, affected=tuple(after if part is before else part for part in case.affected))
+    closed = dataclasses.replace(
+        case, affected=tuple(after if part is before else part for part in case.affected)
+    )
     if not case.evidence.fixed and passing and closed.first_fixed() is not None:
         new_text = with_fixed_evidence(new_text, passing)
     return Edit(case, before, after, text, new_text)
@@ -217,7 +250,9 @@ def _judge(case: Case, look: Look, cell: Cell) -> _Verdicts:
     affected = next(iter(named), case.affected[0] if len(case.affected) == 1 else None)
     version = None if affected is None else _version(affected.package, look, cell)
     # A variant has ranges of its own, and says nothing about those of the case.
-    shown = {_SHOWN.get(result.verdict) for result in cell.results if result.variant is None} - {None}
+    shown = {_SHOWN.get(result.verdict) for result in cell.results if result.variant is None} - {
+        None
+    }
     return _Verdicts(look, cell, affected, version, next(iter(shown)) if len(shown) == 1 else None)
 
 

@@ -1,4 +1,5 @@
-"""Run the cases on new releases and derive changes and edits of case files; if requested, write them and the new verdicts."""
+"""Run the cases on new releases and derive changes and edits of case files; if requested, write
+them and the new verdicts."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ Run = Callable[[Sequence[Batch]], RunOutcome]
 def look(looks: Sequence[Look], listed: Listed, day: str, run: Run) -> Report | None:
     """Run the cases on the new releases and return the report; None if the run was interrupted.
 
-    If an edit makes an end of a range at which the adjacent release was never run, that case is run there, too, so that the end is observed.
+    If an edit makes an end of a range at which the adjacent release was never run, that case is run
+    there, too, so that the end is observed.
     """
     first = run([entry.batch for entry in looks])
     if first.interrupted:
@@ -40,7 +42,10 @@ def look(looks: Sequence[Look], listed: Listed, day: str, run: Run) -> Report | 
 
 
 def write(report: Report) -> tuple[Report, Path, int]:
-    """Apply the edits, and add the verdicts to the table beside the cases. Return the report, the table's file and the number of new verdicts."""
+    """Apply the edits, and add the verdicts to the table beside the cases.
+
+    Return the report, the table's file and the number of new verdicts.
+    """
     for edit in report.edits:
         edit.write()
     cases = {case.id: case for entry in report.looks for case in entry.cases}
@@ -62,7 +67,9 @@ def _neighbours(edits: Sequence[Edit], listed: Listed) -> tuple[Look, ...]:
     missing = missing_neighbours(edits)
     for release, cases in missing.items():
         for case in cases:
-            looks.setdefault((release, environment_of(case, release, listed[VLLM][-1])), []).append(case)
+            looks.setdefault((release, environment_of(case, release, listed[VLLM][-1])), []).append(
+                case
+            )
     return tuple(
         Look(release, name, tuple(looks[release, name]))
         for release in missing

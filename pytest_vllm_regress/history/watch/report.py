@@ -20,7 +20,11 @@ MAX_REASON = 300
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """Outcome of a look. ``unbuilt``: environments that could not be built, whose releases stay new. ``written``: the edits were applied."""
+    """Outcome of a look.
+
+    ``unbuilt``: environments that could not be built, whose releases stay new. ``written``: the
+    edits were applied.
+    """
 
     day: str
     looks: tuple[Look, ...]
@@ -37,7 +41,8 @@ class Report:
 
     @property
     def seen_releases(self) -> tuple[Release, ...]:
-        """The releases that need no further look: they were run, and everything was as expected or the edits were written."""
+        """The releases that need no further look: they were run, and everything was as expected or
+        the edits were written."""
         left = {look.release for look in self.looks if look.environment in self.unbuilt}
         left |= set() if self.written else {*self.unexpected_releases}
         return tuple(dict.fromkeys(look.release for look in self.looks if look.release not in left))
@@ -47,7 +52,8 @@ class Report:
         return "".join(edit.diff() for edit in self.edits)
 
     def lines(self) -> Iterator[str]:
-        """Yield lines for a terminal: a line for each environment, then the changes, then the corrected ranges with their new ends."""
+        """Yield lines for a terminal: a line for each environment, then the changes, then the
+        corrected ranges with their new ends."""
         for look in self.looks:
             yield f"{look.release} in {look.environment}: {self._counts(look)}"
         for change in self.changes:
@@ -67,17 +73,36 @@ class Report:
         lines += _table(
             ("verdict", "case", "release", "device", "failure"),
             [
-                (change.verdict.value, change.case.id, str(change.release), change.device, change.case.title)
+                (
+                    change.verdict.value,
+                    change.case.id,
+                    str(change.release),
+                    change.device,
+                    change.case.title,
+                )
                 for change in self.changes
             ],
         )
         for change in self.changes:
-            lines += ["", f"**{markdown_inline(change.case.id)} on {markdown_inline(str(change.release))}**", ""]
-            lines += [f"- {markdown_inline(line[:MAX_REASON])}" for line in (*change.reasons, change.by_hand) if line]
+            lines += [
+                "",
+                f"**{markdown_inline(change.case.id)} on {markdown_inline(str(change.release))}**",
+                "",
+            ]
+            lines += [
+                f"- {markdown_inline(line[:MAX_REASON])}"
+                for line in (*change.reasons, change.by_hand)
+                if line
+            ]
         if self.edits:
             lines += ["", f"## Ranges {'corrected' if self.written else 'to correct'}"]
             ranges = [
-                (edit.case.id, str(edit.before), edit.after.specifier, "; ".join(map(str, edit.ends)))
+                (
+                    edit.case.id,
+                    str(edit.before),
+                    edit.after.specifier,
+                    "; ".join(map(str, edit.ends)),
+                )
                 for edit in self.edits
             ]
             lines += _table(("case", "range", "corrected", "new ends"), ranges)
@@ -90,7 +115,11 @@ class Report:
             "schema": SCHEMA_VERSION,
             "day": self.day,
             "looks": [
-                {"release": str(look.release), "environment": look.environment, "cases": len(look.cases)}
+                {
+                    "release": str(look.release),
+                    "environment": look.environment,
+                    "cases": len(look.cases),
+                }
                 for look in self.looks
             ],
             "unbuilt": list(self.unbuilt),
@@ -103,10 +132,15 @@ class Report:
     def _counts(self, look: Look) -> str:
         if look.environment in self.unbuilt:
             return "could not be built"
-        cells = group_into_cells(result for result in self.run.results if result.environment == look.environment)
+        cells = group_into_cells(
+            result for result in self.run.results if result.environment == look.environment
+        )
         counts = collections.Counter(cell.verdict for cell in cells)
         return (
-            ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in Verdict if counts[verdict]) or "no verdicts"
+            ", ".join(
+                f"{counts[verdict]} {verdict.value}" for verdict in Verdict if counts[verdict]
+            )
+            or "no verdicts"
         )
 
 

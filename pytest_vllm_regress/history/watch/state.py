@@ -21,9 +21,11 @@ MAX_BYTES = 1024 * 1024
 
 @dataclasses.dataclass(frozen=True)
 class State:
-    """``day`` of the last complete look (ISO 8601; empty: there was none), and releases that were dealt with, by package.
+    """``day`` of the last complete look (ISO 8601; empty: there was none), and releases that were
+    dealt with, by package.
 
-    ``unapplied``: releases on which something was not as expected, and whose edits were not written. They count as new on the next day, too.
+    ``unapplied``: releases on which something was not as expected, and whose edits were not
+    written. They count as new on the next day, too.
     """
 
     day: str = ""
@@ -31,20 +33,28 @@ class State:
     unapplied: tuple[str, ...] = ()
 
     def is_due(self, today: str, *, write: bool) -> bool:
-        """Return whether to look: at most once a day, unless the edits of today's look still have to be written."""
+        """Return whether to look: at most once a day, unless the edits of today's look still have
+        to be written."""
         return self.day != today or (write and bool(self.unapplied))
 
-    def after(self, today: str, seen: Iterable[Release], unapplied: Iterable[Release] = ()) -> State:
+    def after(
+        self, today: str, seen: Iterable[Release], unapplied: Iterable[Release] = ()
+    ) -> State:
         """Return the state after a look in which the releases ``seen`` were dealt with."""
         versions = {package: {*map(Version, texts)} for package, texts in self.seen.items()}
         for release in seen:
             versions.setdefault(release.package, set()).add(release.version)
-        ordered = {package: tuple(map(str, sorted(versions[package]))) for package in sorted(versions)}
+        ordered = {
+            package: tuple(map(str, sorted(versions[package]))) for package in sorted(versions)
+        }
         return State(today, ordered, tuple(map(str, unapplied)))
 
 
 def read_state(path: Path) -> State:
-    """Return the state in a file; an empty one if there is no file. Raises ``UsageError`` for an invalid file."""
+    """Return the state in a file; an empty one if there is no file.
+
+    Raises ``UsageError`` for an invalid file.
+    """
     if not path.exists():
         return State()
     document = load_json(path, MAX_BYTES, what="a state of watch")
@@ -56,7 +66,9 @@ def read_state(path: Path) -> State:
 
 def write_state(path: Path, state: State) -> None:
     """Write the file atomically, with one line for each package."""
-    lines = ",\n".join(f"  {json.dumps(package)}: {json.dumps(texts)}" for package, texts in state.seen.items())
+    lines = ",\n".join(
+        f"  {json.dumps(package)}: {json.dumps(texts)}" for package, texts in state.seen.items()
+    )
     unapplied = f',\n "unapplied": {json.dumps(state.unapplied)}' if state.unapplied else ""
     seen = f"{{\n{lines}\n }}" if lines else "{}"
     head = f'{{\n "schema": {SCHEMA_VERSION},\n "day": {json.dumps(state.day)},\n "seen": {seen}{unapplied}\n}}\n'

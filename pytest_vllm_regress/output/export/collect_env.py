@@ -19,8 +19,9 @@ SECONDS = 300.0
 def collect_env(environment: str, cache: EnvironmentCache) -> str:
     """Run the script with the environment's interpreter, and return its output, masked.
 
-    Wheels before 0.8.5 have no script: then that of the environment used last that has one is run, as upstream asks for the latest script.
-    Raises ``UsageError`` if the environment is not built, if no environment has the script, or if it fails.
+    Wheels before 0.8.5 have no script: then that of the environment used last that has one is run,
+    as upstream asks for the latest script. Raises ``UsageError`` if the environment is not built,
+    if no environment has the script, or if it fails.
     """
     python = cache.built(resolve(environment))
     if python is None:
@@ -55,4 +56,6 @@ def _script(folder: Path, cache: EnvironmentCache) -> Path:
     for place in (folder, *(built.path for built in reversed(cache.listing()))):
         for script in place.glob(SCRIPT):
             return script
-    raise UsageError("no built environment has upstream's collect_env.py. Run `vllm-regress env build vllm-0.8.5`")
+    raise UsageError(
+        "no built environment has upstream's collect_env.py. Run `vllm-regress env build vllm-0.8.5`"
+    )

@@ -1,4 +1,5 @@
-"""The texts of vLLM's forms for a bug and for a failing test in CI, filled with what is recorded of a case."""
+"""The texts of vLLM's forms for a bug and for a failing test in CI, filled with what is recorded of
+a case."""
 
 from __future__ import annotations
 
@@ -31,9 +32,11 @@ SEARCHED = (
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What a report is filled with. ``ends``: of the affected ranges. ``commits``: found by bisection.
+    """What a report is filled with. ``ends``: of the affected ranges. ``commits``: found by
+    bisection.
 
-    ``locks``: folder of the locks. ``collected``: what upstream's collect_env.py printed; empty: the recorded packages are listed.
+    ``locks``: folder of the locks. ``collected``: what upstream's collect_env.py printed; empty:
+    the recorded packages are listed.
     """
 
     case: Case
@@ -88,9 +91,13 @@ class Report:
     def _environment(self) -> str:
         if self.collected:
             device = self.script.result.device
-            output = _details("The output of <code>python collect_env.py</code>", self.collected.strip("\n"))
+            output = _details(
+                "The output of <code>python collect_env.py</code>", self.collected.strip("\n")
+            )
             return f"{output}\n\nThe failure was recorded on: {_DEVICES.get(device, device)}"
-        return _details("The packages that were recorded", _recorded(self.script.result, self.locks))
+        return _details(
+            "The packages that were recorded", _recorded(self.script.result, self.locks)
+        )
 
     def _description(self) -> list[str]:
         return [
@@ -120,12 +127,16 @@ def _end(end: Boundary) -> str:
     known = "both were run" if end.observed else f"by the affected range; {end.reason}"
     if Version(end.outside) < Version(end.inside):
         return f"First bad release: {end.package} {end.inside}. Last good release: {end.outside} ({known})"
-    return f"Last bad release: {end.package} {end.inside}. First good release: {end.outside} ({known})"
+    return (
+        f"Last bad release: {end.package} {end.inside}. First good release: {end.outside} ({known})"
+    )
 
 
 def _bisected(commit: BisectedCommit) -> str:
     names = (
-        ("First bad commit", "last good commit") if commit.kind == "break" else ("First good commit", "last bad commit")
+        ("First bad commit", "last good commit")
+        if commit.kind == "break"
+        else ("First good commit", "last bad commit")
     )
     subject = markdown_inline(commit.subject)
     return (
@@ -135,7 +146,9 @@ def _bisected(commit: BisectedCommit) -> str:
 
 
 def _details(summary: str, text: str) -> str:
-    return f"<details>\n<summary>{summary}</summary>\n\n{markdown_block(text, 'text')}\n\n</details>"
+    return (
+        f"<details>\n<summary>{summary}</summary>\n\n{markdown_block(text, 'text')}\n\n</details>"
+    )
 
 
 def _recorded(result: TestResult, locks: Path) -> str:
@@ -163,7 +176,11 @@ def _locked(environment: str, locks: Path) -> dict[str, str]:
     """Return the versions of the relevant packages in the environment's lock; none without one."""
     from ...answers.audit.package_lists import read_list
 
-    path = locked(locks).get(environment.removeprefix("vllm-")) if environment.startswith("vllm-") else None
+    path = (
+        locked(locks).get(environment.removeprefix("vllm-"))
+        if environment.startswith("vllm-")
+        else None
+    )
     if path is None:
         return {}
     versions = read_list(path).versions

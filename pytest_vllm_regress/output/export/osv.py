@@ -1,4 +1,5 @@
-"""OSV records (https://ossf.github.io/osv-schema/) of cases: which versions of which package have a failure, for scanners with a private database."""
+"""OSV records (https://ossf.github.io/osv-schema/) of cases: which versions of which package have a
+failure, for scanners with a private database."""
 
 from __future__ import annotations
 
@@ -15,15 +16,18 @@ from ...errors import UsageError
 
 SCHEMA_VERSION = "1.6.0"
 PREFIX = "x_VLLMREGRESS-"
-"""Begins the id of a record. The schema reserves ``x_`` for databases that have no registered prefix."""
+"""Begins the id of a record.
+
+The schema reserves ``x_`` for databases that have no registered prefix.
+"""
 _OPEN = "0"
 
 
 def osv_record(case: Case, observed: Iterable[RunResult]) -> dict[str, Any]:
     """Return the record of a case. ``observed``: its stored runs; the last one dates the record.
 
-    A failure that needs versions of several packages is recorded for the first one; the others are in ``database_specific``.
-    Raises ``UsageError`` for a range that events cannot express.
+    A failure that needs versions of several packages is recorded for the first one; the others are
+    in ``database_specific``. Raises ``UsageError`` for a range that events cannot express.
     """
     first, *others = case.affected
     fixes = [{"type": "FIX", "url": url} for url in case.fixed_by]
@@ -62,14 +66,21 @@ def _details(case: Case) -> str:
 
 def _affected(case: Case, affected: Range) -> dict[str, Any]:
     return {
-        "package": {"ecosystem": "PyPI", "name": affected.package, "purl": f"pkg:pypi/{affected.package}"},
+        "package": {
+            "ecosystem": "PyPI",
+            "name": affected.package,
+            "purl": f"pkg:pypi/{affected.package}",
+        },
         "ranges": [{"type": "ECOSYSTEM", "events": events(case.id, affected)}],
     }
 
 
 def events(case_id: str, affected: Range) -> list[dict[str, str]]:
-    """Return introduced and fixed (or last_affected) events of a range whose alternatives are one interval each."""
-    return [event for specifiers in affected.alternatives for event in _interval(case_id, specifiers)]
+    """Return introduced and fixed (or last_affected) events of a range whose alternatives are one
+    interval each."""
+    return [
+        event for specifiers in affected.alternatives for event in _interval(case_id, specifiers)
+    ]
 
 
 def _interval(case_id: str, specifiers: SpecifierSet) -> list[dict[str, str]]:
@@ -85,7 +96,9 @@ def _interval(case_id: str, specifiers: SpecifierSet) -> list[dict[str, str]]:
         elif part.operator == "==" and not part.version.endswith(".*"):
             introduced, end = version, {"last_affected": version}
         else:
-            raise UsageError(f"{case_id}: OSV events cannot express {part}: write the range with >=, <, <= or ==")
+            raise UsageError(
+                f"{case_id}: OSV events cannot express {part}: write the range with >=, <, <= or =="
+            )
     if end and introduced != _OPEN and Version(next(iter(end.values()))) < Version(introduced):
         raise UsageError(f"{case_id}: the range {specifiers} is empty")
     return [{"introduced": introduced}, *([end] if end else [])]

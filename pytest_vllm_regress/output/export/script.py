@@ -1,6 +1,8 @@
-"""A standalone script (PEP 723) that shows the failure of a case: the case's own test, and only what that test needs around it.
+"""A standalone script (PEP 723) that shows the failure of a case: the case's own test, and only
+what that test needs around it.
 
-The test is one that was recorded as REPRODUCED. Fixtures become small classes that call vLLM directly (``data/``), probes are copied.
+The test is one that was recorded as REPRODUCED. Fixtures become small classes that call vLLM
+directly (``data/``), probes are copied.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...cases.collection import CollectedTest, collect
 from ...cases.model import Case
 from ...cases.proofs.rejudge import load_observations
 from ...cases.results import TestResult
@@ -23,7 +26,6 @@ from ...engines.spec import EngineSpec
 from ...environments.recipes import RELEASE, find_file, load
 from ...environments.sources import parse_name
 from ...errors import Kind, UsageError
-from .collection import CollectedTest, collect
 from .slices import Module, Slice
 
 DEFAULT_MODEL = "Qwen/Qwen2.5-0.5B-Instruct"
@@ -34,7 +36,9 @@ TEMPLATES: Mapping[str, tuple[str, str]] = {
     "serve": ("server", "Server"),
 }
 """The template and class of each fixture or front."""
-SUPPORTED = frozenset({"vllm_probe", "vllm_engine", "vllm_server", "vllm_model_path", "vllm_at_work", "vllm_leg"})
+SUPPORTED = frozenset(
+    {"vllm_probe", "vllm_engine", "vllm_server", "vllm_model_path", "vllm_at_work", "vllm_leg"}
+)
 ENGINES = frozenset({"vllm_engine", "vllm_server"})
 KINDS = frozenset({Kind.EXCEPTION, Kind.WRONG_RESULT})
 TYPES_ONLY = frozenset({"AtWork", "Probe", "Engine", "AsyncEngine", "Server"})
@@ -61,7 +65,10 @@ _PROBE_PACKAGES = frozenset({"parsers", "frontend", "grammars"})
 
 @dataclasses.dataclass(frozen=True)
 class Script:
-    """A standalone script. ``test``: the test that it repeats. ``result``: the recorded result of that test."""
+    """A standalone script. ``test``: the test that it repeats.
+
+    ``result``: the recorded result of that test.
+    """
 
     text: str
     test: str
@@ -73,7 +80,8 @@ class NotExportable(UsageError):
 
 
 def export_script(case: Case) -> Script:
-    """Return a script for the first test of the case that was recorded as REPRODUCED and can stand alone.
+    """Return a script for the first test of the case that was recorded as REPRODUCED and can stand
+    alone.
 
     Raises ``NotExportable`` that says why no test can.
     """
@@ -86,7 +94,9 @@ def export_script(case: Case) -> Script:
         result
         for run in load_observations(case)
         for result in run.results
-        if result.verdict is Verdict.REPRODUCED and result.observation and result.observation.kind in KINDS
+        if result.verdict is Verdict.REPRODUCED
+        and result.observation
+        and result.observation.kind in KINDS
     ]
     if not shown:
         raise NotExportable(
@@ -107,7 +117,10 @@ def export_script(case: Case) -> Script:
 
 def _rank(result: TestResult) -> tuple[bool, tuple[int, ...], str]:
     """Prefer a test on text alone, and the latest release that has the failure."""
-    digits = [int(part) if part.isdigit() else 0 for part in result.versions.get("vllm", "0").split(".")[:3]]
+    digits = [
+        int(part) if part.isdigit() else 0
+        for part in result.versions.get("vllm", "0").split(".")[:3]
+    ]
     return "vision" in result.test, tuple(-number for number in digits), result.test
 
 
@@ -132,12 +145,17 @@ def _script(case: Case, test: CollectedTest, result: TestResult) -> str:
         parts += [_files(case, used, test), _template("probe")]
     parts += [used.text, _run(test, used, autouse, engine, fixtures), _template("main")]
     header, doc, *rest = (part.strip("\n") for part in parts)
-    return "\n\n".join([f"{header}\n{doc}", *_imports(used, "\n".join(rest)), "\n\n\n".join(rest)]) + "\n"
+    return (
+        "\n\n".join([f"{header}\n{doc}", *_imports(used, "\n".join(rest)), "\n\n\n".join(rest)])
+        + "\n"
+    )
 
 
 def _fixtures(test: CollectedTest, used: Slice, autouse: Sequence[str]) -> set[str]:
     return {
-        name for name in (*test.arguments, *(n for f in autouse for n in used.fixtures[f])) if name.startswith("vllm_")
+        name
+        for name in (*test.arguments, *(n for f in autouse for n in used.fixtures[f]))
+        if name.startswith("vllm_")
     }
 
 
@@ -160,14 +178,18 @@ def _check(test: CollectedTest, module: Module, used: Slice, autouse: Sequence[s
 def _check_engine(test: CollectedTest, used: Slice) -> None:
     spec = test.spec
     if spec.model != "text" or spec.task != "generate":
-        raise NotExportable(f"{test.function} needs a model for {spec.model if spec.model != 'text' else spec.task}")
+        raise NotExportable(
+            f"{test.function} needs a model for {spec.model if spec.model != 'text' else spec.task}"
+        )
     if (
         spec.tokenizer_pool_size is not None
         or spec.structured_output_backend != "auto"
         or spec.import_path
         or spec.draft
     ):
-        raise NotExportable(f"{test.function} sets engine arguments that have other names in other releases")
+        raise NotExportable(
+            f"{test.function} sets engine arguments that have other names in other releases"
+        )
     if spec.executor in ("ray", "ray-2-nodes"):
         raise NotExportable(f"{test.function} needs Ray")
     template, class_name = TEMPLATES[test.front]
@@ -176,7 +198,11 @@ def _check_engine(test: CollectedTest, used: Slice) -> None:
         for node in ast.walk(ast.parse(_template(template)))
         if isinstance(node, ast.ClassDef) and node.name == class_name
     )
-    offered = {node.name for node in definition.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))}
+    offered = {
+        node.name
+        for node in definition.body
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    }
     offered |= {"spec", "model", "root_url"}
     for name in ("vllm_engine", "vllm_server", "engine", "server"):
         if missing := sorted(used.attributes.get(name, frozenset()) - offered):
@@ -193,15 +219,20 @@ def _literal(name: str, value: Any) -> str:
 
 
 def _header(case: Case, result: TestResult, used: Slice) -> str:
-    pins = [f"{name}=={version.partition('+')[0]}" for name, version in sorted(result.versions.items())]
-    extra = sorted({name for name in ("pytest", "httpx", "jsonschema") if f"import {name}" in used.imports})
+    pins = [
+        f"{name}=={version.partition('+')[0]}" for name, version in sorted(result.versions.items())
+    ]
+    extra = sorted(
+        {name for name in ("pytest", "httpx", "jsonschema") if f"import {name}" in used.imports}
+    )
     listed = "".join(f"#     {json.dumps(pin)},\n" for pin in [*pins, *extra])
     settings = "".join(f"# {line}\n" for line in _uv_settings(result.environment))
     return f'# /// script\n# requires-python = ">=3.9,<3.13"\n# dependencies = [\n{listed}# ]\n{settings}# ///'
 
 
 def _uv_settings(environment: str) -> list[str]:
-    """Return uv's settings with which the requirements resolve as they did for the recorded environment: old releases break with new packages."""
+    """Return uv's settings with which the requirements resolve as they did for the recorded
+    environment: old releases break with new packages."""
     if parse_name(environment) is not None:
         return []
     try:
@@ -212,7 +243,9 @@ def _uv_settings(environment: str) -> list[str]:
     if recipe.exclude_newer not in (None, RELEASE):
         lines.append(f"exclude-newer = {json.dumps(recipe.exclude_newer)}")
     if days := [(package, day) for package, day in recipe.exclude_newer_package if day != RELEASE]:
-        lines.append(f"exclude-newer-package = {{ {', '.join(f'{name} = {json.dumps(day)}' for name, day in days)} }}")
+        lines.append(
+            f"exclude-newer-package = {{ {', '.join(f'{name} = {json.dumps(day)}' for name, day in days)} }}"
+        )
     if recipe.overrides:
         lines.append(f"override-dependencies = {json.dumps(recipe.overrides)}")
     return ["[tool.uv]", *lines] if lines else []
@@ -229,13 +262,19 @@ def _doc(case: Case, test: CollectedTest) -> str:
 
 
 def _imports(used: Slice, body: str) -> list[str]:
-    standard = [f"import {name}" for name in MODULES if re.search(rf"(?<![.\w]){re.escape(name)}\.", body)]
+    standard = [
+        f"import {name}" for name in MODULES if re.search(rf"(?<![.\w]){re.escape(name)}\.", body)
+    ]
     lines = sorted({*standard, *used.imports})
     return ["from __future__ import annotations", "\n".join(lines)]
 
 
 def _engine_constants(spec: EngineSpec, front: str) -> list[str]:
-    arguments: dict[str, Any] = {"max_model_len": spec.max_model_len, "seed": spec.seed, "enforce_eager": True}
+    arguments: dict[str, Any] = {
+        "max_model_len": spec.max_model_len,
+        "seed": spec.seed,
+        "enforce_eager": True,
+    }
     for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
         if getattr(spec, name) > 1:
             arguments[name] = getattr(spec, name)
@@ -285,7 +324,9 @@ def _files(case: Case, used: Slice, test: CollectedTest) -> str:
                 if file.name.endswith(".py"):
                     files[f"reproduction/{package}/{file.name}"] = file.read_text(encoding="utf-8")
         else:
-            files[f"reproduction/{package}.py"] = (root / f"{package}.py").read_text(encoding="utf-8")
+            files[f"reproduction/{package}.py"] = (root / f"{package}.py").read_text(
+                encoding="utf-8"
+            )
     own = case.directory / "probe.py"
     if own.exists():
         files["probe.py"] = own.read_text(encoding="utf-8")
@@ -299,7 +340,9 @@ def _text_literal(text: str) -> str:
     return "r'''" + text + "'''"
 
 
-def _run(test: CollectedTest, used: Slice, autouse: Sequence[str], engine: str | None, fixtures: set[str]) -> str:
+def _run(
+    test: CollectedTest, used: Slice, autouse: Sequence[str], engine: str | None, fixtures: set[str]
+) -> str:
     """Return the function that runs the test once."""
     contexts = ["Probe() as vllm_probe"] if "vllm_probe" in fixtures else []
     if engine:
@@ -310,12 +353,17 @@ def _run(test: CollectedTest, used: Slice, autouse: Sequence[str], engine: str |
     if "vllm_leg" in fixtures:
         body.append('vllm_leg = "subject"')
     for name in autouse:
-        body.append(f"{'' if name not in test.arguments else name + ' = '}{_call(name, used.fixtures[name])}")
+        body.append(
+            f"{'' if name not in test.arguments else name + ' = '}{_call(name, used.fixtures[name])}"
+        )
     for name, value in test.values.items():
         body.append(f"{name} = {_literal(name, value)}")
     body.append(_call(test.function, test.arguments))
     if contexts:
-        body = [f"with {', '.join(contexts)}:", *("    " + line for part in body for line in part.splitlines())]
+        body = [
+            f"with {', '.join(contexts)}:",
+            *("    " + line for part in body for line in part.splitlines()),
+        ]
     lines = "\n".join("    " + line for part in body for line in part.splitlines())
     return f'def run():\n    """Run the test of the case once: {test.id.translate({92: "/", 34: "."})}."""\n{lines}'
 
@@ -325,4 +373,6 @@ def _call(name: str, parameters: Sequence[str]) -> str:
 
 
 def _template(name: str) -> str:
-    return (importlib.resources.files(__package__) / "data" / f"{name}.py.txt").read_text(encoding="utf-8")
+    return (importlib.resources.files(__package__) / "data" / f"{name}.py.txt").read_text(
+        encoding="utf-8"
+    )

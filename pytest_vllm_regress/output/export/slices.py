@@ -12,8 +12,9 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 @dataclasses.dataclass(frozen=True)
 class Slice:
-    """``imports`` and ``text``: source of the imports and definitions. ``own``: names that come from this project. ``attributes``: what
-    is read of each name, for example ``{"vllm_server": {"post"}}``. ``fixtures``: parameters of each function that is a fixture of the module.
+    """``imports`` and ``text``: source of the imports and definitions. ``own``: names that come
+    from this project. ``attributes``: what is read of each name, for example ``{"vllm_server":
+    {"post"}}``. ``fixtures``: parameters of each function that is a fixture of the module.
     """
 
     imports: tuple[str, ...]
@@ -38,7 +39,9 @@ class Module:
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             for alias in node.names:
                 name = (alias.asname or alias.name).partition(".")[0]
-                if isinstance(node, ast.ImportFrom) and (node.level or (node.module or "").startswith(OWN_PACKAGE)):
+                if isinstance(node, ast.ImportFrom) and (
+                    node.level or (node.module or "").startswith(OWN_PACKAGE)
+                ):
                     self._own.add(name)
                 elif not isinstance(node, ast.ImportFrom):
                     self._imports[name] = ast.unparse(ast.Import([alias]))
@@ -49,24 +52,31 @@ class Module:
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             for target in targets:
-                self._nodes.update({name.id: node for name in ast.walk(target) if isinstance(name, ast.Name)})
+                self._nodes.update(
+                    {name.id: node for name in ast.walk(target) if isinstance(name, ast.Name)}
+                )
 
     def fixtures(self) -> dict[str, tuple[str, ...]]:
         """Return the parameters of each fixture that the module defines."""
         return {
             name: tuple(argument.arg for argument in node.args.args)
             for name, node in self._nodes.items()
-            if isinstance(node, ast.FunctionDef) and any("fixture" in ast.unparse(d) for d in node.decorator_list)
+            if isinstance(node, ast.FunctionDef)
+            and any("fixture" in ast.unparse(d) for d in node.decorator_list)
         }
 
     def is_generator(self, name: str) -> bool:
         """Whether a function yields."""
-        return any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in ast.walk(self._nodes[name]))
+        return any(
+            isinstance(node, (ast.Yield, ast.YieldFrom)) for node in ast.walk(self._nodes[name])
+        )
 
     def is_decorated_by(self, name: str, word: str) -> bool:
         """Whether a decorator of the function has this word in its source."""
         node = self._nodes[name]
-        return isinstance(node, Definition) and any(word in ast.unparse(d) for d in node.decorator_list)
+        return isinstance(node, Definition) and any(
+            word in ast.unparse(d) for d in node.decorator_list
+        )
 
     def slice(self, functions: Iterable[str]) -> Slice:
         """Return what these functions need."""
@@ -80,7 +90,9 @@ class Module:
             names = set(_names(self._nodes[name]))
             used |= names
             waiting += sorted(names)
-        statements = sorted({id(node): node for node in needed.values()}.values(), key=lambda node: node.lineno)
+        statements = sorted(
+            {id(node): node for node in needed.values()}.values(), key=lambda node: node.lineno
+        )
         return Slice(
             imports=tuple(sorted({self._imports[name] for name in used if name in self._imports})),
             text="\n\n\n".join(self._text(node) for node in statements),
@@ -95,7 +107,8 @@ class Module:
 
 
 def _names(node: ast.AST) -> Iterator[str]:
-    """Yield the names that are read when the statement runs: not those of its annotations and decorators."""
+    """Yield the names that are read when the statement runs: not those of its annotations and
+    decorators."""
     for field, value in ast.iter_fields(node):
         if field in ("annotation", "returns", "decorator_list"):
             continue

@@ -1,4 +1,7 @@
-"""The project's documents as pages: Markdown rendered without raw HTML, and relative links that lead to pages or copied files."""
+"""The project's documents as pages:
+
+Markdown rendered without raw HTML, and relative links that lead to pages or copied files.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,11 @@ _PARSER = MarkdownIt("commonmark", {"html": False}).enable("table")
 
 @dataclasses.dataclass(frozen=True)
 class Sources:
-    """Where relative links lead. ``pages``: the page of each document or folder, by its path below ``root``.
+    """Where relative links lead. ``pages``: the page of each document or folder, by its path below
+    ``root``.
 
-    ``complete``: other files are copied, and a link that leads nowhere is an error. Otherwise such links are left out.
+    ``complete``: other files are copied, and a link that leads nowhere is an error. Otherwise such
+    links are left out.
     """
 
     root: Path
@@ -35,7 +40,10 @@ class Sources:
 
 @dataclasses.dataclass(frozen=True)
 class Document:
-    """A rendered document. ``files``: the files that it links to, by path. ``missing``: links that lead nowhere."""
+    """A rendered document. ``files``: the files that it links to, by path.
+
+    ``missing``: links that lead nowhere.
+    """
 
     title: str
     html: Markup
@@ -48,15 +56,21 @@ def documents_of(root: Path) -> dict[str, str]:
     paths = [*root.glob("*.md"), *(root / "docs").rglob("*.md")]
     names = sorted(path.relative_to(root).as_posix() for path in paths)
     return {
-        name: "docs/index.html" if name == "docs/README.md" else f"{name.removesuffix('.md')}.html" for name in names
+        name: "docs/index.html" if name == "docs/README.md" else f"{name.removesuffix('.md')}.html"
+        for name in names
     }
 
 
 def render_document(sources: Sources, name: str, page: str) -> Document:
-    """Return the document at ``name``, for the page at the path ``page``. Raises ``UsageError`` for a symbolic link that leads out of the root."""
+    """Return the document at ``name``, for the page at the path ``page``.
+
+    Raises ``UsageError`` for a symbolic link that leads out of the root.
+    """
     path = sources.root / name
     if not path.resolve().is_relative_to(sources.root.resolve()):
-        raise UsageError(f"{path}: a symbolic link that leads out of {sources.root}. Replace it by the document")
+        raise UsageError(
+            f"{path}: a symbolic link that leads out of {sources.root}. Replace it by the document"
+        )
     text = printable(read_bounded(path, MAX_DOCUMENT, what="a document").decode("utf-8", "replace"))
     tokens = _PARSER.parse(text)
     links = _Links(sources, name, page)
@@ -99,7 +113,8 @@ class _Links:
                 token.attrs.pop(attribute)
 
     def _target(self, address: str) -> str:
-        """Return the address from the page; empty for a folder that has no page, and for what is missing."""
+        """Return the address from the page; empty for a folder that has no page, and for what is
+        missing."""
         path, _, anchor = address.partition("#")
         place = posixpath.normpath(posixpath.join(self._folder, path))
         page = self._sources.pages.get(place)
@@ -134,4 +149,8 @@ def _move_alignment(token: Token) -> None:
 
 def reports(documents: Mapping[str, Document]) -> Sequence[str]:
     """Return a line for each link that leads nowhere."""
-    return [f"{name}: {link}: no such file" for name, document in documents.items() for link in document.missing]
+    return [
+        f"{name}: {link}: no such file"
+        for name, document in documents.items()
+        for link in document.missing
+    ]

@@ -101,7 +101,9 @@ def facts_of(case_id: str, case: Case | None) -> CaseFacts:
     )
 
 
-def entry_of(cell: Cell, case: Case | None, tool: str, anchor: str, environment_href: str = "") -> Entry:
+def entry_of(
+    cell: Cell, case: Case | None, tool: str, anchor: str, environment_href: str = ""
+) -> Entry:
     """Return a cell with its evidence, the unexpected results first."""
     return Entry(
         anchor=anchor,
@@ -113,7 +115,10 @@ def entry_of(cell: Cell, case: Case | None, tool: str, anchor: str, environment_
         sign=SYMBOLS[cell.verdict],
         expected=cell.expected,
         duration=duration_text(sum(result.duration_s for result in cell.results)),
-        proofs=tuple(_test_evidence(result) for result in sorted(cell.results, key=lambda result: result.expected)),
+        proofs=tuple(
+            _test_evidence(result)
+            for result in sorted(cell.results, key=lambda result: result.expected)
+        ),
         issue=_issue(cell, case, tool),
     )
 
@@ -140,19 +145,26 @@ def _test_evidence(result: TestResult) -> TestEvidence:
         verdict=result.verdict.value,
         sign=SYMBOLS[result.verdict],
         expected=result.expected,
-        reason=shown(" - ".join(filter(None, (result.not_expected_because, result.reason))), MAX_TEXT),
+        reason=shown(
+            " - ".join(filter(None, (result.not_expected_because, result.reason))), MAX_TEXT
+        ),
         symptom=shown(result.symptom, MAX_TEXT),
         dossier=shown(result.dossier, MAX_TEXT) if result.dossier != result.symptom else "",
         command=shown(result.command, MAX_TEXT),
         duration=duration_text(result.duration_s),
-        started=time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(result.started_at)) if result.started_at else "",
+        started=time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(result.started_at))
+        if result.started_at
+        else "",
         control=result.control,
     )
 
 
 def _issue(cell: Cell, case: Case | None, tool: str) -> str:
-    """Return the text of an upstream report, in the sections of vLLM's bug form, with the versions of the packages that matter."""
-    worst = next((result for result in cell.results if result.verdict is cell.verdict), cell.results[0])
+    """Return the text of an upstream report, in the sections of vLLM's bug form, with the versions
+    of the packages that matter."""
+    worst = next(
+        (result for result in cell.results if result.verdict is cell.verdict), cell.results[0]
+    )
     versions = recorded_versions(worst.versions, case)
     simulated = (
         "a simulated device (every part of vLLM is real but the model's arithmetic)"
@@ -161,7 +173,9 @@ def _issue(cell: Cell, case: Case | None, tool: str) -> str:
     )
     addresses = ", ".join(f"<{url}>" for url in case.upstream) if case else ""
     reference = (
-        f"Known as {addresses}; affected as documented: {markdown_inline(case.affected_text())}." if case else ""
+        f"Known as {addresses}; affected as documented: {markdown_inline(case.affected_text())}."
+        if case
+        else ""
     )
     listed = "\n".join(f"{shown(name)} {shown(version)}" for name, version in versions.items())
     return _FORM.format(

@@ -1,4 +1,8 @@
-"""Writing a folder of pages. The names of its files are kept in it, so that the next time pages that are gone are removed, and nothing else."""
+"""Writing a folder of pages.
+
+The names of its files are kept in it, so that the next time pages that are gone are removed, and
+nothing else.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,8 @@ _MAX_LIST = 4 * 1024 * 1024
 def write_folder(folder: Path, files: Mapping[str, str | bytes]) -> None:
     """Write the files below ``folder``, and remove those of an earlier time.
 
-    Raises ``UsageError`` for a folder that has other files and no pages of ours, and if writing fails.
+    Raises ``UsageError`` for a folder that has other files and no pages of ours, and if writing
+    fails.
     """
     before = _written_before(folder)
     for name, content in files.items():
@@ -34,9 +39,13 @@ def _written_before(folder: Path) -> set[str]:
         return set()
     if not (folder / LIST).is_file():
         if any(folder.iterdir()):
-            raise UsageError(f"{folder}: has other files, which pages could overwrite. Choose a new or an empty folder")
+            raise UsageError(
+                f"{folder}: has other files, which pages could overwrite. Choose a new or an empty folder"
+            )
         return set()
     names = load_json(folder / LIST, _MAX_LIST, what="a list of pages")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise UsageError(f"{folder / LIST}: not a list of names. Remove the folder, or choose another one")
+        raise UsageError(
+            f"{folder / LIST}: not a list of names. Remove the folder, or choose another one"
+        )
     return set(names)

@@ -1,4 +1,5 @@
-"""The overview as values: rows of cases, columns of environments or releases, and what each cell shows."""
+"""The overview as values: rows of cases, columns of environments or releases, and what each cell
+shows."""
 
 from __future__ import annotations
 
@@ -34,7 +35,10 @@ MAX_COLUMNS_IN_WORDS = 8
 
 @dataclasses.dataclass(frozen=True)
 class Mark:
-    """A verdict in a cell and where it leads. ``note``: what else the cell says, such as another environment or device."""
+    """A verdict in a cell and where it leads.
+
+    ``note``: what else the cell says, such as another environment or device.
+    """
 
     verdict: str
     href: str
@@ -112,7 +116,10 @@ class Grid:
         return sum(mark.verdict != IN_RANGE for mark in self.marks)
 
     def devices(self) -> list[tuple[str, str, int]]:
-        """Return name, meaning and number of cells of each device, the most frequent first. Only cells of the others name it."""
+        """Return name, meaning and number of cells of each device, the most frequent first.
+
+        Only cells of the others name it.
+        """
         counted = Counter(mark.device for mark in self.marks if mark.device)
         return [(name, DEVICES.get(name, ""), count) for name, count in counted.most_common()]
 

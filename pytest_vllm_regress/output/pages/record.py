@@ -1,4 +1,5 @@
-"""What is known of each case in each release of vLLM: recorded verdicts, and the affected ranges where nothing was run."""
+"""What is known of each case in each release of vLLM: recorded verdicts, and the affected ranges
+where nothing was run."""
 
 from __future__ import annotations
 
@@ -23,7 +24,10 @@ _ENVIRONMENT = re.compile(r"vllm(?:-cpu)?-(\d+(?:\.\d+)*(?:\.post\d+)?)")
 
 @dataclasses.dataclass(frozen=True)
 class State:
-    """What is known of a case in a release. ``in_range``: None if the range names a package of which the release's version is not known."""
+    """What is known of a case in a release. ``in_range``:
+
+    None if the range names a package of which the release's version is not known.
+    """
 
     recorded: tuple[Recorded, ...]
     in_range: bool | None
@@ -41,7 +45,8 @@ class State:
 
 
 class Knowledge:
-    """The states of all cases in all releases, oldest first, and the verdicts of other environments."""
+    """The states of all cases in all releases, oldest first, and the verdicts of other
+    environments."""
 
     def __init__(self, cases: Sequence[Case], table: VerdictTable, locks: Path) -> None:
         self.cases = tuple(cases)
@@ -50,7 +55,9 @@ class Knowledge:
         first = version_of(FIRST_RELEASE)
         assert first is not None
         self.releases = tuple(
-            str(version) for version in known_releases("vllm") if version >= first or str(version) in run
+            str(version)
+            for version in known_releases("vllm")
+            if version >= first or str(version) in run
         )
         self._inventories = {name: release(name, locks) for name in self.releases}
         versions = {name: _versions(inventory) for name, inventory in self._inventories.items()}
@@ -63,7 +70,10 @@ class Knowledge:
             )
         )
         self._states = {
-            case.id: {name: State(_at(rows[case.id], name), _in_range(case, versions[name])) for name in self.releases}
+            case.id: {
+                name: State(_at(rows[case.id], name), _in_range(case, versions[name]))
+                for name in self.releases
+            }
             for case in cases
         }
         self._rows = rows

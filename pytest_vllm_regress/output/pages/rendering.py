@@ -1,6 +1,8 @@
-"""Rendering of HTML. A page loads nothing: style and script are inside, and the content security policy allows no other script.
+"""Rendering of HTML. A page loads nothing: style and script are inside, and the content security
+policy allows no other script.
 
-Texts come from result files, case files and documents and are not trusted: templates escape them, and control characters are shown as escapes.
+Texts come from result files, case files and documents and are not trusted: templates escape them,
+and control characters are shown as escapes.
 """
 
 from __future__ import annotations
@@ -35,7 +37,10 @@ def shown(text: str, limit: int = MAX_LINE) -> str:
 
 
 def file_name(name: str) -> str:
-    """Return a name for a page's file, also as the anchor of a place in a page: ``name`` itself, or a hash of it if it is not a safe one."""
+    """Return a name for a page's file, also as the anchor of a place in a page:
+
+    ``name`` itself, or a hash of it if it is not a safe one.
+    """
     if _SAFE_NAME.fullmatch(name):
         return name
     return "_" + hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:16]
@@ -53,7 +58,10 @@ def date_text(now: float | None = None) -> str:
 
 
 def _digest(content: str) -> str:
-    """Return the hash by which a policy allows an inline script or style. The template adds a line break on both sides."""
+    """Return the hash by which a policy allows an inline script or style.
+
+    The template adds a line break on both sides.
+    """
     return "sha256-" + base64.b64encode(hashlib.sha256(f"\n{content}\n".encode()).digest()).decode()
 
 
@@ -70,7 +78,9 @@ def _templates() -> Any:
         lstrip_blocks=True,
     )
     environment.filters["shown"] = shown
-    style, script = ((folder / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    style, script = (
+        (folder / name).read_text(encoding="utf-8") for name in ("page.css", "page.js")
+    )
     environment.globals.update(
         style=style,
         script=script,

@@ -1,7 +1,8 @@
-"""The page of a run: one file with everything, or a folder with a page for each case and environment, from the same parts.
+"""The page of a run: one file with everything, or a folder with a page for each case and
+environment, from the same parts.
 
-One file can be attached, mailed and kept; the evidence is inside and closed until somebody asks for it. A folder has an overview that stays small
-however many environments there are.
+One file can be attached, mailed and kept; the evidence is inside and closed until somebody asks for
+it. A folder has an overview that stays small however many environments there are.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ def write_page(path: Path, run: RunResult, cases: Sequence[Case] = ()) -> Path:
 
 
 def write_pages(folder: Path, run: RunResult, cases: Sequence[Case] = ()) -> Path:
-    """Write the pages to ``folder`` and return the path of the overview. Raises ``UsageError`` if that fails."""
+    """Write the pages to ``folder`` and return the path of the overview.
+
+    Raises ``UsageError`` if that fails.
+    """
     write_folder(folder, pages(run, cases))
     return folder / "index.html"
 
@@ -47,14 +51,27 @@ def page(run: RunResult, cases: Sequence[Case] = (), now: float | None = None) -
     entries: dict[str, list[object]] = {}
     for number, cell in enumerate(cells):
         entry = entry_of(
-            cell, by_id.get(cell.case_id), run.tool_version, f"evidence-{number}", places[cell.environment]
+            cell,
+            by_id.get(cell.case_id),
+            run.tool_version,
+            f"evidence-{number}",
+            places[cell.environment],
         )
         entries.setdefault(cell.case_id, []).append(entry)
-    grid = _grid(cells, by_id, places, lambda _, number: f"#evidence-{number}", lambda case_id: f"#{_anchor(case_id)}")
+    grid = _grid(
+        cells,
+        by_id,
+        places,
+        lambda _, number: f"#evidence-{number}",
+        lambda case_id: f"#{_anchor(case_id)}",
+    )
     return render(
         "run.html",
         grid=grid,
-        sections=[(_anchor(case_id), facts_of(case_id, by_id.get(case_id)), entries[case_id]) for case_id in entries],
+        sections=[
+            (_anchor(case_id), facts_of(case_id, by_id.get(case_id)), entries[case_id])
+            for case_id in entries
+        ],
         environments=[
             (places[name][1:], shown(name), versions_of(results))
             for name, results in _by_environment(run, environments)
@@ -64,7 +81,10 @@ def page(run: RunResult, cases: Sequence[Case] = (), now: float | None = None) -
 
 
 def pages(run: RunResult, cases: Sequence[Case] = (), now: float | None = None) -> dict[str, str]:
-    """Return the HTML of all pages by their path: ``index.html``, ``cases/CASE.html``, ``environments/NAME.html``."""
+    """Return the HTML of all pages by their path:
+
+    ``index.html``, ``cases/CASE.html``, ``environments/NAME.html``.
+    """
     by_id = {case.id: case for case in cases}
     cells = group_into_cells(run.results)
     environments = environments_oldest_first(run.results)
@@ -109,7 +129,12 @@ def pages(run: RunResult, cases: Sequence[Case] = (), now: float | None = None) 
             lambda case_id: f"../{_case_page(case_id)}",
         )
         written[places[name]] = render(
-            "environment.html", name=shown(name), grid=rows, versions=versions_of(results), nav=nav, made=head["made"]
+            "environment.html",
+            name=shown(name),
+            grid=rows,
+            versions=versions_of(results),
+            nav=nav,
+            made=head["made"],
         )
     return written
 
@@ -134,7 +159,9 @@ def _head(run: RunResult, now: float | None) -> dict[str, object]:
     }
 
 
-def _by_environment(run: RunResult, environments: Sequence[str]) -> list[tuple[str, list[TestResult]]]:
+def _by_environment(
+    run: RunResult, environments: Sequence[str]
+) -> list[tuple[str, list[TestResult]]]:
     results: dict[str, list[TestResult]] = {name: [] for name in environments}
     for result in run.results:
         results[result.environment].append(result)
@@ -148,19 +175,33 @@ def _grid(
     address: Address,
     of_case: Callable[[str], str],
 ) -> Grid:
-    """Return the overview of the cells. ``places``: the addresses of the environments, in the order of the columns."""
+    """Return the overview of the cells.
+
+    ``places``: the addresses of the environments, in the order of the columns.
+    """
     sparse = is_sparse(cells)
     rows: dict[str, dict[str, list[Mark]]] = {}
     for number, cell in enumerate(cells):
         note = shown(cell.environment) if sparse else ""
-        mark = Mark(cell.verdict.value, address(cell, number), cell.expected, shown(cell.device), note)
-        rows.setdefault(cell.case_id, {}).setdefault("" if sparse else cell.environment, []).append(mark)
+        mark = Mark(
+            cell.verdict.value, address(cell, number), cell.expected, shown(cell.device), note
+        )
+        rows.setdefault(cell.case_id, {}).setdefault("" if sparse else cell.environment, []).append(
+            mark
+        )
     columns = [""] if sparse else list(places)
     return Grid(
-        columns=(Column("Environments"),) if sparse else tuple(Column(shown(name), places[name]) for name in columns),
+        columns=(Column("Environments"),)
+        if sparse
+        else tuple(Column(shown(name), places[name]) for name in columns),
         rows=unexpected_first(
             [
-                row_of(case_id, by_id.get(case_id), of_case(case_id), [marks.get(name, ()) for name in columns])
+                row_of(
+                    case_id,
+                    by_id.get(case_id),
+                    of_case(case_id),
+                    [marks.get(name, ()) for name in columns],
+                )
                 for case_id, marks in rows.items()
             ]
         ),

@@ -1,6 +1,8 @@
-"""The site of everything that is recorded: an overview, a page for each case and release, badges, and the documents of the project.
+"""The site of everything that is recorded: an overview, a page for each case and release, badges,
+and the documents of the project.
 
-Nothing is run. Sources are the case files, their proofs and observations, the table of verdicts, and the locks.
+Nothing is run. Sources are the case files, their proofs and observations, the table of verdicts,
+and the locks.
 """
 
 from __future__ import annotations
@@ -45,7 +47,10 @@ _MANY = "#a4141c"
 
 @dataclasses.dataclass(frozen=True)
 class Bar:
-    """A release on a case's page. ``edge``: ``observed-edge`` or ``inferred-edge`` if an end of the range lies before it."""
+    """A release on a case's page. ``edge``:
+
+    ``observed-edge`` or ``inferred-edge`` if an end of the range lies before it.
+    """
 
     release: str
     href: str
@@ -93,14 +98,19 @@ class Failure:
     observed: bool
 
 
-def write_site(folder: Path, cases: Sequence[Case], locks: Path, project: Path | None = None) -> int:
-    """Write the site to ``folder`` and return the number of its files. ``project``: the folder with ``docs``; None leaves them out.
+def write_site(
+    folder: Path, cases: Sequence[Case], locks: Path, project: Path | None = None
+) -> int:
+    """Write the site to ``folder`` and return the number of its files. ``project``: the folder with
+    ``docs``; None leaves them out.
 
     Raises ``UsageError`` if a link leads nowhere; then nothing is written.
     """
     files = build_site(cases, locks, project)
     if broken := broken_links(files):
-        raise UsageError("\n".join((f"{len(broken)} links lead nowhere; nothing was written", *broken[:50])))
+        raise UsageError(
+            "\n".join((f"{len(broken)} links lead nowhere; nothing was written", *broken[:50]))
+        )
     write_folder(folder, files)
     return len(files)
 
@@ -108,7 +118,10 @@ def write_site(folder: Path, cases: Sequence[Case], locks: Path, project: Path |
 def build_site(
     cases: Sequence[Case], locks: Path, project: Path | None = None, now: float | None = None
 ) -> dict[str, str | bytes]:
-    """Return the content of all files by path. ``now``: in seconds since the epoch. Raises ``UsageError`` for a link to a missing file."""
+    """Return the content of all files by path. ``now``: in seconds since the epoch.
+
+    Raises ``UsageError`` for a link to a missing file.
+    """
     table = read_table(cases)
     knowledge = Knowledge(cases, table, locks)
     documents = documents_of(project) if project else {}
@@ -116,7 +129,12 @@ def build_site(
     optional = (("Documentation", "docs/index.html"), ("About", "README.html"))
     nav += [(name, page) for name, page in optional if page in documents.values()]
     files: dict[str, str | bytes] = {
-        "index.html": render("index.html", grid=overview(knowledge), nav=_from("index.html", nav), made=date_text(now))
+        "index.html": render(
+            "index.html",
+            grid=overview(knowledge),
+            nav=_from("index.html", nav),
+            made=date_text(now),
+        )
     }
     files |= _release_pages(knowledge, nav, read_record(project / DRIFT) if project else {})
     sources = Sources(project or Path(), _link_targets(cases, documents, project))
@@ -126,10 +144,16 @@ def build_site(
         rendered |= {f"{case.directory.name}/README.md": text} if text else {}
         files[case_page(case)] = _case_html(case, knowledge, table, text, nav)
     if missing := reports(rendered):
-        raise UsageError("\n".join((f"{len(missing)} links lead nowhere; nothing was written", *missing[:50])))
+        raise UsageError(
+            "\n".join((f"{len(missing)} links lead nowhere; nothing was written", *missing[:50]))
+        )
     for name, page in documents.items():
         files[page] = render(
-            "document.html", title=rendered[name].title, content=rendered[name].html, nav=_from(page, nav), images=True
+            "document.html",
+            title=rendered[name].title,
+            content=rendered[name].html,
+            nav=_from(page, nav),
+            images=True,
         )
     for document in rendered.values():
         files |= document.files
@@ -137,8 +161,12 @@ def build_site(
 
 
 def overview(knowledge: Knowledge) -> Grid:
-    """Return the table of cases by other environments and, nearest to what a browser shows first, releases."""
-    columns = [*map(Column, knowledge.others), *(Column(name, release_page(name)) for name in knowledge.releases)]
+    """Return the table of cases by other environments and, nearest to what a browser shows first,
+    releases."""
+    columns = [
+        *map(Column, knowledge.others),
+        *(Column(name, release_page(name)) for name in knowledge.releases),
+    ]
     rows = []
     for case in knowledge.cases:
         cells = [_marks(case, knowledge.in_environment(case, name)) for name in knowledge.others]
@@ -161,13 +189,24 @@ def badge(label: str, failures: int) -> str:
     """Return an SVG badge with the number of known failures."""
     text = f"{failures} known failure{'' if failures == 1 else 's'}"
     color = next((color for limit, color in _COLORS if failures <= limit), _MANY)
-    return render("badge.svg", label=label, text=text, color=color, left=7 * len(label) + 12, right=7 * len(text) + 10)
+    return render(
+        "badge.svg",
+        label=label,
+        text=text,
+        color=color,
+        left=7 * len(label) + 12,
+        right=7 * len(text) + 10,
+    )
 
 
 def _release_marks(case: Case, state: State) -> list[Mark]:
     """Return the verdicts; if none of them is clear, also what the range says."""
     marks = _marks(case, state.recorded)
-    return [*marks, Mark(IN_RANGE, case_page(case))] if state.failing and state.observed is None else marks
+    return (
+        [*marks, Mark(IN_RANGE, case_page(case))]
+        if state.failing and state.observed is None
+        else marks
+    )
 
 
 def _marks(case: Case, recorded: Sequence[Recorded]) -> list[Mark]:
@@ -183,7 +222,11 @@ def _marks(case: Case, recorded: Sequence[Recorded]) -> list[Mark]:
 
 
 def _case_html(
-    case: Case, knowledge: Knowledge, table: VerdictTable, text: Document | None, nav: Sequence[tuple[str, str]]
+    case: Case,
+    knowledge: Knowledge,
+    table: VerdictTable,
+    text: Document | None,
+    nav: Sequence[tuple[str, str]],
 ) -> str:
     entries = _entries(case)
     anchors = {entry.anchor for entry in entries}
@@ -237,7 +280,9 @@ def _event(entry: Recorded, anchors: set[str]) -> Event:
 def _bars(case: Case, knowledge: Knowledge, ends: Sequence[Boundary]) -> tuple[Bar, ...]:
     """Return a bar for each release; none if the range does not name vLLM and nothing was run."""
     edges = {
-        max(end.inside, end.outside, key=knowledge.releases.index): "observed-edge" if end.observed else "inferred-edge"
+        max(end.inside, end.outside, key=knowledge.releases.index): "observed-edge"
+        if end.observed
+        else "inferred-edge"
         for end in ends
         if end.package == "vllm" and {end.inside, end.outside} <= set(knowledge.releases)
     }
@@ -250,7 +295,9 @@ def _bars(case: Case, knowledge: Knowledge, ends: Sequence[Boundary]) -> tuple[B
 def _bar_state(state: State) -> tuple[str, str, str]:
     """Return class, sign and words of a bar."""
     if state.recorded:
-        clear = next((entry for entry in state.recorded if entry.shown is not None), state.recorded[0])
+        clear = next(
+            (entry for entry in state.recorded if entry.shown is not None), state.recorded[0]
+        )
         verdict = clear.verdict.value
         return verdict, SIGNS[verdict], f"{verdict.replace('_', ' ')}, {clear.device}, {clear.date}"
     if state.in_range:
@@ -301,7 +348,10 @@ def _release_pages(
 
 def _failures(knowledge: Knowledge, name: str) -> list[Failure]:
     """Return the known failures of a release, the gravest first."""
-    reasons = {finding.case.id: finding.reason.removeprefix("affected: ") for finding in knowledge.findings(name)}
+    reasons = {
+        finding.case.id: finding.reason.removeprefix("affected: ")
+        for finding in knowledge.findings(name)
+    }
     failing = [(case, knowledge.states(case)[name]) for case in knowledge.cases]
     return [
         Failure(
@@ -325,7 +375,9 @@ def _severities(failures: Sequence[Failure]) -> list[tuple[str, int]]:
     return [(grade.value, counted[grade.value]) for grade in Severity if counted[grade.value]]
 
 
-def _link_targets(cases: Sequence[Case], documents: Mapping[str, str], project: Path | None) -> dict[str, str]:
+def _link_targets(
+    cases: Sequence[Case], documents: Mapping[str, str], project: Path | None
+) -> dict[str, str]:
     """Return the pages that links in documents lead to, by the path of what they name."""
     if not documents:
         return {}
@@ -338,18 +390,25 @@ def _link_targets(cases: Sequence[Case], documents: Mapping[str, str], project: 
 
 
 def _description(case: Case, cases: Sequence[Case], sources: Sources) -> Document | None:
-    """Return the README of a case; without the project's documents its links lead only to other cases."""
+    """Return the README of a case; without the project's documents its links lead only to other
+    cases."""
     path = case.directory / "README.md"
     if not path.exists():
         return None
     if not sources.pages or not path.is_relative_to(sources.root):
         folder = case.directory.parent
         beside = [other for other in cases if other.directory.parent == folder]
-        targets = {f"{other.directory.name}{end}": case_page(other) for other in beside for end in ("", "/README.md")}
+        targets = {
+            f"{other.directory.name}{end}": case_page(other)
+            for other in beside
+            for end in ("", "/README.md")
+        }
         sources = Sources(folder, targets, complete=False)
     return render_document(sources, path.relative_to(sources.root).as_posix(), case_page(case))
 
 
 def _from(page: str, nav: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
     """Return the links of the site's pages as they are written in ``page``."""
-    return tuple((name, posixpath.relpath(target, posixpath.dirname(page) or ".")) for name, target in nav)
+    return tuple(
+        (name, posixpath.relpath(target, posixpath.dirname(page) or ".")) for name, target in nav
+    )

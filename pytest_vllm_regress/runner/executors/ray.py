@@ -32,7 +32,10 @@ _log = logging.getLogger("vllm_regress.runner")
 
 
 class RayExecutor:
-    """Runs batches on a cluster. ``address`` as in ``ray_cluster.connected``; ``gpus`` for each batch on device gpu."""
+    """Runs batches on a cluster.
+
+    ``address`` as in ``ray_cluster.connected``; ``gpus`` for each batch on device gpu.
+    """
 
     def __init__(
         self,
@@ -64,10 +67,14 @@ class RayExecutor:
             slots = sum(node.fits(needs) for node in nodes) if batches else 0
             self._say(f"{len(nodes)} nodes, room for {slots} environments at a time")
             waiting = [
-                InFlightBatch(batch, part, requests[batch.key].only(tuple(case.id for case in part.cases)))
+                InFlightBatch(
+                    batch, part, requests[batch.key].only(tuple(case.id for case in part.cases))
+                )
                 for batch, part in split_batches(batches, slots, self._seconds)
             ]
-            yield from _ClusterRun(waiting, needs, builders, files, self._say, self._clock).updates()
+            yield from _ClusterRun(
+                waiting, needs, builders, files, self._say, self._clock
+            ).updates()
 
     def _environment_builders(self) -> EnvironmentBuilders:
         """Return the builders of the current connection, so that a bisection starts them once."""
@@ -80,7 +87,8 @@ class RayExecutor:
 
 
 class _ClusterRun:
-    """One call of ``RayExecutor.execute``: batches that wait, and batches under way by the stream of their replies."""
+    """One call of ``RayExecutor.execute``: batches that wait, and batches under way by the stream
+    of their replies."""
 
     def __init__(
         self,
@@ -102,7 +110,10 @@ class _ClusterRun:
         self._nodes_at = self._room_at = clock()
 
     def updates(self) -> Generator[BatchUpdate | None, None, None]:
-        """Send batches while there is room and yield what comes back. Ending early cancels what is under way."""
+        """Send batches while there is room and yield what comes back.
+
+        Ending early cancels what is under way.
+        """
         import ray
 
         try:
@@ -112,12 +123,16 @@ class _ClusterRun:
                 streams = list(self._in_flight)
                 ready, _ = ray.wait(streams, num_returns=1, timeout=TICK_S) if streams else ([], [])
                 for stream in ready:
-                    yield from self._handle_reply(stream, _next_reply(stream, self._in_flight[stream]))
+                    yield from self._handle_reply(
+                        stream, _next_reply(stream, self._in_flight[stream])
+                    )
                 yield from self._cancel_silent()
                 if self._room():
                     self._room_at = self._clock()
                 elif self._clock() - self._room_at > STARVED_S:
-                    yield from self._give_up_all(f"no live node has had room for it for {STARVED_S:.0f} s")
+                    yield from self._give_up_all(
+                        f"no live node has had room for it for {STARVED_S:.0f} s"
+                    )
                     return
                 yield None
         finally:
@@ -131,7 +146,8 @@ class _ClusterRun:
             self._builders.refresh(self._nodes)
 
     def _room(self) -> int:
-        """How many batches may be under way: as many as fit, and as many that wait until their environment is built."""
+        """How many batches may be under way: as many as fit, and as many that wait until their
+        environment is built."""
         return 2 * sum(node.fits(self._needs) for node in self._nodes)
 
     def _send_waiting(self) -> None:
@@ -160,7 +176,9 @@ class _ClusterRun:
             self._in_flight[stream] = in_flight
         if reply.log:
             _append(self._files.log(batch), reply.log)
-        last = reply.last and not any(other.batch is batch for other in (*self._waiting, *self._in_flight.values()))
+        last = reply.last and not any(
+            other.batch is batch for other in (*self._waiting, *self._in_flight.values())
+        )
         match reply.state:
             case BatchState.STARTED:
                 return
@@ -170,7 +188,9 @@ class _ClusterRun:
             case BatchState.UNBUILT:
                 run = not_built(in_flight.part, BuildError(reply.why))
                 yield BatchUpdate(batch, run, BatchState.UNBUILT, last, reply.node)
-            case BatchState.LOST if not in_flight.part.cases:  # the machine failed after the last case
+            case BatchState.LOST if (
+                not in_flight.part.cases
+            ):  # the machine failed after the last case
                 yield BatchUpdate(batch, RunResult(), BatchState.FINISHED, last, reply.node)
             case BatchState.LOST:
                 yield from self._handle_lost(in_flight, reply.why, last)
@@ -178,17 +198,23 @@ class _ClusterRun:
     def _handle_lost(self, in_flight: InFlightBatch, why: str, last: bool) -> Iterator[BatchUpdate]:
         retry = retry_lost(in_flight, why)
         if retry is None:
-            yield BatchUpdate(in_flight.batch, results_of_given_up(in_flight, why), BatchState.LOST, last)
+            yield BatchUpdate(
+                in_flight.batch, results_of_given_up(in_flight, why), BatchState.LOST, last
+            )
         else:
             count = len(in_flight.part.cases)
-            self._say(f"{in_flight.batch.environment}: {why}; its {count} unfinished cells are sent to another node")
+            self._say(
+                f"{in_flight.batch.environment}: {why}; its {count} unfinished cells are sent to another node"
+            )
             self._waiting.append(retry)
 
     def _give_up_all(self, why: str) -> Iterator[BatchUpdate]:
         remaining = [*self._waiting, *self._in_flight.values()]
         for number, in_flight in enumerate(remaining, start=1):
             last = not any(other.batch is in_flight.batch for other in remaining[number:])
-            yield BatchUpdate(in_flight.batch, results_of_given_up(in_flight, why), BatchState.LOST, last)
+            yield BatchUpdate(
+                in_flight.batch, results_of_given_up(in_flight, why), BatchState.LOST, last
+            )
 
 
 def _check_own_node(nodes: Sequence[Node]) -> None:
@@ -199,7 +225,8 @@ def _check_own_node(nodes: Sequence[Node]) -> None:
 
 
 def _own_node_died() -> UsageError:
-    """Return the error that ends the run: tasks are started through our own node's raylet, and without it none starts any more."""
+    """Return the error that ends the run: tasks are started through our own node's raylet, and
+    without it none starts any more."""
     return UsageError(
         "--on: the node through which this command talks to the cluster died. Finished cells are kept: "
         "repeat the command to resume through another node"
@@ -218,18 +245,27 @@ def _check_room(environment: str, needs: Needs, nodes: Sequence[Node]) -> None:
 def _describe_resources(node: Node) -> str:
     resources = node.resources
     memory_gib = resources.get("memory", 0) / 2**30
-    return f"{resources.get('CPU', 0):g} cores, {resources.get('GPU', 0):g} GPUs, {memory_gib:.0f} GiB"
+    return (
+        f"{resources.get('CPU', 0):g} cores, {resources.get('GPU', 0):g} GPUs, {memory_gib:.0f} GiB"
+    )
 
 
 def _start_task(in_flight: InFlightBatch, nodes: Sequence[Node]) -> Any:
-    """Start the task and return its stream of replies. A retry goes to another node if one has room for it."""
+    """Start the task and return its stream of replies.
+
+    A retry goes to another node if one has room for it.
+    """
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     from .ray_node import run_batch_on_node
 
     request, needs = in_flight.request, in_flight.request.needs
-    others = [node for node in nodes if in_flight.avoid and node.name != in_flight.avoid and node.fits(needs)]
+    others = [
+        node
+        for node in nodes
+        if in_flight.avoid and node.name != in_flight.avoid and node.fits(needs)
+    ]
     strategy: Any = NodeAffinitySchedulingStrategy(others[0].id, soft=True) if others else "SPREAD"
     task = ray.remote(run_batch_on_node).options(
         num_cpus=needs.cores,
@@ -246,7 +282,10 @@ def _start_task(in_flight: InFlightBatch, nodes: Sequence[Node]) -> Any:
 
 
 def _next_reply(stream: Any, in_flight: InFlightBatch) -> BatchReply:
-    """Return the stream's next reply. An error that Ray raises instead means that the machine failed."""
+    """Return the stream's next reply.
+
+    An error that Ray raises instead means that the machine failed.
+    """
     import ray
 
     try:
@@ -254,7 +293,9 @@ def _next_reply(stream: Any, in_flight: InFlightBatch) -> BatchReply:
     except ray.exceptions.LocalRayletDiedError:
         raise _own_node_died() from None
     except StopIteration:
-        return BatchReply(BatchState.LOST, why=f"node {in_flight.node}: the task ended without a reply")
+        return BatchReply(
+            BatchState.LOST, why=f"node {in_flight.node}: the task ended without a reply"
+        )
     except (ray.exceptions.RayError, UsageError) as error:
         return BatchReply(BatchState.LOST, why=describe_error(error, in_flight.node))
 

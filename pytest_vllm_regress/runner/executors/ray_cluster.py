@@ -1,4 +1,5 @@
-"""The Ray cluster as the driver sees it: the connection, nodes and their resources, environment builders, and descriptions of Ray's errors."""
+"""The Ray cluster as the driver sees it: the connection, nodes and their resources, environment
+builders, and descriptions of Ray's errors."""
 
 from __future__ import annotations
 
@@ -36,19 +37,28 @@ class Node:
     def fits(self, needs: Needs) -> int:
         """Return how many batches with these needs fit at a time."""
         amounts = {"CPU": needs.cores, "GPU": needs.gpus, "memory": needs.memory_bytes}
-        return int(min(self.resources.get(name, 0.0) // amount for name, amount in amounts.items() if amount))
+        return int(
+            min(
+                self.resources.get(name, 0.0) // amount
+                for name, amount in amounts.items()
+                if amount
+            )
+        )
 
 
 @contextlib.contextmanager
 def connected(address: str) -> Iterator[None]:
-    """Connect to the cluster: ``ray`` (RAY_ADDRESS, else the one of this user or root on this machine), ``ray://HOST[:PORT]`` or ``HOST:PORT``.
+    """Connect to the cluster: ``ray`` (RAY_ADDRESS, else the one of this user or root on this
+    machine), ``ray://HOST[:PORT]`` or ``HOST:PORT``.
 
     Raises ``UsageError`` if there is no Ray or no cluster. An existing connection is used and kept.
     """
     try:
         import ray
     except ImportError:
-        raise UsageError("--on: Ray is not installed: pip install 'pytest-vllm-regress[ray]'") from None
+        raise UsageError(
+            "--on: Ray is not installed: pip install 'pytest-vllm-regress[ray]'"
+        ) from None
     from .ray_node import NAMESPACE
 
     if ray.is_initialized():
@@ -62,14 +72,21 @@ def connected(address: str) -> Iterator[None]:
     check_reachable(address, where)
     terminate = signal.getsignal(signal.SIGTERM)
     try:
-        ray.init(where, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR", configure_logging=False)
+        ray.init(
+            where,
+            namespace=NAMESPACE,
+            log_to_driver=False,
+            logging_level="ERROR",
+            configure_logging=False,
+        )
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
         raise UsageError(
             f"--on {address}: no cluster answers at {where}: {str(error).splitlines()[0] if str(error) else error!r}. "
             "Start one (`ray start --head`), or name one by RAY_ADDRESS or --on ray://HOST"
         ) from None
     if threading.current_thread() is threading.main_thread():
-        # Ray sets handlers of its own, which print a C++ trace and exit: the results so far would not be shown.
+        # Ray sets handlers of its own, which print a C++ trace and exit: the results so far would
+        # not be shown.
         signal.signal(signal.SIGTERM, terminate)
     try:
         yield
@@ -82,7 +99,9 @@ def living_nodes() -> tuple[Node, ...]:
     import ray
 
     return tuple(
-        Node(node["NodeID"], node["NodeManagerAddress"], node["Resources"]) for node in ray.nodes() if node["Alive"]
+        Node(node["NodeID"], node["NodeManagerAddress"], node["Resources"])
+        for node in ray.nodes()
+        if node["Alive"]
     )
 
 
@@ -99,7 +118,9 @@ class EnvironmentBuilders:
 
         from .ray_node import NAMESPACE, EnvironmentBuilder, environment_builder_name
 
-        self._by_node = {node.id: self._by_node[node.id] for node in living if node.id in self._by_node}
+        self._by_node = {
+            node.id: self._by_node[node.id] for node in living if node.id in self._by_node
+        }
         for node in living:
             if node.id not in self._by_node:
                 options = {
@@ -113,16 +134,25 @@ class EnvironmentBuilders:
                 self._by_node[node.id] = ray.remote(EnvironmentBuilder).options(**options).remote()
 
     def ask(self, method: str, *arguments: object) -> dict[str, Any]:
-        """Call a method of every actor. Return the answers by node id; for an actor that failed, a description of the error."""
+        """Call a method of every actor.
+
+        Return the answers by node id; for an actor that failed, a description of the error.
+        """
         import ray
 
-        calls = {node: getattr(builder, method).remote(*arguments) for node, builder in self._by_node.items()}
+        calls = {
+            node: getattr(builder, method).remote(*arguments)
+            for node, builder in self._by_node.items()
+        }
         if calls:
             ray.wait(list(calls.values()), num_returns=len(calls), timeout=READY_S)
         return {node: _answer(call) for node, call in calls.items()}
 
     def check(self) -> dict[str, dict[str, str]]:
-        """Return facts of every node. Raises ``UsageError`` if one lacks this package or has another version of it."""
+        """Return facts of every node.
+
+        Raises ``UsageError`` if one lacks this package or has another version of it.
+        """
         answers = self.ask("facts")
         wrong = [
             f"{node[:8]}: {facts if isinstance(facts, str) else 'has version ' + facts['vllm-regress']}"
@@ -138,7 +168,10 @@ class EnvironmentBuilders:
 
 
 def leftovers(address: str, remove: bool) -> list[dict[str, Any]]:
-    """Return the leftovers of ended runs on the nodes, machine by machine. Raises ``UsageError`` if a node does not answer."""
+    """Return the leftovers of ended runs on the nodes, machine by machine.
+
+    Raises ``UsageError`` if a node does not answer.
+    """
     with connected(address):
         builders, traces = EnvironmentBuilders(), []
         for node in {node.address: node for node in living_nodes()}.values():  # one of each machine

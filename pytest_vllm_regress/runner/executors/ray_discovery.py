@@ -1,7 +1,9 @@
-"""The Ray cluster of this machine that may be used without being named: one whose raylet this user or root has started.
+"""The Ray cluster of this machine that may be used without being named: one whose raylet this user
+or root has started.
 
-Whoever runs a cluster can run code in what connects to it, because Ray passes objects with their code. ``ray.init("auto")`` joins any raylet of any
-user, so the address is found here and passed to Ray.
+Whoever runs a cluster can run code in what connects to it, because Ray passes objects with their
+code. ``ray.init("auto")`` joins any raylet of any user, so the address is found here and passed to
+Ray.
 """
 
 from __future__ import annotations
@@ -19,12 +21,18 @@ from ...errors import UsageError
 from ...util.text import one_line
 
 _ADDRESS_FLAGS = ("--gcs-address", "--gcs_address")
-_NAME_IT = "To use it although its user can then run code as you, name it: RAY_ADDRESS, or --on HOST:PORT"
+_NAME_IT = (
+    "To use it although its user can then run code as you, name it: RAY_ADDRESS, or --on HOST:PORT"
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class Raylet:
-    """A running node: ``users`` are those of its process except this user and root, ``created`` is in seconds since the epoch."""
+    """A running node:
+
+    ``users`` are those of its process except this user and root, ``created`` is in seconds since
+    the epoch.
+    """
 
     pid: int
     created: float
@@ -33,7 +41,10 @@ class Raylet:
 
 
 def own_cluster() -> str:
-    """Return the address of the cluster whose raylet was started last by this user or root. Raises ``UsageError`` if there is none."""
+    """Return the address of the cluster whose raylet was started last by this user or root.
+
+    Raises ``UsageError`` if there is none.
+    """
     raylets = list(_raylets())
     own = [raylet for raylet in raylets if not raylet.users]
     if own:
@@ -54,7 +65,11 @@ def own_cluster() -> str:
 
 
 def _raylets() -> Iterator[Raylet]:
-    """Yield the raylets of all users. A program with the set-user-ID bit has the arguments of who started it, so the real user counts, too."""
+    """Yield the raylets of all users.
+
+    A program with the set-user-ID bit has the arguments of who started it, so the real user counts,
+    too.
+    """
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             address = _gcs_address(process)
@@ -73,7 +88,8 @@ def _gcs_address(process: psutil.Process) -> str:
 
 
 def _check_listener(address: str) -> None:
-    """Raise ``UsageError`` if the cluster's address is of this machine and another user listens there: the cluster has ended, but not its raylet."""
+    """Raise ``UsageError`` if the cluster's address is of this machine and another user listens
+    there: the cluster has ended, but not its raylet."""
     host, _, port = address.rpartition(":")
     if not port.isdigit() or not _is_local(host.strip("[]")):
         return
@@ -85,7 +101,9 @@ def _check_listener(address: str) -> None:
 
 
 def _is_local(host: str) -> bool:
-    addresses = {address.address for interface in psutil.net_if_addrs().values() for address in interface}
+    addresses = {
+        address.address for interface in psutil.net_if_addrs().values() for address in interface
+    }
     with contextlib.suppress(OSError):
         hosts = {str(info[4][0]) for info in socket.getaddrinfo(host, None)}
         return any(address in addresses or address.startswith("127.") for address in hosts)

@@ -1,6 +1,8 @@
-"""What Ray runs on the cluster's nodes: a task for each batch, and an actor that builds environments.
+"""What Ray runs on the cluster's nodes: a task for each batch, and an actor that builds
+environments.
 
-Neither imports a target or runs pytest. A ``remote.guard`` does, with the environment variables of the node, and survives what Ray kills.
+Neither imports a target or runs pytest. A ``remote.guard`` does, with the environment variables of
+the node, and survives what Ray kills.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ _SET_BY_RAY = ("PYTHONPATH", "PYTHONBREAKPOINT", "SPT_NOENV", "VIRTUAL_ENV_PROMP
 def run_batch_on_node(request: str, build_request: str) -> Iterator[str]:
     """Yield the encoded replies to an encoded request; the first one says which node this is.
 
-    The node's ``EnvironmentBuilder`` builds the environment first if there is a ``build_request`` ("" for an interpreter).
+    The node's ``EnvironmentBuilder`` builds the environment first if there is a ``build_request``
+    ("" for an interpreter).
     """
     node, keep_running = node_name(), _raylet_lives()
     _raise_priority_to_raylet()
@@ -39,7 +42,8 @@ def run_batch_on_node(request: str, build_request: str) -> Iterator[str]:
     except ValueError:  # a node that joined a moment ago: the batch's own worker builds
         builder = None
     if builder is not None and build_request:
-        # While this waits the task's cores are free for others, so environments are built beside running batches.
+        # While this waits the task's cores are free for others, so environments are built beside
+        # running batches.
         built = ray.get(builder.build.remote(build_request))
         if state_of(built) is not BatchState.FINISHED:
             yield built
@@ -48,7 +52,8 @@ def run_batch_on_node(request: str, build_request: str) -> Iterator[str]:
 
 
 class EnvironmentBuilder:
-    """An actor on each node that builds each environment once, and finds leftovers of runs that have ended."""
+    """An actor on each node that builds each environment once, and finds leftovers of runs that
+    have ended."""
 
     def __init__(self) -> None:
         self._keep_running = _raylet_lives()
@@ -60,7 +65,10 @@ class EnvironmentBuilder:
         return {**facts(node_name()), "vllm-regress": __version__}
 
     def build(self, request: str) -> str:
-        """Build the environment of an encoded request and return the encoded reply. An environment that cannot be built is not tried twice."""
+        """Build the environment of an encoded request and return the encoded reply.
+
+        An environment that cannot be built is not tried twice.
+        """
         with self._building[request]:
             if request not in self._built:
                 _raise_priority_to_raylet()
@@ -71,7 +79,8 @@ class EnvironmentBuilder:
             return self._built[request]
 
     def leftovers(self, remove: bool) -> list[dict[str, Any]]:
-        """Return the leftovers of ended runs on the node, as ``vllm-regress doctor`` shows them there."""
+        """Return the leftovers of ended runs on the node, as ``vllm-regress doctor`` shows them
+        there."""
         from ...engines.processes.abandoned import of_builds, of_runs
 
         return [trace.to_json(remove=remove) for trace in (*of_runs(), *of_builds())]
@@ -88,15 +97,22 @@ def environment_builder_name(node_id: str = "") -> str:
 
 
 def environment() -> dict[str, str]:
-    """Return the environment variables for a batch: those of the node, and the GPUs that Ray gives to this task."""
+    """Return the environment variables for a batch: those of the node, and the GPUs that Ray gives
+    to this task."""
     variables = without_ray(_environment_of_raylet() or os.environ)
     gpus = {name: os.environ[name] for name in ("CUDA_VISIBLE_DEVICES",) if name in os.environ}
     return variables | (gpus if ray.get_gpu_ids() else {})
 
 
 def without_ray(variables: Mapping[str, str]) -> dict[str, str]:
-    """Remove variables that would show a process the cluster or our packages. Ray starts its processes with jemalloc in LD_PRELOAD."""
-    jemalloc = {"LD_PRELOAD": variables.get("RAY_JEMALLOC_LIB_PATH"), "MALLOC_CONF": variables.get("RAY_JEMALLOC_CONF")}
+    """Remove variables that would show a process the cluster or our packages.
+
+    Ray starts its processes with jemalloc in LD_PRELOAD.
+    """
+    jemalloc = {
+        "LD_PRELOAD": variables.get("RAY_JEMALLOC_LIB_PATH"),
+        "MALLOC_CONF": variables.get("RAY_JEMALLOC_CONF"),
+    }
     return {
         name: value
         for name, value in variables.items()
@@ -122,14 +138,22 @@ def _raise_priority_to_raylet() -> None:
 
 def _environment_of_raylet() -> dict[str, str]:
     try:
-        entries = Path(f"/proc/{os.getppid()}/environ").read_bytes().decode(errors="surrogateescape").split("\0")
+        entries = (
+            Path(f"/proc/{os.getppid()}/environ")
+            .read_bytes()
+            .decode(errors="surrogateescape")
+            .split("\0")
+        )
     except OSError:
         return {}
     return dict(entry.partition("=")[::2] for entry in entries if "=" in entry)
 
 
 def _raylet_lives() -> Callable[[], bool]:
-    """Return a function that ends this worker when its raylet is gone. Ray's workers go on for a while without it, and so would the batch."""
+    """Return a function that ends this worker when its raylet is gone.
+
+    Ray's workers go on for a while without it, and so would the batch.
+    """
     raylet = os.getppid()
 
     def lives() -> bool:

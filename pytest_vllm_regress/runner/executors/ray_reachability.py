@@ -12,15 +12,18 @@ from ...errors import UsageError
 ANSWER_S = 8.0
 """Seconds in which a cluster must answer."""
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-"""How a client opens an HTTP/2 connection (RFC 9113, section 3.4): gRPC, which Ray speaks, is HTTP/2. The server sends its settings, too."""
+"""How a client opens an HTTP/2 connection (RFC 9113, section 3.4): gRPC, which Ray speaks, is
+HTTP/2. The server sends its settings, too."""
 _HEADER = 9
 _SETTINGS_TYPE = 4
 
 
 def check_reachable(address: str, where: str) -> None:
-    """Raise ``UsageError`` if no gRPC server answers at ``where``, HOST:PORT with or without ray://. ``address`` is the value of --on.
+    """Raise ``UsageError`` if no gRPC server answers at ``where``, HOST:PORT with or without
+    ray://. ``address`` is the value of --on.
 
-    Anything without a host and a port is left to Ray. With Ray's TLS (RAY_USE_TLS) only the connection is tried.
+    Anything without a host and a port is left to Ray. With Ray's TLS (RAY_USE_TLS) only the
+    connection is tried.
     """
     endpoint = _endpoint(where)
     if endpoint is None:
@@ -30,7 +33,9 @@ def check_reachable(address: str, where: str) -> None:
     def try_to_reach() -> None:
         problems[:] = _problems(*endpoint)
 
-    attempt = threading.Thread(target=try_to_reach, daemon=True)  # looking a name up has no timeout of its own
+    attempt = threading.Thread(
+        target=try_to_reach, daemon=True
+    )  # looking a name up has no timeout of its own
     attempt.start()
     attempt.join(ANSWER_S)
     if problems:

@@ -13,7 +13,10 @@ from ..unfinished import not_built
 
 
 class SequentialExecutor:
-    """Builds each environment and runs its batch before the next one. ``start`` runs pytest's command and returns its exit status."""
+    """Builds each environment and runs its batch before the next one.
+
+    ``start`` runs pytest's command and returns its exit status.
+    """
 
     def __init__(self, build: Callable[[str], None], start: StartCommand = run_command) -> None:
         self._build = build

@@ -1,8 +1,10 @@
-"""A sweep: cases over many releases on one machine, whose environments are built, used and removed within a limit of disk space.
+"""A sweep: cases over many releases on one machine, whose environments are built, used and removed
+within a limit of disk space.
 
-Environments of one torch follow each other, because they share most of their files: uv links the files of an environment to those of its own
-cache, so removing an environment frees only what no other one and uv's cache has. Sweeps therefore have a uv cache of their own, which counts
-and which they may empty. It is emptied at the end; what a killed sweep has left counts in the next one.
+Environments of one torch follow each other, because they share most of their files: uv links the
+files of an environment to those of its own cache, so removing an environment frees only what no
+other one and uv's cache has. Sweeps therefore have a uv cache of their own, which counts and which
+they may empty. It is emptied at the end; what a killed sweep has left counts in the next one.
 """
 
 from __future__ import annotations
@@ -31,7 +33,11 @@ LOOKUPS = 8
 
 @dataclasses.dataclass(frozen=True)
 class SweptEnvironment:
-    """An environment of a sweep. ``torch``: the stack that it shares files with; ``added``: estimated bytes that it adds to those before it."""
+    """An environment of a sweep.
+
+    ``torch``: the stack that it shares files with; ``added``: estimated bytes that it adds to those
+    before it.
+    """
 
     name: str
     contents: Contents
@@ -53,7 +59,8 @@ class SweptEnvironment:
 def plan_sweep(
     names: Sequence[str], look_up: Callable[[str], Contents] = lambda name: contents(resolve(name))
 ) -> tuple[SweptEnvironment, ...]:
-    """Return the environments in the order in which they are run: by torch, the one of the first environment first, each from old to new.
+    """Return the environments in the order in which they are run: by torch, the one of the first
+    environment first, each from old to new.
 
     ``names``: oldest first. One whose torch is unknown goes with the one before it.
     """
@@ -69,7 +76,9 @@ def plan_sweep(
         present: set[str] = set()
         for name in members:
             planned.append(
-                SweptEnvironment(name, contents_by_name[name], torch, _bytes(contents_by_name[name], present))
+                SweptEnvironment(
+                    name, contents_by_name[name], torch, _bytes(contents_by_name[name], present)
+                )
             )
             present |= set(contents_by_name[name].files)
     return tuple(planned)
@@ -78,15 +87,19 @@ def plan_sweep(
 def _bytes(wanted: Contents, present: Iterable[str]) -> int:
     if not wanted.files:
         return UNKNOWN_BYTES
-    return int(DISK_FACTOR * sum(size for file, size in wanted.files.items() if file not in present))
+    return int(
+        DISK_FACTOR * sum(size for file, size in wanted.files.items() if file not in present)
+    )
 
 
 class DiskBudget:
-    """Builds the environments of a sweep so that they and uv's cache in ``downloads`` take at most ``limit`` bytes.
+    """Builds the environments of a sweep so that they and uv's cache in ``downloads`` take at most
+    ``limit`` bytes.
 
-    An environment is leased from its build until ``release``. When there is no room for the next one, those that are done are removed, then
-    those that come last, then uv's cache; if that is not enough, the build waits until one that is in use is released. Environments that are not
-    part of the sweep neither count nor are removed. ``used`` measures folders.
+    An environment is leased from its build until ``release``. When there is no room for the next
+    one, those that are done are removed, then those that come last, then uv's cache; if that is not
+    enough, the build waits until one that is in use is released. Environments that are not part of
+    the sweep neither count nor are removed. ``used`` measures folders.
     """
 
     def __init__(
@@ -109,13 +122,16 @@ class DiskBudget:
         self._changed = threading.Condition()
 
     def check(self) -> None:
-        """Raise ``UsageError`` if an environment is larger than the limit, or the disk has less room than that."""
+        """Raise ``UsageError`` if an environment is larger than the limit, or the disk has less
+        room than that."""
         largest = max(self._planned.values(), key=lambda environment: environment.size)
         if largest.size > self._limit:
             raise UsageError(
                 f"--disk: {self._limit / GIB:.0f} GiB are too few: {largest.name} takes about {largest.size / GIB:.0f} GiB"
             )
-        place = next(folder for folder in (self._cache.root, *self._cache.root.parents) if folder.exists())
+        place = next(
+            folder for folder in (self._cache.root, *self._cache.root.parents) if folder.exists()
+        )
         room = shutil.disk_usage(place).free + self._size()
         if room < self._limit:
             raise UsageError(
@@ -124,7 +140,10 @@ class DiskBudget:
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[DiskBudget]:
-        """Make ``downloads`` uv's cache while the context is open. At its end, give up all leases and empty that cache."""
+        """Make ``downloads`` uv's cache while the context is open.
+
+        At its end, give up all leases and empty that cache.
+        """
         with uv.own_cache(self._downloads):
             try:
                 yield self
@@ -135,12 +154,15 @@ class DiskBudget:
                     try:
                         uv.empty_cache()
                     except BuildError as error:  # the sweep's results must not be lost
-                        self._say(f"{self._downloads} is left, and counts in the next sweep: {error}")
+                        self._say(
+                            f"{self._downloads} is left, and counts in the next sweep: {error}"
+                        )
 
     def build(self, name: str) -> None:
         """Build the environment, when there is room for it, and keep it until ``release``.
 
-        Raises ``BuildError``, and ``KeyboardInterrupt`` when the build is cancelled (``uv.cancelled_by``), also while it waits for room.
+        Raises ``BuildError``, and ``KeyboardInterrupt`` when the build is cancelled
+        (``uv.cancelled_by``), also while it waits for room.
         """
         with self._changed:
             while not self._make_room(name):
@@ -161,21 +183,29 @@ class DiskBudget:
             self._changed.notify_all()
 
     def _make_room(self, name: str) -> bool:
-        """Remove what may be removed until the environment fits. Return False if one that is in use must end first."""
+        """Remove what may be removed until the environment fits.
+
+        Return False if one that is in use must end first.
+        """
         if self._cache.built(resolve(name)) is not None or self._fits(name):
             return True
         for removable in self._removable(name):
             if self._remove(removable) and self._fits(name):
                 return True
         if self._downloads.exists():
-            self._say(f"no room for {name} in {self._limit / GIB:.0f} GiB: emptying the sweep's uv cache")
+            self._say(
+                f"no room for {name} in {self._limit / GIB:.0f} GiB: emptying the sweep's uv cache"
+            )
             uv.empty_cache()
         return self._fits(name) or not self._leases
 
     def _removable(self, name: str) -> list[str]:
-        """Return environments that are not in use and that are least needed: those that are done, then those that come last."""
+        """Return environments that are not in use and that are least needed: those that are done,
+        then those that come last."""
         later = [other for other in reversed(self._planned) if other not in self._done]
-        return [other for other in (*self._done, *later) if other != name and other not in self._leases]
+        return [
+            other for other in (*self._done, *later) if other != name and other not in self._leases
+        ]
 
     def _remove(self, name: str) -> bool:
         place = self._cache.place(resolve(name))
@@ -190,4 +220,6 @@ class DiskBudget:
         return self._size() + _bytes(self._planned[name].contents, present) <= self._limit
 
     def _size(self) -> int:
-        return self._used(self._downloads, *(self._cache.place(resolve(name)) for name in self._planned))
+        return self._used(
+            self._downloads, *(self._cache.place(resolve(name)) for name in self._planned)
+        )

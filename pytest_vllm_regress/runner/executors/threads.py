@@ -28,15 +28,19 @@ TICK_S = 0.2
 
 
 class ThreadsExecutor:
-    """Runs batches side by side. One thread builds environments while batches run; ``build`` makes an environment ready.
+    """Runs batches side by side. One thread builds environments while batches run; ``build`` makes
+    an environment ready.
 
-    The first batch starts first. Then come batches that mostly wait for a documented hang, so that others compute meanwhile, then the longest
-    ones by their recorded durations (``seconds``), so that a short one starts last.
-    With ``seconds`` None batches are started in their order. While batches run, the environments of the next ``ahead`` batches (at least one)
-    are built, or with None those of all.
+    The first batch starts first. Then come batches that mostly wait for a documented hang, so that
+    others compute meanwhile, then the longest ones by their recorded durations (``seconds``), so
+    that a short one starts last. With ``seconds`` None batches are started in their order. While
+    batches run, the environments of the next ``ahead`` batches (at least one) are built, or with
+    None those of all.
     ``release`` is told each environment of which no batch is left.
-    ``at_once`` batches run at a time (one of several workers counts as that many), and one more whenever ``spare(running)`` allows it.
-    ``start(log, command, environment)`` runs a command with its output in a file and returns its exit status.
+    ``at_once`` batches run at a time (one of several workers counts as that many), and one more
+    whenever ``spare(running)`` allows it.
+    ``start(log, command, environment)`` runs a command with its output in a file and returns its
+    exit status.
     """
 
     def __init__(
@@ -65,7 +69,10 @@ class ThreadsExecutor:
         self, batches: Sequence[Batch], options: RunOptions, files: BatchFiles
     ) -> Generator[BatchUpdate | None, None, None]:
         """As ``Executor``."""
-        builder, runner = ThreadPoolExecutor(1, "build"), ThreadPoolExecutor(max(1, len(batches)), "run")
+        builder, runner = (
+            ThreadPoolExecutor(1, "build"),
+            ThreadPoolExecutor(max(1, len(batches)), "run"),
+        )
         running: dict[Future[BatchUpdate], Batch] = {}
         try:
             waiting = deque(self._by_urgency(batches))
@@ -74,13 +81,19 @@ class ThreadsExecutor:
             def build_ahead() -> None:
                 for batch in itertools.islice(waiting, self._ahead):
                     if batch.environment not in built:
-                        built[batch.environment] = builder.submit(self._build_unless_stopping, batch.environment)
+                        built[batch.environment] = builder.submit(
+                            self._build_unless_stopping, batch.environment
+                        )
 
             build_ahead()
             while waiting or running:
-                while waiting and self._has_room(sum(int(batch.workers or 1) for batch in running.values())):
+                while waiting and self._has_room(
+                    sum(int(batch.workers or 1) for batch in running.values())
+                ):
                     batch = waiting.popleft()
-                    future = runner.submit(self._run_batch, batch, built[batch.environment], options, files)
+                    future = runner.submit(
+                        self._run_batch, batch, built[batch.environment], options, files
+                    )
                     running[future] = batch
                     build_ahead()
                 done, _ = wait(running, TICK_S, return_when=FIRST_COMPLETED)
@@ -116,7 +129,9 @@ class ThreadsExecutor:
             with cancelled_by(self.stopping):
                 self._build(name)
 
-    def _run_batch(self, batch: Batch, built: Future[None], options: RunOptions, files: BatchFiles) -> BatchUpdate:
+    def _run_batch(
+        self, batch: Batch, built: Future[None], options: RunOptions, files: BatchFiles
+    ) -> BatchUpdate:
         try:
             built.result()
         except BuildError as error:
@@ -131,7 +146,9 @@ class ThreadsExecutor:
 
             return BatchUpdate(batch, run_batch(batch, options, start, report, files.log(batch)))
 
-    def _start_command(self, log: IO[bytes], command: Sequence[str], environment: Mapping[str, str]) -> int:
+    def _start_command(
+        self, log: IO[bytes], command: Sequence[str], environment: Mapping[str, str]
+    ) -> int:
         process = start_command(command, environment, output=log)
         self._running.add(process)
         try:
@@ -142,7 +159,8 @@ class ThreadsExecutor:
             self._running.discard(process)
 
     def _interrupt(self) -> None:
-        """Interrupt every pytest so that it ends its engines, then end those that are still running."""
+        """Interrupt every pytest so that it ends its engines, then end those that are still
+        running."""
         self.stopping.set()
         for process in list(self._running):
             process.send_signal(signal.SIGINT)

@@ -22,13 +22,18 @@ def run_request(
 ) -> Iterator[str]:
     """Yield the encoded replies to an encoded request; the last one is marked so.
 
-    When ``keep_running`` returns False or this process ends, everything that runs for the request ends too.
+    When ``keep_running`` returns False or this process ends, everything that runs for the request
+    ends too.
     """
     package = PACKAGE.resolve().parent
     installed = package.name in ("site-packages", "dist-packages")
     command = [sys.executable, "-P", "-c", _START, "" if installed else str(package), node]
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=dict(environment)
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=dict(environment),
     ) as process:
         assert process.stdin is not None and process.stdout is not None
         try:

@@ -1,10 +1,13 @@
-"""Read a request, one line, from standard input, run it, and write the replies to standard output, one per line.
+"""Read a request, one line, from standard input, run it, and write the replies to standard output,
+one per line.
 
-``python -m pytest_vllm_regress.runner.remote.guard``. Standard input is the lifeline: when it closes, the requester is gone and the run ends.
+``python -m pytest_vllm_regress.runner.remote.guard``. Standard input is the lifeline: when it
+closes, the requester is gone and the run ends.
 
-There are two processes. The worker runs the batch (``worker``). The guard is the subreaper of everything that runs for the request, and cleans up
-when all of it has ended. It detaches itself from its parent, because Ray kills a worker's children before the worker, and the process that cleans
-up must survive that.
+There are two processes. The worker runs the batch (``worker``). The guard is the subreaper of
+everything that runs for the request, and cleans up when all of it has ended. It detaches itself
+from its parent, because Ray kills a worker's children before the worker, and the process that
+cleans up must survive that.
 """
 
 from __future__ import annotations
@@ -26,7 +29,10 @@ from .wire import BatchReply, encode_reply, is_last
 from .worker import run_request_here
 
 GRACE_S = 5.0
-"""Seconds that the worker has to end after the requester disconnects. A build uses them to remove a half-built environment."""
+"""Seconds that the worker has to end after the requester disconnects.
+
+A build uses them to remove a half-built environment.
+"""
 _CHUNK = 1 << 16
 
 
@@ -39,7 +45,8 @@ def main(node: str = "") -> NoReturn:
     if os.fork():
         os._exit(0)
     os.setsid()
-    # Ray's workers block signals, and children inherit that: neither the worker nor its pytest could be ended.
+    # Ray's workers block signals, and children inherit that: neither the worker nor its pytest
+    # could be ended.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     become_subreaper()
     from_worker, to_guard = os.pipe()
@@ -62,7 +69,10 @@ def main(node: str = "") -> NoReturn:
 
 
 def _work(request: bytes, node: str, to_guard: int) -> NoReturn:
-    """Run the request in the worker process. An interrupt unwinds it, so that a half-built environment is removed."""
+    """Run the request in the worker process.
+
+    An interrupt unwinds it, so that a half-built environment is removed.
+    """
     os.dup2(sys.stdout.fileno(), sys.stdin.fileno())  # only the guard holds the lifeline
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -76,9 +86,11 @@ def _work(request: bytes, node: str, to_guard: int) -> NoReturn:
 
 
 def _forward_replies(from_worker: int, replies: int, worker: int) -> bytes | None:
-    """Forward the worker's replies until it ends, or until the requester disconnects; then interrupt the worker and wait ``GRACE_S`` for it.
+    """Forward the worker's replies until it ends, or until the requester disconnects; then
+    interrupt the worker and wait ``GRACE_S`` for it.
 
-    Return its last reply, which is sent after the cleanup because the requester closes the lifeline when it has it. None without one.
+    Return its last reply, which is sent after the cleanup because the requester closes the lifeline
+    when it has it. None without one.
     """
     incomplete, last = b"", None
     lifeline = sys.stdin.fileno()

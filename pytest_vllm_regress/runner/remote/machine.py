@@ -1,4 +1,7 @@
-"""Facts of the machine that results come from. Imports little, because every worker of a cluster imports it."""
+"""Facts of the machine that results come from.
+
+Imports little, because every worker of a cluster imports it.
+"""
 
 from __future__ import annotations
 
@@ -27,5 +30,6 @@ def facts(node: str = "") -> dict[str, str]:
 def _processor() -> str:
     lines = peek(Path("/proc/cpuinfo"), 64 * 1024).splitlines()
     return next(
-        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor()
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
+        platform.processor(),
     )

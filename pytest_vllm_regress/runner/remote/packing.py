@@ -1,4 +1,5 @@
-"""Make a request from a batch, with the files that it needs from this machine, and a batch from a request."""
+"""Make a request from a batch, with the files that it needs from this machine, and a batch from a
+request."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ def needs_of(options: RunOptions, gpus: int | None = None) -> Needs:
 def pack(batch: Batch, options: RunOptions, needs: Needs) -> BatchRequest:
     """Return the request for a batch.
 
-    Raises ``UsageError`` for an environment of source code, which needs a clone, and for a case with files that are not text.
+    Raises ``UsageError`` for an environment of source code, which needs a clone, and for a case
+    with files that are not text.
     """
     from ...environments.names import resolve
     from ...environments.sources import names_interpreter
@@ -43,7 +45,11 @@ def pack(batch: Batch, options: RunOptions, needs: Needs) -> BatchRequest:
                 f"{batch.environment}: source code over a release needs a clone, which other machines do not have: run it here, without --on"
             )
         recipes = _text(find_file(), MAX_BYTES)
-        locks = {lock.name: _text(lock, MAX_FILE) for lock in (recipe.lock, recipe.lock_local) if lock is not None}
+        locks = {
+            lock.name: _text(lock, MAX_FILE)
+            for lock in (recipe.lock, recipe.lock_local)
+            if lock is not None
+        }
         locks |= {f"{SIDECARS}/{lock.name}": _text(lock, MAX_FILE) for lock in sidecar_locks()}
     return BatchRequest(
         environment=batch.environment,
@@ -61,7 +67,8 @@ def pack(batch: Batch, options: RunOptions, needs: Needs) -> BatchRequest:
 def unpack(request: BatchRequest, folder: Path) -> tuple[Batch, RunOptions]:
     """Write the request's files below ``folder`` and return its batch and options.
 
-    With ``folder`` as working directory the environment's name means what it means where the request was made.
+    With ``folder`` as working directory the environment's name means what it means where the
+    request was made.
     """
     files = {f"{CASES}/{name}": text for name, text in request.files.items()}
     files |= {f"{LOCKS}/{name}": text for name, text in request.locks.items()}
@@ -74,7 +81,9 @@ def unpack(request: BatchRequest, folder: Path) -> tuple[Batch, RunOptions]:
     if unknown := [case_id for case_id in request.cases if case_id not in cases]:
         raise UsageError(f"the request has no files of {', '.join(unknown)}")
     options = RunOptions(request.device or None, None, request.pytest_args)
-    return Batch(request.environment, tuple(cases[case_id] for case_id in request.cases), {}), options
+    return Batch(
+        request.environment, tuple(cases[case_id] for case_id in request.cases), {}
+    ), options
 
 
 def _files(batch: Batch) -> Iterator[tuple[str, str]]:
@@ -88,6 +97,10 @@ def _files(batch: Batch) -> Iterator[tuple[str, str]]:
 
 def _text(path: Path, limit: int) -> str:
     try:
-        return read_bounded(path, limit, what="a file that is sent to another machine").decode("utf-8")
+        return read_bounded(path, limit, what="a file that is sent to another machine").decode(
+            "utf-8"
+        )
     except UnicodeDecodeError:
-        raise UsageError(f"{path}: not UTF-8, so it cannot be sent to another machine: run the case here") from None
+        raise UsageError(
+            f"{path}: not UTF-8, so it cannot be sent to another machine: run the case here"
+        ) from None

@@ -1,6 +1,8 @@
-"""Requests and replies for batches that run elsewhere: one line of text each, which a file, a pipe or Ray can carry.
+"""Requests and replies for batches that run elsewhere: one line of text each, which a file, a pipe
+or Ray can carry.
 
-A request is JSON (``batch_request_schema.json``). A reply is its state, "more" or "last", and JSON (``batch_reply_schema.json``), so that whoever
+A request is JSON (``batch_request_schema.json``). A reply is its state, "more" or "last", and JSON
+(``batch_reply_schema.json``), so that whoever
 passes it on need not decode it: ``is_last`` and ``state_of`` look at its beginning.
 """
 
@@ -28,8 +30,10 @@ MAX_LOG = 256 * 1024
 class BatchRequest:
     """A batch with everything that another machine needs to run it.
 
-    ``recipes`` is the environments.toml in which ``environment`` is a name, ``locks`` its lock files by name; both are empty for an interpreter's
-    path. ``files``: the cases' files by path below the directory of cases. ``deadline_s`` is for each case, and for the build.
+    ``recipes`` is the environments.toml in which ``environment`` is a name, ``locks`` its lock
+    files by name; both are empty for an interpreter's
+    path. ``files``: the cases' files by path below the directory of cases. ``deadline_s`` is for
+    each case, and for the build.
     """
 
     environment: str
@@ -46,7 +50,9 @@ class BatchRequest:
     def only(self, case_ids: tuple[str, ...]) -> BatchRequest:
         """The request for these of its cases, with the files that they need."""
         omitted = set(self.cases) - set(case_ids)
-        files = {path: text for path, text in self.files.items() if path.partition("/")[0] not in omitted}
+        files = {
+            path: text for path, text in self.files.items() if path.partition("/")[0] not in omitted
+        }
         return dataclasses.replace(self, cases=case_ids, files=files)
 
     def without_cases(self) -> BatchRequest:
@@ -86,7 +92,10 @@ def encode_request(request: BatchRequest) -> str:
 
 
 def decode_request(text: str | bytes) -> BatchRequest:
-    """Return the request that ``encode_request`` wrote. Raises ``UsageError`` for anything else, and for another version's."""
+    """Return the request that ``encode_request`` wrote.
+
+    Raises ``UsageError`` for anything else, and for another version's.
+    """
     plain = _document(text, "a request for a batch", "batch_request_schema.json")
     if plain["tool_version"] != __version__:
         raise UsageError(
@@ -109,7 +118,10 @@ def encode_reply(reply: BatchReply) -> str:
 
 
 def decode_reply(text: str) -> BatchReply:
-    """Return the reply that ``encode_reply`` wrote, with secrets masked. Raises ``UsageError`` for anything else."""
+    """Return the reply that ``encode_reply`` wrote, with secrets masked.
+
+    Raises ``UsageError`` for anything else.
+    """
     state, document = state_of(text), text.partition(" ")[2].partition(" ")[2]
     plain = _document(document, "the reply of a batch", "batch_reply_schema.json")
     run = results.run_from_document(plain["run"], "the reply of a batch")

@@ -1,4 +1,5 @@
-"""Run a request on this machine: unpack it, build its environment, run its cases in a pytest process, and send replies as cases end."""
+"""Run a request on this machine: unpack it, build its environment, run its cases in a pytest
+process, and send replies as cases end."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ Send = Callable[[BatchReply], None]
 
 
 def run_request_here(line: bytes, node: Mapping[str, str], send: Send) -> BatchReply:
-    """Run the encoded request; send a reply whenever cases have ended. Return the last one, when everything is cleaned up.
+    """Run the encoded request; send a reply whenever cases have ended. Return the last one, when
+    everything is cleaned up.
 
     Changes the working directory while it runs. ``node``: facts of this machine.
     """
@@ -44,12 +46,16 @@ def run_request_here(line: bytes, node: Mapping[str, str], send: Send) -> BatchR
         if (free := shutil.disk_usage(writable_root()).free) < request.needs.disk_bytes:
             needed = f"{request.needs.disk_bytes / GIB:.1f} GiB are needed"
             return BatchReply(
-                BatchState.LOST, why=f"{writable_root()} has {free / GIB:.1f} GiB free, but {needed}", node=node
+                BatchState.LOST,
+                why=f"{writable_root()} has {free / GIB:.1f} GiB free, but {needed}",
+                node=node,
             )
         with scratch() as folder, contextlib.chdir(folder):
             return _run(request, folder, node, send)
     except BuildError as error:
-        return BatchReply(BatchState.LOST if _disk_is_full() else BatchState.UNBUILT, why=str(error), node=node)
+        return BatchReply(
+            BatchState.LOST if _disk_is_full() else BatchState.UNBUILT, why=str(error), node=node
+        )
     except (RegressError, OSError) as error:
         return BatchReply(BatchState.LOST, why=str(error), node=node)
 
@@ -68,17 +74,26 @@ def _run(request: BatchRequest, folder: Path, node: Mapping[str, str], send: Sen
     watched = _WatchedPytest(folder / "log", report, request.deadline_s, send_results)
     run = run_batch(batch, options, watched.start, report, folder / "log")
     log = log_tail(folder / "log", MAX_LOG)
-    if watched.lost or (_disk_is_full() and not all(result.verdict.expected for result in run.results)):
+    if watched.lost or (
+        _disk_is_full() and not all(result.verdict.expected for result in run.results)
+    ):
         why = watched.lost or f"{writable_root()} or the temporary directory is full"
         return BatchReply(BatchState.LOST, why=why, node=node, log=log)
-    unsent = dataclasses.replace(run, results=tuple(result for result in run.results if result not in watched.sent))
+    unsent = dataclasses.replace(
+        run, results=tuple(result for result in run.results if result not in watched.sent)
+    )
     return BatchReply(run=_with_node(unsent, node), node=node, log=log)
 
 
 class _WatchedPytest:
-    """A pytest whose results are sent as its report grows. ``lost``: why it says nothing about the cases; "" if it does."""
+    """A pytest whose results are sent as its report grows.
 
-    def __init__(self, log: Path, report: ReportReader, deadline_s: float, send: Callable[[RunResult], None]) -> None:
+    ``lost``: why it says nothing about the cases; "" if it does.
+    """
+
+    def __init__(
+        self, log: Path, report: ReportReader, deadline_s: float, send: Callable[[RunResult], None]
+    ) -> None:
         self._log = log
         self._report = report
         self._deadline_s = deadline_s
@@ -87,7 +102,10 @@ class _WatchedPytest:
         self.lost = ""
 
     def start(self, command: Sequence[str], environment: Mapping[str, str]) -> int:
-        """Run the command with its output in the log; send results as they are reported. Return the exit status."""
+        """Run the command with its output in the log; send results as they are reported.
+
+        Return the exit status.
+        """
         with self._log.open("wb") as log:
             process = start_command(command, environment, output=log)
             progress_at = time.monotonic()
@@ -119,4 +137,7 @@ def _with_node(run: RunResult, node: Mapping[str, str]) -> RunResult:
 
 
 def _disk_is_full() -> bool:
-    return any(shutil.disk_usage(path).free < FULL_DISK_BYTES for path in (writable_root(), tempfile.gettempdir()))
+    return any(
+        shutil.disk_usage(path).free < FULL_DISK_BYTES
+        for path in (writable_root(), tempfile.gettempdir())
+    )

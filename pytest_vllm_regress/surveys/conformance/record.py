@@ -1,4 +1,5 @@
-"""Results of the conformance suite: the outcome of each check on each engine generation, by environment."""
+"""Results of the conformance suite: the outcome of each check on each engine generation, by
+environment."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ PASSED, ABSENT, FAILED = "ok", "n/a", "FAIL"
 
 @dataclasses.dataclass(frozen=True)
 class CheckResult:
-    """Outcome of one check on one engine generation: ok, n/a or FAIL; ``reason`` says why it is not ok."""
+    """Outcome of one check on one engine generation: ok, n/a or FAIL; ``reason`` says why it is not
+    ok."""
 
     section: str
     check: str
@@ -57,7 +59,8 @@ class SuiteRun:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Environment and device, so that a run on a GPU does not replace one on the simulated device."""
+        """Environment and device, so that a run on a GPU does not replace one on the simulated
+        device."""
         return self.environment, self.device
 
     @property
@@ -82,22 +85,34 @@ class Fault:
             self.vllm.contains(ran.vllm, prereleases=True)
             and fnmatchcase(cell.generation, self.generation)
             and fnmatchcase(ran.device, self.device)
-            and any(fnmatchcase(f"{cell.section}: {cell.check}", pattern) for pattern in self.checks)
+            and any(
+                fnmatchcase(f"{cell.section}: {cell.check}", pattern) for pattern in self.checks
+            )
             and patterns.search(self.symptom, cell.reason) is not None
         )
 
 
 def merged(before: SuiteRun, after: SuiteRun) -> SuiteRun:
-    """Return ``before`` with the cells of ``after`` in place of the same ones. If other versions are installed now, return ``after``."""
+    """Return ``before`` with the cells of ``after`` in place of the same ones.
+
+    If other versions are installed now, return ``after``.
+    """
     if (before.versions, before.device) != (after.versions, after.device):
         return after
-    cells = {(cell.section, cell.check, cell.generation): cell for cell in (*before.cells, *after.cells)}
+    cells = {
+        (cell.section, cell.check, cell.generation): cell for cell in (*before.cells, *after.cells)
+    }
     gpu = {**before.gpu, **after.gpu}
-    return dataclasses.replace(after, cells=tuple(cells.values()), gpu=gpu, whole=before.whole or after.whole)
+    return dataclasses.replace(
+        after, cells=tuple(cells.values()), gpu=gpu, whole=before.whole or after.whole
+    )
 
 
 def add(runs: dict[tuple[str, str], SuiteRun], run: SuiteRun) -> None:
-    """Add ``run`` to ``runs``. A whole run replaces an earlier one, a partial run is merged into it."""
+    """Add ``run`` to ``runs``.
+
+    A whole run replaces an earlier one, a partial run is merged into it.
+    """
     before = runs.get(run.key)
     runs[run.key] = run if run.whole or before is None else merged(before, run)
 
@@ -106,14 +121,29 @@ def read_report(name: str, report: Path) -> SuiteRun:
     """Read a JUnit report of the suite."""
     root = ET.parse(report).getroot()
     properties = {
-        prop.get("name", ""): prop.get("value", "") for prop in root.iterfind("./testsuite/properties/property")
+        prop.get("name", ""): prop.get("value", "")
+        for prop in root.iterfind("./testsuite/properties/property")
     }
     cells = tuple(_cell(case) for case in root.iter("testcase"))
     if not cells or "device" not in properties:
-        raise UsageError(f"{name}: the suite ran no test: see its output above; what is selected (-k) may match none")
-    versions = {key: value for key, value in json.loads(properties["versions"]).items() if key in ("vllm", *SHOWN)}
+        raise UsageError(
+            f"{name}: the suite ran no test: see its output above; what is selected (-k) may match none"
+        )
+    versions = {
+        key: value
+        for key, value in json.loads(properties["versions"]).items()
+        if key in ("vllm", *SHOWN)
+    }
     machine = f"{platform.machine()}, Python {properties['python']}"
-    return SuiteRun(name, properties["device"], versions, machine, time.strftime("%Y-%m-%d"), cells, _gpu_of(root))
+    return SuiteRun(
+        name,
+        properties["device"],
+        versions,
+        machine,
+        time.strftime("%Y-%m-%d"),
+        cells,
+        _gpu_of(root),
+    )
 
 
 def _gpu_of(root: ET.Element) -> dict[str, str]:
@@ -127,7 +157,10 @@ def _gpu_of(root: ET.Element) -> dict[str, str]:
 
 
 def _cell(case: ET.Element) -> CheckResult:
-    properties = {prop.get("name", ""): prop.get("value", "") for prop in case.iterfind("./properties/property")}
+    properties = {
+        prop.get("name", ""): prop.get("value", "")
+        for prop in case.iterfind("./properties/property")
+    }
     where = (properties["section"], properties["check"], properties["generation"])
     for tag, outcome in (("error", FAILED), ("failure", FAILED), ("skipped", ABSENT)):
         element = case.find(tag)
@@ -147,10 +180,16 @@ def _gist(text: str) -> str:
 
 def read_faults(path: Path) -> tuple[Fault, ...]:
     """Read the known upstream faults. Raises ``UsageError`` for an invalid file."""
-    listed = load_toml(path, MAX_BYTES, what="a list of faults").get("fault", []) if path.exists() else []
+    listed = (
+        load_toml(path, MAX_BYTES, what="a list of faults").get("fault", [])
+        if path.exists()
+        else []
+    )
     try:
         faults = tuple(
-            Fault(**{**table, "vllm": SpecifierSet(table["vllm"]), "checks": tuple(table["checks"])})
+            Fault(
+                **{**table, "vllm": SpecifierSet(table["vllm"]), "checks": tuple(table["checks"])}
+            )
             for table in listed
         )
         for fault in faults:
@@ -160,7 +199,9 @@ def read_faults(path: Path) -> tuple[Fault, ...]:
     return faults
 
 
-def unexplained(runs: Iterable[SuiteRun], faults: Sequence[Fault]) -> list[tuple[SuiteRun, CheckResult]]:
+def unexplained(
+    runs: Iterable[SuiteRun], faults: Sequence[Fault]
+) -> list[tuple[SuiteRun, CheckResult]]:
     """Return the failed cells that no known fault explains."""
     return [
         (ran, cell)

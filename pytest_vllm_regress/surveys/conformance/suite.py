@@ -19,11 +19,14 @@ ON_GPU = ("--vllm-gpu", "--vllm-device=gpu")
 
 
 def suite_directory() -> Path:
-    """Return the directory of the suite: beside the package in a checkout, inside it when installed."""
+    """Return the directory of the suite: beside the package in a checkout, inside it when
+    installed."""
     place = shipped("conformance")
     if place.is_dir():
         return place
-    raise UsageError("this installation has no conformance suite: use a checkout, or a wheel of pytest-vllm-regress")
+    raise UsageError(
+        "this installation has no conformance suite: use a checkout, or a wheel of pytest-vllm-regress"
+    )
 
 
 def asks_for_gpu(pytest_args: Sequence[str]) -> bool:
@@ -35,9 +38,13 @@ def run_suite(name: str, suite: Path, pytest_args: Sequence[str] = ()) -> SuiteR
     """Run the suite, or the part that ``pytest_args`` select, in one environment."""
     with scratch() as folder:
         report = folder / "report.xml"
-        command = pytest_command(folder, suite, [suite], GPU_TIMEOUT_S if asks_for_gpu(pytest_args) else TIMEOUT_S)
+        command = pytest_command(
+            folder, suite, [suite], GPU_TIMEOUT_S if asks_for_gpu(pytest_args) else TIMEOUT_S
+        )
         command += [f"--vllm-env={name}", f"--junitxml={report}", "--tb=short", *pytest_args]
         status = run_command(command, pytest_environment(folder))
         if not report.exists():
-            raise UsageError(f"{name}: pytest ended with status {status} and wrote no report: see its output above")
+            raise UsageError(
+                f"{name}: pytest ended with status {status} and wrote no report: see its output above"
+            )
         return read_report(name, report)

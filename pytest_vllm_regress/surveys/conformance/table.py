@@ -1,4 +1,5 @@
-"""The record as a page of Markdown: a row for each version and engine generation, a column for each check."""
+"""The record as a page of Markdown: a row for each version and engine generation, a column for each
+check."""
 
 from __future__ import annotations
 
@@ -36,17 +37,31 @@ def table(runs: Iterable[SuiteRun], faults: Sequence[Fault]) -> list[str]:
     lines.append("|" + " --- |" * (len(SHOWN) + 5))
     for ran in ordered:
         versions = [ran.versions.get(name, "") for name in ("vllm", *SHOWN)]
-        lines.append(f"| {' | '.join([ran.environment, ran.device, *versions, ran.machine, ran.at])} |")
+        lines.append(
+            f"| {' | '.join([ran.environment, ran.device, *versions, ran.machine, ran.at])} |"
+        )
     for ran in ordered:
         if ran.gpu:
-            facts = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in ran.gpu.items())
+            facts = ", ".join(
+                f"{name.replace('_', ' ')} {value}" for name, value in ran.gpu.items()
+            )
             lines += ["", f"{ran.environment} on {ran.device}: {facts}."]
     return [line.encode("ascii", "replace").decode() for line in lines]
 
 
 def _section(section: str, runs: Sequence[SuiteRun], faults: Sequence[Fault]) -> list[str]:
-    rows = {(ran.key, generation): ran for ran in runs for generation in ("V0", "V1") if _exists(ran, generation)}
-    cells = {(ran.key, c.generation, c.check): c for ran in runs for c in ran.cells if c.section == section}
+    rows = {
+        (ran.key, generation): ran
+        for ran in runs
+        for generation in ("V0", "V1")
+        if _exists(ran, generation)
+    }
+    cells = {
+        (ran.key, c.generation, c.check): c
+        for ran in runs
+        for c in ran.cells
+        if c.section == section
+    }
     checks = list(dict.fromkeys(check for _, _, check in cells))
     notes: dict[str, int] = {}
     lines = [f"| vLLM | {' | '.join(checks)} |", "|" + " --- |" * (len(checks) + 1)]
@@ -67,7 +82,13 @@ def _exists(ran: SuiteRun, generation: str) -> bool:
 def _word(ran: SuiteRun, cell: CheckResult, faults: Sequence[Fault], notes: dict[str, int]) -> str:
     if cell.outcome == PASSED:
         return PASSED
-    cause = next((fault.why for fault in faults if fault.explains(ran, cell)), None) if cell.outcome == FAILED else None
-    note = cause or re.sub(r"\s+", " ", cell.reason.removeprefix("Skipped: "))[:300].replace("|", "/")
+    cause = (
+        next((fault.why for fault in faults if fault.explains(ran, cell)), None)
+        if cell.outcome == FAILED
+        else None
+    )
+    note = cause or re.sub(r"\s+", " ", cell.reason.removeprefix("Skipped: "))[:300].replace(
+        "|", "/"
+    )
     note = note.replace(f"vLLM {ran.vllm}", "this vLLM")
     return f"{cell.outcome} [{notes.setdefault(note, len(notes) + 1)}]"

@@ -1,7 +1,8 @@
 """Which dependency breaks a release, the first version that does, and the pin that restores it.
 
-Two resolutions are compared: that of today, and that of the day after the release. Of the packages that differ, the fewest are searched whose
-old versions make the failed stage pass; then the releases of each between the two are bisected.
+Two resolutions are compared: that of today, and that of the day after the release. Of the packages
+that differ, the fewest are searched whose old versions make the failed stage pass; then the
+releases of each between the two are bisected.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ Known = Mapping[str, tuple[str, str]]
 
 
 def diagnose(release: Release, progress: Callable[[str], None], known: Known) -> Drift:
-    """Install the release as of its day; where that fails, search for the dependencies to blame, until everything passes or none explains it.
+    """Install the release as of its day; where that fails, search for the dependencies to blame,
+    until everything passes or none explains it.
 
     What broke other releases (``known``) is tried first.
     """
@@ -35,7 +37,9 @@ def diagnose(release: Release, progress: Callable[[str], None], known: Known) ->
     def try_pins(pins: Pins, last: Stage) -> Attempt:
         words = " ".join(release.requirements(pins))
         attempt = release.attempt(pins, progress, last)
-        progress(f"{words}: {f'{attempt.failed} fails: {attempt.reason[:200]}' if attempt.failed else 'passes'}")
+        progress(
+            f"{words}: {f'{attempt.failed} fails: {attempt.reason[:200]}' if attempt.failed else 'passes'}"
+        )
         return attempt
 
     attempt = try_pins({}, Stage.ANSWER)
@@ -51,7 +55,15 @@ def diagnose(release: Release, progress: Callable[[str], None], known: Known) ->
             break
         pins |= {culprit.package: culprit.pin for culprit in culprits}
         attempt = try_pins(pins, Stage.ANSWER)
-    return Drift(release.version, release.day, tuple(breakages), pins, attempt.failed is None, why, release.python)
+    return Drift(
+        release.version,
+        release.day,
+        tuple(breakages),
+        pins,
+        attempt.failed is None,
+        why,
+        release.python,
+    )
 
 
 def _versions_then(release: Release) -> tuple[dict[str, str], str]:
@@ -66,7 +78,8 @@ def _versions_then(release: Release) -> tuple[dict[str, str], str]:
 
 @dataclasses.dataclass(frozen=True)
 class _Search:
-    """The search for the packages that make a stage fail, beside those that ``pins`` already holds back."""
+    """The search for the packages that make a stage fail, beside those that ``pins`` already holds
+    back."""
 
     release: Release
     failure: Attempt
@@ -81,7 +94,9 @@ class _Search:
             for name, version in self.then.items()
             if today.get(name) != version and name not in self.pins and name != "vllm"
         ]
-        suspects = sorted(suspects_first(differing, self.failure.text), key=lambda name: name not in known)
+        suspects = sorted(
+            suspects_first(differing, self.failure.text), key=lambda name: name not in known
+        )
         names = fewest(suspects, lambda some: self._state(self._old(some)) is State.GOOD)
         old = self._old(names)
         return tuple(
@@ -100,22 +115,35 @@ class _Search:
         return {name: f"=={self.then[name]}" for name in names}
 
     def _state(self, pins: Pins) -> State:
-        """Return whether the stage passes with ``pins``; skipped if an earlier one fails, so that it is not reached."""
+        """Return whether the stage passes with ``pins``; skipped if an earlier one fails, so that
+        it is not reached."""
         stage = self.failure.failed
         assert stage is not None
         attempt = self.try_pins({**self.pins, **pins}, stage)
-        return State.GOOD if attempt.passes(stage) else State.BAD if attempt.failed is stage else State.SKIPPED
+        return (
+            State.GOOD
+            if attempt.passes(stage)
+            else State.BAD
+            if attempt.failed is stage
+            else State.SKIPPED
+        )
 
 
 def bisected(culprit: Culprit, state: Callable[[str], State], first: Sequence[str] = ()) -> Culprit:
-    """Return the culprit with its last good and first bad version. ``first``: versions to try before the others.
+    """Return the culprit with its last good and first bad version. ``first``: versions to try
+    before the others.
 
-    A package that today's resolution no longer has, or has in an older version, keeps the version of the first day.
+    A package that today's resolution no longer has, or has in an older version, keeps the version
+    of the first day.
     """
     low, high = Version(culprit.then), Version(culprit.today or "0")
     if high <= low:
         return dataclasses.replace(culprit, good=culprit.then)
-    versions = [low, *(version for version in releases(culprit.package) if low < version < high), high]
+    versions = [
+        low,
+        *(version for version in releases(culprit.package) if low < version < high),
+        high,
+    ]
     states = {0: State.GOOD, len(versions) - 1: State.BAD}
     for version in map(Version, first):
         if version in versions[1:-1]:
@@ -123,4 +151,6 @@ def bisected(culprit: Culprit, state: Callable[[str], State], first: Sequence[st
     while (index := next_candidate(len(versions), states)) is not None:
         states[index] = state(str(versions[index]))
     change = changes(len(versions), states)[-1]
-    return dataclasses.replace(culprit, good=str(versions[change.low]), bad=str(versions[change.high]))
+    return dataclasses.replace(
+        culprit, good=str(versions[change.low]), bad=str(versions[change.high])
+    )

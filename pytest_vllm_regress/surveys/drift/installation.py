@@ -1,4 +1,5 @@
-"""An installation as a user would make it today, and how far it gets: resolve, install, import, help, serve, answer."""
+"""An installation as a user would make it today, and how far it gets: resolve, install, import,
+help, serve, answer."""
 
 from __future__ import annotations
 
@@ -29,16 +30,21 @@ if TYPE_CHECKING:
 _PROBE = PACKAGE / "target_site" / "vllm_regress_target" / "installation" / "smoke.py"
 _PROMPT = "One token, please"
 _FAULTS_OF_PACKAGES = ("cannot be resolved", "uv ended with status")
-"""Texts of ``uv.explain`` for requirements that contradict each other, and for a package that does not build."""
+"""Texts of ``uv.explain`` for requirements that contradict each other, and for a package that does
+not build."""
 RELEASE_BYTES = 14 * GIB
-"""Room for a release: its files, and what its installation with other versions of some packages adds."""
+"""Room for a release: its files, and what its installation with other versions of some packages
+adds."""
 Pins = Mapping[str, str]
 """Package name to version specifier, as a user would add them to ``pip install``."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Attempt:
-    """Result of installing and trying a release. ``failed``: the stage that failed, or None. ``reason``: one line. ``text``: the full message."""
+    """Result of installing and trying a release. ``failed``: the stage that failed, or None.
+
+    ``reason``: one line. ``text``: the full message.
+    """
 
     failed: Stage | None = None
     reason: str = ""
@@ -52,7 +58,8 @@ class Attempt:
 
 @dataclasses.dataclass(frozen=True)
 class Release:
-    """A release of vLLM, with the day up to which uploads count: what ``pip install`` would have chosen at its end."""
+    """A release of vLLM, with the day up to which uploads count: what ``pip install`` would have
+    chosen at its end."""
 
     version: str
     day: datetime.date
@@ -60,16 +67,26 @@ class Release:
 
     def requirements(self, pins: Pins) -> tuple[str, ...]:
         """Return the requirements of ``pip install`` for this release with ``pins``."""
-        return (f"vllm=={self.version}", *(f"{name}{specifier}" for name, specifier in sorted(pins.items())))
+        return (
+            f"vllm=={self.version}",
+            *(f"{name}{specifier}" for name, specifier in sorted(pins.items())),
+        )
 
     def versions(self, pins: Pins) -> dict[str, str]:
-        """Return the version of each package to which the release resolves. Raises ``BuildError``."""
+        """Return the version of each package to which the release resolves.
+
+        Raises ``BuildError``.
+        """
         return resolved_versions(self.requirements(pins), self.day, self.python)
 
-    def attempt(self, pins: Pins, progress: Callable[[str], None], last: Stage = Stage.ANSWER) -> Attempt:
-        """Install the release with ``pins``, start a server on the simulated device, and request one token; stop after stage ``last``.
+    def attempt(
+        self, pins: Pins, progress: Callable[[str], None], last: Stage = Stage.ANSWER
+    ) -> Attempt:
+        """Install the release with ``pins``, start a server on the simulated device, and request
+        one token; stop after stage ``last``.
 
-        The environment is removed afterwards. Raises ``BuildError`` if this machine or its network is to blame: a full disk, no index.
+        The environment is removed afterwards. Raises ``BuildError`` if this machine or its network
+        is to blame: a full disk, no index.
         """
         try:
             self.versions(pins)
@@ -90,13 +107,16 @@ class Release:
 
 @contextmanager
 def limited_downloads(limit: int) -> Iterator[Callable[[], None]]:
-    """Keep downloads and installations within ``limit`` bytes. Yield a function to call before each release is installed.
+    """Keep downloads and installations within ``limit`` bytes. Yield a function to call before each
+    release is installed.
 
-    Downloads go to a separate cache of uv. It is emptied when the next release might not fit, and at the end. Raises ``UsageError`` if the limit
-    is too small for a single release.
+    Downloads go to a separate cache of uv. It is emptied when the next release might not fit, and
+    at the end. Raises ``UsageError`` if the limit is too small for a single release.
     """
     if limit < RELEASE_BYTES:
-        raise UsageError(f"--disk: {limit / GIB:.0f} GiB are too few: a release may take {RELEASE_BYTES / GIB:.0f} GiB")
+        raise UsageError(
+            f"--disk: {limit / GIB:.0f} GiB are too few: a release may take {RELEASE_BYTES / GIB:.0f} GiB"
+        )
     folder = writable_root() / uv.SWEEP_CACHE
 
     def make_room() -> None:
@@ -116,7 +136,10 @@ def blames_packages(error: BuildError) -> bool:
 
 
 def _not_installed(stage: Stage, error: BuildError) -> Attempt:
-    """Return the failure of a stage that uv ran. Raises the error again unless the packages caused it."""
+    """Return the failure of a stage that uv ran.
+
+    Raises the error again unless the packages caused it.
+    """
     if not blames_packages(error):
         raise error
     return Attempt(stage, _reason(str(error)), str(error))
@@ -152,15 +175,20 @@ def _try_stages(python: Path, progress: Callable[[str], None], last: Stage) -> A
 
 
 def _stages(session: Session, target: Target) -> Iterator[tuple[Stage, Callable[[], str | None]]]:
-    """Yield each stage of an installed release with a function that runs it, and returns why it failed or raises that."""
+    """Yield each stage of an installed release with a function that runs it, and returns why it
+    failed or raises that."""
     probe = probe_in(session, target, _PROBE)
 
     def server() -> Server:
         return session.server(target, EngineSpec.create(), user="drift", fresh=False)
 
     def answer() -> str | None:
-        response = server().post("/v1/completions", {"model": server().model, "prompt": _PROMPT, "max_tokens": 1})
-        return None if response.is_success else mask(f"status {response.status_code}: {response.text}")
+        response = server().post(
+            "/v1/completions", {"model": server().model, "prompt": _PROMPT, "max_tokens": 1}
+        )
+        return (
+            None if response.is_success else mask(f"status {response.status_code}: {response.text}")
+        )
 
     yield Stage.IMPORT, lambda: _nothing(probe("import_server"))
     yield Stage.HELP, lambda: _nothing(probe("serve_help"))
@@ -173,7 +201,8 @@ def _nothing(value: object) -> None:
 
 
 def _cause(error: ChildError) -> str:
-    """Return the root cause in one line: of an exception, or the first error in the log of a process that ended."""
+    """Return the root cause in one line: of an exception, or the first error in the log of a
+    process that ended."""
     return _first_line(error.parts.get(Part.EXCEPTION) or error.args[0].rpartition(FIRST_ERROR)[2])
 
 

@@ -1,4 +1,5 @@
-"""What `drift` finds about a release: the stages that fail, the packages to blame, and the pins that restore it."""
+"""What `drift` finds about a release: the stages that fail, the packages to blame, and the pins
+that restore it."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ class Stage(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Culprit:
-    """A package whose newer versions break a release. ``good`` and ``bad``: the last version that works, and the first that does not.
+    """A package whose newer versions break a release. ``good`` and ``bad``: the last version that
+    works, and the first that does not.
 
     ``pin`` is what a user adds to ``pip install``.
     """
@@ -41,7 +43,8 @@ class Culprit:
 
 @dataclasses.dataclass(frozen=True)
 class Breakage:
-    """A stage that fails today, and the packages that break it; empty if no older package restores it."""
+    """A stage that fails today, and the packages that break it; empty if no older package restores
+    it."""
 
     stage: Stage
     reason: str
@@ -50,9 +53,11 @@ class Breakage:
 
 @dataclasses.dataclass(frozen=True)
 class Drift:
-    """Diagnosis of a release: its breakages in the order in which they were found, and the pins with which every stage passes.
+    """Diagnosis of a release: its breakages in the order in which they were found, and the pins
+    with which every stage passes.
 
-    ``confirmed``: the release was installed once more with ``pins`` and passed. ``then``: why the resolution of its first day fails, too.
+    ``confirmed``: the release was installed once more with ``pins`` and passed. ``then``: why the
+    resolution of its first day fails, too.
     ``python``: the version of Python that it was installed for.
     """
 
@@ -73,7 +78,12 @@ class Drift:
     def command(self) -> str:
         """The installation with the pins."""
         return shlex.join(
-            ["pip", "install", f"vllm=={self.version}", *(f"{name}{pin}" for name, pin in sorted(self.pins.items()))]
+            [
+                "pip",
+                "install",
+                f"vllm=={self.version}",
+                *(f"{name}{pin}" for name, pin in sorted(self.pins.items())),
+            ]
         )
 
     def lines(self) -> Iterator[str]:
@@ -84,7 +94,9 @@ class Drift:
             yield f"vllm {self.version}: {breakage.stage} fails: {breakage.reason[:200]}"
             for culprit in breakage.culprits:
                 change = f"{culprit.package} {culprit.then} -> {culprit.today or 'absent'}"
-                yield f"    because of {change}" + (f"; first bad version: {culprit.bad}" if culprit.bad else "")
+                yield f"    because of {change}" + (
+                    f"; first bad version: {culprit.bad}" if culprit.bad else ""
+                )
             if not breakage.culprits:
                 yield f"    no older package restores it{': it does not resolve as of its first day either' if self.then else ''}"
         if self.confirmed:

@@ -18,13 +18,18 @@ _COLUMNS = ("release", "Python", "day", "fails at", "because of", "first bad", "
 
 
 def read_record(path: Path) -> dict[str, Drift]:
-    """Return the recorded diagnosis of each release; an empty dict without a file. Raises ``UsageError`` for an invalid file."""
+    """Return the recorded diagnosis of each release; an empty dict without a file.
+
+    Raises ``UsageError`` for an invalid file.
+    """
     return record_file.read_record(path, "drift", _drift)
 
 
 def write_record(path: Path, drifts: Mapping[str, Drift]) -> None:
     """Write the record where ``read_record`` finds it, oldest release first."""
-    record_file.write_record(path, {version: to_json(drifts[version]) for version in sorted(drifts, key=Version)})
+    record_file.write_record(
+        path, {version: to_json(drifts[version]) for version in sorted(drifts, key=Version)}
+    )
 
 
 def to_json(drift: Drift) -> dict[str, Any]:
@@ -60,7 +65,9 @@ def known_culprits(drifts: Iterable[Drift]) -> dict[str, tuple[str, str]]:
 def table(drifts: Collection[Drift]) -> list[str]:
     """Return the page as lines of Markdown, newest release first."""
     rows = [
-        row for drift in sorted(drifts, key=lambda drift: Version(drift.version), reverse=True) for row in _rows(drift)
+        row
+        for drift in sorted(drifts, key=lambda drift: Version(drift.version), reverse=True)
+        for row in _rows(drift)
     ]
     return [
         "# What `pip install vllm==X` gives today",
@@ -79,7 +86,9 @@ def table(drifts: Collection[Drift]) -> list[str]:
 def _summary(drifts: Collection[Drift]) -> str:
     sound, mended = sum(drift.sound for drift in drifts), sum(drift.confirmed for drift in drifts)
     blamed = Counter(
-        name for drift in drifts for name in {c.package for breakage in drift.breakages for c in breakage.culprits}
+        name
+        for drift in drifts
+        for name in {c.package for breakage in drift.breakages for c in breakage.culprits}
     )
     counts = ", ".join(f"{name} {count}" for name, count in blamed.most_common())
     return (
@@ -99,7 +108,9 @@ def _rows(drift: Drift) -> list[tuple[str, ...]]:
         for culprit in breakage.culprits:
             change = f"{culprit.package} {culprit.then} -> {culprit.today or 'absent'}"
             pin = f"{culprit.package}{culprit.pin}"
-            rows.append((drift.version, drift.python, day, reason, change, culprit.bad, pin, confirmed))
+            rows.append(
+                (drift.version, drift.python, day, reason, change, culprit.bad, pin, confirmed)
+            )
         if not breakage.culprits:
             why = (
                 "does not resolve as of its first day either"
@@ -113,7 +124,9 @@ def _rows(drift: Drift) -> list[tuple[str, ...]]:
 def _drift(version: str, entry: Mapping[str, Any]) -> Drift:
     breakages = tuple(
         Breakage(
-            Stage(fields["stage"]), str(fields["reason"]), tuple(Culprit(**culprit) for culprit in fields["culprits"])
+            Stage(fields["stage"]),
+            str(fields["reason"]),
+            tuple(Culprit(**culprit) for culprit in fields["culprits"]),
         )
         for fields in entry["breakages"]
     )

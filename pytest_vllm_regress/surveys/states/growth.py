@@ -1,7 +1,10 @@
-"""Growth of an engine's memory over many requests: readings of each process, and the slope with its confidence interval.
+"""Growth of an engine's memory over many requests: readings of each process, and the slope with its
+confidence interval.
 
-The slope is that of Theil and Sen: the median of the slopes between all pairs of readings. Unlike least squares it is not misled by a single step,
-such as a buffer that is allocated once. Its interval is Sen's (1968, doi:10.1080/01621459.1968.10480934), from the variance of Kendall's statistic.
+The slope is that of Theil and Sen: the median of the slopes between all pairs of readings. Unlike
+least squares it is not misled by a single step, such as a buffer that is allocated once. Its
+interval is Sen's (1968, doi:10.1080/01621459.1968.10480934), from the variance of Kendall's
+statistic.
 """
 
 from __future__ import annotations
@@ -21,12 +24,16 @@ CONFIDENCE = 0.95
 MIN_READINGS = 8
 """Fewer readings give no interval worth the name."""
 LEAST = 64.0
-"""Slopes of fewer bytes per request are not reported: this is about one object kept for each request."""
+"""Slopes of fewer bytes per request are not reported: this is about one object kept for each
+request."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """Memory of a process after ``requests``, in bytes. ``rss``: resident; ``uss``: what it shares with no other process."""
+    """Memory of a process after ``requests``, in bytes.
+
+    ``rss``: resident; ``uss``: what it shares with no other process.
+    """
 
     requests: int
     rss: int
@@ -73,13 +80,18 @@ def measure_growth(
     warm_up: int = 200,
     read: Read | None = None,
 ) -> Mapping[str, Growth]:
-    """Return the growth of the front process and of each core and worker, by role and number: ``server``, ``core``, ``worker``, ``worker 2``.
+    """Return the growth of the front process and of each core and worker, by role and number:
+    ``server``, ``core``, ``worker``, ``worker 2``.
 
-    ``send(number)`` makes one request and waits for its answer. The first ``warm_up`` requests do not count, because caches and pools fill. Raises
-    ``UsageError`` for fewer than ``MIN_READINGS`` readings or requests, and ``NotAtWork`` if a process ends meanwhile.
+    ``send(number)`` makes one request and waits for its answer. The first ``warm_up`` requests do
+    not count, because caches and pools fill. Raises
+    ``UsageError`` for fewer than ``MIN_READINGS`` readings or requests, and ``NotAtWork`` if a
+    process ends meanwhile.
     """
     if not MIN_READINGS <= readings <= requests:
-        raise UsageError(f"measure_growth: readings={readings} is not between {MIN_READINGS} and requests={requests}")
+        raise UsageError(
+            f"measure_growth: readings={readings} is not between {MIN_READINGS} and requests={requests}"
+        )
     for number in range(warm_up):
         send(number)
     names = _names(engine)
@@ -88,7 +100,9 @@ def measure_growth(
     for number in range(requests + 1):
         if number in marks:
             for pid in names:
-                memory[pid].append(Reading(number, *_read_memory(pid, names[pid], read or resident_memory)))
+                memory[pid].append(
+                    Reading(number, *_read_memory(pid, names[pid], read or resident_memory))
+                )
         if number < requests:
             send(warm_up + number)
     return {name: growth_of(name, memory[pid]) for pid, name in names.items()}
@@ -102,9 +116,11 @@ def growth_of(process: str, readings: Sequence[Reading]) -> Growth:
 
 
 def slope(points: Sequence[tuple[int, int]]) -> Slope:
-    """Return the slope of Theil and Sen through points of at least ``MIN_READINGS`` different requests, with Sen's interval."""
+    """Return the slope of Theil and Sen through points of at least ``MIN_READINGS`` different
+    requests, with Sen's interval."""
     slopes = sorted(
-        (second[1] - first[1]) / (second[0] - first[0]) for first, second in itertools.combinations(points, 2)
+        (second[1] - first[1]) / (second[0] - first[0])
+        for first, second in itertools.combinations(points, 2)
     )
     count = len(points)
     z = statistics.NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
@@ -124,7 +140,9 @@ def _read_memory(pid: int, name: str, read: Read) -> tuple[int, int]:
     try:
         return read(pid)
     except psutil.Error as error:
-        raise NotAtWork(f"measure_growth: the process {name} ({pid}) cannot be read any more: {error}") from None
+        raise NotAtWork(
+            f"measure_growth: the process {name} ({pid}) cannot be read any more: {error}"
+        ) from None
 
 
 def _names(engine: Running) -> dict[int, str]:

@@ -19,7 +19,8 @@ from .servers import DRAIN_S, describe_end, paced, wait_for_end
 HEALTHY = "200"
 HEALTH, TOKEN, AFTER = "/health", "one token", "/health, again"
 PROBES = (HEALTH, "/ping", "/metrics", TOKEN, AFTER)
-"""What is asked in each state, in this order: three addresses, a request for one token, and /health once more."""
+"""What is asked in each state, in this order: three addresses, a request for one token, and /health
+once more."""
 END_S = 5.0
 """Seconds that a server gets to end once /health has failed."""
 _PAUSE_S = 0.1
@@ -46,9 +47,11 @@ FAILED = frozenset({State.CORE_STOPPED, State.SCHEDULER_STUCK, State.CORE_DEAD, 
 
 @dataclasses.dataclass(frozen=True)
 class HealthRow:
-    """Answers of a server in a state, by probe. ``server``: whether it runs afterwards, or how it ended; while draining also how its stream did.
+    """Answers of a server in a state, by probe. ``server``: whether it runs afterwards, or how it
+    ended; while draining also how its stream did.
 
-    ``noticed_s``: seconds until /health said something else than 200. ``absent``: why the release has no such state; then nothing else is known.
+    ``noticed_s``: seconds until /health said something else than 200. ``absent``: why the release
+    has no such state; then nothing else is known.
     """
 
     answers: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -58,8 +61,11 @@ class HealthRow:
 
     @property
     def contradiction(self) -> bool:
-        """Whether /health and the request for one token disagree: healthy but no token, or a token but not healthy."""
-        return not self.absent and (self.answers[HEALTH] == HEALTHY) != (self.answers[TOKEN] == HEALTHY)
+        """Whether /health and the request for one token disagree: healthy but no token, or a token
+        but not healthy."""
+        return not self.absent and (self.answers[HEALTH] == HEALTHY) != (
+            self.answers[TOKEN] == HEALTHY
+        )
 
 
 def spec_of(state: State) -> EngineSpec:
@@ -72,7 +78,10 @@ def spec_of(state: State) -> EngineSpec:
 
 
 def observe(server: Server, state: State, wait_s: float = WAIT_S) -> HealthRow:
-    """Bring the server into the state and return what it answers within ``wait_s``. Raises ``NotAtWork`` if the state is not reached."""
+    """Bring the server into the state and return what it answers within ``wait_s``.
+
+    Raises ``NotAtWork`` if the state is not reached.
+    """
     remark = _ENTER[state](server)
     answers, noticed_s = _answers(server, wait_s, watch=state in FAILED or state is State.DRAINING)
     if state in FAILED and answers[AFTER] != HEALTHY:
@@ -81,14 +90,21 @@ def observe(server: Server, state: State, wait_s: float = WAIT_S) -> HealthRow:
 
 
 def _answers(server: Server, wait_s: float, *, watch: bool) -> tuple[dict[str, str], float | None]:
-    """Return the answer of each probe. With ``watch``, that of /health is the first that is not 200, for which it is asked for ``wait_s``."""
+    """Return the answer of each probe.
+
+    With ``watch``, that of /health is the first that is not 200, for which it is asked for
+    ``wait_s``.
+    """
     begun, deadline = time.monotonic(), Deadline.after("request", wait_s)
     health = ask(server, HEALTH, wait_s=wait_s)
     while watch and health == HEALTHY and not deadline.passed:
         server.child.pause(_PAUSE_S)
         health = ask(server, HEALTH, wait_s=wait_s)
     noticed_s = round(time.monotonic() - begun, 1) if watch and health != HEALTHY else None
-    answers = {HEALTH: health, **{path: ask(server, path, wait_s=wait_s) for path in ("/ping", "/metrics")}}
+    answers = {
+        HEALTH: health,
+        **{path: ask(server, path, wait_s=wait_s) for path in ("/ping", "/metrics")},
+    }
     answers[TOKEN] = ask(server, "/v1/completions", tokens=1, wait_s=wait_s)
     answers[AFTER] = ask(server, HEALTH, wait_s=wait_s)
     return answers, noticed_s
@@ -125,7 +141,9 @@ def _stick(server: Server) -> Remark:
     deadline = Deadline.after("request", _BEGIN_S)
     while STUCK not in server.log():
         if deadline.passed:
-            raise NotAtWork(f"{State.SCHEDULER_STUCK}: the scheduler did not get the request within {_BEGIN_S:g} s")
+            raise NotAtWork(
+                f"{State.SCHEDULER_STUCK}: the scheduler did not get the request within {_BEGIN_S:g} s"
+            )
         server.child.pause(_PAUSE_S)
     return _no_remark
 

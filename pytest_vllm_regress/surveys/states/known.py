@@ -18,7 +18,10 @@ _UPSTREAM = "https://github.com/vllm-project/vllm/issues/"
 
 @dataclasses.dataclass(frozen=True)
 class Known:
-    """A failure that a row of the table shows if ``shows`` says so of its name and content. ``case``: its case. ``upstream``: number of a report."""
+    """A failure that a row of the table shows if ``shows`` says so of its name and content.
+
+    ``case``: its case. ``upstream``: number of a report.
+    """
 
     table: str
     text: str
@@ -35,7 +38,9 @@ class Known:
 
 
 def _claims_health(state: State) -> Callable[[str, HealthRow], bool]:
-    return lambda name, row: name == state and row.answers[HEALTH] == HEALTHY and row.answers[TOKEN] != HEALTHY
+    return lambda name, row: (
+        name == state and row.answers[HEALTH] == HEALTHY and row.answers[TOKEN] != HEALTHY
+    )
 
 
 def _cut(name: str, row: ShutdownRow) -> bool:
@@ -47,7 +52,9 @@ def _never_ends(name: str, row: ShutdownRow) -> bool:
 
 
 def _orphans(name: str, row: ShutdownRow) -> bool:
-    return name.startswith("SIGKILL of the server") and bool({"core", "worker"}.intersection(row.left))
+    return name.startswith("SIGKILL of the server") and bool(
+        {"core", "worker"}.intersection(row.left)
+    )
 
 
 KNOWN = (
@@ -100,5 +107,7 @@ KNOWN = (
         _never_ends,
         upstream=36964,
     ),
-    Known(SHUTDOWN, "a killed server leaves its core, which keeps the GPU", _orphans, upstream=55510),
+    Known(
+        SHUTDOWN, "a killed server leaves its core, which keeps the GPU", _orphans, upstream=55510
+    ),
 )

@@ -1,4 +1,5 @@
-"""Measures what a release's record lacks, row by row, each on a server that nothing has happened to."""
+"""Measures what a release's record lacks, row by row, each on a server that nothing has happened
+to."""
 
 from __future__ import annotations
 
@@ -57,18 +58,28 @@ class Release:
 def measure_environment(
     name: str, release: Release | None, tables: Collection[str], progress: Callable[[str], None]
 ) -> Iterator[Release]:
-    """Build an environment where it must be built, and measure what is missing of its release, as ``measure`` does."""
+    """Build an environment where it must be built, and measure what is missing of its release, as
+    ``measure`` does."""
     with bare_session(progress, device="sim") as session:
         target = session.target(name)
         known = release or Release(target.versions["vllm"])
         day = datetime.datetime.now(datetime.UTC).date().isoformat()
-        yield from measure(Engines(session, target, user="vllm-regress states"), known, day, progress, tables)
+        yield from measure(
+            Engines(session, target, user="vllm-regress states"), known, day, progress, tables
+        )
 
 
 def measure(
-    engines: Engines, release: Release, day: str, progress: Callable[[str], None], tables: Collection[str] = TABLES
+    engines: Engines,
+    release: Release,
+    day: str,
+    progress: Callable[[str], None],
+    tables: Collection[str] = TABLES,
 ) -> Iterator[Release]:
-    """Yield the release with one more row, until none is missing. A row that cannot be measured stays missing; ``progress`` gets the reason."""
+    """Yield the release with one more row, until none is missing.
+
+    A row that cannot be measured stays missing; ``progress`` gets the reason.
+    """
     for table, name in release.missing(tables):
         try:
             row: Any = _ROWS[table](engines, name)
@@ -107,7 +118,11 @@ def _growth(engines: Engines, kind: str) -> MemoryRow:
         return MemoryRow(absent=str(refusal))
 
 
-_ROWS: Mapping[str, Callable[[Engines, str], Any]] = {HEALTH: _health, SHUTDOWN: _shutdown, GROWTH: _growth}
+_ROWS: Mapping[str, Callable[[Engines, str], Any]] = {
+    HEALTH: _health,
+    SHUTDOWN: _shutdown,
+    GROWTH: _growth,
+}
 
 
 @contextlib.contextmanager

@@ -18,7 +18,8 @@ from .requests import completion
 REQUESTS, READINGS, WARM_UP = 1000, 20, 300
 TOKENS = 4
 LONG = 400
-"""Tokens that an aborted stream asks for: more than the server has sent when the client closes the connection."""
+"""Tokens that an aborted stream asks for: more than the server has sent when the client closes the
+connection."""
 SPEC = EngineSpec.create(generation="V1")
 _TIMEOUT_S = 60.0
 _SCHEMA = {
@@ -42,7 +43,8 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class MemoryRow:
-    """Runs with one kind of request, one after the other on the same server. The second is made only if a process grew in the first.
+    """Runs with one kind of request, one after the other on the same server. The second is made
+    only if a process grew in the first.
 
     ``absent``: why the release does not answer such requests; then nothing else is known.
     """
@@ -57,22 +59,38 @@ class MemoryRow:
 
 
 Send = Callable[[Server, int], None]
-"""Sends the request with this number and returns after its answer. Raises ``NotAtWork`` if the answer is not what the kind of request gets."""
+"""Sends the request with this number and returns after its answer.
+
+Raises ``NotAtWork`` if the answer is not what the kind of request gets.
+"""
 
 
-def observe(server: Server, kind: str, *, requests: int = REQUESTS, warm_up: int = WARM_UP) -> MemoryRow:
-    """Return how the server's memory grows with this kind of request. Raises ``NotAtWork`` if the requests are not answered."""
-    with server.route_through(httpx.HTTPTransport()):  # keeps its connection, unlike the server's own client
+def observe(
+    server: Server, kind: str, *, requests: int = REQUESTS, warm_up: int = WARM_UP
+) -> MemoryRow:
+    """Return how the server's memory grows with this kind of request.
+
+    Raises ``NotAtWork`` if the requests are not answered.
+    """
+    with server.route_through(
+        httpx.HTTPTransport()
+    ):  # keeps its connection, unlike the server's own client
         first = _run(server, kind, begin=0, requests=requests, warm_up=warm_up)
         if not first.growing:
             return MemoryRow((first,))
-        return MemoryRow((first, _run(server, kind, begin=warm_up + requests, requests=requests, warm_up=0)))
+        return MemoryRow(
+            (first, _run(server, kind, begin=warm_up + requests, requests=requests, warm_up=0))
+        )
 
 
 def _run(server: Server, kind: str, *, begin: int, requests: int, warm_up: int) -> Run:
     send = KINDS[kind]
     growths: Mapping[str, Growth] = measure_growth(
-        server, lambda number: send(server, begin + number), requests=requests, readings=READINGS, warm_up=warm_up
+        server,
+        lambda number: send(server, begin + number),
+        requests=requests,
+        readings=READINGS,
+        warm_up=warm_up,
     )
     return Run({process: growth.uss for process, growth in growths.items()})
 
@@ -102,18 +120,26 @@ def _constrain(server: Server, number: int) -> None:
 
 
 def _abort_stream(server: Server, number: int) -> None:
-    with _stream(server, _chat(server, number, max_tokens=LONG, ignore_eos=True, stream=True)) as response:
+    with _stream(
+        server, _chat(server, number, max_tokens=LONG, ignore_eos=True, stream=True)
+    ) as response:
         if not any(line.startswith("data: {") for line in response.iter_lines()):
             raise NotAtWork(f"stream {number} ended before its first chunk")
 
 
 def _chat(server: Server, number: int, **fields: Any) -> dict[str, Any]:
-    return {"model": server.model, "messages": [{"role": "user", "content": f"Hello {number}"}], **fields}
+    return {
+        "model": server.model,
+        "messages": [{"role": "user", "content": f"Hello {number}"}],
+        **fields,
+    }
 
 
 @contextlib.contextmanager
 def _stream(server: Server, body: dict[str, Any]) -> Any:
-    with server.client.stream("POST", "/v1/chat/completions", json=body, timeout=_TIMEOUT_S) as response:
+    with server.client.stream(
+        "POST", "/v1/chat/completions", json=body, timeout=_TIMEOUT_S
+    ) as response:
         if response.is_error:
             response.read()
         _require_success(response)

@@ -1,4 +1,5 @@
-"""The record of ``vllm-regress states`` as JSON, and its pages: health, shutdown and growth of memory per release."""
+"""The record of ``vllm-regress states`` as JSON, and its pages: health, shutdown and growth of
+memory per release."""
 
 from __future__ import annotations
 
@@ -30,7 +31,10 @@ NOT_RUN, ABSENT = "not run", "n/a"
 
 
 def read_record(path: Path) -> dict[str, Release]:
-    """Return the recorded releases by environment; an empty dict without a file. Raises ``UsageError`` for an invalid file."""
+    """Return the recorded releases by environment; an empty dict without a file.
+
+    Raises ``UsageError`` for an invalid file.
+    """
     return record_file.read_record(path, COMMAND, lambda name, entry: _release(entry))
 
 
@@ -46,7 +50,10 @@ def to_json(release: Release) -> dict[str, Any]:
 
 
 def pages(releases: Iterable[Release]) -> dict[str, list[str]]:
-    """Return the lines of each page by file name, newest release first. A page has the releases of which some of its rows were measured."""
+    """Return the lines of each page by file name, newest release first.
+
+    A page has the releases of which some of its rows were measured.
+    """
     ordered = sorted(releases, key=lambda release: Version(release.vllm), reverse=True)
     lines = (
         _health_page([release for release in ordered if release.health]),
@@ -74,11 +81,17 @@ def _health_page(releases: Sequence[Release]) -> list[str]:
         f"connection. `broken`: the connection ended without an answer. `{ABSENT}`: the release has no such state; the reasons are below.",
         "",
         *markdown_table(
-            ("vLLM", *State), ((release.vllm, *(_summary(release, s) for s in State)) for release in releases)
+            ("vLLM", *State),
+            ((release.vllm, *(_summary(release, s) for s in State)) for release in releases),
         ),
         "",
         *_remarks(
-            HEALTH_TABLE, [(state, release.vllm, row) for release in releases for state, row in release.health.items()]
+            HEALTH_TABLE,
+            [
+                (state, release.vllm, row)
+                for release in releases
+                for state, row in release.health.items()
+            ],
         ),
     ]
     for state in State:
@@ -130,18 +143,37 @@ def _shutdown_page(releases: Sequence[Release]) -> list[str]:
         "many releases the core's last message and its exit race, so that a cell with `runs` may say `error` in the next run.",
         "",
         *markdown_table(
-            ("vLLM", *ROWS), ((release.vllm, *(_ending(release.shutdown.get(n)) for n in ROWS)) for release in releases)
+            ("vLLM", *ROWS),
+            (
+                (release.vllm, *(_ending(release.shutdown.get(n)) for n in ROWS))
+                for release in releases
+            ),
         ),
         "",
         *_remarks(
-            SHUTDOWN, [(name, release.vllm, row) for release in releases for name, row in release.shutdown.items()]
+            SHUTDOWN,
+            [
+                (name, release.vllm, row)
+                for release in releases
+                for name, row in release.shutdown.items()
+            ],
         ),
     ]
     for name, (_, streaming) in ROWS.items():
-        header = ("vLLM", "end", "seconds", *(("stream", "tokens") if streaming else ()), "left behind")
+        header = (
+            "vLLM",
+            "end",
+            "seconds",
+            *(("stream", "tokens") if streaming else ()),
+            "left behind",
+        )
         lines += ["", f"## {name}", ""]
         lines += markdown_table(
-            header, ((release.vllm, *_shutdown_cells(release.shutdown.get(name), streaming)) for release in releases)
+            header,
+            (
+                (release.vllm, *_shutdown_cells(release.shutdown.get(name), streaming))
+                for release in releases
+            ),
         )
         lines += _reasons((release.vllm, release.shutdown.get(name)) for release in releases)
     return lines
@@ -159,7 +191,12 @@ def _shutdown_cells(row: ShutdownRow | None, streaming: bool) -> tuple[str, ...]
     if row is None or row.absent:
         return (ABSENT if row else NOT_RUN, *[""] * (4 if streaming else 2))
     seconds = "" if row.seconds is None else f"{row.seconds:g}"
-    return (row.exit, seconds, *((row.stream, str(row.tokens)) if streaming else ()), ", ".join(row.left))
+    return (
+        row.exit,
+        seconds,
+        *((row.stream, str(row.tokens)) if streaming else ()),
+        ", ".join(row.left),
+    )
 
 
 def _growth_page(releases: Sequence[Release]) -> list[str]:
@@ -184,13 +221,22 @@ def _growth_page(releases: Sequence[Release]) -> list[str]:
         "",
         *markdown_table(
             ("vLLM", *KINDS),
-            ((release.vllm, *(_growing(release.growth.get(k)) for k in KINDS)) for release in releases),
+            (
+                (release.vllm, *(_growing(release.growth.get(k)) for k in KINDS))
+                for release in releases
+            ),
         ),
     ]
     for kind in KINDS:
-        rows = [cells for release in releases for cells in _growth_cells(release.vllm, release.growth.get(kind))]
+        rows = [
+            cells
+            for release in releases
+            for cells in _growth_cells(release.vllm, release.growth.get(kind))
+        ]
         lines += ["", f"## {kind.capitalize()}", ""]
-        lines += markdown_table(("vLLM", "process", "bytes per request", "second run", "grows"), rows)
+        lines += markdown_table(
+            ("vLLM", "process", "bytes per request", "second run", "grows"), rows
+        )
         lines += _reasons((release.vllm, release.growth.get(kind)) for release in releases)
     return lines
 
@@ -217,7 +263,11 @@ def _growth_cells(vllm: str, row: MemoryRow | None) -> list[tuple[str, ...]]:
 
 
 def _slope(slope: Slope | None) -> str:
-    return "" if slope is None else f"{slope.bytes_per_request:.0f}, {slope.low:.0f} to {slope.high:.0f}"
+    return (
+        ""
+        if slope is None
+        else f"{slope.bytes_per_request:.0f}, {slope.low:.0f} to {slope.high:.0f}"
+    )
 
 
 def _reasons(rows: Iterable[tuple[str, HealthRow | ShutdownRow | MemoryRow | None]]) -> list[str]:
@@ -226,7 +276,10 @@ def _reasons(rows: Iterable[tuple[str, HealthRow | ShutdownRow | MemoryRow | Non
     for vllm, row in rows:
         if row is not None and row.absent:
             absent.setdefault(row.absent.replace(f"vLLM {vllm}", "this vLLM"), []).append(vllm)
-    lines = [f"- {ABSENT} for {', '.join(releases)}: {markdown_inline(reason)}" for reason, releases in absent.items()]
+    lines = [
+        f"- {ABSENT} for {', '.join(releases)}: {markdown_inline(reason)}"
+        for reason, releases in absent.items()
+    ]
     return ["", *lines] if lines else []
 
 
@@ -234,7 +287,11 @@ def _remarks(table: str, rows: Sequence[tuple[str, str, Any]]) -> list[str]:
     """Return the known failures that the table shows, each with its releases."""
     lines = []
     for known in KNOWN:
-        shown = [vllm for name, vllm, row in rows if known.table == table and not row.absent and known.shows(name, row)]
+        shown = [
+            vllm
+            for name, vllm, row in rows
+            if known.table == table and not row.absent and known.shows(name, row)
+        ]
         if shown:
             lines.append(f"- {known.text} ({known.link}): {', '.join(dict.fromkeys(shown))}")
     return ["What these cells show:", "", *lines] if lines else []

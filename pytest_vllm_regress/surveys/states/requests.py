@@ -1,4 +1,7 @@
-"""Requests to a server that may hang, lie or be gone. Each has a deadline of its own, and its outcome is a word, not an exception."""
+"""Requests to a server that may hang, lie or be gone.
+
+Each has a deadline of its own, and its outcome is a word, not an exception.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +19,28 @@ WAIT_S = 5.0
 SILENT, REFUSED, BROKEN = "no answer", "refused", "broken"
 """No answer within ``WAIT_S``; no connection; a connection that ended without an answer."""
 COMPLETE, CUT, OPEN = "complete", "cut", "open"
-"""A stream with all its tokens and ``[DONE]``; one that ended without ``[DONE]``; one that had not ended by the deadline."""
+"""A stream with all its tokens and ``[DONE]``; one that ended without ``[DONE]``; one that had not
+ended by the deadline."""
 _ABANDONED_S = 60.0
 """Timeout of httpx, so that the thread of a request that nobody waits for any more ends."""
 
 
 def completion(server: Server, tokens: int, **fields: Any) -> dict[str, Any]:
     """Return the body of a request for this number of tokens."""
-    return {"model": server.model, "prompt": "Hello", "max_tokens": tokens, "ignore_eos": True, **fields}
+    return {
+        "model": server.model,
+        "prompt": "Hello",
+        "max_tokens": tokens,
+        "ignore_eos": True,
+        **fields,
+    }
 
 
 def ask(server: Server, path: str, *, tokens: int | None = None, wait_s: float = WAIT_S) -> str:
-    """Return the status of the answer as text, or why there is none. ``tokens``: request a completion instead of sending a GET."""
+    """Return the status of the answer as text, or why there is none.
+
+    ``tokens``: request a completion instead of sending a GET.
+    """
 
     def send() -> httpx.Response:
         if tokens is None:
@@ -46,7 +59,8 @@ def ask(server: Server, path: str, *, tokens: int | None = None, wait_s: float =
 
 
 class Stream:
-    """A streamed completion, read by a thread of its own from the moment it is made. ``fields`` of its request replace the usual ones.
+    """A streamed completion, read by a thread of its own from the moment it is made. ``fields`` of
+    its request replace the usual ones.
 
     ``received``: number of chunks with text so far. ``text``: what they add up to.
     """
@@ -62,11 +76,17 @@ class Stream:
         self._call = BackgroundCall(self._read)
 
     def wait_for_first(self, seconds: float) -> bool:
-        """Wait until a token has arrived. Return False if the stream ends or the time passes first."""
+        """Wait until a token has arrived.
+
+        Return False if the stream ends or the time passes first.
+        """
         return self._begun.wait(seconds) and self.received > 0
 
     def outcome(self, seconds: float) -> str:
-        """Wait until the stream ends and return how: ``COMPLETE``, ``CUT``, ``OPEN``, or in words what it ended with instead."""
+        """Wait until the stream ends and return how:
+
+        ``COMPLETE``, ``CUT``, ``OPEN``, or in words what it ended with instead.
+        """
         if not wait_readable(Deadline.after("request", seconds), self._call):
             return OPEN
         return self._call.result()
@@ -85,7 +105,9 @@ class Stream:
         reason: object = None
         try:
             body = completion(self._server, self._tokens, stream=True, **self._fields)
-            with self._server.client.stream("POST", "/v1/completions", json=body, timeout=_ABANDONED_S) as response:
+            with self._server.client.stream(
+                "POST", "/v1/completions", json=body, timeout=_ABANDONED_S
+            ) as response:
                 if response.is_error:
                     return f"HTTP {response.status_code}"
                 for line in response.iter_lines():
@@ -107,7 +129,10 @@ class Stream:
 
 
 def _chunk(line: str) -> dict[str, Any] | None:
-    """Return the chunk of a line of the stream; None for an empty line. Anything but a JSON object counts as a chunk without choices."""
+    """Return the chunk of a line of the stream; None for an empty line.
+
+    Anything but a JSON object counts as a chunk without choices.
+    """
     if not line.startswith("data: "):
         return None
     try:

@@ -1,4 +1,5 @@
-"""The servers that are measured: a small text model on the simulated device, with a scheduler that takes its time."""
+"""The servers that are measured: a small text model on the simulated device, with a scheduler that
+takes its time."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 def paced(extra: Mapping[str, Any] = _NOTHING, **fields: Any) -> EngineSpec:
-    """Return the spec of a V1 engine whose steps take 50 ms, so that a stream surely runs when something happens."""
+    """Return the spec of a V1 engine whose steps take 50 ms, so that a stream surely runs when
+    something happens."""
     return EngineSpec.create(generation="V1", extra={"scheduler_cls": SCHEDULER, **extra}, **fields)
 
 
@@ -36,4 +38,6 @@ def describe_end(server: Server) -> str:
     child = server.child
     if child.alive:
         return RUNS
-    return "ended" if child.exit_status is None else process_tree.describe_exit_code(child.exit_status)
+    return (
+        "ended" if child.exit_status is None else process_tree.describe_exit_code(child.exit_status)
+    )

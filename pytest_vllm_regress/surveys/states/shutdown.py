@@ -1,4 +1,5 @@
-"""How a server ends: by which signal, idle or in the middle of a stream, how fast, and what it leaves behind."""
+"""How a server ends: by which signal, idle or in the middle of a stream, how fast, and what it
+leaves behind."""
 
 from __future__ import annotations
 
@@ -32,7 +33,10 @@ IDLE, STREAMING = "idle", "streaming"
 
 @dataclasses.dataclass(frozen=True)
 class Ending:
-    """What happens to a server: ``number``, sent ``times`` to the process of role ``target``. ``drains``: it may finish its requests."""
+    """What happens to a server: ``number``, sent ``times`` to the process of role ``target``.
+
+    ``drains``: it may finish its requests.
+    """
 
     number: signal.Signals
     target: str = "server"
@@ -66,9 +70,11 @@ ROWS = {
 
 @dataclasses.dataclass(frozen=True)
 class ShutdownRow:
-    """How a server ended. ``exit``: its exit status in words, or ``RUNS`` after ``END_S``. ``seconds``: until it had ended.
+    """How a server ended. ``exit``: its exit status in words, or ``RUNS`` after ``END_S``.
+    ``seconds``: until it had ended.
 
-    ``stream``: how the stream ended, after ``tokens``; empty for an idle server. ``left``: roles of processes that ran on, the port, shared memory.
+    ``stream``: how the stream ended, after ``tokens``; empty for an idle server. ``left``: roles of
+    processes that ran on, the port, shared memory.
     ``absent``: why the release has no such ending; then nothing else is known.
     """
 
@@ -82,11 +88,21 @@ class ShutdownRow:
     @property
     def orderly(self) -> bool:
         """Whether the server ended, left nothing, and finished what it had begun."""
-        return not self.absent and self.exit != RUNS and not self.left and self.stream in ("", "complete")
+        return (
+            not self.absent
+            and self.exit != RUNS
+            and not self.left
+            and self.stream in ("", "complete")
+        )
 
 
-def observe(server: Server, ending: Ending, *, streaming: bool, end_s: float = END_S) -> ShutdownRow:
-    """Do to the server what ``ending`` says and return how it ended, within ``end_s``. Raises ``NotAtWork`` if the stream does not begin."""
+def observe(
+    server: Server, ending: Ending, *, streaming: bool, end_s: float = END_S
+) -> ShutdownRow:
+    """Do to the server what ``ending`` says and return how it ended, within ``end_s``.
+
+    Raises ``NotAtWork`` if the stream does not begin.
+    """
     child, port = server.child, httpx.URL(server.root_url).port or 0
     stream = Stream(server, TOKENS) if streaming else None
     if stream is not None and not stream.wait_for_first(_BEGIN_S):
@@ -112,9 +128,15 @@ def observe(server: Server, ending: Ending, *, streaming: bool, end_s: float = E
 
 
 def _left_behind(server: Server, port: int, segments: set[str]) -> tuple[str, ...]:
-    """Return what outlived the server: roles of processes, ``port`` if something listens, ``shared memory`` that nobody uses any more."""
-    others = [process for process in server.child.processes() if not process_tree.is_helper(process)]
+    """Return what outlived the server: roles of processes, ``port`` if something listens, ``shared
+    memory`` that nobody uses any more."""
+    others = [
+        process for process in server.child.processes() if not process_tree.is_helper(process)
+    ]
     running = {process.pid for process in process_tree.wait_until_gone(others, LEAVE_S)}
     left: list[str] = [info.role for info in server.processes() if info.pid in running]
     left += ["port"] if listeners.on_port(port) else []
-    return (*left, *(["shared memory"] if any(Path(segment).exists() for segment in segments) else []))
+    return (
+        *left,
+        *(["shared memory"] if any(Path(segment).exists() for segment in segments) else []),
+    )

@@ -1,1 +1,2 @@
-"""Upstream's own tests on our servers and engines: drop-in classes, the sources of the tests, their run and their triage."""
+"""Upstream's own tests on our servers and engines: drop-in classes, the sources of the tests, their
+run and their triage."""

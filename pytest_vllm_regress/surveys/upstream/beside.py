@@ -1,4 +1,5 @@
-"""Packages that upstream's tests need beside vLLM, in a folder at the end of the path: the environment keeps its versions."""
+"""Packages that upstream's tests need beside vLLM, in a folder at the end of the path: the
+environment keeps its versions."""
 
 from __future__ import annotations
 
@@ -40,9 +41,11 @@ _LEAST_PYTHON = (3, 11)
 
 
 def ensure_beside(python: Path, progress: Callable[[str], None] = lambda line: None) -> Path:
-    """Return the folder with ``PACKAGES`` for the interpreter ``python``, fetched on first use. Created atomically.
+    """Return the folder with ``PACKAGES`` for the interpreter ``python``, fetched on first use.
+    Created atomically.
 
-    Raises ``UsageError`` for a Python that cannot import our own package, and ``BuildError`` if something cannot be fetched.
+    Raises ``UsageError`` for a Python that cannot import our own package, and ``BuildError`` if
+    something cannot be fetched.
     """
     version = tuple(map(int, read_installed(python).python.split(".")[:2]))
     if version < _LEAST_PYTHON:
@@ -51,7 +54,11 @@ def ensure_beside(python: Path, progress: Callable[[str], None] = lambda line: N
         )
     tag = f"{version[0]}.{version[1]}-{hashlib.sha256(repr(PACKAGES).encode()).hexdigest()[:10]}"
     return ensure_packages(
-        Path("beside", tag), python, PACKAGES, "fetching pytest and clients for upstream's tests", progress
+        Path("beside", tag),
+        python,
+        PACKAGES,
+        "fetching pytest and clients for upstream's tests",
+        progress,
     )
 
 

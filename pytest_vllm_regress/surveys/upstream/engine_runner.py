@@ -1,4 +1,5 @@
-"""``VllmRunner`` with upstream's signature, over our offline engines: warm, supervised, with deadlines, and reused where the arguments are equal."""
+"""``VllmRunner`` with upstream's signature, over our offline engines: warm, supervised, with
+deadlines, and reused where the arguments are equal."""
 
 from __future__ import annotations
 
@@ -21,16 +22,25 @@ _TASKS = {
     "classify": "classify",
     "score": "score",
 }
-_DEFAULTS: Mapping[str, Any] = {"trust_remote_code": True, "block_size": 16, "enable_chunked_prefill": False}
-"""Upstream's defaults that differ from vLLM's. ``max_model_len`` and ``seed`` are fields of the spec."""
+_DEFAULTS: Mapping[str, Any] = {
+    "trust_remote_code": True,
+    "block_size": 16,
+    "enable_chunked_prefill": False,
+}
+"""Upstream's defaults that differ from vLLM's.
+
+``max_model_len`` and ``seed`` are fields of the spec.
+"""
 
 
 class VllmRunner:
-    """An ``LLM`` for a test, in a process of its own. Objects with equal arguments share a running engine. Use it in a ``with`` block.
+    """An ``LLM`` for a test, in a process of its own. Objects with equal arguments share a running
+    engine. Use it in a ``with`` block.
 
-    ``model`` is our ``Engine``, not vLLM's ``LLM``: what is missing here is on it, with deadlines. Sampling parameters are a mapping by name, or
-    vLLM's SamplingParams. The environment is chosen as for ``RemoteOpenAIServer``. Raises ``UsageError`` for a name without a stand-in on
-    the simulated device, and the errors of starting an engine.
+    ``model`` is our ``Engine``, not vLLM's ``LLM``: what is missing here is on it, with deadlines.
+    Sampling parameters are a mapping by name, or vLLM's SamplingParams. The environment is chosen
+    as for ``RemoteOpenAIServer``. Raises ``UsageError`` for a name without a stand-in on the
+    simulated device, and the errors of starting an engine.
     """
 
     def __init__(
@@ -58,7 +68,10 @@ class VllmRunner:
             max_model_len=max_model_len or EngineSpec().max_model_len,
             tensor_parallel_size=tensor_parallel_size,
             dtype=None if dtype == "auto" else dtype,
-            extra={**_DEFAULTS, **{name: value for name, value in arguments.items() if value is not None}},
+            extra={
+                **_DEFAULTS,
+                **{name: value for name, value in arguments.items() if value is not None},
+            },
         )
         self.model: Engine = self._engines(spec, front="offline")
 
@@ -66,22 +79,33 @@ class VllmRunner:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         self._engines.release(self.model)
 
-    def generate(self, prompts: Sequence[str], sampling_params: object) -> list[tuple[list[list[int]], list[str]]]:
-        """Return for each prompt token ids and texts of its samples, each with the prompt before it."""
+    def generate(
+        self, prompts: Sequence[str], sampling_params: object
+    ) -> list[tuple[list[list[int]], list[str]]]:
+        """Return for each prompt token ids and texts of its samples, each with the prompt before
+        it."""
         results = self.model.generate(list(prompts), _sampling(sampling_params))
-        return [_with_prompt(prompt, result) for prompt, result in zip(prompts, results, strict=True)]
+        return [
+            _with_prompt(prompt, result) for prompt, result in zip(prompts, results, strict=True)
+        ]
 
     def generate_w_logprobs(self, prompts: Sequence[str], sampling_params: object) -> list[Sample]:
         """Return for each prompt token ids, text and logprobs of its last sample."""
         results = self.model.generate(list(prompts), _sampling(sampling_params))
         return [_sample(result["outputs"][-1]) for result in results]
 
-    def generate_greedy(self, prompts: Sequence[str], max_tokens: int) -> list[tuple[list[int], str]]:
-        """Return for each prompt token ids and text of the likeliest answer, with the prompt before it."""
+    def generate_greedy(
+        self, prompts: Sequence[str], max_tokens: int
+    ) -> list[tuple[list[int], str]]:
+        """Return for each prompt token ids and text of the likeliest answer, with the prompt before
+        it."""
         samples = self.generate(prompts, {"temperature": 0.0, "max_tokens": max_tokens})
         return [(ids[0], texts[0]) for ids, texts in samples]
 
@@ -97,14 +121,19 @@ class VllmRunner:
         """Return for each prompt token ids, text and logprobs of the likeliest answer."""
         sampling = {"temperature": 0.0, "max_tokens": max_tokens, "logprobs": num_logprobs}
         optional = {"stop_token_ids": stop_token_ids, "stop": stop}
-        return self.generate_w_logprobs(prompts, {**sampling, **{n: v for n, v in optional.items() if v is not None}})
+        return self.generate_w_logprobs(
+            prompts, {**sampling, **{n: v for n, v in optional.items() if v is not None}}
+        )
 
     def generate_beam_search(
         self, prompts: Sequence[str], beam_width: int, max_tokens: int
     ) -> list[tuple[list[list[int]], list[str]]]:
         """Return for each prompt token ids and texts of the best beams."""
         found = self.model.beam_search(list(prompts), beam_width=beam_width, max_tokens=max_tokens)
-        return [([beam["token_ids"] for beam in beams], [beam["text"] for beam in beams]) for beams in found]
+        return [
+            ([beam["token_ids"] for beam in beams], [beam["text"] for beam in beams])
+            for beams in found
+        ]
 
     def classify(self, prompts: Sequence[str]) -> list[list[float]]:
         """Return the probability of each class for each prompt."""
@@ -123,7 +152,9 @@ class VllmRunner:
 
 def _with_prompt(prompt: str, result: RequestOutput) -> tuple[list[list[int]], list[str]]:
     ids, samples = result["prompt_token_ids"], result["outputs"]
-    return [[*ids, *sample["token_ids"]] for sample in samples], [prompt + sample["text"] for sample in samples]
+    return [[*ids, *sample["token_ids"]] for sample in samples], [
+        prompt + sample["text"] for sample in samples
+    ]
 
 
 def _sample(output: CompletionOutput) -> Sample:
@@ -131,7 +162,10 @@ def _sample(output: CompletionOutput) -> Sample:
 
 
 def _sampling(params: object) -> dict[str, Any]:
-    """Return sampling parameters by name. Of vLLM's own object, those that differ from its defaults."""
+    """Return sampling parameters by name.
+
+    Of vLLM's own object, those that differ from its defaults.
+    """
     if isinstance(params, Mapping):
         return dict(params)
     names: Sequence[str] = getattr(params, "__struct_fields__", ())
@@ -141,7 +175,11 @@ def _sampling(params: object) -> dict[str, Any]:
         )
     default = type(params)()
     values = {name: getattr(params, name) for name in names if not name.startswith("_")}
-    return {name: value for name, value in values.items() if value != getattr(default, name) and _is_plain(value)}
+    return {
+        name: value
+        for name, value in values.items()
+        if value != getattr(default, name) and _is_plain(value)
+    }
 
 
 def _is_plain(value: object) -> bool:

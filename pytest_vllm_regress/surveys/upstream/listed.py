@@ -20,18 +20,28 @@ _NEEDS: Mapping[str, UpstreamOutcome] = {
     "network": UpstreamOutcome.NETWORK,
     "fault": UpstreamOutcome.FAILED,
 }
-"""The outcome of a failed test by what its entry needs. ``fault`` is one of vLLM, of the test or of the simulated device: still a failure."""
+"""The outcome of a failed test by what its entry needs.
+
+``fault`` is one of vLLM, of the test or of the simulated device: still a failure.
+"""
 
 
 def listed_tests(files: Iterable[str]) -> dict[str, Listed]:
-    """Return the entries of these files, by ``file::test`` without parameters. Raises ``UsageError`` for a malformed entry."""
+    """Return the entries of these files, by ``file::test`` without parameters.
+
+    Raises ``UsageError`` for a malformed entry.
+    """
     document = load_toml(FILE, _MAX_FILE)
     return {
-        f"{file}::{test}": _entry(file, test, value) for file in files for test, value in document.get(file, {}).items()
+        f"{file}::{test}": _entry(file, test, value)
+        for file in files
+        for test, value in document.get(file, {}).items()
     }
 
 
 def _entry(file: str, test: str, value: object) -> Listed:
     if isinstance(value, dict) and value.keys() == {"needs", "why"} and value["needs"] in _NEEDS:
         return Listed(_NEEDS[value["needs"]], str(value["why"]))
-    raise UsageError(f'{FILE.name}: {file}: {test}: write {{ needs = "{"|".join(_NEEDS)}", why = "..." }}')
+    raise UsageError(
+        f'{FILE.name}: {file}: {test}: write {{ needs = "{"|".join(_NEEDS)}", why = "..." }}'
+    )

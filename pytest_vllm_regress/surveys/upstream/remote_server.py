@@ -1,4 +1,5 @@
-"""``RemoteOpenAIServer`` with upstream's signature, over our servers: warm, supervised, with deadlines, and reused where the arguments are equal."""
+"""``RemoteOpenAIServer`` with upstream's signature, over our servers: warm, supervised, with
+deadlines, and reused where the arguments are equal."""
 
 from __future__ import annotations
 
@@ -27,12 +28,14 @@ _PORT = ("-p", "--port", "--host")
 class RemoteOpenAIServer:
     """A ``vllm serve`` for a test. Objects with equal arguments share a running server.
 
-    The environment is the running interpreter if it has vLLM, else the one that ``VLLM_REGRESS_ENVIRONMENT`` names. On the simulated device a name of
-    the hub is an alias of a forged checkpoint. ``max_wait_seconds``: deadline of the start. Arguments that set host or port are dropped, because the
-    server listens on a leased port of the loopback interface.
+    The environment is the running interpreter if it has vLLM, else the one that
+    ``VLLM_REGRESS_ENVIRONMENT`` names. On the simulated device a name of the hub is an alias of a
+    forged checkpoint. ``max_wait_seconds``: deadline of the start. Arguments that set host or port
+    are dropped, because the server listens on a leased port of the loopback interface.
 
-    Raises ``ValueError`` for a port or seed that is given twice, and ``RuntimeError`` for a server that ends or is not ready in time; its cause is an
-    error of this package with the log and the stacks.
+    Raises ``ValueError`` for a port or seed that is given twice, and ``RuntimeError`` for a server
+    that ends or is not ready in time; its cause is an error of this package with the log and the
+    stacks.
     """
 
     DUMMY_API_KEY = "token-abc123"  # the server has no key unless its arguments set one
@@ -52,20 +55,26 @@ class RemoteOpenAIServer:
         words = _arguments(list(vllm_serve_args), seed, auto_port, override_hf_configs)
         self.uds = None
         self.host = HOST
-        self.show_hidden_metrics = any(word.startswith("--show-hidden-metrics-for-version") for word in words)
+        self.show_hidden_metrics = any(
+            word.startswith("--show-hidden-metrics-for-version") for word in words
+        )
         self._engines = settings.engines()
         target = self._engines.target
         settings.provide(model, target.device)
         variables = settings.changed_variables(env_dict or {})
         generation = _GENERATIONS.get(variables.get(_GENERATION, ""), "auto")
         if generation != "auto":
-            del variables[_GENERATION]  # the import of vLLM reads it, but what that decides can be decided again
+            del variables[
+                _GENERATION
+            ]  # the import of vLLM reads it, but what that decides can be decided again
         spec = EngineSpec.create(
             model=model, env=variables, command_line=(*self._command, *words), generation=generation
         )
         self._server: Server | None = None
         try:
-            self._server = self._engines(spec, front="serve", timeout=starts.start_limit(max_wait_seconds))
+            self._server = self._engines(
+                spec, front="serve", timeout=starts.start_limit(max_wait_seconds)
+            )
         except LimitExceeded:
             raise
         except ChildError as error:
@@ -76,19 +85,29 @@ class RemoteOpenAIServer:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         self.close()
 
     def close(self) -> None:
-        """Release the server. It stays warm for the next test with equal arguments until room is needed, or ends if servers are not reused."""
+        """Release the server.
+
+        It stays warm for the next test with equal arguments until room is needed, or ends if
+        servers are not reused.
+        """
         server, self._server = self._server, None
         if server is not None:
             (self._engines.release if settings.reuses_servers() else self._engines.discard)(server)
 
     @property
     def server(self) -> Server:
-        """Our own view of the server: its processes, log and requests with deadlines. Raises ``UsageError`` after the end of the block."""
+        """Our own view of the server: its processes, log and requests with deadlines.
+
+        Raises ``UsageError`` after the end of the block.
+        """
         if self._server is None:
             raise UsageError("the server was released at the end of its with block")
         return self._server
@@ -137,7 +156,10 @@ class RemoteOpenAIServer:
 
 
 class RemoteLaunchRenderServer(RemoteOpenAIServer):
-    """``vllm launch render`` for a test: a server without an engine. As ``RemoteOpenAIServer`` in all else."""
+    """``vllm launch render`` for a test: a server without an engine.
+
+    As ``RemoteOpenAIServer`` in all else.
+    """
 
     _command = ("launch", "render")
 
@@ -145,7 +167,8 @@ class RemoteLaunchRenderServer(RemoteOpenAIServer):
 def _arguments(
     words: list[str], seed: int | None, auto_port: bool, overrides: Mapping[str, Any] | None
 ) -> tuple[str, ...]:
-    """Return the arguments of the command, checked and completed as upstream does, with absolute paths and without host and port."""
+    """Return the arguments of the command, checked and completed as upstream does, with absolute
+    paths and without host and port."""
     flags = {word.partition("=")[0] for word in words}
     if auto_port and flags & {"-p", "--port"}:
         raise ValueError("You have manually specified the port when `auto_port=True`.")
@@ -168,5 +191,6 @@ def _arguments(
 
 
 def _is_relative_path(word: str) -> bool:
-    """Return whether ``word`` names an existing file or folder below the working directory: the server works in another one."""
+    """Return whether ``word`` names an existing file or folder below the working directory: the
+    server works in another one."""
     return not word.startswith(("-", "/")) and "/" in word and os.path.exists(word)

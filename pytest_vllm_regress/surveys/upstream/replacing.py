@@ -1,6 +1,8 @@
-"""pytest plugin for a run of upstream's tests in the target interpreter: puts our classes in the place of upstream's and records each result.
+"""pytest plugin for a run of upstream's tests in the target interpreter: puts our classes in the
+place of upstream's and records each result.
 
-It is not part of the plugin that users load. ``vllm-regress upstream`` names it on pytest's command line.
+It is not part of the plugin that users load. ``vllm-regress upstream`` names it on pytest's command
+line.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ _MAX_REASON = 4000
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds upstream's utilities as usual, and replaces the classes of servers once they are executed."""
+    """Finds upstream's utilities as usual, and replaces the classes of servers once they are
+    executed."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -58,7 +61,10 @@ class _Loader(importlib.abc.Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         self._loader.exec_module(module)
-        from pytest_vllm_regress.surveys.upstream.remote_server import RemoteLaunchRenderServer, RemoteOpenAIServer
+        from pytest_vllm_regress.surveys.upstream.remote_server import (
+            RemoteLaunchRenderServer,
+            RemoteOpenAIServer,
+        )
 
         for ours in (RemoteOpenAIServer, RemoteLaunchRenderServer):
             if hasattr(module, ours.__name__):
@@ -70,7 +76,8 @@ def _replaced() -> set[str]:
 
 
 def pytest_addoption() -> None:
-    """Install the finder before upstream's first conftest is imported, and begin to import vLLM for the servers."""
+    """Install the finder before upstream's first conftest is imported, and begin to import vLLM for
+    the servers."""
     if "server" in _replaced():
         sys.meta_path.insert(0, _Finder())
         if os.environ.get(STARTS_SERVERS) == "1":
@@ -88,7 +95,8 @@ def pytest_sessionstart() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what an earlier process of this run has begun, also the test that ended it, and record which tests there are."""
+    """Leave out what an earlier process of this run has begun, also the test that ended it, and
+    record which tests there are."""
     begun = _begun()
     left_out = [item for item in items if item.nodeid in begun]
     items[:] = [item for item in items if item.nodeid not in begun]
@@ -97,14 +105,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Take what the imports have made from garbage collection, which upstream's conftest asks for after each test."""
+    """Take what the imports have made from garbage collection, which upstream's conftest asks for
+    after each test."""
     gc.collect()
     gc.freeze()
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:
     if report.outcome != "passed" and report.nodeid not in _begun():
-        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else _reason(report.longrepr)
+        reason = (
+            report.longrepr[2] if isinstance(report.longrepr, tuple) else _reason(report.longrepr)
+        )
         _append(event="end", test=report.nodeid, outcome=report.outcome, reason=reason, seconds=0.0)
 
 
@@ -121,9 +132,20 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Record how a test ended: its call, or what failed or was skipped before or after it."""
     if report.when == "call" or report.outcome != "passed":
         skipped = isinstance(report.longrepr, tuple)
-        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else _reason(report.longrepr)
-        outcome = "passed" if getattr(report, "wasxfail", None) is not None and not skipped else report.outcome
-        event = {"outcome": outcome, "reason": reason, "when": report.when, "seconds": round(report.duration, 3)}
+        reason = (
+            report.longrepr[2] if isinstance(report.longrepr, tuple) else _reason(report.longrepr)
+        )
+        outcome = (
+            "passed"
+            if getattr(report, "wasxfail", None) is not None and not skipped
+            else report.outcome
+        )
+        event = {
+            "outcome": outcome,
+            "reason": reason,
+            "when": report.when,
+            "seconds": round(report.duration, 3),
+        }
         _append(event="end", test=report.nodeid, **event)
 
 
@@ -138,9 +160,15 @@ def _reason(longrepr: Any) -> str:
     for _, crash, _ in chain:
         if crash is not None:
             place = os.path.relpath(crash.path)
-            parts.append(crash.message + ("" if place.startswith("..") else f" ({place}:{crash.lineno})"))
+            parts.append(
+                crash.message + ("" if place.startswith("..") else f" ({place}:{crash.lineno})")
+            )
     text = "\n".join(parts) or str(longrepr or "")
-    return text if len(text) <= _MAX_REASON else f"{text[: _MAX_REASON // 2]} ... {text[-_MAX_REASON // 2 :]}"
+    return (
+        text
+        if len(text) <= _MAX_REASON
+        else f"{text[: _MAX_REASON // 2]} ... {text[-_MAX_REASON // 2 :]}"
+    )
 
 
 def _begun() -> set[str]:

@@ -31,7 +31,9 @@ def lines(run: UpstreamRun) -> Iterator[str]:
 
 
 def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+    return ", ".join(names[:_SHOWN]) + (
+        f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    )
 
 
 def count_rows(results: Iterable[TestResult]) -> list[tuple[str, str]]:
@@ -43,7 +45,12 @@ def count_rows(results: Iterable[TestResult]) -> list[tuple[str, str]]:
 def document(run: UpstreamRun, version: str, commit: str) -> str:
     """Return the JSON document of a run of the tests of ``commit`` on vLLM ``version``."""
     results = [
-        {"test": result.test, "outcome": result.outcome.value, "reason": result.reason, "seconds": result.seconds}
+        {
+            "test": result.test,
+            "outcome": result.outcome.value,
+            "reason": result.reason,
+            "seconds": result.seconds,
+        }
         for result in run.results
     ]
     content = {

@@ -1,4 +1,5 @@
-"""Runs upstream's tests in a target interpreter on the simulated device. One pytest process runs all files; after its death or a hang another one
+"""Runs upstream's tests in a target interpreter on the simulated device. One pytest process runs
+all files; after its death or a hang another one
 goes on with the rest."""
 
 from __future__ import annotations
@@ -24,12 +25,17 @@ from .starts import DOSSIERS
 from .tree import TestTree
 from .triage import Listed, TestResult, read_results
 
-_PLUGINS = ("pytest_asyncio.plugin", "pytest_timeout", "pytest_vllm_regress.surveys.upstream.replacing")
+_PLUGINS = (
+    "pytest_asyncio.plugin",
+    "pytest_timeout",
+    "pytest_vllm_regress.surveys.upstream.replacing",
+)
 _START = "import sys; n = int(sys.argv.pop(1)); sys.path += sys.argv[1:n + 1]; del sys.argv[1:n + 1]; import pytest; sys.exit(pytest.main())"
 _OWN_PACKAGES = "tests/vllm_test_utils"
 """Folder of a package of upstream's own that its tests import by name."""
 _ENDING = "0.0025"
-"""Fraction of positions at which a simulated text ends: many tests ask for some ten tokens and expect as many."""
+"""Fraction of positions at which a simulated text ends: many tests ask for some ten tokens and
+expect as many."""
 _MAX_RECORD = 256 * 1024 * 1024
 _POLL_S = 0.5
 _END_S = 60.0
@@ -40,7 +46,8 @@ _RESTARTS = 25
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """Seconds for one test with its fixtures, for collecting all files, and for the whole run (None: no limit)."""
+    """Seconds for one test with its fixtures, for collecting all files, and for the whole run
+    (None: no limit)."""
 
     test_s: float = 300.0
     collect_s: float = 300.0
@@ -49,7 +56,8 @@ class Limits:
 
 @dataclasses.dataclass(frozen=True)
 class UpstreamRun:
-    """Results of a run, the files that were run, the names of the hub without a stand-in, and the dossiers of servers that did not start."""
+    """Results of a run, the files that were run, the names of the hub without a stand-in, and the
+    dossiers of servers that did not start."""
 
     results: tuple[TestResult, ...]
     files: tuple[str, ...]
@@ -60,7 +68,8 @@ class UpstreamRun:
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What to run: the tree and its files, in which environment. ``dossiers``: folder for those of servers that do not start. ``replaced``: classes
+    """What to run: the tree and its files, in which environment. ``dossiers``: folder for those of
+    servers that do not start. ``replaced``: classes
     of upstream's that ours replace (server, runner)."""
 
     tree: TestTree
@@ -73,8 +82,13 @@ class Request:
     listed: Mapping[str, Listed] = dataclasses.field(default_factory=dict)
 
 
-def run_tests(request: Request, log: Path, progress: Callable[[str], None] = lambda line: None) -> UpstreamRun:
-    """Run the files and return the results. ``log`` gets pytest's output. Every process that the tests leave behind is ended."""
+def run_tests(
+    request: Request, log: Path, progress: Callable[[str], None] = lambda line: None
+) -> UpstreamRun:
+    """Run the files and return the results. ``log`` gets pytest's output.
+
+    Every process that the tests leave behind is ended.
+    """
     begun, earlier = time.monotonic(), set(request.dossiers.glob("*"))
     missing = make_aliases(request.tree.hub_names(request.files))
     beside = ensure_beside(request.target.python, progress)
@@ -84,7 +98,9 @@ def run_tests(request: Request, log: Path, progress: Callable[[str], None] = lam
         record.touch()
         paths = [beside, link_own_package(run.path / "own")]
         for _ in range(_RESTARTS):
-            if _pytest(request, run, record, paths, log, begun) or _out_of_time(request.limits, begun):
+            if _pytest(request, run, record, paths, log, begun) or _out_of_time(
+                request.limits, begun
+            ):
                 break
             progress("pytest ended before its last test; going on with the rest")
         results = read_results(peek(record, _MAX_RECORD), request.listed)
@@ -102,8 +118,13 @@ def make_aliases(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in names if kind_of(name) is None)
 
 
-def _pytest(request: Request, run: RunDir, record: Path, paths: Sequence[Path], log: Path, begun: float) -> bool:
-    """Run one pytest process. Return whether it reached its end: it may die, or a test may miss its deadline."""
+def _pytest(
+    request: Request, run: RunDir, record: Path, paths: Sequence[Path], log: Path, begun: float
+) -> bool:
+    """Run one pytest process.
+
+    Return whether it reached its end: it may die, or a test may miss its deadline.
+    """
     with log.open("ab") as output:
         process = subprocess.Popen(
             _command(request, paths),
@@ -137,7 +158,8 @@ def _end_all(run: RunDir) -> None:
 
 
 def drop_torn_line(record: Path) -> None:
-    """Remove what follows the last line break: a pytest that was killed while it wrote a line, to which the next one would append its first."""
+    """Remove what follows the last line break: a pytest that was killed while it wrote a line, to
+    which the next one would append its first."""
     with record.open("rb+") as file:
         content = file.read(_MAX_RECORD)
         file.truncate(content.rfind(b"\n") + 1)
@@ -172,20 +194,44 @@ def _out_of_time(limits: Limits, begun: float) -> bool:
 
 
 def _command(request: Request, paths: Sequence[Path]) -> list[str]:
-    command = [str(request.target.python), "-c", _START, str(len(paths)), *map(str, paths), *request.files]
+    command = [
+        str(request.target.python),
+        "-c",
+        _START,
+        str(len(paths)),
+        *map(str, paths),
+        *request.files,
+    ]
     command += ["-c", str(request.tree.root / "pyproject.toml"), f"--rootdir={request.tree.root}"]
     command += [part for plugin in _PLUGINS for part in ("-p", plugin)]
-    command += ["-p", "no:cacheprovider", "-q", "-rN", "--tb=short", "--continue-on-collection-errors"]
+    command += [
+        "-p",
+        "no:cacheprovider",
+        "-q",
+        "-rN",
+        "--tb=short",
+        "--continue-on-collection-errors",
+    ]
     return [*command, f"--timeout={request.limits.test_s:g}", *request.pytest_args]
 
 
 def _environment(request: Request, run: RunDir, record: Path) -> dict[str, str]:
-    agent = Agent(request.target.python, run)  # not started: it knows the variables of target processes
-    variables = {name: value for name, value in agent.child_environment().items() if not name.startswith("PYTEST_")}
+    agent = Agent(
+        request.target.python, run
+    )  # not started: it knows the variables of target processes
+    variables = {
+        name: value
+        for name, value in agent.child_environment().items()
+        if not name.startswith("PYTEST_")
+    }
     return {
         **variables,
-        "PATH": os.pathsep.join((str(request.target.python.parent), variables.get("PATH", os.defpath))),
-        "PYTHONPATH": os.pathsep.join(map(str, (TARGET_SITE, request.tree.root, request.tree.root / _OWN_PACKAGES))),
+        "PATH": os.pathsep.join(
+            (str(request.target.python.parent), variables.get("PATH", os.defpath))
+        ),
+        "PYTHONPATH": os.pathsep.join(
+            map(str, (TARGET_SITE, request.tree.root, request.tree.root / _OWN_PACKAGES))
+        ),
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         "VLLM_REGRESS_DEVICE": request.target.device,
         "VLLM_REGRESS_SIM_ENDING": _ENDING,

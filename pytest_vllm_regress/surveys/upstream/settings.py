@@ -17,13 +17,18 @@ from ...errors import RegressError, UsageError
 from ...util.paths import writable_root
 
 ENVIRONMENT = "VLLM_REGRESS_ENVIRONMENT"
-"""The environment of the drop-in classes: a name or the path of an interpreter. Default: this interpreter, if it has vLLM."""
+"""The environment of the drop-in classes: a name or the path of an interpreter.
+
+Default: this interpreter, if it has vLLM.
+"""
 DEVICE = "VLLM_REGRESS_DROP_IN_DEVICE"
 REUSE = "VLLM_REGRESS_DROP_IN_REUSE"
-"""``0``: each server ends with its block, so that no test sees what another one has loaded into it or counted."""
+"""``0``: each server ends with its block, so that no test sees what another one has loaded into it
+or counted."""
 MAX_ENGINES = 3
 PREFERS_V1 = "VLLM_REGRESS_SIM_PREFERS_V1"
-"""Variable of the simulated device: vLLM chooses V1 wherever it does on CUDA, not V0 as on devices that it does not know (0.8 to 0.10)."""
+"""Variable of the simulated device: vLLM chooses V1 wherever it does on CUDA, not V0 as on devices
+that it does not know (0.8 to 0.10)."""
 _INHERITED = dict(os.environ)
 """The variables of this process before a test changed any."""
 _OF_RUNNER = ("PYTEST_", "PYTHON")
@@ -69,12 +74,14 @@ def _shared() -> Engines:
 
 
 def changed_variables(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of a server that it would not have anyway: of ``given``, often a full copy of ``os.environ``, and of those that tests have
+    """Return the variables of a server that it would not have anyway: of ``given``, often a full
+    copy of ``os.environ``, and of those that tests have
     set in this process."""
     return {
         name: value
         for name, value in {**os.environ, **given}.items()
-        if _INHERITED.get(name) != value and not (name.startswith(_OF_RUNNER) and os.environ.get(name) == value)
+        if _INHERITED.get(name) != value
+        and not (name.startswith(_OF_RUNNER) and os.environ.get(name) == value)
     }
 
 
@@ -89,7 +96,8 @@ def hub_folder() -> Path:
 
 
 def provide(model: str, device: str) -> None:
-    """Make sure that ``model`` is found: without a GPU a name of the hub is an alias of a forged checkpoint.
+    """Make sure that ``model`` is found: without a GPU a name of the hub is an alias of a forged
+    checkpoint.
 
     Raises ``UsageError`` for a name without a stand-in.
     """

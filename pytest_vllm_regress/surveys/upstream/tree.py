@@ -1,4 +1,7 @@
-"""Upstream's tests of one revision as a folder, and the names of the hub that they ask for. Nothing is imported or executed here."""
+"""Upstream's tests of one revision as a folder, and the names of the hub that they ask for.
+
+Nothing is imported or executed here.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,12 @@ FOLDERS = ("tests", "examples")
 _SETTINGS = "pyproject.toml"
 _MAX_FILE = 16 * 1024 * 1024
 _MAX_TEST = 2 * 1024 * 1024
-_SHARED = ("tests/conftest.py", "tests/utils.py", "tests/entrypoints/conftest.py", "tests/v1/conftest.py")
+_SHARED = (
+    "tests/conftest.py",
+    "tests/utils.py",
+    "tests/entrypoints/conftest.py",
+    "tests/v1/conftest.py",
+)
 _NOT_OWNERS = frozenset(
     {"application", "audio", "examples", "image", "multipart", "tests", "text", "v1", "v2", "video"}
 )
@@ -27,7 +35,8 @@ _FILES = (".py", ".json", ".jsonl", ".txt", ".so", ".jinja")
 
 @dataclasses.dataclass(frozen=True)
 class TestTree:
-    """The tests of a commit in the folder ``root``, which has ``tests``, ``examples`` and pytest's settings, but no package vllm."""
+    """The tests of a commit in the folder ``root``, which has ``tests``, ``examples`` and pytest's
+    settings, but no package vllm."""
 
     __test__ = False
 
@@ -35,12 +44,21 @@ class TestTree:
     commit: Commit
 
     def select(self, paths: Sequence[str]) -> tuple[str, ...]:
-        """Return the test files that ``paths`` (files or folders, from the root of the tree) name. Raises ``UsageError`` for one without any."""
+        """Return the test files that ``paths`` (files or folders, from the root of the tree) name.
+
+        Raises ``UsageError`` for one without any.
+        """
         selected: dict[str, None] = {}
         for path in paths:
             relative = "/".join(parts_below(path.rstrip("/")))
             place = self.root / relative
-            files = sorted(place.rglob("test_*.py")) if place.is_dir() else [place] if place.is_file() else []
+            files = (
+                sorted(place.rglob("test_*.py"))
+                if place.is_dir()
+                else [place]
+                if place.is_file()
+                else []
+            )
             if not files or not relative.startswith("tests/"):
                 raise UsageError(
                     f"{path}: no test file at {self.commit.id[:10]}. Give files or folders such as tests/entrypoints/openai"
@@ -49,10 +67,13 @@ class TestTree:
         return tuple(selected)
 
     def hub_names(self, files: Iterable[str]) -> tuple[str, ...]:
-        """Return the names of the hub in test files and in what these share: texts of the form OWNER/NAME that are no paths of the tree."""
+        """Return the names of the hub in test files and in what these share: texts of the form
+        OWNER/NAME that are no paths of the tree."""
         names: dict[str, None] = {}
         for file in dict.fromkeys((*_SHARED, *files, *self._helpers(files))):
-            content = read_below(self.root, file, _MAX_TEST) if (self.root / file).is_file() else None
+            content = (
+                read_below(self.root, file, _MAX_TEST) if (self.root / file).is_file() else None
+            )
             for text in texts_in(content or b""):
                 if NAME.fullmatch(text) and not self._is_path(text):
                     names[text] = None
@@ -60,7 +81,9 @@ class TestTree:
 
     def mentions(self, name: str, files: Iterable[str]) -> bool:
         """Return whether one of the test files contains this name."""
-        return any(name.encode() in (read_below(self.root, file, _MAX_TEST) or b"") for file in files)
+        return any(
+            name.encode() in (read_below(self.root, file, _MAX_TEST) or b"") for file in files
+        )
 
     def _helpers(self, files: Iterable[str]) -> Iterator[str]:
         """Yield the other modules beside the test files, from which they import names."""
@@ -71,7 +94,10 @@ class TestTree:
 
     def _is_path(self, text: str) -> bool:
         is_named_as_path = (
-            text.partition("/")[0] in _NOT_OWNERS or text.endswith(_FILES) or ".." in text or "--" in text
+            text.partition("/")[0] in _NOT_OWNERS
+            or text.endswith(_FILES)
+            or ".." in text
+            or "--" in text
         )
         return is_named_as_path or (self.root / text).exists()
 
@@ -82,15 +108,21 @@ def texts_in(source: bytes) -> tuple[str, ...]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of invalid escapes in it
             nodes = ast.walk(ast.parse(source))
-            return tuple(node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
+            return tuple(
+                node.value
+                for node in nodes
+                if isinstance(node, ast.Constant) and isinstance(node.value, str)
+            )
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ()
 
 
 def write_tree(repository: Repository, revision: str, root: Path) -> TestTree:
-    """Write the tests of a revision below the empty folder ``root``. Links and submodules are left out.
+    """Write the tests of a revision below the empty folder ``root``. Links and submodules are left
+    out.
 
-    Raises ``UsageError`` for an unknown revision, one without tests, and files or paths that are not allowed (``environments/git.py``).
+    Raises ``UsageError`` for an unknown revision, one without tests, and files or paths that are
+    not allowed (``environments/git.py``).
     """
     commit = repository.commit(revision)
     for folder in FOLDERS:

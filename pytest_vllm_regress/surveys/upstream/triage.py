@@ -1,4 +1,5 @@
-"""What became of upstream's tests: outcomes as values, and the kinds of reasons for which a test cannot run here. Pure."""
+"""What became of upstream's tests: outcomes as values, and the kinds of reasons for which a test
+cannot run here. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from ...util.documents import parse_json
 
 
 class UpstreamOutcome(enum.StrEnum):
-    """How one of upstream's tests ended. ``MEANING``: it asserts what a trained model says. ``MODEL``: it needs the weights, the tokenizer or
+    """How one of upstream's tests ended. ``MEANING``: it asserts what a trained model says.
+    ``MODEL``: it needs the weights, the tokenizer or
     the configuration of a model of the hub."""
 
     PASSED = "passed"
@@ -57,7 +59,9 @@ class Listed:
 _NEEDS: tuple[tuple[UpstreamOutcome, re.Pattern[str]], ...] = (
     (
         UpstreamOutcome.PACKAGE,
-        re.compile(r"(?:ModuleNotFoundError|ImportError): (?:No module named|cannot import name|Please install)"),
+        re.compile(
+            r"(?:ModuleNotFoundError|ImportError): (?:No module named|cannot import name|Please install)"
+        ),
     ),
     (UpstreamOutcome.MODEL, re.compile(r"no stand-in: |GatedRepoError|SentenceTransformer\b")),
     (
@@ -98,11 +102,15 @@ def outcome_of(outcome: str, reason: str) -> UpstreamOutcome:
     return UpstreamOutcome.FAILED
 
 
-def read_results(record: str, listed: Mapping[str, Listed] = MappingProxyType({})) -> tuple[TestResult, ...]:
-    """Return the results in the lines of a record. The first end of a test counts unless a later one is a failure.
+def read_results(
+    record: str, listed: Mapping[str, Listed] = MappingProxyType({})
+) -> tuple[TestResult, ...]:
+    """Return the results in the lines of a record. The first end of a test counts unless a later
+    one is a failure.
 
-    ``listed``: failures with known reasons by ``file::test``, without parameters, or ``file::*``. A test that was started and has no end is a
-    failure. Raises ``UsageError`` for a line that is no event.
+    ``listed``: failures with known reasons by ``file::test``, without parameters, or ``file::*``. A
+    test that was started and has no end is a failure. Raises ``UsageError`` for a line that is no
+    event.
     """
     results: dict[str, TestResult] = {}
     started: dict[str, None] = {}
@@ -111,7 +119,9 @@ def read_results(record: str, listed: Mapping[str, Listed] = MappingProxyType({}
         test = str(event.get("test", ""))
         if event["event"] == "start":
             started[test] = None
-        elif event["event"] == "end" and (test not in results or str(event.get("outcome", "failed")) == "failed"):
+        elif event["event"] == "end" and (
+            test not in results or str(event.get("outcome", "failed")) == "failed"
+        ):
             results[test] = _result(test, event, listed)
     for test in started:
         if test not in results:

@@ -1,21 +1,36 @@
-"""Code that runs in the target interpreter (Python 3.9 and later): the agent, its children, the dialect and the simulated device."""
+"""Code that runs in the target interpreter (Python 3.9 and later): the agent, its children, the
+dialect and the simulated device."""
 
 from typing import Dict
 
 
 class Unsupported(Exception):
-    """The installed vLLM or the device does not support what the test asks for. The test is skipped. Probes may raise it, too.
+    """The installed vLLM or the device does not support what the test asks for. The test is
+    skipped. Probes may raise it, too.
 
-    ``since`` and ``until``: the first and last version of vLLM that supports it, for example "0.9.2". ``device``: the device that does not.
-    ``needs``: what must be installed. ``refused_by``: the installed version, if it refuses in its own words. A case is only marked as not
-    applicable if one of them is given.
+    ``since`` and ``until``: the first and last version of vLLM that supports it, for example
+    "0.9.2". ``device``: the device that does not.
+    ``needs``: what must be installed. ``refused_by``: the installed version, if it refuses in its
+    own words. A case is only marked as not applicable if one of them is given.
     """
 
     def __init__(
-        self, message: str, since: str = "", until: str = "", device: str = "", needs: str = "", refused_by: str = ""
+        self,
+        message: str,
+        since: str = "",
+        until: str = "",
+        device: str = "",
+        needs: str = "",
+        refused_by: str = "",
     ) -> None:
         super().__init__(message)
-        facts = {"since": since, "until": until, "device": device, "needs": needs, "refused_by": refused_by}
+        facts = {
+            "since": since,
+            "until": until,
+            "device": device,
+            "needs": needs,
+            "refused_by": refused_by,
+        }
         self.claim: Dict[str, str] = {name: text for name, text in facts.items() if text}
 
 

@@ -1,14 +1,18 @@
 """The warm agent: ``python -m vllm_regress_target.agent FD`` in the target interpreter.
 
-It answers frames on the socket FD: ``warm`` (import vLLM once), ``inspect`` (model classes), ``warm_grammars``, ``read_at_import`` (which of some
-variables the import has read with another value) and ``fork`` (start one nanny and one child). It never starts an engine, CUDA or Ray in its own
-process, so that forking stays safe.
+It answers frames on the socket FD: ``warm`` (import vLLM once), ``inspect`` (model classes),
+``warm_grammars``, ``read_at_import`` (which of some variables the import has read with another
+value) and ``fork`` (start one nanny and one child). It never starts an engine, CUDA or Ray in its
+own process, so that forking stays safe.
 
-A child is forked, unless one of these holds (``_start_child``); then its nanny is a new interpreter that imports vLLM itself:
+A child is forked, unless one of these holds (``_start_child``); then its nanny is a new interpreter
+that imports vLLM itself:
 
 - the request asks for it (``--vllm-start-method=spawn``);
-- the agent has more than one thread, or importing vLLM initialized CUDA (the run says so once: ``_warm`` returns the reason in ``spawns``);
-- the child gets another value for a variable that was read while vLLM was imported here (``_read_before``). A variable with a prefix of
+- the agent has more than one thread, or importing vLLM initialized CUDA (the run says so once:
+  ``_warm`` returns the reason in ``spawns``);
+- the child gets another value for a variable that was read while vLLM was imported here
+  (``_read_before``). A variable with a prefix of
   ``_READ_BY_LIBRARIES`` counts as read.
 """
 
@@ -104,7 +108,10 @@ _HARMLESS_THREADS: Set[str] = set()
 _VARIABLES_READ: Set[str] = set()
 """Names of the environment variables that were read while vLLM was imported."""
 _READ_BY_LIBRARIES = ("RAY_", "OMP_", "KMP_", "MKL_", "OPENBLAS_")
-"""Prefixes of variables that native libraries read when they are loaded. ``os.environ`` does not see these reads."""
+"""Prefixes of variables that native libraries read when they are loaded.
+
+``os.environ`` does not see these reads.
+"""
 
 
 class _RecordingEnviron(type(os.environ)):  # type: ignore[misc]
@@ -135,11 +142,15 @@ def _recorded_variables() -> Iterator[Set[str]]:
 
 
 def _read_before(variables: Mapping[str, str]) -> List[str]:
-    """Return the names of those ``variables`` of which the import of vLLM here has read another value. CUDA reads its variables after the fork."""
+    """Return the names of those ``variables`` of which the import of vLLM here has read another
+    value. CUDA reads its variables after the fork."""
     return [
         name
         for name, value in variables.items()
-        if (name in _VARIABLES_READ or (bool(_VARIABLES_READ) and name.startswith(_READ_BY_LIBRARIES)))
+        if (
+            name in _VARIABLES_READ
+            or (bool(_VARIABLES_READ) and name.startswith(_READ_BY_LIBRARIES))
+        )
         and not name.startswith("CUDA_")
         and os.environ.get(name) != value
     ]
@@ -167,7 +178,10 @@ def _warm_grammars(channel: FrameSocket, request: Frame) -> Reply:
 
 
 def _start_child(channel: FrameSocket, request: Frame) -> Reply:
-    """Fork or spawn a nanny, which starts its child. Reply with two descriptors: the child's channel and the nanny's lifeline."""
+    """Fork or spawn a nanny, which starts its child.
+
+    Reply with two descriptors: the child's channel and the nanny's lifeline.
+    """
     channel_end, child_channel = socket.socketpair()
     lifeline_end, nanny_lifeline = socket.socketpair()
     spawn = (
@@ -184,17 +198,24 @@ def _start_child(channel: FrameSocket, request: Frame) -> Reply:
         if pid == 0:
             for end in (channel, channel_end, lifeline_end):
                 end.close()
-            raise _Exit(_run_nanny(FrameSocket(nanny_lifeline), FrameSocket(child_channel), request))
+            raise _Exit(
+                _run_nanny(FrameSocket(nanny_lifeline), FrameSocket(child_channel), request)
+            )
     child_channel.close()
     nanny_lifeline.close()
-    return {"nanny": pid, "start_method": "spawn" if spawn else "fork"}, [channel_end.detach(), lifeline_end.detach()]
+    return {"nanny": pid, "start_method": "spawn" if spawn else "fork"}, [
+        channel_end.detach(),
+        lifeline_end.detach(),
+    ]
 
 
 def _spawn_nanny(request: Frame, channel: socket.socket, lifeline: socket.socket) -> int:
     fds = (channel.fileno(), lifeline.fileno())
     command = [sys.executable, "-m", "vllm_regress_target.agent", *map(str, fds)]
     with open(request["log"], "ab") as log:
-        process = subprocess.Popen(command, pass_fds=fds, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        process = subprocess.Popen(
+            command, pass_fds=fds, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        )
     _SPAWNED[process.pid] = process
     return process.pid
 
@@ -203,7 +224,10 @@ _SPAWNED: Dict[int, "subprocess.Popen[bytes]"] = {}
 
 
 def _run_nanny(lifeline: FrameSocket, channel: FrameSocket, request: Frame) -> int:
-    """Become the nanny of a new child. Returns the exit status of this process, in the nanny and in the child."""
+    """Become the nanny of a new child.
+
+    Returns the exit status of this process, in the nanny and in the child.
+    """
     return nanny.watch(lifeline, lambda: child.main(channel, request), {channel.fileno()}, request)
 
 
@@ -219,9 +243,12 @@ def _reap_children() -> None:
 
 
 def _why_threads() -> str:
-    """Return why children are spawned if the import has left threads behind; empty if there are none."""
+    """Return why children are spawned if the import has left threads behind; empty if there are
+    none."""
     threads = _threads() - 1
-    return "importing vLLM started {} thread{}".format(threads, "s" * (threads > 1)) if threads else ""
+    return (
+        "importing vLLM started {} thread{}".format(threads, "s" * (threads > 1)) if threads else ""
+    )
 
 
 def _threads() -> int:

@@ -15,24 +15,32 @@ Operation = Callable[..., Any]
 
 
 def failure(error: BaseException) -> Frame:
-    """Build the frame that reports an exception to the controller: class, message, chain (root cause first) and traceback.
+    """Build the frame that reports an exception to the controller: class, message, chain (root
+    cause first) and traceback.
 
-    ``engine_died``: an exception of the chain says that vLLM's engine is dead. ``claim``: the claim of an ``Unsupported``.
+    ``engine_died``: an exception of the chain says that vLLM's engine is dead. ``claim``: the claim
+    of an ``Unsupported``.
     """
     chain = _chain(error)
     return {
         "ok": False,
         "type": _name(error),
         "message": _bounded(str(error), 20000),
-        "chain": [_bounded("{}: {}".format(_name(link).replace("builtins.", "", 1), link), 8000) for link in chain],
-        "traceback": _bounded("".join(traceback.format_exception(type(error), error, error.__traceback__)), 60000),
+        "chain": [
+            _bounded("{}: {}".format(_name(link).replace("builtins.", "", 1), link), 8000)
+            for link in chain
+        ],
+        "traceback": _bounded(
+            "".join(traceback.format_exception(type(error), error, error.__traceback__)), 60000
+        ),
         "engine_died": any(map(engine_errors.is_engine_death, chain)),
         "claim": getattr(error, "claim", {}),
     }
 
 
 def _chain(error: BaseException) -> List[BaseException]:
-    """Return the error and its causes in the order in which Python prints them, root cause first, at most 10."""
+    """Return the error and its causes in the order in which Python prints them, root cause first,
+    at most 10."""
     chain: List[BaseException] = []
     link: Optional[BaseException] = error
     while link is not None and link not in chain and len(chain) < 10:
@@ -46,13 +54,22 @@ def _name(error: BaseException) -> str:
 
 
 def load_function(source: str, name: str) -> Operation:
-    """Return the function ``name`` of ``source``: the path of a probe file, or the dotted name of one of this package's modules."""
-    module = importlib.import_module(source) if source.startswith(__package__ + ".") else _load_file(source)
+    """Return the function ``name`` of ``source``: the path of a probe file, or the dotted name of
+    one of this package's modules."""
+    module = (
+        importlib.import_module(source)
+        if source.startswith(__package__ + ".")
+        else _load_file(source)
+    )
     function = getattr(module, name, None)
     if not inspect.isfunction(function) or name.startswith("_"):
-        offered = sorted(n for n, f in vars(module).items() if inspect.isfunction(f) and not n.startswith("_"))
+        offered = sorted(
+            n for n, f in vars(module).items() if inspect.isfunction(f) and not n.startswith("_")
+        )
         raise LookupError(
-            "{} has no probe function {!r}; it offers {}".format(source, name, ", ".join(offered) or "none")
+            "{} has no probe function {!r}; it offers {}".format(
+                source, name, ", ".join(offered) or "none"
+            )
         )
     return function
 
@@ -74,7 +91,11 @@ _MODULES: Dict[str, Any] = {}
 
 
 class _Uncached(importlib.machinery.SourceFileLoader):
-    """Compiles the file every time. Python compares bytecode with its source by size and whole seconds, which misses quick edits of a probe."""
+    """Compiles the file every time.
+
+    Python compares bytecode with its source by size and whole seconds, which misses quick edits of
+    a probe.
+    """
 
     def get_code(self, fullname: str) -> Any:
         return self.source_to_code(self.get_data(self.path), self.path)
@@ -84,4 +105,6 @@ def _bounded(text: str, limit: int) -> str:
     if len(text) <= limit:
         return text
     half = limit // 2
-    return "{}\n[... {} characters left out ...]\n{}".format(text[:half], len(text) - limit, text[-half:])
+    return "{}\n[... {} characters left out ...]\n{}".format(
+        text[:half], len(text) - limit, text[-half:]
+    )

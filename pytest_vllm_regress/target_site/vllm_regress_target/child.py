@@ -1,4 +1,7 @@
-"""A child process: the loop that answers the controller's requests, and the probe role. The other roles are in ``hosts``."""
+"""A child process: the loop that answers the controller's requests, and the probe role.
+
+The other roles are in ``hosts``.
+"""
 
 import atexit
 import contextlib
@@ -15,7 +18,8 @@ from .protocol import Frame, FrameSocket, PeerClosed, ProtocolViolation
 
 
 def main(channel: FrameSocket, request: Frame) -> int:
-    """Take the role that ``request`` names and answer requests until ``stop``. Returns the exit status.
+    """Take the role that ``request`` names and answer requests until ``stop``. Returns the exit
+    status.
 
     After a KeyboardInterrupt the process ends by SIGINT, as Python itself ends.
     """
@@ -48,7 +52,8 @@ def main(channel: FrameSocket, request: Frame) -> int:
 
 
 class ProbeHost:
-    """Answers ``call``, which calls a function of a probe file with JSON arguments and returns its JSON value."""
+    """Answers ``call``, which calls a function of a probe file with JSON arguments and returns its
+    JSON value."""
 
     def call(self, file: str, function: str, arguments: Dict[str, Any]) -> Any:
         return calls.load_function(file, function)(**arguments)
@@ -82,7 +87,9 @@ def _answer(channel: FrameSocket, host: Any) -> None:
                 raise ValueError("not an operation: {!r}".format(operation))
             value = getattr(host, operation)(**request)
             reply = {"ok": True, "value": value}
-            json.dumps(value)  # fails here, so that a value that is not JSON is reported as the probe's error
+            json.dumps(
+                value
+            )  # fails here, so that a value that is not JSON is reported as the probe's error
         except (PeerClosed, ProtocolViolation):
             raise
         except BaseException as error:
@@ -108,7 +115,8 @@ def _set_up_process(request: Frame) -> None:
 
 
 def _import_from(folders: List[str]) -> None:
-    """Let this process and those below it import modules from ``folders``: after our own modules, before those of the environment."""
+    """Let this process and those below it import modules from ``folders``: after our own modules,
+    before those of the environment."""
     own = os.environ.get("PYTHONPATH", "")
     at = sys.path.index(own) + 1 if own in sys.path else 1
     sys.path[at:at] = folders
@@ -116,12 +124,19 @@ def _import_from(folders: List[str]) -> None:
 
 
 def _stay_frozen() -> None:
-    """Disable ``gc.unfreeze``. An engine core calls it at its end and collects the agent's modules, too, which takes most of a second for nothing."""
+    """Disable ``gc.unfreeze``.
+
+    An engine core calls it at its end and collects the agent's modules, too, which takes most of a
+    second for nothing.
+    """
     gc.unfreeze = lambda: None
 
 
 def _run_exit_functions() -> None:
-    """Run multiprocessing's exit functions and flush the streams. The agent's other exit functions, which this fork inherited, are not run."""
+    """Run multiprocessing's exit functions and flush the streams.
+
+    The agent's other exit functions, which this fork inherited, are not run.
+    """
     from multiprocessing import util
 
     with contextlib.suppress(Exception):

@@ -1,7 +1,8 @@
 """Inspection of model classes in a fork of this process.
 
-vLLM inspects a model class in a new interpreter, so that the model's module cannot initialize CUDA in its own process. That interpreter imports vLLM
-again. A fork gives the same protection and has imported vLLM already. The result is stored in vLLM's own cache in this process.
+vLLM inspects a model class in a new interpreter, so that the model's module cannot initialize CUDA
+in its own process. That interpreter imports vLLM again. A fork gives the same protection and has
+imported vLLM already. The result is stored in vLLM's own cache in this process.
 """
 
 import contextlib
@@ -12,7 +13,10 @@ from typing import Any, Callable, Iterator, List
 
 
 def inspect_models(architectures: List[str]) -> None:
-    """Fill vLLM's cache for these model classes. Failures are ignored here; an engine that needs the class reports them."""
+    """Fill vLLM's cache for these model classes.
+
+    Failures are ignored here; an engine that needs the class reports them.
+    """
     with contextlib.suppress(Exception):
         from vllm.model_executor.models import registry
 
@@ -35,7 +39,10 @@ def _forking(registry: Any) -> Iterator[None]:
 
 
 def call_in_fork(function: Callable[[], Any]) -> Any:
-    """Return the result of ``function()``, called in a fork of this process. Raises ``RuntimeError`` if the fork fails."""
+    """Return the result of ``function()``, called in a fork of this process.
+
+    Raises ``RuntimeError`` if the fork fails.
+    """
     reader, writer = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -57,7 +64,9 @@ def call_in_fork(function: Callable[[], Any]) -> Any:
         pickled = file.read()
     _, status = os.waitpid(child, 0)
     if status != 0:
-        raise RuntimeError("the fork that was to inspect a model class ended with wait status {}".format(status))
+        raise RuntimeError(
+            "the fork that was to inspect a model class ended with wait status {}".format(status)
+        )
     return pickle.loads(pickled)
 
 

@@ -1,4 +1,7 @@
-"""Resource limits of one child and its descendants. The nanny checks them periodically and kills the processes when they exceed a limit."""
+"""Resource limits of one child and its descendants.
+
+The nanny checks them periodically and kills the processes when they exceed a limit.
+"""
 
 import contextlib
 import os
@@ -6,7 +9,8 @@ import time
 from typing import Dict, Mapping, NamedTuple, Optional, Sequence
 
 Limits = Dict[str, float]
-"""``memory`` and ``log`` in bytes, ``processes``, ``until`` in seconds of the monotonic clock, ``session`` in seconds. A missing key: no limit."""
+"""``memory`` and ``log`` in bytes, ``processes``, ``until`` in seconds of the monotonic clock,
+``session`` in seconds. A missing key: no limit."""
 OptionNames = Mapping[str, str]
 """The option that sets each limit, for messages. A missing key: the user cannot set it."""
 PYTEST_OPTIONS: OptionNames = {
@@ -20,19 +24,24 @@ _NAMED = 4
 
 
 class Breach(NamedTuple):
-    """A limit that was exceeded: its name (a key of ``OptionNames``), and what happened, as a sentence."""
+    """A limit that was exceeded: its name (a key of ``OptionNames``), and what happened, as a
+    sentence."""
 
     limit: str
     text: str
 
 
-def breach(pids: Sequence[int], limits: Limits, options: OptionNames = PYTEST_OPTIONS) -> Optional[Breach]:
+def breach(
+    pids: Sequence[int], limits: Limits, options: OptionNames = PYTEST_OPTIONS
+) -> Optional[Breach]:
     """Return which limit is exceeded, or None."""
     until = limits.get("until")
     if until is not None and time.monotonic() > until:
         return Breach(
             "session",
-            "the session's budget of {:g} s is used up{}".format(limits["session"], _option("session", options)),
+            "the session's budget of {:g} s is used up{}".format(
+                limits["session"], _option("session", options)
+            ),
         )
     if len(pids) > limits.get("processes", len(pids)):
         text = "it has {} processes, and {:g} is the limit{}".format(
@@ -40,7 +49,8 @@ def breach(pids: Sequence[int], limits: Limits, options: OptionNames = PYTEST_OP
         )
         return Breach("processes", text)
     memory = limits.get("memory")
-    # The sum of resident memory is a cheap upper bound, because shared pages count once per process.
+    # The sum of resident memory is a cheap upper bound, because shared pages count once per
+    # process.
     if memory is not None and sum(map(_resident, pids)) > memory:
         used = {pid: _proportional(pid) for pid in pids}
         if sum(used.values()) > memory:
@@ -56,8 +66,14 @@ def breach(pids: Sequence[int], limits: Limits, options: OptionNames = PYTEST_OP
 
 
 def trim(path: str, limit: float, options: OptionNames = PYTEST_OPTIONS) -> None:
-    """Shorten a log that processes append to. Its beginning and end stay, with a line between them that says how much was removed."""
-    with contextlib.suppress(OSError), open(os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC), "a+b") as log:
+    """Shorten a log that processes append to.
+
+    Its beginning and end stay, with a line between them that says how much was removed.
+    """
+    with (
+        contextlib.suppress(OSError),
+        open(os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC), "a+b") as log,
+    ):
         size = log.seek(0, os.SEEK_END)
         if size <= limit:
             return
@@ -80,13 +96,19 @@ def _option(limit: str, options: OptionNames) -> str:
 
 
 def _resident(pid: int) -> int:
-    with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/{}/statm".format(pid)) as statm:
+    with (
+        contextlib.suppress(OSError, ValueError, IndexError),
+        open("/proc/{}/statm".format(pid)) as statm,
+    ):
         return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return 0
 
 
 def _proportional(pid: int) -> int:
-    """Return memory in bytes, each shared page divided by the number of processes that share it. Forked processes share most of vLLM."""
+    """Return memory in bytes, each shared page divided by the number of processes that share it.
+
+    Forked processes share most of vLLM.
+    """
     with contextlib.suppress(OSError), open("/proc/{}/smaps_rollup".format(pid)) as smaps:
         for line in smaps:
             if line.startswith("Pss:"):

@@ -1,13 +1,15 @@
-"""The nanny: a small process for each child. It reaps the child's orphans, and kills everything when the controller is gone.
+"""The nanny: a small process for each child. It reaps the child's orphans, and kills everything
+when the controller is gone.
 
-The lifeline is a socket between controller and nanny. The kernel closes it when the controller ends in any way, SIGKILL included; the nanny then
-sends SIGKILL to all its descendants (no TERM: nobody waits for a clean end any more), removes their shared memory, and ends. The same happens
-when the controller asks for it (``end``). Neither the child nor vLLM takes part. If the nanny itself is killed, the controller notices the closed
-lifeline and ends the child (``processes/lifecycle.py``); if both are killed, the next run ends what carries the run's tag
-(``processes/abandoned.py``).
+The lifeline is a socket between controller and nanny. The kernel closes it when the controller ends
+in any way, SIGKILL included; the nanny then sends SIGKILL to all its descendants (no TERM: nobody
+waits for a clean end any more), removes their shared memory, and ends. The same happens when the
+controller asks for it (``end``). Neither the child nor vLLM takes part. If the nanny itself is
+killed, the controller notices the closed lifeline and ends the child (``processes/lifecycle.py``);
+if both are killed, the next run ends what carries the run's tag (``processes/abandoned.py``).
 
-The nanny is a child subreaper, so every process that the child starts remains its descendant, even re-parented or in another session. It does not
-import vLLM and starts no thread.
+The nanny is a child subreaper, so every process that the child starts remains its descendant, even
+re-parented or in another session. It does not import vLLM and starts no thread.
 """
 
 import contextlib
@@ -25,31 +27,46 @@ from .protocol import Frame, FrameSocket, PeerClosed, ProtocolViolation
 TAG = "VLLM_REGRESS_TAG"
 _PR_SET_CHILD_SUBREAPER = 36
 _SWEEP_S = 5.0
-"""Seconds for which ``end_descendants`` keeps killing: dying processes may have forked new ones. What is left then cannot be killed (state D)."""
+"""Seconds for which ``end_descendants`` keeps killing: dying processes may have forked new ones.
+
+What is left then cannot be killed (state D).
+"""
 _CHECK_S = 0.5
 _MAPPING_S = 0.02
-"""Delay between the creation of a shared-memory file and the check for processes that have mapped it."""
+"""Delay between the creation of a shared-memory file and the check for processes that have mapped
+it."""
 _IN_CREATE, _IN_CLOEXEC, _IN_NONBLOCK = 0x100, 0o2000000, 0o4000
 SEGMENTS = "shared-memory"
-"""File in a run directory with the inode and path of each shared-memory file that a child had mapped, one per line."""
+"""File in a run directory with the inode and path of each shared-memory file that a child had
+mapped, one per line."""
 _OLDER_INODES: Set[int] = set()
-"""Inodes of the files that were below /dev/shm before the child started. The child may map them, but they are not removed."""
+"""Inodes of the files that were below /dev/shm before the child started.
+
+The child may map them, but they are not removed.
+"""
 _STOP_ROUNDS = 200
 _START_TIME = 19
 """Index of the start time among the fields of /proc/PID/stat after the name (proc_pid_stat(5))."""
 
 
 def become_subreaper() -> None:
-    """Make orphaned descendants children of this process instead of init (prctl(2)). Files that are below /dev/shm now are not counted as theirs."""
+    """Make orphaned descendants children of this process instead of init (prctl(2)).
+
+    Files that are below /dev/shm now are not counted as theirs.
+    """
     _OLDER_INODES.update(shm_inodes())
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def watch(lifeline: FrameSocket, child_main: Callable[[], int], keep: Set[int], request: Frame) -> int:
-    """Fork the child, report its start and end over ``lifeline``, and return when the controller closes that.
+def watch(
+    lifeline: FrameSocket, child_main: Callable[[], int], keep: Set[int], request: Frame
+) -> int:
+    """Fork the child, report its start and end over ``lifeline``, and return when the controller
+    closes that.
 
-    ``keep``: descriptors that the child inherits. In the child, the result of ``child_main`` is returned as its exit status. If the child and its
-    descendants exceed the request's limits, they are killed and the controller is sent the reason.
+    ``keep``: descriptors that the child inherits. In the child, the result of ``child_main`` is
+    returned as its exit status. If the child and its descendants exceed the request's limits, they
+    are killed and the controller is sent the reason.
     """
     become_subreaper()
     os.setsid()
@@ -66,7 +83,9 @@ def watch(lifeline: FrameSocket, child_main: Callable[[], int], keep: Set[int], 
         os.close(reported_r)
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+            signal.signal(
+                number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+            )
         os.close(wake_r)
         os.close(wake_w)
         lifeline.close()
@@ -88,7 +107,9 @@ def watch(lifeline: FrameSocket, child_main: Callable[[], int], keep: Set[int], 
     return 0
 
 
-def _supervise(lifeline: FrameSocket, wake_r: int, child: int, request: Frame, segments: "Segments") -> None:
+def _supervise(
+    lifeline: FrameSocket, wake_r: int, child: int, request: Frame, segments: "Segments"
+) -> None:
     poll = select.poll()
     poll.register(lifeline, select.POLLIN)
     poll.register(wake_r, select.POLLIN)
@@ -120,7 +141,8 @@ def _supervise(lifeline: FrameSocket, wake_r: int, child: int, request: Frame, s
 
 
 def _watch_created_segments() -> int:
-    """Return a descriptor that becomes readable when a file is created in /dev/shm (inotify(7)), or -1 if the kernel has none left."""
+    """Return a descriptor that becomes readable when a file is created in /dev/shm (inotify(7)), or
+    -1 if the kernel has none left."""
     libc = ctypes.CDLL(None)
     fd = int(libc.inotify_init1(_IN_CLOEXEC | _IN_NONBLOCK))
     if fd >= 0:
@@ -137,8 +159,13 @@ def _trim_log(request: Frame) -> None:
     trim(request["log"], request.get("limits", {}).get("log", float("inf")), _option_names(request))
 
 
-def _enforce(lifeline: FrameSocket, limits: Limits, options: OptionNames, pids: List[int]) -> Limits:
-    """Check the limits once. Returns the limits to check from now on: none after one was exceeded."""
+def _enforce(
+    lifeline: FrameSocket, limits: Limits, options: OptionNames, pids: List[int]
+) -> Limits:
+    """Check the limits once.
+
+    Returns the limits to check from now on: none after one was exceeded.
+    """
     exceeded = breach(pids, limits, options)
     if exceeded is None:
         return limits
@@ -149,7 +176,10 @@ def _enforce(lifeline: FrameSocket, limits: Limits, options: OptionNames, pids: 
 
 
 def _kill_at_once() -> None:
-    """Stop all descendants until no new ones appear, then kill them. SIGKILL alone cannot keep up with processes that fork without end."""
+    """Stop all descendants until no new ones appear, then kill them.
+
+    SIGKILL alone cannot keep up with processes that fork without end.
+    """
     stopped: Dict[int, int] = {}
     for _ in range(_STOP_ROUNDS):
         below = start_times(os.getpid())
@@ -183,7 +213,8 @@ def descendants(root: int) -> List[int]:
 
 
 def start_times(root: int) -> Dict[int, int]:
-    """Return the pids of the descendants of ``root``, each with its start time in clock ticks since boot. Both together name one process."""
+    """Return the pids of the descendants of ``root``, each with its start time in clock ticks since
+    boot. Both together name one process."""
     children: Dict[int, List[Tuple[int, int]]] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -192,7 +223,9 @@ def start_times(root: int) -> Dict[int, int]:
             except OSError:
                 continue
             if fields[0] not in (b"Z", b"X"):
-                children.setdefault(int(fields[1]), []).append((int(entry), int(fields[_START_TIME])))
+                children.setdefault(int(fields[1]), []).append(
+                    (int(entry), int(fields[_START_TIME]))
+                )
     descendants: Dict[int, int] = {}
     pending = [root]
     while pending:
@@ -226,7 +259,10 @@ def end_descendants() -> None:
 
 
 def _signal(processes: Dict[int, int], number: int) -> None:
-    """Send a signal to processes, given as by ``start_times``. A pid that another process has by now is left alone."""
+    """Send a signal to processes, given as by ``start_times``.
+
+    A pid that another process has by now is left alone.
+    """
     for pid, started in processes.items():
         with contextlib.suppress(OSError), held(pid) as descriptor:
             if int(_stat(pid)[_START_TIME]) != started:
@@ -239,7 +275,8 @@ def _signal(processes: Dict[int, int], number: int) -> None:
 
 @contextlib.contextmanager
 def held(pid: int) -> Iterator[Optional[int]]:
-    """Open a descriptor that means the process even when its pid is given to another (pidfd_open(2)). None where the system has none to give."""
+    """Open a descriptor that means the process even when its pid is given to another
+    (pidfd_open(2)). None where the system has none to give."""
     descriptor = None
     if hasattr(os, "pidfd_open") and hasattr(signal, "pidfd_send_signal"):
         with contextlib.suppress(OSError):
@@ -258,10 +295,12 @@ def _unlink(paths: Iterable[str]) -> None:
 
 
 class Segments:
-    """Record of the shared-memory files that the child's processes use, so that they can be removed after these processes were killed.
+    """Record of the shared-memory files that the child's processes use, so that they can be removed
+    after these processes were killed.
 
-    Only a process that has a file mapped or open shows who uses it, so the processes are read while they run. That is slow, so it is done
-    only when /dev/shm has a file that was not there at the last two checks. A file is recorded with its inode, and removed only if the name still
+    Only a process that has a file mapped or open shows who uses it, so the processes are read while
+    they run. That is slow, so it is done only when /dev/shm has a file that was not there at the
+    last two checks. A file is recorded with its inode, and removed only if the name still
     has that inode: somebody else may have created a file with the same name since.
     """
 
@@ -269,13 +308,15 @@ class Segments:
         self.created = _watch_created_segments()
         self._file = file
         self._present: Set[str] = set()  # files at the last check
-        # Files at the last two checks. Each file is checked twice, because it is mapped a moment after it was created.
+        # Files at the last two checks. Each file is checked twice, because it is mapped a moment
+        # after it was created.
         self._checked: Set[str] = set()
         self._recorded: Dict[str, int] = {}
         self._pids: Set[int] = set()
 
     def note(self, pids: List[int]) -> None:
-        """Record the files that the processes ``pids`` have mapped or open, if files were created in /dev/shm since the last two calls."""
+        """Record the files that the processes ``pids`` have mapped or open, if files were created
+        in /dev/shm since the last two calls."""
         self._pids.update(pids)
         present = set(os.listdir("/dev/shm"))
         checked, self._checked, self._present = self._checked, present & self._present, present
@@ -293,15 +334,25 @@ class Segments:
             with contextlib.suppress(OSError):
                 if os.stat(path).st_ino == number:
                     os.unlink(path)
-        _unlink(os.path.join("/dev/shm", name) for name in os.listdir("/dev/shm") if self._is_orphaned_semaphore(name))
+        _unlink(
+            os.path.join("/dev/shm", name)
+            for name in os.listdir("/dev/shm")
+            if self._is_orphaned_semaphore(name)
+        )
 
     def _is_orphaned_semaphore(self, name: str) -> bool:
-        """Return whether the file is a semaphore of Ray's compiled graphs whose creator was one of ours and has ended.
+        """Return whether the file is a semaphore of Ray's compiled graphs whose creator was one of
+        ours and has ended.
 
-        Its name has the creator's pid. A creator that ends by an exception creates both semaphores again and exits before they can be recorded.
+        Its name has the creator's pid. A creator that ends by an exception creates both semaphores
+        again and exits before they can be recorded.
         """
         match = re.match(r"sem\.(?:hdr|obj)(\d+)-\d+$", name)
-        return match is not None and int(match[1]) in self._pids and not os.path.exists("/proc/" + match[1])
+        return (
+            match is not None
+            and int(match[1]) in self._pids
+            and not os.path.exists("/proc/" + match[1])
+        )
 
 
 def shm_inodes() -> Set[int]:
@@ -309,11 +360,15 @@ def shm_inodes() -> Set[int]:
     return {number for _, number in _shm_files()}
 
 
-def mapped_shm(pids: Iterable[int], others: Container[int] = (), *, opened: bool = False) -> Set[str]:
-    """Return the files below /dev/shm that any of the processes has mapped, without the inodes ``others``.
+def mapped_shm(
+    pids: Iterable[int], others: Container[int] = (), *, opened: bool = False
+) -> Set[str]:
+    """Return the files below /dev/shm that any of the processes has mapped, without the inodes
+    ``others``.
 
-    With ``opened``, open files count, too: a process may end between creating a file and mapping it. Files are compared by inode, because glibc's
-    sem_open maps a named semaphore under a temporary name and renames it afterwards.
+    With ``opened``, open files count, too: a process may end between creating a file and mapping
+    it. Files are compared by inode, because glibc's sem_open maps a named semaphore under a
+    temporary name and renames it afterwards.
     """
     inodes: Set[int] = set()
     for pid in pids:
@@ -321,7 +376,11 @@ def mapped_shm(pids: Iterable[int], others: Container[int] = (), *, opened: bool
             inodes |= {int(line.split(None, 5)[4]) for line in maps if "/dev/shm/" in line}
         if opened:
             inodes |= _opened_shm(pid)
-    return {path for path, number in _shm_files() if number in inodes and number not in others} if inodes else set()
+    return (
+        {path for path, number in _shm_files() if number in inodes and number not in others}
+        if inodes
+        else set()
+    )
 
 
 def _opened_shm(pid: int) -> Set[int]:

@@ -1,7 +1,7 @@
 """The protocol between controller, agent, nanny and child: JSON lines over a stream socket.
 
-A frame is one JSON object on one line, UTF-8, at most ``MAX_FRAME`` bytes. Descriptors are sent along with a frame by SCM_RIGHTS.
-Nothing is ever unpickled.
+A frame is one JSON object on one line, UTF-8, at most ``MAX_FRAME`` bytes. Descriptors are sent
+along with a frame by SCM_RIGHTS. Nothing is ever unpickled.
 """
 
 import json
@@ -32,7 +32,10 @@ class FrameTimeout(Exception):
 
 
 class FrameSocket:
-    """One end of a bidirectional stream of frames. It owns ``sock`` and must not be shared between threads."""
+    """One end of a bidirectional stream of frames.
+
+    It owns ``sock`` and must not be shared between threads.
+    """
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -57,10 +60,16 @@ class FrameSocket:
         timeout_s: Optional[float] = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Send one frame. Raises ``PeerClosed`` if the peer has closed its end and ``FrameTimeout`` if it does not read in time, by ``clock``."""
+        """Send one frame.
+
+        Raises ``PeerClosed`` if the peer has closed its end and ``FrameTimeout`` if it does not
+        read in time, by ``clock``.
+        """
         data = memoryview(json.dumps(frame, separators=(",", ":")).encode() + b"\n")
         if len(data) > MAX_FRAME:
-            raise ProtocolViolation("a frame of {} bytes is over the limit of {}".format(len(data), MAX_FRAME))
+            raise ProtocolViolation(
+                "a frame of {} bytes is over the limit of {}".format(len(data), MAX_FRAME)
+            )
         until = None if timeout_s is None else clock() + timeout_s
         while data:
             try:
@@ -76,7 +85,10 @@ class FrameSocket:
                 raise PeerClosed("the peer no longer reads") from None
 
     def pop(self) -> Optional[Frame]:
-        """Return the next complete frame, or None if none has arrived. Never blocks. Raises ``PeerClosed`` at end of file."""
+        """Return the next complete frame, or None if none has arrived. Never blocks.
+
+        Raises ``PeerClosed`` at end of file.
+        """
         frame = self._take()
         while frame is None:
             try:
@@ -88,14 +100,19 @@ class FrameSocket:
             self._fds.extend(fds)
             if not data:
                 if self._buffer:
-                    raise ProtocolViolation("the stream ended inside a frame: {!r}".format(bytes(self._buffer[:200])))
+                    raise ProtocolViolation(
+                        "the stream ended inside a frame: {!r}".format(bytes(self._buffer[:200]))
+                    )
                 raise PeerClosed("the peer closed its end")
             self._buffer += data
             frame = self._take()
         return frame
 
     def receive(self, *, timeout_s: Optional[float] = None) -> Frame:
-        """Wait for the next frame. A ``timeout_s`` of None waits for ever, which suits a process that has nothing else to do."""
+        """Wait for the next frame.
+
+        A ``timeout_s`` of None waits for ever, which suits a process that has nothing else to do.
+        """
         until = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             frame = self.pop()
@@ -106,7 +123,9 @@ class FrameSocket:
     def take_fds(self, count: int) -> List[int]:
         """Return ``count`` descriptors that came with the frames read so far, oldest first."""
         if len(self._fds) < count:
-            raise ProtocolViolation("{} descriptors were promised, {} came".format(count, len(self._fds)))
+            raise ProtocolViolation(
+                "{} descriptors were promised, {} came".format(count, len(self._fds))
+            )
         descriptors, self._fds = self._fds[:count], self._fds[count:]
         return descriptors
 
@@ -129,7 +148,12 @@ class FrameSocket:
         return frame
 
 
-def _wait(sock: socket.socket, event: int, until: Optional[float], clock: Callable[[], float] = time.monotonic) -> None:
+def _wait(
+    sock: socket.socket,
+    event: int,
+    until: Optional[float],
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
     poll = select.poll()
     poll.register(sock, event)
     while True:

@@ -1,15 +1,20 @@
-"""The text format of scripts. A script is part of a prompt, between two tokens of the forged tokenizers, and says what the simulated model answers.
+"""The text format of scripts. A script is part of a prompt, between two tokens of the forged
+tokenizers, and says what the simulated model answers.
 
-Both the controller and the target use this module. The text is printable ASCII without spaces, so that normalizers, chat templates and JSON do not
-change it::
+Both the controller and the target use this module. The text is printable ASCII without spaces, so
+that normalizers, chat templates and JSON do not change it::
 
-    Hi+%F0%9F%98%80$304;        bytes as they are, "+" for a space, %XX for other bytes, $N; for a token that is not a byte
+    Hi+%F0%9F%98%80$304;        bytes as they are, "+" for a space, %XX for other bytes, $N; for a
+    token that is not a byte
     $=%3Cthink%3E;              the token with this text, whatever its number in each tokenizer
     a`2:0.7;b0.3;c              a step with two possible tokens and their probabilities
-    one|two~                    two choices of one request; "~": the second repeats until something else ends it
+    one|two~                    two choices of one request; "~": the second repeats until something
+    else ends it
 
-A script is in the prompt because a prompt reaches the worker through every front, version and parallel mode. Preemption, chunked prefill and
-prefix caching cannot lose it: the worker finds it in the prompt's tokens, and its position is the number of tokens since.
+A script is in the prompt because a prompt reaches the worker through every front, version and
+parallel mode. Preemption, chunked prefill and
+prefix caching cannot lose it: the worker finds it in the prompt's tokens, and its position is the
+number of tokens since.
 """
 
 import re
@@ -19,13 +24,18 @@ from urllib.parse import quote, unquote
 START = "<|script|>"
 END = "<|end_script|>"
 FAULTS_VARIABLE = "VLLM_REGRESS_SCRIPT_FAULTS"
-"""Environment variable with the path of the file in which workers report scripts that could not be followed, one JSON object per line."""
+"""Environment variable with the path of the file in which workers report scripts that could not be
+followed, one JSON object per line."""
 
 Token = Union[int, str]
-"""A token: its number in the forged vocabulary, in which 0 to 255 are the bytes, or the text of a special token or marker."""
+"""A token: its number in the forged vocabulary, in which 0 to 255 are the bytes, or the text of a
+special token or marker."""
 
 Step = Tuple[Tuple[Token, float], ...]
-"""The possible tokens at one position, with probabilities that add up to one. Usually a single token."""
+"""The possible tokens at one position, with probabilities that add up to one.
+
+Usually a single token.
+"""
 
 _PLAIN = frozenset(range(0x21, 0x7F)) - set(b"%$`|~+<")
 _TOKEN = re.compile(r"%([0-9A-F]{2})|\$([0-9]+);|\$=([^;]+);|(.)", re.DOTALL)
@@ -34,25 +44,38 @@ _PROBABILITY = re.compile(r"([0-9.e-]+);")
 
 
 class Answer(NamedTuple):
-    """The script of one choice. ``ends``: the end token follows the steps; otherwise the steps repeat."""
+    """The script of one choice.
+
+    ``ends``: the end token follows the steps; otherwise the steps repeat.
+    """
 
     steps: Tuple[Step, ...]
     ends: bool = True
 
     def at(self, position: int, end: int) -> Step:
-        """Return the step of the output token number ``position``, counted from zero. ``end`` is the end token."""
+        """Return the step of the output token number ``position``, counted from zero.
+
+        ``end`` is the end token.
+        """
         if position < len(self.steps):
             return self.steps[position]
-        return ((end, 1.0),) if self.ends or not self.steps else self.steps[position % len(self.steps)]
+        return (
+            ((end, 1.0),) if self.ends or not self.steps else self.steps[position % len(self.steps)]
+        )
 
 
 def encode(answers: Iterable[Answer]) -> str:
     """Return the text between the two tokens for the answers of a request's choices."""
-    return "|".join("".join(map(_step, answer.steps)) + ("" if answer.ends else "~") for answer in answers)
+    return "|".join(
+        "".join(map(_step, answer.steps)) + ("" if answer.ends else "~") for answer in answers
+    )
 
 
 def decode(text: str) -> Tuple[Answer, ...]:
-    """Return the answers that ``encode`` was called with. Raises ``ValueError`` with the position of the first mistake."""
+    """Return the answers that ``encode`` was called with.
+
+    Raises ``ValueError`` with the position of the first mistake.
+    """
     answers: List[Answer] = []
     steps: List[Step] = []
     place = 0
@@ -65,7 +88,9 @@ def decode(text: str) -> Tuple[Answer, ...]:
             ends = character != "~"
             place += not ends
             if text[place : place + 1] not in ("", "|"):
-                raise ValueError("nothing may follow '~' but '|', at {} of {!r}".format(place, text))
+                raise ValueError(
+                    "nothing may follow '~' but '|', at {} of {!r}".format(place, text)
+                )
             answers.append(Answer(tuple(steps), ends))
             steps, place = [], place + 1
         else:
@@ -75,7 +100,10 @@ def decode(text: str) -> Tuple[Answer, ...]:
 
 
 def find(tokens: Sequence[int], start: int, end: int) -> Optional[Sequence[int]]:
-    """Return the tokens of the last script in a prompt, or None without one. Raises ``ValueError`` if the script was truncated."""
+    """Return the tokens of the last script in a prompt, or None without one.
+
+    Raises ``ValueError`` if the script was truncated.
+    """
     if start not in tokens and end not in tokens:
         return None
     last = len(tokens) - 1 - list(reversed(tokens)).index(start) if start in tokens else None
@@ -86,15 +114,22 @@ def find(tokens: Sequence[int], start: int, end: int) -> Optional[Sequence[int]]
 
 
 def choice_of(request_id: str) -> int:
-    """Return which of the n choices of a request this id belongs to. V1 names them 0_ID, 1_ID ..., V0 ID_parallel_sample_0 ..."""
-    match = re.search(r"_parallel_sample_([0-9]+)$", request_id) or re.match(r"([0-9]+)_", request_id)
+    """Return which of the n choices of a request this id belongs to.
+
+    V1 names them 0_ID, 1_ID ..., V0 ID_parallel_sample_0 ...
+    """
+    match = re.search(r"_parallel_sample_([0-9]+)$", request_id) or re.match(
+        r"([0-9]+)_", request_id
+    )
     return int(match.group(1)) if match else 0
 
 
 def _step(step: Step) -> str:
     if len(step) == 1:
         return _spelled(step[0][0])
-    return "`{}:".format(len(step)) + "".join("{!r};{}".format(share, _spelled(token)) for token, share in step)
+    return "`{}:".format(len(step)) + "".join(
+        "{!r};{}".format(share, _spelled(token)) for token, share in step
+    )
 
 
 def _spelled(token: Token) -> str:

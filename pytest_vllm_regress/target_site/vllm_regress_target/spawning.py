@@ -1,8 +1,11 @@
-"""A fork server behind multiprocessing's start method spawn, so that processes which vLLM spawns do not import vLLM again.
+"""A fork server behind multiprocessing's start method spawn, so that processes which vLLM spawns do
+not import vLLM again.
 
-Spawning runs an interpreter (``multiprocessing.set_executable``). Here that interpreter is a small launcher: it sends its arguments, environment
-and open files to the fork server and then stands for the forked process. It passes signals on and exits with the same status, and when
-one of the two is killed, the other is killed, too. Pickling and inheritance work as with spawn; only the imports are already done.
+Spawning runs an interpreter (``multiprocessing.set_executable``). Here that interpreter is a small
+launcher: it sends its arguments, environment and open files to the fork server and then stands for
+the forked process. It passes signals on and exits with the same status, and when one of the two is
+killed, the other is killed, too. Pickling and inheritance work as with spawn; only the imports are
+already done.
 """
 
 import atexit
@@ -21,7 +24,10 @@ import traceback
 from typing import Any, Dict, List, Tuple
 
 DISABLED = "VLLM_REGRESS_PLAIN_SPAWN"
-"""Environment variable that is set when the user requests spawned processes. No fork server is installed then."""
+"""Environment variable that is set when the user requests spawned processes.
+
+No fork server is installed then.
+"""
 PROCESS_NAME = "fork-server"
 """Name of the fork server's process, which does not count as a process of the engine."""
 _SPAWN_OPTION = "--multiprocessing-fork"
@@ -30,8 +36,9 @@ _MAX_FDS = 250
 _REQUEST_TIMEOUT_S = 10.0
 _FORWARDED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _NUDGE, _NUDGE_DELAYS_S = signal.SIGURG, (0.05, 0.5, 5.0)
-"""Signal sent after each forwarded signal, and the seconds before each. A forwarded signal arrives slightly later than a direct one, and C code that
-checks for a closed peer and then blocks may just have missed it; the next signal interrupts the blocking call. On a busy machine the first may come
+"""Signal sent after each forwarded signal, and the seconds before each. A forwarded signal arrives
+slightly later than a direct one, and C code that checks for a closed peer and then blocks may just
+have missed it; the next signal interrupts the blocking call. On a busy machine the first may come
 too early."""
 _MAX_SOCKET_PATH, _MAX_SHEBANG = 100, 240
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
@@ -44,10 +51,12 @@ launch({python!r}, {address!r})
 
 
 def install_fork_server(folder: str) -> bool:
-    """Let processes that this process and its descendants spawn be forked from a copy of this process in its present state.
+    """Let processes that this process and its descendants spawn be forked from a copy of this
+    process in its present state.
 
-    The launcher and a socket are written to ``folder``. Returns False and changes nothing if the user requests real spawning, if this process has
-    threads (a fork would not be safe), or if the system does not allow it.
+    The launcher and a socket are written to ``folder``. Returns False and changes nothing if the
+    user requests real spawning, if this process has threads (a fork would not be safe), or if the
+    system does not allow it.
     """
     base = os.path.join(os.path.abspath(folder), "spawn-{}".format(os.getpid()))
     program, address = base + ".py", base + ".sock"
@@ -84,7 +93,11 @@ def install_fork_server(folder: str) -> bool:
 
 
 class _Server:
-    """The fork server. It keeps one connection to the launcher of each forked process, and dies with the process of which it is a copy."""
+    """The fork server.
+
+    It keeps one connection to the launcher of each forked process, and dies with the process of
+    which it is a copy.
+    """
 
     def __init__(self, listener: socket.socket, parent: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -187,7 +200,10 @@ def _run_as(request: Dict[str, Any], fds: List[int]) -> None:
 
 
 def reload_prometheus_values() -> None:
-    """Let prometheus_client choose again where it stores its values. It chooses at import by a variable, which a V0 server sets afterwards."""
+    """Let prometheus_client choose again where it stores its values.
+
+    It chooses at import by a variable, which a V0 server sets afterwards.
+    """
     values = sys.modules.get("prometheus_client.values")
     if values is not None:
         values.ValueClass = values.get_value_class()  # type: ignore[attr-defined]
@@ -198,7 +214,10 @@ def _set_process_name(name: bytes) -> None:
 
 
 def _arrange_descriptors(numbers: Dict[int, int]) -> None:
-    """Renumber the open descriptors: ``numbers`` maps each descriptor to its new number. All others are closed."""
+    """Renumber the open descriptors: ``numbers`` maps each descriptor to its new number.
+
+    All others are closed.
+    """
     free = max([*numbers, *numbers.values()]) + 1
     parked = {fcntl.fcntl(fd, fcntl.F_DUPFD, free): number for fd, number in numbers.items()}
     for entry in os.listdir("/proc/self/fd"):
@@ -213,11 +232,14 @@ def _arrange_descriptors(numbers: Dict[int, int]) -> None:
 def launch(python: str, address: str) -> None:
     """Run in the launcher that multiprocessing starts instead of an interpreter.
 
-    Only spawned processes are forked. Everything else, such as multiprocessing's resource tracker, is run by the interpreter as usual.
+    Only spawned processes are forked. Everything else, such as multiprocessing's resource tracker,
+    is run by the interpreter as usual.
     """
     command = [python, *sys.argv[1:]]
     link = socket.socket(socket.AF_UNIX)
-    fds = sorted(fd for fd in map(int, os.listdir("/proc/self/fd")) if fd != link.fileno() and _is_open(fd))
+    fds = sorted(
+        fd for fd in map(int, os.listdir("/proc/self/fd")) if fd != link.fileno() and _is_open(fd)
+    )
     if _SPAWN_OPTION not in sys.argv or len(fds) > _MAX_FDS:
         os.execv(python, command)
     try:

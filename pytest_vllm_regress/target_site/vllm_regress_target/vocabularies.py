@@ -1,4 +1,7 @@
-"""A checkpoint's tokenizer as data in the structure of tokenizer.json, whatever its file format. Used by the controller and the target."""
+"""A checkpoint's tokenizer as data in the structure of tokenizer.json, whatever its file format.
+
+Used by the controller and the target.
+"""
 
 import base64
 import json
@@ -21,7 +24,10 @@ def byte_letters() -> Dict[int, str]:
 
 
 def folder_of(name: str) -> str:
-    """Return the folder of a checkpoint: ``name`` itself if it is one, or where the Hugging Face cache has the files of this name."""
+    """Return the folder of a checkpoint:
+
+    ``name`` itself if it is one, or where the Hugging Face cache has the files of this name.
+    """
     if os.path.isdir(name):
         return name
     try:
@@ -37,9 +43,11 @@ def folder_of(name: str) -> str:
 
 
 def of_checkpoint(folder: str, mode: str) -> Dict[str, Any]:
-    """Return ``model.vocab`` and ``added_tokens`` of the tokenizer in ``folder``; empty if there is none, or if its file is too large.
+    """Return ``model.vocab`` and ``added_tokens`` of the tokenizer in ``folder``; empty if there is
+    none, or if its file is too large.
 
-    ``mode`` is vLLM's ``tokenizer_mode``. Mistral's own file is read with "mistral", and if there is no other.
+    ``mode`` is vLLM's ``tokenizer_mode``. Mistral's own file is read with "mistral", and if there
+    is no other.
     """
     plain = os.path.join(folder, TOKENIZER)
     if mode != "mistral" and os.path.isfile(plain):
@@ -49,22 +57,32 @@ def of_checkpoint(folder: str, mode: str) -> Dict[str, Any]:
 
 
 class Numbers:
-    """Translates the tokens of scripts into the numbers of one tokenizer, given by the ``document`` from ``of_checkpoint``.
+    """Translates the tokens of scripts into the numbers of one tokenizer, given by the ``document``
+    from ``of_checkpoint``.
 
-    ``added``: the numbers of special tokens and markers by their text. ``first``: the number of byte 0; scripts count from it.
+    ``added``: the numbers of special tokens and markers by their text. ``first``: the number of
+    byte 0; scripts count from it.
     """
 
     def __init__(self, document: Dict[str, Any]) -> None:
         vocabulary = (document.get("model") or {}).get("vocab")
-        self.added = {token["content"]: int(token["id"]) for token in document.get("added_tokens") or ()}
-        self.first = int(vocabulary.get(byte_letters()[0], 0)) if isinstance(vocabulary, dict) else 0
+        self.added = {
+            token["content"]: int(token["id"]) for token in document.get("added_tokens") or ()
+        }
+        self.first = (
+            int(vocabulary.get(byte_letters()[0], 0)) if isinstance(vocabulary, dict) else 0
+        )
 
     def of(self, answer: script.Answer) -> script.Answer:
-        """Return the answer with this tokenizer's numbers. A name that is not a token here is replaced by its bytes.
+        """Return the answer with this tokenizer's numbers. A name that is not a token here is
+        replaced by its bytes.
 
-        Raises ``ValueError`` if that is not possible, because the name is one of several alternatives.
+        Raises ``ValueError`` if that is not possible, because the name is one of several
+        alternatives.
         """
-        return script.Answer(tuple(numbered for step in answer.steps for numbered in self._steps(step)), answer.ends)
+        return script.Answer(
+            tuple(numbered for step in answer.steps for numbered in self._steps(step)), answer.ends
+        )
 
     def _steps(self, step: script.Step) -> Iterator[script.Step]:
         (name, _), *alternatives = step
@@ -91,9 +109,14 @@ def _read(path: str) -> Dict[str, Any]:
 
 
 def _tekken(document: Dict[str, Any]) -> Dict[str, Any]:
-    """Number the control tokens first, including those without a name, then the vocabulary. Its two words for scripts count as added tokens."""
+    """Number the control tokens first, including those without a name, then the vocabulary.
+
+    Its two words for scripts count as added tokens.
+    """
     count = int(document["config"]["default_num_special_tokens"])
-    names = {int(token["rank"]): token["token_str"] for token in document.get("special_tokens") or ()}
+    names = {
+        int(token["rank"]): token["token_str"] for token in document.get("special_tokens") or ()
+    }
     added = {names.get(number, "<SPECIAL_{}>".format(number)): number for number in range(count)}
     alphabet = byte_letters()
     vocabulary = {}
@@ -105,5 +128,7 @@ def _tekken(document: Dict[str, Any]) -> Dict[str, Any]:
             vocabulary["".join(alphabet[byte] for byte in word)] = number
     return {
         "model": {"vocab": vocabulary},
-        "added_tokens": [{"id": number, "content": text, "special": True} for text, number in added.items()],
+        "added_tokens": [
+            {"id": number, "content": text, "special": True} for text, number in added.items()
+        ],
     }

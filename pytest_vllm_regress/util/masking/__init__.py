@@ -1,9 +1,11 @@
 """Secrets are kept from child processes and masked in text.
 
-Text is masked where it enters the controller: an error frame from a child (``processes/channel.py``), the output of a process (``mask_log``),
-and a result file (``cases/results.py``). From then on it has the type ``Masked`` and is not masked again. Functions that need masked text require
-this type, so mypy reports text that was not masked. ``mask`` is for other text, such as the message of an exception in a test, and for output to
-users, which may quote input.
+Text is masked where it enters the controller: an error frame from a child
+(``processes/channel.py``), the output of a process (``mask_log``), and a result file
+(``cases/results.py``). From then on it has the type ``Masked`` and is not masked again. Functions
+that need masked text require this type, so mypy reports text that was not masked. ``mask`` is for
+other text, such as the message of an exception in a test, and for output to users, which may quote
+input.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ _known: set[str] = set()
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Return whether the variable's name says that it is a secret, or its value is a URL with a password, a token or a webhook path."""
+    """Return whether the variable's name says that it is a secret, or its value is a URL with a
+    password, a token or a webhook path."""
     return is_secret_name(name) or any(
         True for _ in SecretScanner(value.encode("utf-8", "surrogatepass")).url_credentials()
     )
@@ -58,7 +61,10 @@ def register_all(environment: Mapping[str, str]) -> None:
 
 
 def mask_log(output: str | bytes) -> Masked:
-    """Return the output of a process, a line or all of it, as masked text. Bytes that are not UTF-8 are replaced."""
+    """Return the output of a process, a line or all of it, as masked text.
+
+    Bytes that are not UTF-8 are replaced.
+    """
     return mask(output if isinstance(output, str) else output.decode("utf-8", errors="replace"))
 
 
@@ -68,7 +74,8 @@ def join_masked(separator: str, texts: Iterable[Masked]) -> Masked:
 
 
 def mask(text: str) -> Masked:
-    """Return ``text`` with every known secret, and everything that looks like one, replaced by ``***``. Linear in its length."""
+    """Return ``text`` with every known secret, and everything that looks like one, replaced by
+    ``***``. Linear in its length."""
     return masker()(text)
 
 
@@ -76,11 +83,15 @@ def masker() -> Callable[[str], Masked]:
     """Return a ``mask`` for many texts. It looks up the known secrets only once."""
     registered = frozenset(_known)
     secrets = registered | {
-        value for name, value in os.environ.items() if is_secret_name(name) and is_maskable(name, value)
+        value
+        for name, value in os.environ.items()
+        if is_secret_name(name) and is_maskable(name, value)
     }
 
     def hide(text: str) -> Masked:
         data = mask_values(text.encode("utf-8", "surrogatepass"), secrets, registered)
-        return Masked(replace_spans(data, SecretScanner(data).spans()).decode("utf-8", "surrogatepass"))
+        return Masked(
+            replace_spans(data, SecretScanner(data).spans()).decode("utf-8", "surrogatepass")
+        )
 
     return hide

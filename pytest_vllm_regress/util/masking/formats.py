@@ -1,10 +1,13 @@
-"""Formats of tokens that are recognizable without context, by the prefixes that their vendors document.
+"""Formats of tokens that are recognizable without context, by the prefixes that their vendors
+document.
 
-detect-secrets 1.5 is not used, because it takes 85 s for 10 MB of a log (6 s without its keywords), requires ``requests``, and has no formats for
-NVIDIA, Databricks, Groq or Google's access tokens. Its formats with a fixed prefix are among these.
+detect-secrets 1.5 is not used, because it takes 85 s for 10 MB of a log (6 s without its keywords),
+requires ``requests``, and has no formats for NVIDIA, Databricks, Groq or Google's access tokens.
+Its formats with a fixed prefix are among these.
 
-They are searched only in runs of ``RUN`` or more characters that tokens consist of. A pattern consumes what it has looked at, or looks at a
-bounded number of characters, so that the search is linear.
+They are searched only in runs of ``RUN`` or more characters that tokens consist of. A pattern
+consumes what it has looked at, or looks at a bounded number of characters, so that the search is
+linear.
 """
 
 from __future__ import annotations
@@ -18,7 +21,8 @@ _RUN_CHARACTERS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 RUN_TABLE = bytes(ord("a") if code in _RUN_CHARACTERS else ord(" ") for code in range(256))
 """For ``bytes.translate``: a run becomes a run of ``a``, everything else blanks."""
 
-# The beginning of a word. An escape sequence or an escaped character may stand before it: "\nhf_...", "\x1b[32mhf_...", "%3Dhf_...".
+# The beginning of a word. An escape sequence or an escaped character may stand before it:
+# "\nhf_...", "\x1b[32mhf_...", "%3Dhf_...".
 _START = rb"(?:(?<![A-Za-z0-9_])|(?<=\\[nrtbf0])|(?<=[\[;\d]\dm)|(?<=\[m)|(?<=%[0-9A-Fa-f]{2})|(?<=\\x[0-9A-Fa-f]{2}))"
 _ANY = rb"[A-Za-z0-9]"
 _WORD = rb"[A-Za-z0-9_-]"
@@ -26,13 +30,23 @@ _MIXED = rb"(?=[A-Za-z_-]{0,40}+[0-9])"  # words of a language have no digits
 
 
 def _prefixed(rest: bytes, prefixes: str) -> bytes:
-    return rb"(?:" + b"|".join(re.escape(prefix.encode()) for prefix in prefixes.split()) + rb")" + rest
+    return (
+        rb"(?:"
+        + b"|".join(re.escape(prefix.encode()) for prefix in prefixes.split())
+        + rb")"
+        + rest
+    )
 
 
 _FORMATS = (
     # Models and their tools
-    _prefixed(_ANY + rb"{16,}+", "hf_ api_org_ gsk_ r8_ xai- pplx- csk- jina_ rpa_ esecret_ secret_ ntn_"),
-    _prefixed(_WORD + rb"{16,}+", "sk- pk-lf- nvapi- tvly- pcsk_ tgp_v1_ lsv2_pt_ lsv2_sk_ wandb_v1_ bedrock-api-key-"),
+    _prefixed(
+        _ANY + rb"{16,}+", "hf_ api_org_ gsk_ r8_ xai- pplx- csk- jina_ rpa_ esecret_ secret_ ntn_"
+    ),
+    _prefixed(
+        _WORD + rb"{16,}+",
+        "sk- pk-lf- nvapi- tvly- pcsk_ tgp_v1_ lsv2_pt_ lsv2_sk_ wandb_v1_ bedrock-api-key-",
+    ),
     _prefixed(_MIXED + _WORD + rb"{20,}+", "rnd_ glc_ pa- phc_ phx_ phs_ apify_api_ ls__"),
     _prefixed(_MIXED + _ANY + rb"{20,}+", "fw_ up_"),
     rb"fc-[0-9a-f]{32}|re_" + _MIXED + rb"[A-Za-z0-9]{6,10}_[A-Za-z0-9]{16,}+",
@@ -48,7 +62,9 @@ _FORMATS = (
     # Clouds and hosts
     rb"(?:AKIA|ASIA|ABIA|ACCA|A3T[A-Z0-9])[0-9A-Z]{16}(?![0-9A-Za-z])|(?:AKIA|ASIA)[0-9A-Z]{16}|ABSK[A-Za-z0-9+/]{40,}+",
     rb"AIza[\w-]{30,}+|ya29\.[\w.-]{16,}+|GOCSPX-[\w-]{20,}+|(?<=1//)0[\w-]{28,}+",
-    rb"LTAI[A-Za-z0-9]{12,}+|AKID" + _MIXED + rb"[A-Za-z0-9]{28,}+|AQVN[\w-]{30,}+|y[0-3]_[\w-]{50,}+",
+    rb"LTAI[A-Za-z0-9]{12,}+|AKID"
+    + _MIXED
+    + rb"[A-Za-z0-9]{28,}+|AQVN[\w-]{30,}+|y[0-3]_[\w-]{50,}+",
     rb"d(?:api|kea|ose)[0-9a-f]{16,}+(?:-\d{1,2})?",
     _prefixed(
         rb"[\w-]{16,}+(?:\.[\w-]++)?",
@@ -75,5 +91,6 @@ _FORMATS = (
     rb"(?<!-)eyJ[\w-]{10,}+\.[\w-]{10,}+(?:\.[\w-]*+){0,3}",
 )
 TOKEN = re.compile(
-    _START + rb"(?:" + rb"|".join(f"(?:{part.decode()})".encode() for part in _FORMATS) + rb")", re.ASCII
+    _START + rb"(?:" + rb"|".join(f"(?:{part.decode()})".encode() for part in _FORMATS) + rb")",
+    re.ASCII,
 )

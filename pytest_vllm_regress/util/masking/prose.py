@@ -1,4 +1,5 @@
-"""Distinguish secrets from sentences and code: text that follows a suspicious name but is not its value."""
+"""Distinguish secrets from sentences and code: text that follows a suspicious name but is not its
+value."""
 
 from __future__ import annotations
 
@@ -35,13 +36,18 @@ _PLACEHOLDER = re.compile(
 
 
 def is_sentence(text: bytes, name: bytes) -> bool:
-    """Return whether ``text`` begins with words of a sentence and not with a value of ``name``. People choose words as passwords, not as keys."""
+    """Return whether ``text`` begins with words of a sentence and not with a value of ``name``.
+
+    People choose words as passwords, not as keys.
+    """
     words = _SENTENCE.match(text)
     if words is None:
         return False
     if words["first"].lower() in _FIRST_WORDS:
         return True
-    return not _PASSWORD_NAME.search(name) and not _SENTENCE_WORDS.isdisjoint(words["rest"].lower().split())
+    return not _PASSWORD_NAME.search(name) and not _SENTENCE_WORDS.isdisjoint(
+        words["rest"].lower().split()
+    )
 
 
 def begins_sentence(text: bytes) -> bool:
@@ -51,7 +57,8 @@ def begins_sentence(text: bytes) -> bool:
 
 
 def is_code(value: bytes, name: bytes) -> bool:
-    """Return whether ``value``, which is not quoted, is an expression, a type, a placeholder or the name itself."""
+    """Return whether ``value``, which is not quoted, is an expression, a type, a placeholder or the
+    name itself."""
     plain = value.rstrip(b")]}>.:")
     own = name.lstrip(b"-").replace(b"-", b"_").lower()
     return bool(
@@ -65,7 +72,8 @@ def is_code(value: bytes, name: bytes) -> bool:
 
 
 def looks_random(value: bytes, *, at_least: int) -> bool:
-    """Return whether ``value`` may be a token: one word of ``at_least`` characters, with letters and digits or very long."""
+    """Return whether ``value`` may be a token: one word of ``at_least`` characters, with letters
+    and digits or very long."""
     if len(value) < at_least or not _TOKEN.fullmatch(value):
         return False
     return len(value) >= 2 * at_least or bool(_DIGIT.search(value) and _LETTER.search(value))

@@ -1,7 +1,9 @@
-"""Find text that looks like a secret: well-known token formats, values of suspicious names, credentials in URLs.
+"""Find text that looks like a secret: well-known token formats, values of suspicious names,
+credentials in URLs.
 
-The scan is linear in the length of the text, whatever the text contains. Keywords are located with ``bytes.find``; at each one a pattern
-of bounded length is tried. A value is followed to its end only once, because the scan resumes behind it.
+The scan is linear in the length of the text, whatever the text contains. Keywords are located with
+``bytes.find``; at each one a pattern of bounded length is tried. A value is followed to its end
+only once, because the scan resumes behind it.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from .prose import begins_sentence, is_code, is_sentence, looks_random
 from .variables import COUNT_NAME, NUMBER, SWITCH, is_secret_name
 
 Span = tuple[int, int]
-# Narrower than the names of variables, because vLLM logs a lot about tokens and keys that are no secrets.
+# Narrower than the names of variables, because vLLM logs a lot about tokens and keys that are no
+# secrets.
 _TEXT_NAME = re.compile(
     rb"[\w-]*(?:secret|password|passwd|passphrase)(?:[_-](?:id|value|text|plain|file))?"
     rb"|[\w-]*(?:api|access|shared)[_-]?key(?:[_-]?id)?"
@@ -30,7 +33,9 @@ _TO_LINE_END = re.compile(rb"(?:set-)?cookie")
 _IDENTIFIER = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
 _MAX_NAME = 64
 _MAX_SENTENCE = 120
-_SEPARATOR = re.compile(rb"(?P<tail>[\w-]{0,40}+)\\{0,4}['\"]?[ \t]{0,8}(?P<sign>=>|:=|[=:])[ \t]{0,8}")
+_SEPARATOR = re.compile(
+    rb"(?P<tail>[\w-]{0,40}+)\\{0,4}['\"]?[ \t]{0,8}(?P<sign>=>|:=|[=:])[ \t]{0,8}"
+)
 _AFTER_OPTION = re.compile(rb"(?P<tail>[\w-]{0,40}+)(?:\\{0,4}['\"],)?[ \t\n]{1,8}(?!-)")
 _OPENING = re.compile(rb"[brfuBRFU]{0,2}(?P<mark>\\{0,4}['\"])")
 _BREAK = rb"(?:[ \t]|\\?\r?\n|\\[nrt])"
@@ -38,10 +43,16 @@ _SCHEME = re.compile(rb"(?:bearer|basic|token|digest|negotiate)" + _BREAK + rb"{
 _WORD = re.compile(rb"[^\s'\",;]*+")
 _LINE = re.compile(rb"[^\n]*+")
 _WEAK_NAME = re.compile(rb"_?(?:auth|token)|x-token")
-"""Names whose values are secrets only if they look like it: vLLM shows a lot of tokens that are words."""
-_LOGPROB = re.compile(rb"\\{0,4}['\"][\s,]{1,20}\\{0,4}['\"](?:logprob|bytes|rank|id|top_|prob|score|decoded)", re.I)
+"""Names whose values are secrets only if they look like it: vLLM shows a lot of tokens that are
+words."""
+_LOGPROB = re.compile(
+    rb"\\{0,4}['\"][\s,]{1,20}\\{0,4}['\"](?:logprob|bytes|rank|id|top_|prob|score|decoded)", re.I
+)
 _BEARER = re.compile(
-    rb"bearer(?:[ \t]token)?(?:[ \t]?[:=])?" + _BREAK + rb"{1,16}\\{0,4}['\"]?(?P<value>[\w\-./+=~]{8,}+)", re.I
+    rb"bearer(?:[ \t]token)?(?:[ \t]?[:=])?"
+    + _BREAK
+    + rb"{1,16}\\{0,4}['\"]?(?P<value>[\w\-./+=~]{8,}+)",
+    re.I,
 )
 _NETRC = re.compile(rb"(?:login|account)[ \t\n]{1,8}\S{1,40}[ \t\n]{1,8}$")
 _NETRC_PASSWORD = re.compile(rb"[ \t\n]{1,8}(?P<value>\S++)")
@@ -69,7 +80,9 @@ _COMMANDS = {
     b"wandb": re.compile(rb"(?<![0-9A-Za-z])(?P<value>[0-9a-f]{40})(?![0-9A-Za-z])"),
 }
 _MAX_COMMAND = 500
-_PASSPHRASE_SOURCE = re.compile(rb"pass(?:in|out)?" + _BETWEEN + rb"{1,3}['\"]?pass:(?P<value>[^\s'\"]++)")
+_PASSPHRASE_SOURCE = re.compile(
+    rb"pass(?:in|out)?" + _BETWEEN + rb"{1,3}['\"]?pass:(?P<value>[^\s'\"]++)"
+)
 _KEYWORDS = tuple(
     b"secret pass credential key token cookie auth bearer jwt _pwd _pat dsn webhook sig= signature=".split()
 )
@@ -84,9 +97,12 @@ _HOOK = re.compile(
     re.I | re.S,
 )
 _QUERY = re.compile(
-    rb"[?&;][\w-]{0,40}?(?:token|sig|signature|key|secret|password|code|auth|credential)=(?P<value>[^&#]++)", re.I
+    rb"[?&;][\w-]{0,40}?(?:token|sig|signature|key|secret|password|code|auth|credential)=(?P<value>[^&#]++)",
+    re.I,
 )
-_QUERY_NAME = re.compile(rb"(?:token|sig|signature|key|secret|password|code|auth|credential)$", re.I)
+_QUERY_NAME = re.compile(
+    rb"(?:token|sig|signature|key|secret|password|code|auth|credential)$", re.I
+)
 _QUERY_VALUE = re.compile(rb"[^&#\s'\"<>]++")
 _NO_PASSWORD = (b"git", b"root", b"user")
 
@@ -94,7 +110,8 @@ _NO_PASSWORD = (b"git", b"root", b"user")
 class SecretScanner:
     """One scan of a text for secrets.
 
-    Keywords are located chunk by chunk, so that the list of their positions stays small and a chunk without keywords costs next to nothing.
+    Keywords are located chunk by chunk, so that the list of their positions stays small and a chunk
+    without keywords costs next to nothing.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -106,8 +123,14 @@ class SecretScanner:
         self._words: tuple[tuple[bytes, bytes, Callable[[int], Iterable[Span]]], ...] = (
             (data.translate(RUN_TABLE), RUN_SIGN, self._run),
             (data, _KEY_SIGN, self._key_block),
-            *((self._lower, word, self._bearer if word == b"bearer" else self._named) for word in _KEYWORDS),
-            *((self._lower, program, functools.partial(self._command, program)) for program in _COMMANDS),
+            *(
+                (self._lower, word, self._bearer if word == b"bearer" else self._named)
+                for word in _KEYWORDS
+            ),
+            *(
+                (self._lower, program, functools.partial(self._command, program))
+                for program in _COMMANDS
+            ),
             (self._lower, _URL_SIGN, self._url),
         )
 
@@ -132,7 +155,9 @@ class SecretScanner:
         count = len(self._words)
         matchers = [matcher for _, _, matcher in self._words]
         for start in range(0, len(self._data), _CHUNK):
-            positions: list[int] = []  # position * count + index of the word: one integer sorts fast
+            positions: list[
+                int
+            ] = []  # position * count + index of the word: one integer sorts fast
             for index, (text, word, _) in enumerate(self._words):
                 limit = start + _CHUNK + len(word) - 1
                 at = text.find(word, start, limit)
@@ -144,7 +169,10 @@ class SecretScanner:
                 yield position // count, matchers[position % count]
 
     def _run(self, at: int) -> Iterator[Span]:
-        """Match tokens of well-known formats in the run of characters around ``at``. A run is searched once."""
+        """Match tokens of well-known formats in the run of characters around ``at``.
+
+        A run is searched once.
+        """
         if at < self._run_end:
             return
         shape = self._words[0][0]
@@ -160,7 +188,10 @@ class SecretScanner:
         return (block.span(),) if block else ()
 
     def _command(self, program: bytes, at: int) -> Iterator[Span]:
-        """Match passwords in the command line of ``program``, which is named at ``at``. A text is searched once for each kind of program."""
+        """Match passwords in the command line of ``program``, which is named at ``at``.
+
+        A text is searched once for each kind of program.
+        """
         if at < self._searched.get(program, 0):
             return
         line_end = self._data.find(b"\n", at, at + _MAX_COMMAND)
@@ -169,14 +200,20 @@ class SecretScanner:
             yield secret.span("value")
 
     def _bearer(self, at: int) -> tuple[Span, ...]:
-        """Match the value after ``Bearer``, also on the next line, or after a name that contains this word."""
+        """Match the value after ``Bearer``, also on the next line, or after a name that contains
+        this word."""
         bearer = _BEARER.match(self._data, at)
-        if bearer and not begins_sentence(self._data[bearer.start("value") : bearer.end("value") + _MAX_NAME]):
+        if bearer and not begins_sentence(
+            self._data[bearer.start("value") : bearer.end("value") + _MAX_NAME]
+        ):
             return (bearer.span("value"),)
         return self._named(at)
 
     def _named(self, at: int) -> tuple[Span, ...]:
-        """Match the value of a name that suggests a secret: name=value, "name": "value", --name value, a header."""
+        """Match the value of a name that suggests a secret: name=value, "name":
+
+        "value", --name value, a header.
+        """
         data, lower = self._data, self._lower
         separator = _SEPARATOR.match(lower, at)
         separated = separator is not None
@@ -194,19 +231,29 @@ class SecretScanner:
         kind = _kind_of_name(name)
         if kind is None or self._is_phrase(start, separator):
             return ()
-        starts_line = start == 0 or data[start - 1 : start] == b"\n" or data[max(0, start - 7) : start] == b"export "
+        starts_line = (
+            start == 0
+            or data[start - 1 : start] == b"\n"
+            or data[max(0, start - 7) : start] == b"export "
+        )
         to_line_end = kind == "cookie" or (separated and starts_line and sign == b"=")
         quoted = _OPENING.match(data, separator.end()) is not None
         if (
             not quoted
             and sign != b"="
             and not (kind == "header" and _SCHEME.match(data, separator.end()))
-            and is_sentence(data[separator.end() : separator.end() + _MAX_SENTENCE], name if sign else b"pass")
+            and is_sentence(
+                data[separator.end() : separator.end() + _MAX_SENTENCE], name if sign else b"pass"
+            )
         ):
             return ()
         begin, end = _value(data, separator.end(), kind in ("header", "cookie"), to_line_end)
         if kind == "weak":
-            named_in_quotes = data[separator.end("tail") : separator.end("tail") + 1] in (b"'", b'"', b"\\")
+            named_in_quotes = data[separator.end("tail") : separator.end("tail") + 1] in (
+                b"'",
+                b'"',
+                b"\\",
+            )
             at_least = 8 if quoted and (named_in_quotes or sign == b"=") else 20
             if not looks_random(
                 data[begin:end] if end - begin < _MAX_URL else b"", at_least=at_least
@@ -220,19 +267,29 @@ class SecretScanner:
         return () if is_count or SWITCH.fullmatch(text) else ((begin, end),)
 
     def _is_phrase(self, start: int, separator: re.Match[bytes]) -> bool:
-        """Return whether the name from ``start`` on is part of a path, of a test's name or of a quoted phrase, as in '-r /etc/passwd': allowed is."""
+        """Return whether the name from ``start`` on is part of a path, of a test's name or of a
+        quoted phrase, as in '-r /etc/passwd': allowed is."""
         before = self._data[max(0, start - 1) : start]
-        if separator.re is not _SEPARATOR or separator["sign"] != b":" or before not in (b"/", b":", b" ", b"\t"):
+        if (
+            separator.re is not _SEPARATOR
+            or separator["sign"] != b":"
+            or before not in (b"/", b":", b" ", b"\t")
+        ):
             return False
         if before == b":":
             return self._data[max(0, start - 2) : start] == b"::"
         if before == b"/":
             return self._data[max(0, start - 2) : start - 1].strip() != b""
-        closing = self._data[separator.end("tail") : separator.end("tail") + 1] in (b"'", b'"', b"\\")
+        closing = self._data[separator.end("tail") : separator.end("tail") + 1] in (
+            b"'",
+            b'"',
+            b"\\",
+        )
         return closing and _OPENING.match(self._data, separator.end()) is None
 
     def _after_login(self, at: int, before: bytes) -> tuple[Span, ...]:
-        """Match a password that follows the login with nothing but blanks, as in netrc, or ``pass:`` of OpenSSL."""
+        """Match a password that follows the login with nothing but blanks, as in netrc, or
+        ``pass:`` of OpenSSL."""
         if source := _PASSPHRASE_SOURCE.match(self._data, at):
             return (source.span("value"),)
         word = self._lower[at : at + 8]
@@ -261,7 +318,9 @@ class SecretScanner:
             begin, rest = begin + last + 1, rest[last + 1 :]
         elif b"@" in authority[0]:
             user = authority[0].rpartition(b"@")[0]
-            if user not in _NO_PASSWORD and not self._lower[max(0, at - 5) : at].endswith((b"ssh", b"sftp")):
+            if user not in _NO_PASSWORD and not self._lower[max(0, at - 5) : at].endswith(
+                (b"ssh", b"sftp")
+            ):
                 yield begin, begin + len(user)
             begin, rest = begin + len(user) + 1, rest[len(user) + 1 :]
         rest = rest.partition(_URL_SIGN)[0]  # a nested URL is matched by itself
@@ -278,7 +337,9 @@ def _kind_of_name(name: bytes) -> Literal["name", "weak", "header", "cookie"] | 
     lower = name.lower()
     if _HEADER.fullmatch(lower):
         return "cookie" if _TO_LINE_END.fullmatch(lower) else "header"
-    is_secret = _TEXT_NAME.fullmatch(lower) or (name.isupper() and is_secret_name(name.decode("ascii", "replace")))
+    is_secret = _TEXT_NAME.fullmatch(lower) or (
+        name.isupper() and is_secret_name(name.decode("ascii", "replace"))
+    )
     if is_secret:
         return "name"
     return "weak" if _WEAK_NAME.fullmatch(lower) else None
@@ -303,7 +364,8 @@ def occurrences(data: bytes, word: bytes) -> Iterator[int]:
 
 
 def _value(data: bytes, at: int, header: bool, to_line_end: bool) -> Span:
-    """Return the span of the value at ``at``: the text between its quotes, else up to the end of the word or line."""
+    """Return the span of the value at ``at``: the text between its quotes, else up to the end of
+    the word or line."""
     if quoted := _OPENING.match(data, at):
         mark, begin = quoted["mark"], quoted.end()
         end = _closing(data, begin, mark)
@@ -319,7 +381,10 @@ def _value(data: bytes, at: int, header: bool, to_line_end: bool) -> Span:
 
 
 def _closing(data: bytes, at: int, mark: bytes) -> int:
-    """Return the position of the closing ``mark`` on the same line, or -1. A quote after a backslash does not close."""
+    """Return the position of the closing ``mark`` on the same line, or -1.
+
+    A quote after a backslash does not close.
+    """
     pattern = _CLOSING[mark[-1:]] if len(mark) == 1 else None
     if pattern is not None:
         quoted = pattern.match(data, at)

@@ -31,7 +31,9 @@ def mask_values(data: bytes, secrets: frozenset[str], registered: frozenset[str]
                 else data.replace(spelling, _STARS)
             )
     if _ELLIPSIS in data:
-        data = _mask_halves(data, [spelling for spelling, whole_word in spellings if not whole_word])
+        data = _mask_halves(
+            data, [spelling for spelling, whole_word in spellings if not whole_word]
+        )
     return data
 
 
@@ -46,8 +48,11 @@ def replace_spans(data: bytes, spans: Iterable[Span]) -> bytes:
 
 
 @functools.lru_cache(maxsize=8)
-def _all_spellings(secrets: frozenset[str], registered: frozenset[str]) -> tuple[tuple[bytes, bool], ...]:
-    """Return every spelling of every secret, longest first, and whether it is masked as a whole word only."""
+def _all_spellings(
+    secrets: frozenset[str], registered: frozenset[str]
+) -> tuple[tuple[bytes, bool], ...]:
+    """Return every spelling of every secret, longest first, and whether it is masked as a whole
+    word only."""
     spellings = {
         spelling.encode("utf-8", "surrogatepass"): secret not in registered
         and (len(secret) < _MIN_LENGTH or bool(NUMBER.fullmatch(secret)))
@@ -72,14 +77,24 @@ def _spellings(secret: str) -> Iterator[str]:
 
 def _mask_halves(data: bytes, spellings: Iterable[bytes]) -> bytes:
     """Mask what a shortened repr in a traceback leaves of a secret on either side of ``...``."""
-    ends = [(spelling[:_MAX_HALF], spelling[-_MAX_HALF:]) for spelling in spellings if len(spelling) > _MIN_LENGTH]
-    ends = [(head, tail) for head, tail in ends if head[:_MIN_LENGTH] in data or tail[-_MIN_LENGTH:] in data]
+    ends = [
+        (spelling[:_MAX_HALF], spelling[-_MAX_HALF:])
+        for spelling in spellings
+        if len(spelling) > _MIN_LENGTH
+    ]
+    ends = [
+        (head, tail)
+        for head, tail in ends
+        if head[:_MIN_LENGTH] in data or tail[-_MIN_LENGTH:] in data
+    ]
 
     def spans() -> Iterator[Span]:
         for at in occurrences(data, _ELLIPSIS):
             before, after = data[max(0, at - _MAX_HALF) : at], data[at + 3 : at + 3 + _MAX_HALF]
             left = max((_overlap(before, head) for head, _ in ends), default=0)
-            right = max((_overlap(tail[::-1], after[::-1], reverse=True) for _, tail in ends), default=0)
+            right = max(
+                (_overlap(tail[::-1], after[::-1], reverse=True) for _, tail in ends), default=0
+            )
             if left:
                 yield at - left, at
             if right:
@@ -89,10 +104,15 @@ def _mask_halves(data: bytes, spellings: Iterable[bytes]) -> bytes:
 
 
 def _overlap(text: bytes, secret: bytes, *, reverse: bool = False) -> int:
-    """Return how many leading bytes of ``secret`` end ``text``. With ``reverse`` both are reversed, and ``text`` holds the secret."""
+    """Return how many leading bytes of ``secret`` end ``text``.
+
+    With ``reverse`` both are reversed, and ``text`` holds the secret.
+    """
     if reverse:
         text, secret = secret, text
     if secret[:_MIN_LENGTH] not in text:
         return 0
     longest = min(len(text), len(secret))
-    return next((size for size in range(longest, _MIN_LENGTH - 1, -1) if text.endswith(secret[:size])), 0)
+    return next(
+        (size for size in range(longest, _MIN_LENGTH - 1, -1) if text.endswith(secret[:size])), 0
+    )

@@ -23,7 +23,8 @@ def is_secret_name(name: str) -> bool:
 
 
 def is_maskable(name: str, value: str) -> bool:
-    """Return whether a secret variable's value should be masked: not a switch, a count, or so short that masking would garble text."""
+    """Return whether a secret variable's value should be masked: not a switch, a count, or so short
+    that masking would garble text."""
     if SWITCH.fullmatch(value) or len(value) < _MIN_LENGTH:
         return False
     return not (NUMBER.fullmatch(value) and COUNT_NAME.search(name))

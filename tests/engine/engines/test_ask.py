@@ -24,7 +24,10 @@ def test_a_command_talks_to_a_server() -> None:
     client = [sys.executable, "-c", CLIENT, "{url}"]
     command = ["ask", "vllm-0.8.5", "--serve", "--log", "--set", "generation=V1", "--", *client]
     process = subprocess.run(
-        [sys.executable, "-m", "pytest_vllm_regress", *command], capture_output=True, text=True, timeout=300
+        [sys.executable, "-m", "pytest_vllm_regress", *command],
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert process.returncode == 3, process.stderr[-4000:]
     assert json.loads(process.stdout)["completion_tokens"] == 3

@@ -1,4 +1,5 @@
-"""vLLM's Python and Rust front ends on the same requests: where they agree, and the differences that the documentation lists."""
+"""vLLM's Python and Rust front ends on the same requests: where they agree, and the differences
+that the documentation lists."""
 
 from __future__ import annotations
 
@@ -84,7 +85,11 @@ TESTS = """
 """
 
 
-def test_front_ends_agree_but_where_documented(pytester: pytest.Pytester, user_caches: None) -> None:
+def test_front_ends_agree_but_where_documented(
+    pytester: pytest.Pytester, user_caches: None
+) -> None:
     pytester.makepyfile(test_front_ends=TESTS)
-    result = pytester.runpytest_subprocess("--vllm-env", ENVIRONMENT, "--vllm-leftovers=fail", "test_front_ends.py")
+    result = pytester.runpytest_subprocess(
+        "--vllm-env", ENVIRONMENT, "--vllm-leftovers=fail", "test_front_ends.py"
+    )
     result.assert_outcomes(passed=12)

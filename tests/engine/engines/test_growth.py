@@ -1,4 +1,5 @@
-"""Growth of a real server's memory: a scheduler that keeps a quarter of a megabyte of each request is found in the core, and only there.
+"""Growth of a real server's memory: a scheduler that keeps a quarter of a megabyte of each request
+is found in the core, and only there.
 
 The same holds for each kind of request in docs/generated/growth.md.
 """

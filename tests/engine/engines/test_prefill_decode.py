@@ -1,4 +1,5 @@
-"""Prefill and decode in two engines: the decode engine loads the blocks that the other one has saved, also late, or computes what was lost."""
+"""Prefill and decode in two engines: the decode engine loads the blocks that the other one has
+saved, also late, or computes what was lost."""
 
 from __future__ import annotations
 
@@ -63,5 +64,7 @@ TESTS = """
 
 def test_blocks_are_transferred(pytester: pytest.Pytester, user_caches: None) -> None:
     pytester.makepyfile(test_prefill_decode=TESTS)
-    result = pytester.runpytest_subprocess("--vllm-env", "vllm-0.33.0", "--vllm-leftovers=fail", "--vllm-max-engines=2")
+    result = pytester.runpytest_subprocess(
+        "--vllm-env", "vllm-0.33.0", "--vllm-leftovers=fail", "--vllm-max-engines=2"
+    )
     result.assert_outcomes(passed=4)

@@ -1,4 +1,5 @@
-"""Data-parallel ranks of a real server: which one serves a request, and one that is stopped or killed."""
+"""Data-parallel ranks of a real server: which one serves a request, and one that is stopped or
+killed."""
 
 from __future__ import annotations
 

@@ -18,7 +18,10 @@ from pytest_vllm_regress.util.deadline import Deadline
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 ENVIRONMENT = "vllm-0.33.0"
-WANTED = {*(State.SCHEDULER_STUCK, State.CORE_DEAD), *("SIGTERM, streaming", "SIGKILL of the server, streaming")}
+WANTED = {
+    *(State.SCHEDULER_STUCK, State.CORE_DEAD),
+    *("SIGTERM, streaming", "SIGKILL of the server, streaming"),
+}
 
 
 def running() -> set[int]:
@@ -31,7 +34,9 @@ def shared_memory() -> set[str]:
 
 def left_shared_memory() -> set[str]:
     """Return the files in shared memory that no process has mapped."""
-    return shared_memory() - mapped_shm(int(entry) for entry in os.listdir("/proc") if entry.isdigit())
+    return shared_memory() - mapped_shm(
+        int(entry) for entry in os.listdir("/proc") if entry.isdigit()
+    )
 
 
 def test_states_of_a_release_are_measured_and_leave_nothing_behind(user_caches: None) -> None:
@@ -47,12 +52,17 @@ def test_states_of_a_release_are_measured_and_leave_nothing_behind(user_caches: 
     stuck, dead = release.health[State.SCHEDULER_STUCK], release.health[State.CORE_DEAD]
     assert (stuck.answers[HEALTH], stuck.answers[TOKEN]) == ("200", "no answer")
     assert (dead.answers[HEALTH], dead.contradiction) == ("503", False)
-    term, kill = release.shutdown["SIGTERM, streaming"], release.shutdown["SIGKILL of the server, streaming"]
+    term, kill = (
+        release.shutdown["SIGTERM, streaming"],
+        release.shutdown["SIGKILL of the server, streaming"],
+    )
     assert term.stream != "complete" and term.tokens
     assert (kill.exit, kill.stream) == ("killed by SIGKILL", "cut")
     assert "core" in kill.left
     assert running() == processes
     limit = Deadline.after("probe", 60)
-    while left_shared_memory() - segments and not limit.passed:  # those of other tests, which remove them
+    while (
+        left_shared_memory() - segments and not limit.passed
+    ):  # those of other tests, which remove them
         time.sleep(0.1)
     assert left_shared_memory() - segments == set()

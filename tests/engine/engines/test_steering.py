@@ -54,7 +54,12 @@ def test_servers_are_steered(pytester: pytest.Pytester) -> None:
     pytester.mkpydir("plugins").joinpath("__init__.py").unlink()
     pytester.makepyfile(**{"plugins/my_scheduler": SCHEDULER, "test_steered": TESTS})
     result = pytester.runpytest_subprocess(
-        f"--vllm-env={ENVIRONMENT}", "-p", "no:cacheprovider", "-v", "--vllm-leftovers=fail", "test_steered.py"
+        f"--vllm-env={ENVIRONMENT}",
+        "-p",
+        "no:cacheprovider",
+        "-v",
+        "--vllm-leftovers=fail",
+        "test_steered.py",
     )
     result.assert_outcomes(passed=4)
     result.stdout.no_fnmatch_line("*left behind by engines*")

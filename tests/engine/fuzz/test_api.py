@@ -1,4 +1,5 @@
-"""The search finds documented failures of servers again, without being told, and the published findings still fail where they were found."""
+"""The search finds documented failures of servers again, without being told, and the published
+findings still fail where they were found."""
 
 from __future__ import annotations
 
@@ -19,8 +20,12 @@ from tests.helpers.environments import require_environment
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 PUBLISHED = sorted((ROOT / "docs" / "api-findings").glob("*.json"))
 PLANS = {
-    "vllm-0.11.2": CampaignPlan(seed=1, servers=("text",), routes=("/v1/completions",), rounds=2, examples=250),
-    "vllm-0.33.0": CampaignPlan(seed=1, servers=("text",), routes=("/server_info",), rounds=1, examples=20),
+    "vllm-0.11.2": CampaignPlan(
+        seed=1, servers=("text",), routes=("/v1/completions",), rounds=2, examples=250
+    ),
+    "vllm-0.33.0": CampaignPlan(
+        seed=1, servers=("text",), routes=("/server_info",), rounds=1, examples=20
+    ),
 }
 Causes = Callable[[str], set[str]]
 
@@ -38,7 +43,9 @@ def causes(session: Session, tmp_path_factory: pytest.TempPathFactory) -> Causes
     @functools.cache
     def run(environment: str) -> set[str]:
         checker = ApiChecker(ServerStarter(session, environment))
-        campaign = ApiCampaign(checker, PLANS[environment], tmp_path_factory.mktemp(environment), lambda line: None)
+        campaign = ApiCampaign(
+            checker, PLANS[environment], tmp_path_factory.mktemp(environment), lambda line: None
+        )
         campaign.run()
         checker.close()
         return {finding.problem.key for finding in campaign.findings}
@@ -49,14 +56,32 @@ def causes(session: Session, tmp_path_factory: pytest.TempPathFactory) -> Causes
 @pytest.mark.parametrize(
     ("report", "environment", "cause"),
     [
-        ("vllm-49144", "vllm-0.11.2", "TypeError in vllm/entrypoints/openai/protocol.py:check_logprobs"),
-        ("vllm-51654", "vllm-0.11.2", "AttributeError in vllm/entrypoints/openai/protocol.py:check_cache_salt_support"),
+        (
+            "vllm-49144",
+            "vllm-0.11.2",
+            "TypeError in vllm/entrypoints/openai/protocol.py:check_logprobs",
+        ),
+        (
+            "vllm-51654",
+            "vllm-0.11.2",
+            "AttributeError in vllm/entrypoints/openai/protocol.py:check_cache_salt_support",
+        ),
         ("vllm-51795", "vllm-0.11.2", "TypeError in vllm/v1/engine/detokenizer.py:_protected_step"),
-        ("vllm-project/vllm#44537", "vllm-0.11.2", "AttributeError in vllm/entrypoints/openai/protocol.py:<genexpr>"),
-        ("vllm-project/vllm#52039", "vllm-0.33.0", "AttributeError in vllm/collect_env.py:run_with_pip"),
+        (
+            "vllm-project/vllm#44537",
+            "vllm-0.11.2",
+            "AttributeError in vllm/entrypoints/openai/protocol.py:<genexpr>",
+        ),
+        (
+            "vllm-project/vllm#52039",
+            "vllm-0.33.0",
+            "AttributeError in vllm/collect_env.py:run_with_pip",
+        ),
     ],
 )
-def test_a_documented_failure_is_found_again(causes: Causes, report: str, environment: str, cause: str) -> None:
+def test_a_documented_failure_is_found_again(
+    causes: Causes, report: str, environment: str, cause: str
+) -> None:
     require_environment(environment)
     assert cause in causes(environment), report
 

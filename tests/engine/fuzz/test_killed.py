@@ -1,4 +1,5 @@
-"""A campaign against vLLM that is killed by SIGKILL leaves no process behind, goes on, and has the findings of one that was not killed."""
+"""A campaign against vLLM that is killed by SIGKILL leaves no process behind, goes on, and has the
+findings of one that was not killed."""
 
 from __future__ import annotations
 
@@ -19,8 +20,29 @@ ENDS_S = 60.0
 
 
 def command(folder: Path) -> list[str]:
-    pairs = ["--pair", "script", "--pair", "stream", "--examples", "25", "--seed", "1", "--seconds", "10"]
-    return [sys.executable, "-m", "pytest_vllm_regress", "fuzz", "engines", "vllm-0.33.0", *pairs, "--out", str(folder)]
+    pairs = [
+        "--pair",
+        "script",
+        "--pair",
+        "stream",
+        "--examples",
+        "25",
+        "--seed",
+        "1",
+        "--seconds",
+        "10",
+    ]
+    return [
+        sys.executable,
+        "-m",
+        "pytest_vllm_regress",
+        "fuzz",
+        "engines",
+        "vllm-0.33.0",
+        *pairs,
+        "--out",
+        str(folder),
+    ]
 
 
 def findings(folder: Path) -> dict[str, str]:
@@ -37,7 +59,9 @@ def test_a_killed_campaign_goes_on_with_the_same_findings(tmp_path: Path) -> Non
     subprocess.run(command(whole), cwd=ROOT, check=False, stdout=subprocess.DEVNULL)
     with subprocess.Popen(command(killed), cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        next(line for line in process.stdout if "round 1, script" in line)  # the second pair begins now
+        next(
+            line for line in process.stdout if "round 1, script" in line
+        )  # the second pair begins now
         children = psutil.Process(process.pid).children(recursive=True)
         process.kill()
     assert children

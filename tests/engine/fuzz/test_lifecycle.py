@@ -1,4 +1,5 @@
-"""The published findings about the life of a server still fail where they were found, and stories of maintenance alone find nothing else."""
+"""The published findings about the life of a server still fail where they were found, and stories
+of maintenance alone find nothing else."""
 
 from __future__ import annotations
 
@@ -42,5 +43,7 @@ def test_the_published_findings_still_fail(checker: StoryChecker) -> None:
     ],
     ids=lambda actions: ", ".join(actions),
 )
-def test_maintenance_leaves_a_server_as_it_was(checker: StoryChecker, actions: tuple[Action, ...]) -> None:
+def test_maintenance_leaves_a_server_as_it_was(
+    checker: StoryChecker, actions: tuple[Action, ...]
+) -> None:
     assert checker.run(Story(actions)) == []

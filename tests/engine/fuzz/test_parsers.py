@@ -1,4 +1,5 @@
-"""The search finds documented failures of parsers again, without being told, and the published findings still fail where they were found."""
+"""The search finds documented failures of parsers again, without being told, and the published
+findings still fail where they were found."""
 
 from __future__ import annotations
 
@@ -41,7 +42,9 @@ def test_a_documented_failure_is_found_again(
 ) -> None:
     require_environment(environment)
     checker = ParserChecker(session, environment)
-    campaign = ParserCampaign(checker, CampaignPlan(parsers=(parser,), examples=30), tmp_path, lambda line: None)
+    campaign = ParserCampaign(
+        checker, CampaignPlan(parsers=(parser,), examples=30), tmp_path, lambda line: None
+    )
     campaign.run()
     checker.close()
     assert kind in {finding.problem.kind for finding in campaign.findings}, case

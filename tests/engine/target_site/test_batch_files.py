@@ -1,4 +1,5 @@
-"""Batch files on the simulated device, run by vLLM itself: as a module in an old release, and as a subcommand in the newest one."""
+"""Batch files on the simulated device, run by vLLM itself: as a module in an old release, and as a
+subcommand in the newest one."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ TEST = """
 
 
 @pytest.mark.parametrize("environment", ["vllm-0.8.5", "vllm-0.33.0"])
-def test_a_batch_is_answered_and_a_broken_line_is_an_error(pytester: pytest.Pytester, environment: str) -> None:
+def test_a_batch_is_answered_and_a_broken_line_is_an_error(
+    pytester: pytest.Pytester, environment: str
+) -> None:
     require_environment(environment)
     pytester.makepyfile(TEST)
     result = pytester.runpytest_subprocess(

@@ -1,4 +1,5 @@
-"""vLLM's own loaders load what the simulated device uses, and reject a damaged checkpoint: its tokenizer, chat template, generation
+"""vLLM's own loaders load what the simulated device uses, and reject a damaged checkpoint: its
+tokenizer, chat template, generation
 configuration and adapters."""
 
 from __future__ import annotations
@@ -90,6 +91,12 @@ TESTS = """
 def test_damaged_files_are_rejected(pytester: pytest.Pytester, environment: str) -> None:
     require_environment(environment)
     pytester.makepyfile(TESTS)
-    options = (f"--vllm-env={environment}", "--vllm-device=sim", "--vllm-leftovers=fail", "-p", "no:cacheprovider")
+    options = (
+        f"--vllm-env={environment}",
+        "--vllm-device=sim",
+        "--vllm-leftovers=fail",
+        "-p",
+        "no:cacheprovider",
+    )
     result = pytester.runpytest_subprocess(*options, "-p", "no:randomly")
     result.assert_outcomes(passed=7)

@@ -1,4 +1,5 @@
-"""Mistral's own tokenizer, transcription over HTTP, and audio in chats, with real vLLM on the simulated device."""
+"""Mistral's own tokenizer, transcription over HTTP, and audio in chats, with real vLLM on the
+simulated device."""
 
 from __future__ import annotations
 
@@ -72,7 +73,9 @@ CHAT = """
 
 def test_mistrals_tokenizer_follows_scripts(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(MISTRAL)
-    result = pytester.runpytest_subprocess("--vllm-env=vllm-0.8.5", "--vllm-leftovers=fail", "-p", "no:cacheprovider")
+    result = pytester.runpytest_subprocess(
+        "--vllm-env=vllm-0.8.5", "--vllm-leftovers=fail", "-p", "no:cacheprovider"
+    )
     result.assert_outcomes(passed=2, errors=1)  # the tokenizer that "auto" looks for does not exist
 
 
@@ -88,14 +91,18 @@ def test_audio_needs_soundfile(pytester: pytest.Pytester) -> None:
         )
         result.assert_outcomes(**outcomes)
         if "skipped" in outcomes:
-            result.stdout.fnmatch_lines("*reads no sound files without soundfile (needs vllm?audio?)*")
+            result.stdout.fnmatch_lines(
+                "*reads no sound files without soundfile (needs vllm?audio?)*"
+            )
 
 
 def test_a_sound_is_part_of_a_chat(pytester: pytest.Pytester) -> None:
     require_environment(NEWEST)
     pytester.makepyfile(CHAT)
     python = with_soundfile(pytester.path / "python")
-    result = pytester.runpytest_subprocess(f"--vllm-env={python}", "--vllm-leftovers=fail", "-p", "no:cacheprovider")
+    result = pytester.runpytest_subprocess(
+        f"--vllm-env={python}", "--vllm-leftovers=fail", "-p", "no:cacheprovider"
+    )
     result.assert_outcomes(passed=1)
 
 

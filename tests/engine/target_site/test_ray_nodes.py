@@ -1,4 +1,5 @@
-"""``executor="ray-2-nodes"``: vLLM's placement group has a bundle on each of two Ray nodes, and no raylet outlives the engine."""
+"""``executor="ray-2-nodes"``: vLLM's placement group has a bundle on each of two Ray nodes, and no
+raylet outlives the engine."""
 
 from __future__ import annotations
 
@@ -44,7 +45,11 @@ def start(session: Session) -> Engine:
 
 
 def daemons(engine: Engine) -> list[psutil.Process]:
-    return [process for process in engine.child.processes() if process.name() in ("raylet", "gcs_server")]
+    return [
+        process
+        for process in engine.child.processes()
+        if process.name() in ("raylet", "gcs_server")
+    ]
 
 
 def test_bundles_and_workers_are_on_two_nodes(session: Session, tmp_path: Path) -> None:
@@ -52,7 +57,11 @@ def test_bundles_and_workers_are_on_two_nodes(session: Session, tmp_path: Path) 
     engine.probe_file = tmp_path / "probe.py"
     engine.probe_file.write_text(PROBE)
     assert sorted(engine.call("nodes")) == ["127.0.0.1", "127.0.0.2"]
-    workers = [process for process in engine.child.processes() if "RayWorkerWrapper" in " ".join(process.cmdline())]
+    workers = [
+        process
+        for process in engine.child.processes()
+        if "RayWorkerWrapper" in " ".join(process.cmdline())
+    ]
     assert len({worker.ppid() for worker in workers}) == 2
     (answer,) = engine.generate("Hello", {"max_tokens": 8, "ignore_eos": True})
     assert len(answer["outputs"][0]["token_ids"]) == 8

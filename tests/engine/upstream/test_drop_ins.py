@@ -1,4 +1,5 @@
-"""A user's suite with upstream's ``RemoteOpenAIServer`` moves to ours by one import line; and upstream's own form of test runs in a target."""
+"""A user's suite with upstream's ``RemoteOpenAIServer`` moves to ours by one import line; and
+upstream's own form of test runs in a target."""
 
 from __future__ import annotations
 
@@ -111,7 +112,9 @@ def test_upstream_s_form_of_a_suite_runs_unmodified_in_the_target(tmp_path: Path
         "tests/conftest.py": "",
         "tests/utils.py": "class RemoteOpenAIServer:\n    pass\n",
         "tests/area/__init__.py": "",
-        "tests/area/test_suite.py": SUITE.replace("IMPORT", "from ..utils import RemoteOpenAIServer"),
+        "tests/area/test_suite.py": SUITE.replace(
+            "IMPORT", "from ..utils import RemoteOpenAIServer"
+        ),
         "tests/area/test_others.py": (
             "import os, pytest, vllm\n"
             "def test_dies(): os._exit(3)\n"
@@ -123,15 +126,27 @@ def test_upstream_s_form_of_a_suite_runs_unmodified_in_the_target(tmp_path: Path
     builder = RepositoryBuilder(tmp_path / "clone")
     builder.commit("tests", files)
     out = tmp_path / "out.json"
-    command = [sys.executable, "-m", "pytest_vllm_regress", "upstream", "--source", str(builder.place), "--ref", "main"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest_vllm_regress",
+        "upstream",
+        "--source",
+        str(builder.place),
+        "--ref",
+        "main",
+    ]
     command += ["--env", "vllm-0.8.5", "--out", str(out), "tests/area"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 1, done.stdout + done.stderr
     outcomes = {
-        result["test"].partition("::")[2]: result["outcome"] for result in json.loads(out.read_text())["results"]
+        result["test"].partition("::")[2]: result["outcome"]
+        for result in json.loads(out.read_text())["results"]
     }
     assert outcomes == {
-        **dict.fromkeys(("test_blocking", "test_async", "test_the_addresses", "test_after_it"), "passed"),
+        **dict.fromkeys(
+            ("test_blocking", "test_async", "test_the_addresses", "test_after_it"), "passed"
+        ),
         **dict.fromkeys(("test_dies", "test_meaning"), "failed"),
         "test_kernel": "needs a GPU",
     }

@@ -1,4 +1,5 @@
-"""A run of upstream's tests with a server that never comes up: it ends at its deadline with a dossier, the rest runs, and nothing is left behind."""
+"""A run of upstream's tests with a server that never comes up: it ends at its deadline with a
+dossier, the rest runs, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -65,7 +66,10 @@ def test_works():
 
 @pytest.fixture
 def temporary() -> Iterator[Path]:
-    """An empty folder for everything temporary of a run. Its path is short, as those of sockets below it must be."""
+    """An empty folder for everything temporary of a run.
+
+    Its path is short, as those of sockets below it must be.
+    """
     with tempfile.TemporaryDirectory() as folder:
         yield Path(folder)
 
@@ -77,7 +81,9 @@ def processes_below(folder: Path) -> list[str]:
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             if pid != own and needle in Path("/proc", pid, "environ").read_bytes():
-                lines.append(Path("/proc", pid, "cmdline").read_bytes().replace(b"\0", b" ").decode())
+                lines.append(
+                    Path("/proc", pid, "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                )
         except OSError:
             continue
     return lines
@@ -89,14 +95,30 @@ def test_a_server_that_never_comes_up_ends_at_its_deadline_with_a_dossier_and_no
     builder = RepositoryBuilder(tmp_path / "clone")
     builder.commit("tests", FILES)
     out, dossiers = tmp_path / "out.json", tmp_path / "dossiers"
-    command = [sys.executable, "-m", "pytest_vllm_regress", "upstream", "--source", str(builder.place), "--ref", "main"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest_vllm_regress",
+        "upstream",
+        "--source",
+        str(builder.place),
+        "--ref",
+        "main",
+    ]
     command += ["--env", "vllm-0.8.5", "--out", str(out), "--dossiers", str(dossiers), "tests/area"]
     segments = unmapped_files()
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=600, env={**os.environ, "TMPDIR": str(temporary)}
+        command,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env={**os.environ, "TMPDIR": str(temporary)},
     )
     assert done.returncode == 1, done.stdout + done.stderr
-    results = {result["test"].partition("::")[2]: result for result in json.loads(out.read_text())["results"]}
+    results = {
+        result["test"].partition("::")[2]: result
+        for result in json.loads(out.read_text())["results"]
+    }
     assert {test: result["outcome"] for test, result in results.items()} == {
         **dict.fromkeys(("test_never", "test_never_again", "test_dies"), "failed"),
         **dict.fromkeys(("test_leaves_things_behind", "test_works"), "passed"),

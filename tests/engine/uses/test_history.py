@@ -74,7 +74,11 @@ def test_the_history_agrees_with_the_installed_package(version: str, tmp_path: P
         (tmp_path / name).write_text(text)
     checker = Checker(history())
     release = history().releases.index(version)
-    uses = [use for use in read_project(tmp_path, history()).uses if use.kind in ("name", "keyword", "option")]
+    uses = [
+        use
+        for use in read_project(tmp_path, history()).uses
+        if use.kind in ("name", "keyword", "option")
+    ]
     assert len(uses) > 35
     python = EnvironmentCache().ensure(resolve(f"vllm-{version}"))
     questions = [(use.kind, use.targets[0], use.detail) for use in uses]

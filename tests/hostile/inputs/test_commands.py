@@ -1,4 +1,5 @@
-"""Commands given files and values that nobody writes end with a message, never with an internal error."""
+"""Commands given files and values that nobody writes end with a message, never with an internal
+error."""
 
 from __future__ import annotations
 
@@ -52,16 +53,33 @@ def test_a_finding_with_odd_texts_becomes_a_case_or_is_refused(tmp_path: Path, v
         assert main(["--cases", str(folder), "new", "--finding", str(file)]) in (0, 2)
     for versions in ({"xgrammar": value}, {value: "1"}):
         file = finding(tmp_path / "finding.json", "versions", versions)
-        assert main(["--cases", str(tmp_path / "versions"), "new", "--finding", str(file)]) in (0, 2)
+        assert main(["--cases", str(tmp_path / "versions"), "new", "--finding", str(file)]) in (
+            0,
+            2,
+        )
 
 
 @pytest.mark.parametrize("value", ODD, ids=ascii)
 def test_options_of_new_with_odd_texts_are_used_or_refused(tmp_path: Path, value: str) -> None:
-    for option in ("title", "family", "package", "affected", "kind", "phase", "pattern", "affected-env", "control"):
-        assert main(["--cases", str(tmp_path / option), "new", "vllm#1", f"--{option}={value}"]) in (0, 2)
+    for option in (
+        "title",
+        "family",
+        "package",
+        "affected",
+        "kind",
+        "phase",
+        "pattern",
+        "affected-env",
+        "control",
+    ):
+        assert main(
+            ["--cases", str(tmp_path / option), "new", "vllm#1", f"--{option}={value}"]
+        ) in (0, 2)
 
 
-@pytest.mark.parametrize("command", [["list"], ["show", "a"], ["judge", "a"], ["validate", "--check"]])
+@pytest.mark.parametrize(
+    "command", [["list"], ["show", "a"], ["judge", "a"], ["validate", "--check"]]
+)
 def test_a_case_file_that_is_a_link_to_itself_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str]
 ) -> None:
@@ -74,7 +92,9 @@ def test_a_case_file_that_is_a_link_to_itself_is_named(
     assert "a/case.toml" in printed.err + printed.out
 
 
-@pytest.mark.parametrize("command", [["report"], ["judge"], ["replay"], ["audit"], ["new", "--finding"], ["migrate"]])
+@pytest.mark.parametrize(
+    "command", [["report"], ["judge"], ["replay"], ["audit"], ["new", "--finding"], ["migrate"]]
+)
 def test_a_file_that_is_a_link_to_itself_is_refused(tmp_path: Path, command: list[str]) -> None:
     (tmp_path / "loop").symlink_to("loop")
     assert main([*command, str(tmp_path / "loop")]) == 2
@@ -82,5 +102,12 @@ def test_a_file_that_is_a_link_to_itself_is_refused(tmp_path: Path, command: lis
 
 @pytest.mark.parametrize("since", [1e300, -1e300, 1e18, -1.0, 0.0, float("inf"), float("nan")])
 def test_leftovers_of_any_date_are_listed(since: float) -> None:
-    leftover: Any = {"what": "x", "size": 1, "since": since, "owner": "y", "removed": False, "name": "z"}
+    leftover: Any = {
+        "what": "x",
+        "size": 1,
+        "since": since,
+        "owner": "y",
+        "removed": False,
+        "name": "z",
+    }
     assert _row(leftover, remove=False)[0] == "x"

@@ -15,11 +15,15 @@ TREE = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
 )
 SERVER = "image: vllm/vllm-openai\n"
 REFUSED = {
-    "a variable of many aliases": (TREE + SERVER + "environment: {X: *a8}\n", "more than 100000 values"),
+    "a variable of many aliases": (
+        TREE + SERVER + "environment: {X: *a8}\n",
+        "more than 100000 values",
+    ),
     "a word of many aliases": (TREE + SERVER + "command: [*a8]\n", "more than 100000 values"),
     "an option of many aliases": (TREE + "vllmConfig: {model: *a8}\n", "more than 100000 values"),
     "merged aliases": (
-        "a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n}\n  <<: [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 9)),
+        "a0: &a0 {x: 1}\n"
+        + "".join(f"a{n}: &a{n}\n  <<: [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 9)),
         "more than 100000 values",
     ),
     "an alias in itself": (
@@ -47,7 +51,9 @@ def test_aliases_that_people_write_are_followed(tmp_path: Path) -> None:
         + "".join(f"  s{n}:\n    <<: *x\n    command: --model m{n}\n" for n in range(20))
     )
     deployments = read_deployments(str(tmp_path / "a.yaml"))
-    assert {str(deployment.options.get("model")) for deployment in deployments} >= {f"m{n}" for n in range(20)}
+    assert {str(deployment.options.get("model")) for deployment in deployments} >= {
+        f"m{n}" for n in range(20)
+    }
     assert all(deployment.variables == {"A": "1"} for deployment in deployments)
 
 

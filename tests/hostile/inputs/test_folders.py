@@ -1,4 +1,5 @@
-"""Folders nested deeper than Python can recurse are refused with a message wherever the folders of others are read."""
+"""Folders nested deeper than Python can recurse are refused with a message wherever the folders of
+others are read."""
 
 from __future__ import annotations
 
@@ -61,7 +62,9 @@ def test_the_size_of_deep_folders_is_counted(deep: Path) -> None:
     assert size_of(deep) >= 10_000
 
 
-@pytest.mark.parametrize("command", [["validate", "--check"], ["migrate", "--check"]], ids=lambda words: words[0])
+@pytest.mark.parametrize(
+    "command", [["validate", "--check"], ["migrate", "--check"]], ids=lambda words: words[0]
+)
 def test_deep_folders_of_a_case_are_refused(
     command: list[str], deep: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,4 +1,5 @@
-"""Texts written for GitHub quote what comes from result files, cases and clones: it has no effect there."""
+"""Texts written for GitHub quote what comes from result files, cases and clones: it has no effect
+there."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ _REFERENCE = re.compile(r"@|#\d|GH-|www\.|\b[0-9a-f]{7,}\b|evil", re.I)
 
 
 def effects(markdown: str) -> list[str]:
-    """Return what GitHub would act on: references in text outside code, links without an address of the project, images and HTML."""
+    """Return what GitHub would act on: references in text outside code, links without an address of
+    the project, images and HTML."""
     texts = []
     pending = list(MarkdownIt("commonmark").enable("table").parse(markdown))
     inside_link = False
@@ -54,7 +56,13 @@ def effects(markdown: str) -> list[str]:
         for part in token.children or ([token] if token.type == "html_block" else []):
             if part.type == "link_open":
                 inside_link = True
-                if re.match(r"https://(github\.com/vllm-project/vllm|example\.org)/", str(part.attrs["href"])) is None:
+                if (
+                    re.match(
+                        r"https://(github\.com/vllm-project/vllm|example\.org)/",
+                        str(part.attrs["href"]),
+                    )
+                    is None
+                ):
                     texts.append(str(part.attrs["href"]))
             inside_link = inside_link and part.type != "link_close"
             if part.type in ("image", "html_inline", "html_block"):
@@ -85,15 +93,21 @@ def result(text: str) -> RunResult:
 
 @pytest.mark.parametrize("text", LIVE)
 def test_the_text_for_an_upstream_report_quotes(tmp_path: Path, text: str) -> None:
-    case = CaseFile(title=text, upstream=["https://example.org/![x](https://evil.invalid/@user)"]).write(tmp_path)
+    case = CaseFile(
+        title=text, upstream=["https://example.org/![x](https://evil.invalid/@user)"]
+    ).write(tmp_path)
     for cases in ((case,), ()):
         content = page(result(text), cases)
-        (report,) = re.findall(r'<div class="copy"><pre tabindex="0">(### .*?)</pre>', content, re.DOTALL)
+        (report,) = re.findall(
+            r'<div class="copy"><pre tabindex="0">(### .*?)</pre>', content, re.DOTALL
+        )
         assert effects(html.unescape(report)) == []
         assert text in html.unescape(report)
 
 
-@pytest.mark.parametrize("text", [*LIVE, "```\n@user #1\n", "x\n`````\n![x](http://evil.invalid)\n```", "~~~\n@user"])
+@pytest.mark.parametrize(
+    "text", [*LIVE, "```\n@user #1\n", "x\n`````\n![x](http://evil.invalid)\n```", "~~~\n@user"]
+)
 def test_a_block_of_code_is_not_left(text: str) -> None:
     assert effects(markdown_block(text)) == []
     assert effects(markdown_block(text, "sh")) == []
@@ -109,7 +123,9 @@ def test_the_text_for_a_culprits_thread_quotes(tmp_path: Path, text: str) -> Non
     case = CaseFile(title=text).write(tmp_path)
     day = datetime.datetime(2025, 3, 1, tzinfo=datetime.UTC)
     commits = [Commit(letter * 40, (), day, day, text) for letter in "abc"]
-    history = History(PROJECTS["vllm"], Repository(tmp_path), (Group(commits[0]), Group(commits[2])), 3)
+    history = History(
+        PROJECTS["vllm"], Repository(tmp_path), (Group(commits[0]), Group(commits[2])), 3
+    )
     result = CandidateResult(State.SKIPPED, text)
     culprit = Culprit(
         case,
@@ -127,10 +143,14 @@ def test_the_text_for_a_culprits_thread_quotes(tmp_path: Path, text: str) -> Non
 
 @pytest.mark.parametrize("text", LIVE)
 def test_rules_for_code_scanning_and_pages_of_new_cases_quote(tmp_path: Path, text: str) -> None:
-    case = CaseFile(title=text, keys='workaround = "none @user"', affected="<0.8.5").write(tmp_path / "one")
+    case = CaseFile(title=text, keys='workaround = "none @user"', affected="<0.8.5").write(
+        tmp_path / "one"
+    )
     inventory = parse_list(b"vllm==0.8.4\n", "list")
     assert find(inventory, [case])
     (rule,) = to_sarif([audit(inventory, [case], None, ())])["runs"][0]["tool"]["driver"]["rules"]
     assert effects(rule["help"]["markdown"]) == []
-    new = create_case(tmp_path / "two", Upstream("vllm-project/vllm", 1), Draft(title=text, affected="=== @user"))
+    new = create_case(
+        tmp_path / "two", Upstream("vllm-project/vllm", 1), Draft(title=text, affected="=== @user")
+    )
     assert effects((new.directory / "README.md").read_text()) == []

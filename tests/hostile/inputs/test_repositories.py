@@ -67,7 +67,8 @@ def test_commits_of_any_date_are_read(tmp_path: Path, date: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "subject", [b"a\x1eb\x1fc", b"\x1e" * 9, b"\x1f", b"\xff\xfe", b"", b"%x1e%H", "\u2028\u0085".encode()]
+    "subject",
+    [b"a\x1eb\x1fc", b"\x1e" * 9, b"\x1f", b"\xff\xfe", b"", b"%x1e%H", "\u2028\u0085".encode()],
 )
 def test_a_subject_may_contain_any_character(tmp_path: Path, subject: bytes) -> None:
     builder = RepositoryBuilder(tmp_path / "clone")

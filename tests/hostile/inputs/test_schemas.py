@@ -1,4 +1,5 @@
-"""Schemas and patterns of findings and of a corpus: judged in a process with limits, and never fetched from elsewhere."""
+"""Schemas and patterns of findings and of a corpus: judged in a process with limits, and never
+fetched from elsewhere."""
 
 from __future__ import annotations
 
@@ -38,7 +39,10 @@ HOSTILE: dict[str, tuple[dict[str, Any], Any]] = {
     "doubled references": (doubled(40), "x"),
     "doubled alternatives": (doubled(40, "anyOf"), 1),
     "pattern": ({"type": "string", "pattern": "^(a+)+$"}, "a" * 60 + "!"),
-    "pattern of names": ({"patternProperties": {"^(a|aa)+$": {"type": "null"}}}, {"a" * 60 + "!": 1}),
+    "pattern of names": (
+        {"patternProperties": {"^(a|aa)+$": {"type": "null"}}},
+        {"a" * 60 + "!": 1},
+    ),
 }
 
 
@@ -60,7 +64,9 @@ class Backend:
 def test_a_finding_whose_schema_cannot_be_judged_cannot_run(tmp_path: Path, name: str) -> None:
     schema, value = HOSTILE[name]
     question = Question(schema, (), (json.dumps(value),))
-    finding = Artefact("xgrammar", "x", {}, question, Problem(Outcome.ACCEPTED_INVALID, "type", "", "1"))
+    finding = Artefact(
+        "xgrammar", "x", {}, question, Problem(Outcome.ACCEPTED_INVALID, "type", "", "1")
+    )
     answer, words = replay(load(finding.save(tmp_path)), Backend())  # type: ignore[arg-type]
     assert (answer, "processor time" in words) == (Answer.CANNOT_RUN, True), words
 
@@ -74,7 +80,11 @@ def test_groups_of_a_corpus_that_cannot_be_judged_are_left_out_and_named(
         for name, (schema, value) in HOSTILE.items()
         if name in ("doubled references", "pattern")
     ]
-    honest = {"description": "honest", "schema": {"type": "integer"}, "tests": [{"data": 1, "valid": True}]}
+    honest = {
+        "description": "honest",
+        "schema": {"type": "integer"},
+        "tests": [{"data": 1, "valid": True}],
+    }
     (tmp_path / "some.json").write_text(json.dumps([*groups, honest]))
     with caplog.at_level(logging.WARNING, "vllm_regress.fuzz"):
         (group,) = corpus.read(tmp_path)
@@ -82,14 +92,18 @@ def test_groups_of_a_corpus_that_cannot_be_judged_are_left_out_and_named(
     assert "some: pattern: left out" in caplog.text
 
 
-def test_a_corpus_of_slow_schemas_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_corpus_of_slow_schemas_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(corpus, "BASE_SECONDS", 0.1)
     monkeypatch.setattr(corpus, "SECONDS_PER_MIB", 0.1)
     test = {"data": 1, "valid": True}
     (tmp_path / "some.json").write_text(
         json.dumps([{"description": "one", "schema": {"type": "integer"}, "tests": [test]}] * 2000)
     )
-    with pytest.raises(UsageError, match=r"some\.json: judging its schemas takes more than .* -v names them"):
+    with pytest.raises(
+        UsageError, match=r"some\.json: judging its schemas takes more than .* -v names them"
+    ):
         list(corpus.read(tmp_path))
 
 
@@ -135,7 +149,10 @@ def test_memory_is_limited_and_the_next_request_is_answered() -> None:
     try:
         with pytest.raises(NotJudged, match=r"memory|ended with status"):
             judge.violations({"type": "array"}, ["[" + '"ab",' * 8_000_000 + "1]"])
-        assert judge.violations({"type": "integer"}, ["1", '"x"']) == [None, ("type", "'x' is not of type 'integer'")]
+        assert judge.violations({"type": "integer"}, ["1", '"x"']) == [
+            None,
+            ("type", "'x' is not of type 'integer'"),
+        ]
     finally:
         judge.close()
 
@@ -165,7 +182,8 @@ def test_a_search_counts_what_is_not_judged_and_goes_on() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["1e99999999999999999999", "-1e-99999999999999999999", "0e99999999999999999999", "1E400"]
+    "text",
+    ["1e99999999999999999999", "-1e-99999999999999999999", "0e99999999999999999999", "1E400"],
 )
 def test_numbers_beyond_every_range_are_judged(text: str) -> None:
     assert find_violation(validator({"type": "string"}), text) is not None

@@ -41,7 +41,9 @@ def test_the_work_of_all_files_is_limited(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_uses_in_one_file_are_limited(tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text("import vllm\n" + "".join(f"vllm.A{number}\n" for number in range(60_000)))
+    (tmp_path / "a.py").write_text(
+        "import vllm\n" + "".join(f"vllm.A{number}\n" for number in range(60_000))
+    )
     with pytest.raises(UsageError, match="uses, or takes too much work; give a part of it"):
         read_project(tmp_path, History(["0.8.0"]))
 

@@ -36,7 +36,10 @@ def test_rules_times_environments_are_limited(
 
 def test_links_to_one_result_file_are_read_once(tmp_path: Path) -> None:
     original = tmp_path / "original.json"
-    write_results(original, RunResult((TestResult("a", "t", Verdict.FIXED, "why", "sim", "e", {"vllm": "0.8.4"}),)))
+    write_results(
+        original,
+        RunResult((TestResult("a", "t", Verdict.FIXED, "why", "sim", "e", {"vllm": "0.8.4"}),)),
+    )
     folder = tmp_path / "folder"
     folder.mkdir()
     for number in range(300):
@@ -49,9 +52,13 @@ def test_links_to_one_result_file_are_read_once(tmp_path: Path) -> None:
     assert {folder / "missing.json", folder / "loop.json"} <= set(files)
 
 
-def test_huge_sparse_files_of_a_work_tree_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_huge_sparse_files_of_a_work_tree_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     builder = RepositoryBuilder(tmp_path / "clone")
-    first = builder.commit("first", {"vllm/__init__.py": "", "vllm/a.py": "x" * 600, "vllm/b.py": "y" * 600})
+    first = builder.commit(
+        "first", {"vllm/__init__.py": "", "vllm/a.py": "x" * 600, "vllm/b.py": "y" * 600}
+    )
     name = parse_name(f"vllm@{builder.place}")
     assert name is not None
     with (builder.place / "vllm" / "huge").open("wb") as huge:
@@ -61,11 +68,19 @@ def test_huge_sparse_files_of_a_work_tree_are_refused(tmp_path: Path, monkeypatc
     (builder.place / "vllm" / "huge").unlink()
     monkeypatch.setattr(git, "MAX_SOURCES", 1000)
     with pytest.raises(UsageError, match="exceeds the limits"):
-        list(Repository.at(builder.place).contents(Repository.at(builder.place).files(first, "vllm").values()))
+        list(
+            Repository.at(builder.place).contents(
+                Repository.at(builder.place).files(first, "vllm").values()
+            )
+        )
     monkeypatch.setattr(git, "MAX_SOURCES", 1500)
     monkeypatch.setattr(git, "MAX_SOURCE", 500)
     with pytest.raises(UsageError, match="exceeds the limits"):
-        list(Repository.at(builder.place).contents(Repository.at(builder.place).files(first, "vllm").values()))
+        list(
+            Repository.at(builder.place).contents(
+                Repository.at(builder.place).files(first, "vllm").values()
+            )
+        )
     monkeypatch.setattr(git, "MAX_SOURCE", 1500)
     (builder.place / "vllm" / "c.py").write_text("z" * 600)
     with pytest.raises(UsageError, match="larger than 1500 bytes"):

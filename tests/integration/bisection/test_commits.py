@@ -1,4 +1,7 @@
-"""Bisection over commits: grouping, skipped commits, merges, ends, confirmation and resuming. Runs are simulated."""
+"""Bisection over commits: grouping, skipped commits, merges, ends, confirmation and resuming.
+
+Runs are simulated.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,11 @@ from pytest_vllm_regress.environments.git import Repository
 from pytest_vllm_regress.environments.sources import PROJECTS
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.history.bisection.candidates import commit_environments
-from pytest_vllm_regress.history.bisection.commit_search import CommitReport, CommitSearch, search_commits
+from pytest_vllm_regress.history.bisection.commit_search import (
+    CommitReport,
+    CommitSearch,
+    search_commits,
+)
 from pytest_vllm_regress.history.bisection.commits import History, end_of, history
 from pytest_vllm_regress.history.bisection.search import CandidateRunner
 from pytest_vllm_regress.history.bisection.search_log import SearchLog
@@ -48,11 +55,20 @@ def index(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def search_clone(
-    case: Case, builder: RepositoryBuilder, stand_in: StandIn, folder: Path, trials: int = 1, **more: object
+    case: Case,
+    builder: RepositoryBuilder,
+    stand_in: StandIn,
+    folder: Path,
+    trials: int = 1,
+    **more: object,
 ) -> CommitReport:
     """Search from v0.1 to main; the log of the search is kept in ``folder``."""
     between = history(VLLM, Repository.at(builder.place), "v0.1", "main", **more)  # type: ignore[arg-type]
-    return run(CommitSearch(case, between, commit_environments(case, "vllm", "vllm-0.1"), 2, trials), stand_in, folder)
+    return run(
+        CommitSearch(case, between, commit_environments(case, "vllm", "vllm-0.1"), 2, trials),
+        stand_in,
+        folder,
+    )
 
 
 def run(search: CommitSearch, stand_in: StandIn, folder: Path) -> CommitReport:
@@ -64,7 +80,9 @@ def subjects(between: History) -> list[str]:
     return [group.first.subject for group in between.groups]
 
 
-def test_commits_that_change_nothing_imported_join_the_commit_before(builder: RepositoryBuilder) -> None:
+def test_commits_that_change_nothing_imported_join_the_commit_before(
+    builder: RepositoryBuilder,
+) -> None:
     between = history(VLLM, Repository.at(builder.place), "v0.1", "main")
     assert subjects(between) == [
         "first (#1)",
@@ -77,10 +95,14 @@ def test_commits_that_change_nothing_imported_join_the_commit_before(builder: Re
     assert between.total == 8
     assert between.parent(between.groups[3]).subject == "tests (#6)"
     assert history(VLLM, Repository.at(builder.place), "main", "v0.1") == between
-    assert "fixed" in subjects(history(VLLM, Repository.at(builder.place), "v0.1", "main", first_parent=False))
+    assert "fixed" in subjects(
+        history(VLLM, Repository.at(builder.place), "v0.1", "main", first_parent=False)
+    )
 
 
-def test_the_merge_with_the_fix_is_found_and_confirmed(case: Case, builder: RepositoryBuilder, tmp_path: Path) -> None:
+def test_the_merge_with_the_fix_is_found_and_confirmed(
+    case: Case, builder: RepositoryBuilder, tmp_path: Path
+) -> None:
     stand_in = StandIn(builder)
     report = search_clone(case, builder, stand_in, tmp_path)
     (culprit,) = report.culprits
@@ -99,10 +121,17 @@ def test_the_merge_with_the_fix_is_found_and_confirmed(case: Case, builder: Repo
     assert searching <= math.ceil(math.log2(len(report.search.history.groups))) + 2
     text = "\n".join(report.lines())
     assert f"demo: fixed by {culprit.commit.id[:10]} (2025-03-09) Merge pull request #7" in text
-    assert f"vllm-regress run demo --env 'vllm-0.1+vllm@{culprit.parent.id[:10]}' --source vllm=CLONE" in text
+    assert (
+        f"vllm-regress run demo --env 'vllm-0.1+vllm@{culprit.parent.id[:10]}' --source vllm=CLONE"
+        in text
+    )
     assert "passed 2 of 2 times, its parent" in text
     plain = report.to_json()
-    assert (plain["every"], plain["candidates"], plain["changes"][0]["first_release"]) == (8, 5, "0.2")
+    assert (plain["every"], plain["candidates"], plain["changes"][0]["first_release"]) == (
+        8,
+        5,
+        "0.2",
+    )
 
 
 def test_a_commit_that_changes_requirements_may_not_be_the_cause(
@@ -121,7 +150,9 @@ def test_a_commit_that_does_not_import_is_tried_once_skipped_and_named(
     case: Case, builder: RepositoryBuilder, tmp_path: Path
 ) -> None:
     builder.git("checkout", "--quiet", "-B", "main", "main~3")  # up to "moved"
-    builder.commit("fixed at once (#9)", {"vllm/core/engine.py": "broken = False\nimport nothing\n"})
+    builder.commit(
+        "fixed at once (#9)", {"vllm/core/engine.py": "broken = False\nimport nothing\n"}
+    )
     builder.commit("and imports (#10)", {"vllm/core/engine.py": WORKS})
     stand_in = StandIn(builder)
     report = search_clone(case, builder, stand_in, tmp_path)
@@ -137,7 +168,9 @@ def test_a_commit_that_does_not_import_is_tried_once_skipped_and_named(
     assert f"in doubt: {doubtful}" in text
 
 
-def test_a_break_inside_a_merged_branch_is_found(case: Case, builder: RepositoryBuilder, tmp_path: Path) -> None:
+def test_a_break_inside_a_merged_branch_is_found(
+    case: Case, builder: RepositoryBuilder, tmp_path: Path
+) -> None:
     builder.git("checkout", "--quiet", "-b", "bad-idea")
     builder.commit("harmless", {"vllm/other.py": "1"})
     builder.commit("harmful (#11)", {"vllm/core/engine.py": BROKEN})
@@ -160,11 +193,16 @@ def test_a_racy_failure_needs_trials_and_its_rate_is_reported(
     assert culprit.confirmed
     assert (culprit.result.runs, culprit.result.bad) == (8, 0)
     assert 0 < culprit.parent_result.bad < culprit.parent_result.runs == 8
-    assert f"its parent {culprit.parent.id[:10]} failed {culprit.parent_result.bad} of 8 times" in culprit.lines()[0]
+    assert (
+        f"its parent {culprit.parent.id[:10]} failed {culprit.parent_result.bad} of 8 times"
+        in culprit.lines()[0]
+    )
 
 
 @pytest.mark.parametrize("at", range(1, 9))
-def test_an_interrupted_search_resumes(case: Case, builder: RepositoryBuilder, tmp_path: Path, at: int) -> None:
+def test_an_interrupted_search_resumes(
+    case: Case, builder: RepositoryBuilder, tmp_path: Path, at: int
+) -> None:
     first = StandIn(builder, interrupt_at=at)
     with contextlib.suppress(KeyboardInterrupt):
         search_clone(case, builder, first, tmp_path)
@@ -178,12 +216,16 @@ def test_an_interrupted_search_resumes(case: Case, builder: RepositoryBuilder, t
     assert len(first.ran) + len(second.ran) == len(whole.ran) + again
 
 
-def test_ends_are_revisions_or_releases(builder: RepositoryBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ends_are_revisions_or_releases(
+    builder: RepositoryBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     repository = Repository.at(builder.place)
     assert end_of(VLLM, repository, "0.1", "main") == builder.git("rev-parse", "v0.1")
     assert end_of(VLLM, repository, "main~1", "main") == builder.git("rev-parse", "main~1")
     monkeypatch.setattr(bases, "release_date", lambda package, version: datetime.date(2025, 3, 4))
-    assert end_of(VLLM, repository, "0.1.5", "main") == builder.git("rev-parse", "main~5")  # the last one of 3 March
+    assert end_of(VLLM, repository, "0.1.5", "main") == builder.git(
+        "rev-parse", "main~5"
+    )  # the last one of 3 March
     builder.git("checkout", "--quiet", "-b", "release", "main~2")
     tip = builder.commit("only on the release's branch", {"vllm/r.py": ""})
     between = history(VLLM, repository, tip, "main")
@@ -200,9 +242,13 @@ def test_bad_ends_are_refused(case: Case, builder: RepositoryBuilder, tmp_path: 
     good, bad = builder.git("rev-parse", "v0.1"), builder.git("rev-parse", "main")
     search = CommitSearch(case, between, commit_environments(case, "vllm", None), ends=(good, bad))
     stand_in = StandIn(builder)
-    with pytest.raises(UsageError, match=r"first \(#1\)\) shows the failure, but was given as the good end"):
+    with pytest.raises(
+        UsageError, match=r"first \(#1\)\) shows the failure, but was given as the good end"
+    ):
         run(search, stand_in, tmp_path)
-    builder.git("clone", "--quiet", "--depth=2", f"file://{builder.place}", str(tmp_path / "shallow"))
+    builder.git(
+        "clone", "--quiet", "--depth=2", f"file://{builder.place}", str(tmp_path / "shallow")
+    )
     with pytest.raises(UsageError, match="git fetch --unshallow"):
         history(VLLM, Repository.at(tmp_path / "shallow"), "HEAD~1", "HEAD")
     with pytest.raises(UsageError, match="xgrammar cannot be run from source"):
@@ -237,7 +283,9 @@ def test_the_command_continues_from_releases_to_the_commit(
             if "@" in job.environment:
                 return super().run(jobs)
             verdict = Verdict.REPRODUCED if job.environment == "vllm-0.1" else Verdict.FIXED
-            return RunOutcome(RunResult((TestResult("demo", "t", verdict, "as seen", "sim", job.environment),)))
+            return RunOutcome(
+                RunResult((TestResult("demo", "t", verdict, "as seen", "sim", job.environment),))
+            )
 
     monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(bisection, "releases", lambda package: tuple(map(Version, ("0.1", "0.2"))))
@@ -245,19 +293,34 @@ def test_the_command_continues_from_releases_to_the_commit(
     started: list[Any] = []
     bars: list[bool] = []
 
-    def runner(build: object, options: object, say: object, start: functools.partial[int], bar: bool) -> Both:
+    def runner(
+        build: object, options: object, say: object, start: functools.partial[int], bar: bool
+    ) -> Both:
         started.append(start)
         bars.append(bar)
         return Both(builder)
 
     monkeypatch.setattr("pytest_vllm_regress.cli.bisect.SequentialRunner", runner)
-    ran = ["--cases", str(case.directory.parent), "bisect", "demo", "--releases", ">=0.1", "--no-prefetch"]
+    ran = [
+        "--cases",
+        str(case.directory.parent),
+        "bisect",
+        "demo",
+        "--releases",
+        ">=0.1",
+        "--no-prefetch",
+    ]
     assert cli.main([*ran, "--source", str(builder.place), "--find-fix"]) == 0
     output = capsys.readouterr().out
     assert "fixed between vllm v0.1" in output
-    assert "Merge pull request #7 from fix; https://github.com/vllm-project/vllm/pull/7; first release: 0.2" in output
+    assert (
+        "Merge pull request #7 from fix; https://github.com/vllm-project/vllm/pull/7; first release: 0.2"
+        in output
+    )
     assert cli.main([*ran, "--source", str(builder.place), "--find-break"]) == 1
-    assert cli.main([*ran[:4], "--commits", "--good", "main", "--bad", "v0.1", "--no-prefetch"]) == 0
+    assert (
+        cli.main([*ran[:4], "--commits", "--good", "main", "--bad", "v0.1", "--no-prefetch"]) == 0
+    )
     file = tmp_path / "cache" / "bisect" / "demo.log"
     assert f"output of builds and pytest: {file}" in output
     assert "0.1: bad in 0 s; at most 1 step left, about 0 s (REPRODUCED: as seen)" in output
@@ -276,19 +339,31 @@ def test_the_command_continues_from_releases_to_the_commit(
 
 
 @pytest.mark.parametrize("at", [1, 2, 100, 255, 256, 318, 319])
-def test_over_three_hundred_candidates_it_takes_at_most_twelve_runs(case: Case, tmp_path: Path, at: int) -> None:
+def test_over_three_hundred_candidates_it_takes_at_most_twelve_runs(
+    case: Case, tmp_path: Path, at: int
+) -> None:
     builder = RepositoryBuilder(tmp_path / "long")
     builder.commit_trees(
-        {"vllm/__init__.py": "", "vllm/engine.py": WORKS if n >= at else BROKEN, "vllm/n.py": str(n)}
+        {
+            "vllm/__init__.py": "",
+            "vllm/engine.py": WORKS if n >= at else BROKEN,
+            "vllm/n.py": str(n),
+        }
         for n in range(320)
     )
     low = builder.git("rev-list", "--max-parents=0", "main")
     search = CommitSearch(
-        case, history(VLLM, Repository.at(builder.place), low, "main"), commit_environments(case, "vllm", "vllm-0.1")
+        case,
+        history(VLLM, Repository.at(builder.place), low, "main"),
+        commit_environments(case, "vllm", "vllm-0.1"),
     )
     stand_in = StandIn(builder)
     (culprit,) = run(search, stand_in, tmp_path).culprits
-    assert (len(search.history.groups), culprit.commit.subject, culprit.confirmed) == (320, f"commit {at}", True)
+    assert (len(search.history.groups), culprit.commit.subject, culprit.confirmed) == (
+        320,
+        f"commit {at}",
+        True,
+    )
     assert len(stand_in.ran) - 2 * CommitSearch.confirming_runs <= 12
 
 
@@ -297,15 +372,27 @@ def test_over_three_hundred_candidates_it_takes_at_most_twelve_runs(case: Case, 
     [
         ((), None),
         (("https://github.com/vllm-project/vllm/pull/7",), True),
-        (("https://github.com/vllm-project/vllm/pull/8", "https://github.com/vllm-project/vllm/issues/7"), False),
+        (
+            (
+                "https://github.com/vllm-project/vllm/pull/8",
+                "https://github.com/vllm-project/vllm/issues/7",
+            ),
+            False,
+        ),
     ],
 )
 def test_what_the_case_names_as_its_fix_is_checked(
-    case: Case, builder: RepositoryBuilder, tmp_path: Path, fixed_by: tuple[str, ...], documented: bool | None
+    case: Case,
+    builder: RepositoryBuilder,
+    tmp_path: Path,
+    fixed_by: tuple[str, ...],
+    documented: bool | None,
 ) -> None:
     (culprit,) = search_clone(
         dataclasses.replace(case, fixed_by=fixed_by), builder, StandIn(builder), tmp_path
     ).culprits
     assert culprit.documented is documented
     assert culprit.to_json()["documented"] is documented
-    assert ("and not this commit or its pull request" in "\n".join(culprit.lines())) == (documented is False)
+    assert ("and not this commit or its pull request" in "\n".join(culprit.lines())) == (
+        documented is False
+    )

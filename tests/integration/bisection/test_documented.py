@@ -1,4 +1,5 @@
-"""``validate --commits``: compare the commit that a case names with the one that its own test finds. Runs are simulated."""
+"""``validate --commits``: compare the commit that a case names with the one that its own test
+finds. Runs are simulated."""
 
 from __future__ import annotations
 
@@ -35,7 +36,9 @@ Validate = Callable[..., int]
 def case(tmp_path: Path) -> Case:
     """Case ``demo``, with evidence for vllm 0.1 and 0.2."""
     case = dataclasses.replace(CASE, old=("vllm-0.1",), new=("vllm-0.2",)).write(tmp_path / "cases")
-    proof.write_proof(case, evidence(case, ("vllm-0.1", "affected", "0.1"), ("vllm-0.2", "fixed", "0.2")))
+    proof.write_proof(
+        case, evidence(case, ("vllm-0.1", "affected", "0.1"), ("vllm-0.2", "fixed", "0.2"))
+    )
     return case
 
 
@@ -60,16 +63,25 @@ def evidence(case: Case, *roles: tuple[str, str, str], package: str = "vllm") ->
 
 
 @pytest.fixture
-def validate(case: Case, builder: RepositoryBuilder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Validate:
+def validate(
+    case: Case, builder: RepositoryBuilder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Validate:
     monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(proof.check_proof, "__defaults__", (lambda environment: "0" * 16,))
     monkeypatch.setattr(bases, "newest_release", lambda package, day: "0.1")
     monkeypatch.setattr(bases, "releases", lambda package: ())
 
     def run(stand_in: StandIn, *more: str) -> int:
-        monkeypatch.setattr("pytest_vllm_regress.cli.validate.SequentialRunner", lambda build, options, say: stand_in)
-        monkeypatch.setattr("pytest_vllm_regress.cli.validate.build_with_cache", lambda say: lambda name: None)
-        return cli.main(["--cases", str(case.directory.parent), "validate", "--commits", "demo", *more])
+        monkeypatch.setattr(
+            "pytest_vllm_regress.cli.validate.SequentialRunner",
+            lambda build, options, say: stand_in,
+        )
+        monkeypatch.setattr(
+            "pytest_vllm_regress.cli.validate.build_with_cache", lambda say: lambda name: None
+        )
+        return cli.main(
+            ["--cases", str(case.directory.parent), "validate", "--commits", "demo", *more]
+        )
 
     return run
 
@@ -88,8 +100,15 @@ def test_the_commit_that_the_case_names_is_recorded_and_kept(
     assert f"TRACED      demo: fix {RIGHT}, {len(stand_in.ran)} runs" in capsys.readouterr().out
     (recorded,) = proof.read_proof(case.directory / proof.FILE).commits
     assert recorded.commit == builder.git("rev-parse", "main~1")
-    assert (recorded.kind, recorded.package, recorded.address, recorded.candidates) == ("fix", "vllm", RIGHT, 2)
-    assert len(stand_in.ran) == 3  # the two documented commits, one the parent of the other, and its parent
+    assert (recorded.kind, recorded.package, recorded.address, recorded.candidates) == (
+        "fix",
+        "vllm",
+        RIGHT,
+        2,
+    )
+    assert (
+        len(stand_in.ran) == 3
+    )  # the two documented commits, one the parent of the other, and its parent
     assert proof.check_proof(load_case(case.path)) == []
     anew = evidence(case, ("vllm-0.1", "affected", "0.1"), ("vllm-0.2", "fixed", "0.2"))
     assert proof.with_commits(case, anew).commits == (recorded,)
@@ -103,30 +122,41 @@ def test_another_commit_is_an_error_and_correcting_it_needs_no_second_search(
     before = (case.directory / proof.FILE).read_bytes()
     assert validate(StandIn(builder)) == 1
     output = capsys.readouterr().out
-    assert f"{case.path}: fixed-by names {OTHER}, but it was {builder.git('rev-parse', 'main~1')[:10]}" in output
+    assert (
+        f"{case.path}: fixed-by names {OTHER}, but it was {builder.git('rev-parse', 'main~1')[:10]}"
+        in output
+    )
     assert f'write fixed-by = ["{RIGHT}"]' in output
     assert (case.directory / proof.FILE).read_bytes() == before
     case.path.write_text(case.path.read_text().replace(OTHER, RIGHT))
     again = StandIn(builder)
     assert validate(again) == 0
-    assert again.ran == [builder.git("rev-parse", "main~2")[:10]]  # the parent, which the search does not run itself
+    assert again.ran == [
+        builder.git("rev-parse", "main~2")[:10]
+    ]  # the parent, which the search does not run itself
     case.path.write_text(case.path.read_text().replace(f'"{RIGHT}"', f'"{OTHER}"'))
     (wrong,) = proof.check_proof(load_case(case.path))
     assert f"fixed-by names {OTHER}, but it was" in wrong
     assert proof.check_proof(load_case(case.path), commits=False) == []
 
 
-def test_a_break_is_compared_with_broken_by(case: Case, builder: RepositoryBuilder, validate: Validate) -> None:
+def test_a_break_is_compared_with_broken_by(
+    case: Case, builder: RepositoryBuilder, validate: Validate
+) -> None:
     builder.git("tag", "v0.3", "main")
     culprit = builder.commit("broken again (#12)", {"vllm/core/engine.py": "broken = True\n"})
     builder.commit("more (#13)", {"vllm/even_more.py": ""})
     builder.git("tag", "v0.4")
-    proof.write_proof(case, evidence(case, ("vllm-0.2", "fixed", "0.3"), ("vllm-0.1", "affected", "0.4")))
+    proof.write_proof(
+        case, evidence(case, ("vllm-0.2", "fixed", "0.3"), ("vllm-0.1", "affected", "0.4"))
+    )
     assert validate(StandIn(builder)) == 1
     say(case, 'broken-by = ["https://github.com/vllm-project/vllm/pull/12"]')
     assert validate(StandIn(builder)) == 0
     document = json.loads((case.directory / proof.FILE).read_text())
-    assert [(commit["kind"], commit["commit"]) for commit in document["commits"]] == [("break", culprit)]
+    assert [(commit["kind"], commit["commit"]) for commit in document["commits"]] == [
+        ("break", culprit)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -149,12 +179,16 @@ def test_nothing_is_recorded_without_a_clear_answer(
     case: Case, builder: RepositoryBuilder, validate: Validate, capsys: pytest.CaptureFixture[str]
 ) -> None:
     say(case, f'fixed-by = ["{OTHER}"]')
-    assert validate(StandIn(builder, chance=lambda run: run < 6)) == 1  # fails in the search and passes afterwards
+    assert (
+        validate(StandIn(builder, chance=lambda run: run < 6)) == 1
+    )  # fails in the search and passes afterwards
     assert "is not confirmed" in capsys.readouterr().out
     assert proof.read_proof(case.directory / proof.FILE).commits == ()
 
 
-def test_an_interrupted_trace_resumes(case: Case, builder: RepositoryBuilder, validate: Validate) -> None:
+def test_an_interrupted_trace_resumes(
+    case: Case, builder: RepositoryBuilder, validate: Validate
+) -> None:
     say(case, f'fixed-by = ["{RIGHT}"]')
     first, second, whole = StandIn(builder, interrupt_at=1), StandIn(builder), StandIn(builder)
     assert validate(first) == 130
@@ -164,7 +198,11 @@ def test_an_interrupted_trace_resumes(case: Case, builder: RepositoryBuilder, va
 
 
 def test_bad_input_is_explained(
-    case: Case, builder: RepositoryBuilder, validate: Validate, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    case: Case,
+    builder: RepositoryBuilder,
+    validate: Validate,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
     beginning = ["--cases", str(case.directory.parent), "validate"]
     for arguments, words in (
@@ -202,7 +240,9 @@ def test_ends_are_neighbours_of_the_evidence(case: Case) -> None:
             release_pairs(case, evidence(case, *useless))
 
 
-def test_a_change_that_was_observed_between_adjacent_releases_is_looked_for_there(case: Case) -> None:
+def test_a_change_that_was_observed_between_adjacent_releases_is_looked_for_there(
+    case: Case,
+) -> None:
     def end(inside: str, outside: str, observed: bool = True, package: str = "vllm") -> Boundary:
         return Boundary(case.id, package, "", inside, outside, observed, "")
 

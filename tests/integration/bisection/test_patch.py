@@ -1,4 +1,5 @@
-"""The effect of a patch on cases: the base of the comparison, the order of the cases, each effect, and the command. Runs are simulated."""
+"""The effect of a patch on cases: the base of the comparison, the order of the cases, each effect,
+and the command. Runs are simulated."""
 
 from __future__ import annotations
 
@@ -17,7 +18,13 @@ from pytest_vllm_regress.environments import bases
 from pytest_vllm_regress.environments.git import Repository
 from pytest_vllm_regress.environments.sources import Source, find_source, parse_name
 from pytest_vllm_regress.errors import UsageError
-from pytest_vllm_regress.history.bisection.patch import PatchEffect, base_of, changed_files, effects, nearest_first
+from pytest_vllm_regress.history.bisection.patch import (
+    PatchEffect,
+    base_of,
+    changed_files,
+    effects,
+    nearest_first,
+)
 from pytest_vllm_regress.runner.batch import Batch
 from tests.helpers.repositories import RepositoryBuilder
 from tests.unit.history.bisection.test_bisect import CASE
@@ -28,7 +35,13 @@ def builder(tmp_path: Path) -> RepositoryBuilder:
     """main with a fix of pull request 7, and a branch of one commit."""
     builder = RepositoryBuilder(tmp_path / "tree")
     builder.commit(
-        "first (#1)", {"vllm/__init__.py": "", "vllm/engine.py": "1", "vllm/grammar.py": "1", "vllm/core.py": "1"}
+        "first (#1)",
+        {
+            "vllm/__init__.py": "",
+            "vllm/engine.py": "1",
+            "vllm/grammar.py": "1",
+            "vllm/core.py": "1",
+        },
     )
     builder.commit("fix the grammar (#7)", {"vllm/grammar.py": "2"})
     builder.commit("upstream goes on (#8)", {"vllm/core.py": "2"})
@@ -44,8 +57,12 @@ def index(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def case_named(root: Path, name: str, fixed_by: str = "", test: str = "") -> Case:
-    keys = f'fixed-by = ["https://github.com/vllm-project/vllm/pull/{fixed_by}"]' if fixed_by else ""
-    return dataclasses.replace(CASE, id=name, keys=keys).write(root / "cases", {f"test_{name}.py": test})
+    keys = (
+        f'fixed-by = ["https://github.com/vllm-project/vllm/pull/{fixed_by}"]' if fixed_by else ""
+    )
+    return dataclasses.replace(CASE, id=name, keys=keys).write(
+        root / "cases", {f"test_{name}.py": test}
+    )
 
 
 def tree(builder: RepositoryBuilder) -> Source:
@@ -72,7 +89,9 @@ def test_a_tree_is_compared_with_where_its_branch_left_upstream(builder: Reposit
     }
 
 
-def test_cases_that_the_changed_modules_concern_come_first(builder: RepositoryBuilder, tmp_path: Path) -> None:
+def test_cases_that_the_changed_modules_concern_come_first(
+    builder: RepositoryBuilder, tmp_path: Path
+) -> None:
     cases = [
         case_named(tmp_path, "a-far"),
         case_named(tmp_path, "b-named", test="from vllm.grammar import x\n"),
@@ -80,7 +99,12 @@ def test_cases_that_the_changed_modules_concern_come_first(builder: RepositoryBu
         case_named(tmp_path, "d-fixed-elsewhere", fixed_by="8"),
     ]
     ordered = nearest_first(cases, frozenset({"vllm/grammar.py"}), tree(builder).repository)
-    assert [case.id for case in ordered] == ["c-fixed-there", "b-named", "a-far", "d-fixed-elsewhere"]
+    assert [case.id for case in ordered] == [
+        "c-fixed-there",
+        "b-named",
+        "a-far",
+        "d-fixed-elsewhere",
+    ]
 
 
 def test_the_merge_of_a_pull_request_is_not_its_revert(builder: RepositoryBuilder) -> None:
@@ -95,7 +119,12 @@ def test_the_merge_of_a_pull_request_is_not_its_revert(builder: RepositoryBuilde
     assert repository.merge_of("12") is None
 
 
-BAD, GOOD, OTHER, NONE = Verdict.REPRODUCED, Verdict.FIXED, Verdict.INCONCLUSIVE, Verdict.NOT_APPLICABLE
+BAD, GOOD, OTHER, NONE = (
+    Verdict.REPRODUCED,
+    Verdict.FIXED,
+    Verdict.INCONCLUSIVE,
+    Verdict.NOT_APPLICABLE,
+)
 
 
 @pytest.mark.parametrize(
@@ -113,18 +142,26 @@ BAD, GOOD, OTHER, NONE = Verdict.REPRODUCED, Verdict.FIXED, Verdict.INCONCLUSIVE
     ],
 )
 def test_the_effect_follows_from_both_sides(
-    tmp_path: Path, before: Sequence[Verdict], after: Sequence[Verdict], effect: PatchEffect, tests: tuple[str, ...]
+    tmp_path: Path,
+    before: Sequence[Verdict],
+    after: Sequence[Verdict],
+    effect: PatchEffect,
+    tests: tuple[str, ...],
 ) -> None:
     case = case_named(tmp_path, "demo")
     sides = (
-        [TestResult("demo", f"t{i}", v, "why", "sim", "e") for i, v in enumerate(side)] for side in (before, after)
+        [TestResult("demo", f"t{i}", v, "why", "sim", "e") for i, v in enumerate(side)]
+        for side in (before, after)
     )
     (change,) = effects([case], *sides)
     assert (change.effect, change.tests) == (effect, tests)
 
 
 def test_the_command(
-    builder: RepositoryBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    builder: RepositoryBuilder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     case_named(tmp_path, "breaks")
     case_named(tmp_path, "stays")
@@ -133,14 +170,21 @@ def test_the_command(
     def run_batch(batch: Batch, *_: object) -> RunResult:
         ran.append(batch.environment)
         with_patch = batch.environment.endswith(str(builder.place))
-        name = batch.environment if with_patch else batch.environment[: len("vllm-0.8.4+vllm@") + 10]
+        name = (
+            batch.environment if with_patch else batch.environment[: len("vllm-0.8.4+vllm@") + 10]
+        )
         verdicts = {"breaks": BAD if with_patch else GOOD, "stays": BAD}
         return RunResult(
-            tuple(TestResult(case.id, "t", verdicts[case.id], "as seen", "sim", name) for case in batch.cases)
+            tuple(
+                TestResult(case.id, "t", verdicts[case.id], "as seen", "sim", name)
+                for case in batch.cases
+            )
         )
 
     monkeypatch.setattr("pytest_vllm_regress.runner.executors.threads.run_batch", run_batch)
-    monkeypatch.setattr("pytest_vllm_regress.cli.changes.build_with_cache", lambda say: lambda name: None)
+    monkeypatch.setattr(
+        "pytest_vllm_regress.cli.changes.build_with_cache", lambda say: lambda name: None
+    )
     command = ["--cases", str(tmp_path / "cases"), "try", str(builder.place)]
     assert cli.main(command) == 2
     assert "there is no patch to try" in capsys.readouterr().err

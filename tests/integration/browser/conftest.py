@@ -27,9 +27,14 @@ FLAGS = (
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
-    binary, driver = shutil.which("chromium") or shutil.which("google-chrome"), shutil.which("chromedriver")
+    binary, driver = (
+        shutil.which("chromium") or shutil.which("google-chrome"),
+        shutil.which("chromedriver"),
+    )
     if binary is None or driver is None:
-        pytest.skip("no browser: install chromium and its chromedriver (Debian: chromium, chromium-driver)")
+        pytest.skip(
+            "no browser: install chromium and its chromedriver (Debian: chromium, chromium-driver)"
+        )
     options = webdriver.ChromeOptions()
     options.binary_location = binary
     for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('browser')}"):
@@ -42,10 +47,16 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chro
 
 @pytest.fixture
 def shown(browser: webdriver.Chrome, tmp_path: Path) -> Show:
-    """Shows a page, or one of several: ``shown(html, width=1200, dark=False)``, ``shown(files, page="index.html")``."""
+    """Shows a page, or one of several:
+
+    ``shown(html, width=1200, dark=False)``, ``shown(files, page="index.html")``.
+    """
 
     def show(
-        content: str | Mapping[str, str | bytes], width: int = 1200, dark: bool = False, page: str = "index.html"
+        content: str | Mapping[str, str | bytes],
+        width: int = 1200,
+        dark: bool = False,
+        page: str = "index.html",
     ) -> webdriver.Chrome:
         files = {page: content} if isinstance(content, str) else content
         for name, text in files.items():
@@ -75,12 +86,20 @@ def shown(browser: webdriver.Chrome, tmp_path: Path) -> Show:
 def requests_of(browser: webdriver.Chrome) -> list[str]:
     """Return the addresses that the page loaded."""
     messages = (json.loads(entry["message"])["message"] for entry in browser.get_log("performance"))  # type: ignore[no-untyped-call]
-    return [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+    return [
+        m["params"]["request"]["url"]
+        for m in messages
+        if m["method"] == "Network.requestWillBeSent"
+    ]
 
 
 def active(browser: webdriver.Chrome) -> str:
     """Return id and address of the element with the focus."""
-    return str(browser.execute_script("const e = document.activeElement; return e.id || e.getAttribute('href') || ''"))
+    return str(
+        browser.execute_script(
+            "const e = document.activeElement; return e.id || e.getAttribute('href') || ''"
+        )
+    )
 
 
 def low_contrast(browser: webdriver.Chrome) -> list[object]:
@@ -89,7 +108,8 @@ def low_contrast(browser: webdriver.Chrome) -> list[object]:
     return elements
 
 
-# WCAG 2's ratio for every element that holds text itself, against the first background behind it: 4.5 is AA.
+# WCAG 2's ratio for every element that holds text itself, against the first background behind it:
+# 4.5 is AA.
 CONTRAST = """
 const channel = (v) => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
 const light = (color) => {

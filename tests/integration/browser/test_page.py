@@ -1,4 +1,5 @@
-"""The page of a run in a real browser: mouse, keyboard, phone, dark, print; and hostile texts that run nothing."""
+"""The page of a run in a real browser: mouse, keyboard, phone, dark, print; and hostile texts that
+run nothing."""
 
 from __future__ import annotations
 
@@ -96,14 +97,19 @@ def test_text_has_contrast(shown: Show, dark: bool) -> None:
 def test_print_shows_the_evidence(shown: Show) -> None:
     browser = shown(page(RUN, CASES))
     browser.execute_script("dispatchEvent(new Event('beforeprint'))")
-    assert all(element.is_displayed() for element in browser.find_elements(By.CSS_SELECTOR, ".evidence .body"))
+    assert all(
+        element.is_displayed()
+        for element in browser.find_elements(By.CSS_SELECTOR, ".evidence .body")
+    )
     assert len(browser.print_page()) > 10_000
 
 
 def test_copy_brings_the_command(shown: Show) -> None:
     browser = shown(page(RUN, CASES))
     browser.execute_script(OPEN_ALL)
-    with contextlib.suppress(WebDriverException):  # a page from a file may have no clipboard: then the text is selected
+    with contextlib.suppress(
+        WebDriverException
+    ):  # a page from a file may have no clipboard: then the text is selected
         browser.execute_cdp_cmd("Browser.grantPermissions", {"permissions": ["clipboardReadWrite"]})
     button = browser.find_element(By.CSS_SELECTOR, "button[aria-label='Copy the command']")
     button.click()

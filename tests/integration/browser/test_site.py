@@ -19,7 +19,13 @@ from tests.helpers import ROOT
 from tests.integration.browser.conftest import Show, active, low_contrast, requests_of
 from tests.unit.output.test_formats import CASES
 
-PAGES = ["index.html", "cases/vllm-17173.html", "releases/0.8.4.html", "releases/index.html", "docs/index.html"]
+PAGES = [
+    "index.html",
+    "cases/vllm-17173.html",
+    "releases/0.8.4.html",
+    "releases/index.html",
+    "docs/index.html",
+]
 
 
 def visible_rows(browser: webdriver.Chrome) -> list[str]:
@@ -32,7 +38,9 @@ def choose(browser: webdriver.Chrome, field: str, text: str) -> None:
     Select(browser.find_element(By.ID, field)).select_by_visible_text(text)
 
 
-def test_filters_by_text_family_severity_and_verdict(shown: Show, site: Mapping[str, str | bytes]) -> None:
+def test_filters_by_text_family_severity_and_verdict(
+    shown: Show, site: Mapping[str, str | bytes]
+) -> None:
     browser = shown(site)
     everything = visible_rows(browser)
     assert len(everything) == len(CASES)
@@ -46,7 +54,9 @@ def test_filters_by_text_family_severity_and_verdict(shown: Show, site: Mapping[
     assert set(visible_rows(browser)) == {case.id for case in CASES if case.family == "hang"}
     browser.find_element(By.ID, "filter-reset").click()
     choose(browser, "filter-severity", "leak")
-    assert set(visible_rows(browser)) == {case.id for case in CASES if severity(case) is Severity.LEAK}
+    assert set(visible_rows(browser)) == {
+        case.id for case in CASES if severity(case) is Severity.LEAK
+    }
     browser.find_element(By.ID, "filter-reset").click()
 
     choose(browser, "filter-verdict", "NOT APPLICABLE")
@@ -56,7 +66,11 @@ def test_filters_by_text_family_severity_and_verdict(shown: Show, site: Mapping[
         case_id for case_id, seen in verdicts.items() if Verdict.NOT_APPLICABLE in seen
     }
     choose(browser, "filter-verdict", "not expected")
-    unexpected = {case_id for case_id, seen in verdicts.items() if not all(verdict.expected for verdict in seen)}
+    unexpected = {
+        case_id
+        for case_id, seen in verdicts.items()
+        if not all(verdict.expected for verdict in seen)
+    }
     assert set(visible_rows(browser)) == unexpected
 
 
@@ -66,7 +80,8 @@ def test_two_columns_are_compared(shown: Show, site: Mapping[str, str | bytes]) 
     choose(browser, "compare-after", "0.13.0")
     knowledge = Knowledge(CASES, read_table(CASES), ROOT / "locks")
     failing = {
-        name: {case.id for case in CASES if knowledge.states(case)[name].failing} for name in ("0.8.4", "0.13.0")
+        name: {case.id for case in CASES if knowledge.states(case)[name].failing}
+        for name in ("0.8.4", "0.13.0")
     }
     effects = {
         "breaks": failing["0.13.0"] - failing["0.8.4"],
@@ -78,13 +93,19 @@ def test_two_columns_are_compared(shown: Show, site: Mapping[str, str | bytes]) 
     for name, ids in effects.items():
         script = f"return [...document.querySelectorAll('tr[data-change={name}]:not([hidden]) th a')].map((a) => a.textContent)"
         assert set(browser.execute_script(script)) == ids
-    heads = [cell.text for cell in browser.find_elements(By.CSS_SELECTOR, "thead th") if cell.is_displayed()]
+    heads = [
+        cell.text
+        for cell in browser.find_elements(By.CSS_SELECTOR, "thead th")
+        if cell.is_displayed()
+    ]
     assert heads == ["Case", "0.8.4", "0.13.0"]
     browser.find_element(By.ID, "filter-reset").click()
     assert len(visible_rows(browser)) == len(CASES)
 
 
-def test_the_keyboard_moves_between_verdicts_and_opens_one(shown: Show, site: Mapping[str, str | bytes]) -> None:
+def test_the_keyboard_moves_between_verdicts_and_opens_one(
+    shown: Show, site: Mapping[str, str | bytes]
+) -> None:
     browser = shown(site)
     browser.find_element(By.TAG_NAME, "body").send_keys("/")
     assert active(browser) == "filter-text"
@@ -101,12 +122,16 @@ def test_the_keyboard_moves_between_verdicts_and_opens_one(shown: Show, site: Ma
     WebDriverWait(browser, 10).until(lambda _: "cases/vllm-17173.html" in browser.current_url)
 
 
-def test_one_link_of_the_table_is_in_the_order_of_tab(shown: Show, site: Mapping[str, str | bytes]) -> None:
+def test_one_link_of_the_table_is_in_the_order_of_tab(
+    shown: Show, site: Mapping[str, str | bytes]
+) -> None:
     browser = shown(site)
     assert len(browser.find_elements(By.CSS_SELECTOR, "tbody a[tabindex='0']")) == 1
 
 
-def test_links_lead_from_a_case_to_a_release_and_back(shown: Show, site: Mapping[str, str | bytes]) -> None:
+def test_links_lead_from_a_case_to_a_release_and_back(
+    shown: Show, site: Mapping[str, str | bytes]
+) -> None:
     browser = shown(site, page="cases/vllm-17173.html")
     browser.find_element(By.CSS_SELECTOR, ".bars a[href='../releases/0.8.4.html']").click()
     WebDriverWait(browser, 10).until(lambda _: browser.title.startswith("vLLM 0.8.4: "))
@@ -118,18 +143,24 @@ def test_links_lead_from_a_case_to_a_release_and_back(shown: Show, site: Mapping
 
 @pytest.mark.parametrize("page", PAGES)
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_text_has_contrast(shown: Show, site: Mapping[str, str | bytes], page: str, dark: bool) -> None:
+def test_text_has_contrast(
+    shown: Show, site: Mapping[str, str | bytes], page: str, dark: bool
+) -> None:
     assert low_contrast(shown(site, page=page, dark=dark)) == []
 
 
 @pytest.mark.parametrize("page", [*PAGES, "docs/how-to/compare-versions.html"])
-def test_a_phone_needs_no_sideways_scrolling(shown: Show, site: Mapping[str, str | bytes], page: str) -> None:
+def test_a_phone_needs_no_sideways_scrolling(
+    shown: Show, site: Mapping[str, str | bytes], page: str
+) -> None:
     browser = shown(site, width=375, page=page)
     assert browser.execute_script("return document.documentElement.scrollWidth") <= 375
 
 
 @pytest.mark.parametrize("page", [*PAGES, "README.html"])
-def test_a_page_loads_only_the_sites_own_files(shown: Show, site: Mapping[str, str | bytes], page: str) -> None:
+def test_a_page_loads_only_the_sites_own_files(
+    shown: Show, site: Mapping[str, str | bytes], page: str
+) -> None:
     browser = shown(site, page=page)
     assert browser.get_log("browser") == []  # type: ignore[no-untyped-call]
     root = browser.current_url.removesuffix(page)
@@ -142,8 +173,24 @@ def test_a_page_loads_only_the_sites_own_files(shown: Show, site: Mapping[str, s
 def test_everything_has_a_name(shown: Show, site: Mapping[str, str | bytes], page: str) -> None:
     browser = shown(site, page=page)
     tree = browser.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
-    named = {"link", "button", "columnheader", "rowheader", "heading", "table", "combobox", "searchbox", "image"}
-    roles = [(node["role"]["value"], node.get("name", {}).get("value", "")) for node in tree if not node.get("ignored")]
+    named = {
+        "link",
+        "button",
+        "columnheader",
+        "rowheader",
+        "heading",
+        "table",
+        "combobox",
+        "searchbox",
+        "image",
+    }
+    roles = [
+        (node["role"]["value"], node.get("name", {}).get("value", ""))
+        for node in tree
+        if not node.get("ignored")
+    ]
     assert {"heading", "link"} <= {role for role, _ in roles}
-    assert page != "index.html" or {"table", "columnheader", "rowheader", "cell"} <= {role for role, _ in roles}
+    assert page != "index.html" or {"table", "columnheader", "rowheader", "cell"} <= {
+        role for role, _ in roles
+    }
     assert [role for role, name in roles if role in named and not name.strip()] == []

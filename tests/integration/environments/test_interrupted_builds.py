@@ -113,9 +113,16 @@ def wait_for(condition: Callable[[], bool], description: str) -> None:
 
 class TestInterruption:
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-    @pytest.mark.parametrize("program", [OTHER_PROCESS, BUILDER_THREAD], ids=["main thread", "builder's thread"])
+    @pytest.mark.parametrize(
+        "program", [OTHER_PROCESS, BUILDER_THREAD], ids=["main thread", "builder's thread"]
+    )
     def test_an_interrupt_ends_uv_and_leaves_nothing(
-        self, fake: Fake, cache: EnvironmentCache, start: Start, program: str, number: signal.Signals
+        self,
+        fake: Fake,
+        cache: EnvironmentCache,
+        start: Start,
+        program: str,
+        number: signal.Signals,
     ) -> None:
         fake.mode("hang")
         process = start(program)
@@ -203,7 +210,9 @@ class TestTwoProcesses:
         assert len(fake.calls("venv")) == 1
         assert len(fake.calls("install")) == 1
 
-    def test_an_environment_in_use_is_not_removed(self, fake: Fake, cache: EnvironmentCache, start: Start) -> None:
+    def test_an_environment_in_use_is_not_removed(
+        self, fake: Fake, cache: EnvironmentCache, start: Start
+    ) -> None:
         process = start()
         until(process, "leased")
         (built,) = cache.listing()
@@ -215,7 +224,9 @@ class TestTwoProcesses:
         assert cache.remove(built)
         assert not built.path.exists()
 
-    def test_the_lease_ends_with_a_killed_process(self, fake: Fake, cache: EnvironmentCache, start: Start) -> None:
+    def test_the_lease_ends_with_a_killed_process(
+        self, fake: Fake, cache: EnvironmentCache, start: Start
+    ) -> None:
         process = start()
         until(process, "leased")
         process.kill()

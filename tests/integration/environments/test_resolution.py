@@ -40,7 +40,9 @@ class TestWheelFolder:
         cache.ensure(dataclasses.replace(RECIPE, overrides=more))
         assert (fake.folder / "overrides").read_text() == overrides
 
-    def test_without_a_wheel_folder_nothing_is_pinned_again(self, fake: Fake, cache: EnvironmentCache) -> None:
+    def test_without_a_wheel_folder_nothing_is_pinned_again(
+        self, fake: Fake, cache: EnvironmentCache
+    ) -> None:
         cache.ensure(RECIPE)
         assert not fake.calls("--target")
         assert not (fake.folder / "overrides").exists()
@@ -60,7 +62,9 @@ class TestReleaseDate:
         with pytest.raises(BuildError, match=r"vllm==9\.9\.9 cannot be found"):
             resolution.release_date("vllm", "9.9.9")
 
-    def test_no_network_does_not_count_as_no_release(self, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_no_network_does_not_count_as_no_release(
+        self, fake: Fake, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         def unreachable(*arguments: object, **options: object) -> str:
             raise BuildError("looking: the package index cannot be reached")
 
@@ -111,7 +115,9 @@ class TestNewerNeeds:
         self, fake: Fake, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(resolution, "resolved_versions", self.resolve)
-        assert resolution.newer_needs("transformers==5.0.0", "2026-01-26", "2026-01-27", "3.11") == ()
+        assert (
+            resolution.newer_needs("transformers==5.0.0", "2026-01-26", "2026-01-27", "3.11") == ()
+        )
 
     @staticmethod
     def resolve(
@@ -121,13 +127,17 @@ class TestNewerNeeds:
         days: Mapping[str, datetime.date] = MappingProxyType({}),
     ) -> dict[str, str]:
         if days.get("huggingface-hub", day) < datetime.date(2026, 1, 15):
-            raise BuildError("resolving: the requirements cannot be resolved: only huggingface-hub<=1.1.5 is available")
+            raise BuildError(
+                "resolving: the requirements cannot be resolved: only huggingface-hub<=1.1.5 is available"
+            )
         return {"numpy": "2", "huggingface-hub": "1.3", "transformers": "5.0.0"}
 
 
 class TestNewestRelease:
     @pytest.mark.parametrize(("day", "newest"), [(27, None), (28, "1.0")])
-    def test_the_newest_release_of_a_day_excludes_the_next_day(self, fake: Fake, day: int, newest: str | None) -> None:
+    def test_the_newest_release_of_a_day_excludes_the_next_day(
+        self, fake: Fake, day: int, newest: str | None
+    ) -> None:
         (fake.folder / "released").write_text("2025-04-28")
         assert index.newest_release("vllm", datetime.date(2025, 4, day)) == newest
 
@@ -171,7 +181,9 @@ wheels = [{{ url = "file:///stable-1-cp38-abi3-manylinux1_{machine}.manylinux201
         )
         assert (fake.folder / "constraints").read_text() == "numpy<2\n"
 
-    def test_the_plain_lock_relaxes_to_the_index_build_and_the_local_one_does_not(self, fake: Fake) -> None:
+    def test_the_plain_lock_relaxes_to_the_index_build_and_the_local_one_does_not(
+        self, fake: Fake
+    ) -> None:
         (fake.folder / "pylock").write_text("packages = []")
         recipe = CPU_RECIPE
         resolution.lock_text(recipe)

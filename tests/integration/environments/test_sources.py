@@ -63,9 +63,13 @@ def cache(fake: Fake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Enviro
 
 
 def install(recipe: Recipe, lock: Path | None, python: Path, progress: object) -> Path | None:
-    (python.parent.parent / "pyvenv.cfg").write_text(f"home = {Path(sys.executable).resolve().parent}\n")
+    (python.parent.parent / "pyvenv.cfg").write_text(
+        f"home = {Path(sys.executable).resolve().parent}\n"
+    )
     site = python.parent.parent / "lib/python3.11/site-packages"
-    later = {f"{line.replace('-', '_')}-1.dist-info/METADATA": "" for line in recipe.requirements[1:]}
+    later = {
+        f"{line.replace('-', '_')}-1.dist-info/METADATA": "" for line in recipe.requirements[1:]
+    }
     for name, content in (WHEEL | later).items():
         (site / name).parent.mkdir(parents=True, exist_ok=True)
         (site / name).write_text(content)
@@ -89,12 +93,16 @@ def test_names_are_parsed() -> None:
     assert not sources.names_interpreter("vllm@./x")
 
 
-def test_a_commit_overlays_the_release_of_its_date(builder: RepositoryBuilder, cache: EnvironmentCache) -> None:
+def test_a_commit_overlays_the_release_of_its_date(
+    builder: RepositoryBuilder, cache: EnvironmentCache
+) -> None:
     recipe = resolve("vllm@main")
     assert recipe.overlay is not None
     assert recipe.name == f"vllm@{builder.git('rev-parse', 'main')[:10]}"
     assert recipe.overlay.base.name == "vllm-0.2"
-    assert recipe.overlay.version == f"0.3.dev2+g{builder.git('rev-parse', 'main')[:7]}"  # the commits of 3 and 4 March
+    assert (
+        recipe.overlay.version == f"0.3.dev2+g{builder.git('rev-parse', 'main')[:7]}"
+    )  # the commits of 3 and 4 March
     python = cache.ensure(recipe)
     site = python.parent.parent / "lib/python3.11/site-packages"
     assert (site / "vllm/old.py").read_text() == "value = 2\n"
@@ -104,10 +112,14 @@ def test_a_commit_overlays_the_release_of_its_date(builder: RepositoryBuilder, c
     assert (site / "vllm/flash/utils.py").read_text() == ""
     assert recipe.overlay.version in (site / "vllm/_version.py").read_text()
     assert cache.built(recipe) == python
-    assert sum(environment.size for environment in cache.listing() if "@" in environment.name) < 2**20
+    assert (
+        sum(environment.size for environment in cache.listing() if "@" in environment.name) < 2**20
+    )
 
 
-def test_the_interpreter_imports_the_commit_and_its_base(builder: RepositoryBuilder, cache: EnvironmentCache) -> None:
+def test_the_interpreter_imports_the_commit_and_its_base(
+    builder: RepositoryBuilder, cache: EnvironmentCache
+) -> None:
     recipe = resolve("vllm@main")
     assert recipe.overlay is not None
     python = cache.ensure(recipe)
@@ -118,25 +130,39 @@ def test_the_interpreter_imports_the_commit_and_its_base(builder: RepositoryBuil
     tag = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     if tag != "python3.11":
         (python.parent.parent / "lib" / tag).symlink_to("python3.11")
-    words = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    words = subprocess.run(
+        [python, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
     version = recipe.overlay.version
     assert words[:3] == ["2", version, version]
     folder = bytecode_folder(python)
     environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(folder), "PYTHONDONTWRITEBYTECODE": ""}
     subprocess.run([python, "-c", "import vllm, numpy"], env=environment, check=True)
-    compiled = {path.parent.name for path in (cache.place(recipe.overlay.base) / overlay.BYTECODE).rglob("*.pyc")}
-    assert ("numpy" in compiled, "vllm" in compiled) == (True, False)  # the commit's own are its own
+    compiled = {
+        path.parent.name
+        for path in (cache.place(recipe.overlay.base) / overlay.BYTECODE).rglob("*.pyc")
+    }
+    assert ("numpy" in compiled, "vllm" in compiled) == (
+        True,
+        False,
+    )  # the commit's own are its own
     assert list((python.parent.parent / overlay.BYTECODE).rglob("vllm/old.*.pyc"))
     assert Path(words[3]).is_relative_to(cache.place(recipe.overlay.base))
     assert words[4:] == ["True", "['vllm']"]
 
 
-def test_remarks_describe_what_is_not_from_the_commit(builder: RepositoryBuilder, cache: EnvironmentCache) -> None:
+def test_remarks_describe_what_is_not_from_the_commit(
+    builder: RepositoryBuilder, cache: EnvironmentCache
+) -> None:
     recipe = resolve("vllm@main")
     assert recipe.overlay is not None
-    assert recipe.overlay.remarks == "compiled parts of the 0.2 wheel; no files of csrc and cmake differ from it"
     assert (
-        bases.remarks(recipe.overlay.source, "0.1") == "compiled parts of the 0.1 wheel; how csrc differs is not known"
+        recipe.overlay.remarks
+        == "compiled parts of the 0.2 wheel; no files of csrc and cmake differ from it"
+    )
+    assert (
+        bases.remarks(recipe.overlay.source, "0.1")
+        == "compiled parts of the 0.1 wheel; how csrc differs is not known"
     )
     builder.git("tag", "v0.1", "main~3")
     assert bases.remarks(recipe.overlay.source, "0.1") == (
@@ -199,16 +225,24 @@ def test_without_tags_the_release_after_the_commit_is_the_base(
     # The version is that of the commit's date, not the base's.
     assert recipe.overlay.version == f"0.3.dev2+g{builder.git('rev-parse', 'main')[:7]}"
     builder.git("tag", "v0.3", "main")
-    assert bases.reported_version(recipe.overlay.source, "0.3") == f"0.3+g{builder.git('rev-parse', 'main')[:7]}"
+    assert (
+        bases.reported_version(recipe.overlay.source, "0.3")
+        == f"0.3+g{builder.git('rev-parse', 'main')[:7]}"
+    )
     names._base_release.cache_clear()
     before = resolve("vllm-0.3+vllm@main~1").overlay
     assert before is not None
     assert before.version == f"0.3.dev1+g{builder.git('rev-parse', 'main~1')[:7]}"
 
 
-def test_commits_with_equal_requirements_share_a_base(builder: RepositoryBuilder, cache: EnvironmentCache) -> None:
+def test_commits_with_equal_requirements_share_a_base(
+    builder: RepositoryBuilder, cache: EnvironmentCache
+) -> None:
     kernels = "torch==2.6.1\nflashinfer-cubin==9\n"  # stay as in the base
-    more = {"requirements/common.txt": "numpy\nmsgspec >= 0.18\nzeta-x\n", "requirements/cuda.txt": kernels}
+    more = {
+        "requirements/common.txt": "numpy\nmsgspec >= 0.18\nzeta-x\n",
+        "requirements/cuda.txt": kernels,
+    }
     builder.commit("needs zeta (#5)", more)
     builder.commit("docs (#6)", {"docs/index.md": "more"})
     before, after = resolve("vllm@main~1"), resolve("vllm@main")
@@ -221,7 +255,16 @@ def test_commits_with_equal_requirements_share_a_base(builder: RepositoryBuilder
     assert completed.exclude_newer == "2025-03-06"  # the day after the requirements were changed
     assert ("vllm", RELEASE) in completed.exclude_newer_package
     first, second = cache.ensure(before), cache.ensure(after)
-    assert len([environment for environment in cache.listing() if environment.name == "vllm-0.2+requirements"]) == 1
+    assert (
+        len(
+            [
+                environment
+                for environment in cache.listing()
+                if environment.name == "vllm-0.2+requirements"
+            ]
+        )
+        == 1
+    )
     pth = "lib/python3.11/site-packages/000-vllm-regress-base.pth"
     assert (first.parent.parent / pth).read_text() == (second.parent.parent / pth).read_text()
     assert str(cache.place(completed)) in (first.parent.parent / pth).read_text()
@@ -257,7 +300,9 @@ def test_a_work_tree_is_identified_by_its_content(builder: RepositoryBuilder) ->
     assert resolve(f"vllm@{builder.place}").overlay.source.key in keys  # type: ignore[union-attr]
 
 
-def test_invalid_input_is_rejected(builder: RepositoryBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_input_is_rejected(
+    builder: RepositoryBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refused(name: str, words: str) -> None:
         with pytest.raises(UsageError, match=words):
             resolve(name)
@@ -274,14 +319,18 @@ def test_invalid_input_is_rejected(builder: RepositoryBuilder, tmp_path: Path, m
     refused("vllm@main~2", "older than every release of vllm with a wheel")
     monkeypatch.delenv("VLLM_REGRESS_SOURCE_VLLM")
     monkeypatch.chdir(tmp_path)
-    refused("vllm@main", "needs a clone of https://github.com/vllm-project/vllm: name one by --source")
+    refused(
+        "vllm@main", "needs a clone of https://github.com/vllm-project/vllm: name one by --source"
+    )
     monkeypatch.chdir(builder.place)
     builder.git("reset", "--quiet", "--hard", "main~1")
     refused("vllm@main", "older than every release")  # the checkout around the working directory
 
 
 def test_a_shallow_clone_is_reported(builder: RepositoryBuilder, tmp_path: Path) -> None:
-    builder.git("clone", "--quiet", "--depth=1", f"file://{builder.place}", str(tmp_path / "shallow"))
+    builder.git(
+        "clone", "--quiet", "--depth=1", f"file://{builder.place}", str(tmp_path / "shallow")
+    )
     sources.set_clones([str(tmp_path / "shallow")])
     with pytest.raises(UsageError, match="git fetch --unshallow"):
         resolve("vllm@main~2")
@@ -295,7 +344,9 @@ def test_a_shallow_clone_is_reported(builder: RepositoryBuilder, tmp_path: Path)
     assert recipe.overlay.version.startswith("0.3.dev0+g")
 
 
-def test_a_url_is_cloned_once(builder: RepositoryBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_url_is_cloned_once(
+    builder: RepositoryBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path / "cache"))
     sources.set_clones([f"file://{builder.place}"])
     first = resolve("vllm@main")
@@ -315,7 +366,14 @@ def test_programs_in_a_git_configuration_are_not_run(
     program = tmp_path / "program"
     program.write_text(f"#!/bin/sh\ntouch {trap}\ncat\n")
     program.chmod(0o755)
-    for key in ("core.fsmonitor", "filter.x.smudge", "filter.x.clean", "core.pager", "gpg.program", "diff.external"):
+    for key in (
+        "core.fsmonitor",
+        "filter.x.smudge",
+        "filter.x.clean",
+        "core.pager",
+        "gpg.program",
+        "diff.external",
+    ):
         builder.git("config", key, str(program))
     builder.git("config", "log.showSignature", "true")
     (builder.place / ".git/info/attributes").write_text("*.py filter=x\n")
@@ -345,7 +403,9 @@ def test_a_full_disk_leaves_no_partial_overlay(
     monkeypatch.undo()
 
 
-def test_the_base_stays_while_the_overlay_is_used(builder: RepositoryBuilder, cache: EnvironmentCache) -> None:
+def test_the_base_stays_while_the_overlay_is_used(
+    builder: RepositoryBuilder, cache: EnvironmentCache
+) -> None:
     recipe = resolve("vllm@main")
     with cache.lease(recipe):
         environments = {environment.name: environment for environment in cache.listing()}
@@ -354,10 +414,14 @@ def test_the_base_stays_while_the_overlay_is_used(builder: RepositoryBuilder, ca
     assert cache.remove(environments["vllm-0.2"])
     assert cache.built(recipe) is None
     with cache.lease(recipe) as python:  # the base is built again, in its old place
-        assert (python.parent.parent / "lib/python3.11/site-packages/vllm/_C.abi3.so").read_text() == "library"
+        assert (
+            python.parent.parent / "lib/python3.11/site-packages/vllm/_C.abi3.so"
+        ).read_text() == "library"
 
 
-def test_a_grammar_package_over_any_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_grammar_package_over_any_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     builder = RepositoryBuilder(tmp_path / "lmfe")
     builder.commit("v0.1", {"lmformatenforcer/__init__.py": "", "pyproject.toml": ""})
     builder.git("tag", "v0.1")
@@ -384,7 +448,9 @@ def test_a_commits_own_wheel_from_an_index_is_for_every_device(
     site = "lib/python3.11/site-packages"
     cache = EnvironmentCache(tmp_path / "cache")
     (fake.folder / "version").write_text("0.2.dev7+gfffffff")
-    with pytest.raises(BuildError, match=r"provided vllm 0\.2\.dev7.gfffffff, which is not a build of"):
+    with pytest.raises(
+        BuildError, match=r"provided vllm 0\.2\.dev7.gfffffff, which is not a build of"
+    ):
         cache.ensure(recipe)
     assert not cache.place(recipe).exists()
     (fake.folder / "version").write_text(f"0.2.dev7+g{commit[:9]}")
@@ -397,4 +463,6 @@ def test_a_commits_own_wheel_from_an_index_is_for_every_device(
     assert BORROWED not in target.versions
     assert (python.parent.parent / site).is_dir()
     (builder.place / "vllm/old.py").write_text("value = 3\n")
-    assert resolve(f"vllm@{builder.place}").overlay is not None  # no index has the wheel of a changed tree
+    assert (
+        resolve(f"vllm@{builder.place}").overlay is not None
+    )  # no index has the wheel of a changed tree

@@ -15,7 +15,13 @@ from pytest_vllm_regress.util.paths import cache_root, writable_root
 from tests.helpers import ROOT
 from tests.integration.environments.conftest import RECIPE, Fake
 
-READ_ONLY = ["unshare", "-rm", "sh", "-c", 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && exec "$@"']
+READ_ONLY = [
+    "unshare",
+    "-rm",
+    "sh",
+    "-c",
+    'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && exec "$@"',
+]
 USE = """
 from pytest_vllm_regress.engines.checkpoints.forge import ensure_checkpoint
 from pytest_vllm_regress.environments.cache import EnvironmentCache
@@ -39,7 +45,9 @@ def test_a_read_only_cache_is_used(fake: Fake, cache: EnvironmentCache, tmp_path
     (tmp_path / "temporary").mkdir()
     environment = {**os.environ, "TMPDIR": str(tmp_path / "temporary")}
     command = [*READ_ONLY, str(tmp_path / "cache"), sys.executable, "-c", USE]
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False
+    )
     if "unshare" in done.stderr:
         pytest.skip(f"no file system can be made read-only here: {done.stderr}")
     assert done.returncode == 0, done.stderr
@@ -52,7 +60,9 @@ def test_a_read_only_cache_is_used(fake: Fake, cache: EnvironmentCache, tmp_path
     assert "Set VLLM_REGRESS_CACHE" in lines[-1]
 
 
-def test_the_fallback_folder_must_belong_to_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fallback_folder_must_belong_to_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("VLLM_REGRESS_CACHE", "/proc/nowhere")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     other = tmp_path / f"vllm-regress-{os.getuid()}"
@@ -63,7 +73,9 @@ def test_the_fallback_folder_must_belong_to_the_user(tmp_path: Path, monkeypatch
         writable_root()
 
 
-def test_without_a_home_directory_nothing_is_built(fake: Fake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_a_home_directory_nothing_is_built(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     for name in ("VLLM_REGRESS_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "nobody"))
@@ -71,6 +83,8 @@ def test_without_a_home_directory_nothing_is_built(fake: Fake, monkeypatch: pyte
         EnvironmentCache().ensure(RECIPE)
     assert not (tmp_path / "nobody").exists()
     assert not fake.calls("venv")
-    (tmp_path / "somebody").mkdir()  # another one: whether a home exists is decided once per process
+    (
+        tmp_path / "somebody"
+    ).mkdir()  # another one: whether a home exists is decided once per process
     monkeypatch.setenv("HOME", str(tmp_path / "somebody"))
     assert EnvironmentCache().ensure(RECIPE).is_relative_to(cache_root())

@@ -1,4 +1,5 @@
-"""``matrix --releases``: the order of releases, their environments within a limit of disk space, and resuming after SIGKILL."""
+"""``matrix --releases``: the order of releases, their environments within a limit of disk space,
+and resuming after SIGKILL."""
 
 from __future__ import annotations
 
@@ -89,9 +90,14 @@ def released(fake: Fake) -> Fake:
 
 def test_releases_of_one_torch_follow_each_other_and_share_its_files() -> None:
     torch = {"a": "2.6", "b": "2.7", "c": "2.6", "d": "", "e": "2.7"}
-    planned = plan_sweep(list(torch), lambda name: Contents({f"torch {torch[name]}": 70, name: 30}, torch[name]))
+    planned = plan_sweep(
+        list(torch), lambda name: Contents({f"torch {torch[name]}": 70, name: 30}, torch[name])
+    )
     assert [entry.name for entry in planned] == ["a", "c", "d", "b", "e"]
-    assert [(entry.torch, entry.added, entry.size) for entry in planned[:2]] == [("2.6", 200, 200), ("2.6", 60, 200)]
+    assert [(entry.torch, entry.added, entry.size) for entry in planned[:2]] == [
+        ("2.6", 200, 200),
+        ("2.6", 60, 200),
+    ]
 
 
 def test_an_environment_of_unknown_size_counts_as_a_large_one() -> None:
@@ -100,11 +106,16 @@ def test_an_environment_of_unknown_size_counts_as_a_large_one() -> None:
 
 
 def test_post_releases_and_yanked_releases_are_named() -> None:
-    planned = plan_sweep(["vllm-0.8.5", "vllm-0.8.5.post1"], lambda name: Contents({"x": 1}, yanked=name.endswith("5")))
+    planned = plan_sweep(
+        ["vllm-0.8.5", "vllm-0.8.5.post1"],
+        lambda name: Contents({"x": 1}, yanked=name.endswith("5")),
+    )
     assert [entry.notes for entry in planned] == ["yanked", "post-release"]
 
 
-def test_a_limit_that_is_too_small_or_larger_than_the_disk_is_refused(cache: EnvironmentCache, tmp_path: Path) -> None:
+def test_a_limit_that_is_too_small_or_larger_than_the_disk_is_refused(
+    cache: EnvironmentCache, tmp_path: Path
+) -> None:
     planned = swept("vllm-0.90.1", files=GIB)
     with pytest.raises(UsageError, match=r"3 GiB are too few: vllm-0.90.1 takes about 4 GiB"):
         DiskBudget(3 * GIB, planned, cache, tmp_path / "uv", print).check()
@@ -128,13 +139,23 @@ def test_what_is_done_makes_room_and_other_environments_stay(
     left = {environment.name for environment in cache.listing()}
     assert {"vllm-0.91.0", NAMES[-1]} <= left
     assert NAMES[0] not in left
-    used = {call["env"].get("UV_CACHE_DIR") for call in released.noted() if call["words"][0] == "venv"}
-    assert used == {os.environ.get("UV_CACHE_DIR"), str(downloads)}  # the first build was not the sweep's
+    used = {
+        call["env"].get("UV_CACHE_DIR") for call in released.noted() if call["words"][0] == "venv"
+    }
+    assert used == {
+        os.environ.get("UV_CACHE_DIR"),
+        str(downloads),
+    }  # the first build was not the sweep's
 
 
 def test_a_second_sweep_is_refused_while_one_runs(cache: EnvironmentCache, tmp_path: Path) -> None:
-    first, second = (DiskBudget(600 * KB, swept(*NAMES), cache, tmp_path / "uv", print) for _ in range(2))
-    with first.opened(), pytest.raises(UsageError, match="would not count each other's environments"):
+    first, second = (
+        DiskBudget(600 * KB, swept(*NAMES), cache, tmp_path / "uv", print) for _ in range(2)
+    )
+    with (
+        first.opened(),
+        pytest.raises(UsageError, match="would not count each other's environments"),
+    ):
         second.opened().__enter__()
     with second.opened():
         assert os.environ["UV_CACHE_DIR"] == str(tmp_path / "uv")
@@ -156,7 +177,8 @@ def test_uvs_cache_is_emptied_when_removing_environments_is_not_enough(
 def test_uvs_cache_is_emptied_when_a_sweep_is_interrupted(
     released: Fake, cache: EnvironmentCache, tmp_path: Path
 ) -> None:
-    """Regression: it was kept for a repetition of the same command, and did not count in any other sweep."""
+    """Regression: it was kept for a repetition of the same command, and did not count in any other
+    sweep."""
     downloads = tmp_path / "uv"
     downloads.mkdir()
     budget = DiskBudget(600 * KB, swept(*NAMES), cache, downloads, lambda line: None)
@@ -197,7 +219,8 @@ def test_a_build_waits_for_an_environment_in_use(released: Fake, cache: Environm
 def test_a_sweep_ends_while_a_build_waits_for_room(
     released: Fake, cache: EnvironmentCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Regression: the executor waited for the build, and the build waited for an environment that was released only after the executor had ended."""
+    """Regression: the executor waited for the build, and the build waited for an environment that
+    was released only after the executor had ended."""
     CaseFile("one", old=NAMES[:1], new=NAMES[1:2]).write(tmp_path / "cases")
     cases, planned = load_all_cases(tmp_path / "cases"), swept(*NAMES)
     waits = threading.Event()
@@ -214,7 +237,9 @@ def test_a_sweep_ends_while_a_build_waits_for_room(
         return 1
 
     monkeypatch.setattr(DiskBudget, "_make_room", noted)
-    with DiskBudget(300 * KB, planned, cache, cache.root / "uv", lambda line: None).opened() as budget:
+    with DiskBudget(
+        300 * KB, planned, cache, cache.root / "uv", lambda line: None
+    ).opened() as budget:
         executor = ThreadsExecutor(budget.build, 1, lambda line: None, run, seconds=None)
         updates = executor.execute(
             [Batch(entry.name, cases, {}) for entry in planned], RunOptions(), BatchFiles(tmp_path)
@@ -226,14 +251,18 @@ def test_a_sweep_ends_while_a_build_waits_for_room(
 
 
 @pytest.mark.slow
-def test_a_sweep_killed_twice_is_resumed_to_the_end_within_its_limit(released: Fake, tmp_path: Path) -> None:
+def test_a_sweep_killed_twice_is_resumed_to_the_end_within_its_limit(
+    released: Fake, tmp_path: Path
+) -> None:
     CaseFile("one", old=NAMES[:1], new=NAMES[1:2]).write(tmp_path / "cases")
     limit = 620 * KB
     ran: list[str] = []
     for stop_in in (NAMES[1], NAMES[3], ""):
         command = [sys.executable, "-c", DRIVER, str(released.program), str(tmp_path)]
         command += [" ".join(NAMES), str(limit), stop_in]
-        process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "TMPDIR": str(tmp_path)}, text=True, stdout=-1)
+        process = subprocess.Popen(
+            command, cwd=ROOT, env={**os.environ, "TMPDIR": str(tmp_path)}, text=True, stdout=-1
+        )
         assert process.stdout is not None
         last: dict[str, object] = {}
         for line in process.stdout:
@@ -246,7 +275,8 @@ def test_a_sweep_killed_twice_is_resumed_to_the_end_within_its_limit(released: F
             if last.get("ran") == stop_in:
                 process.kill()
         process.wait()
-    # Builds overlap, so the order may differ; only the environments in which it was killed run twice.
+    # Builds overlap, so the order may differ; only the environments in which it was killed run
+    # twice.
     assert Counter(ran) == {name: 2 if name in (NAMES[1], NAMES[3]) else 1 for name in NAMES}
     assert last == {"results": len(NAMES), "code": 0}
 
@@ -288,11 +318,18 @@ def test_a_dry_run_lists_releases_in_their_order(
         (["--releases", ">0", "--env", "x"], "contradict"),
         (["--disk", "1GiB"], "--disk"),
         (["--releases", ">0", "--disk", "30"], "allowed is a size such as 30GiB"),
-        (["--releases", ">0", "--on", "ray", "--disk", "30GiB"], "a node's cache has a limit of its own"),
+        (
+            ["--releases", ">0", "--on", "ray", "--disk", "30GiB"],
+            "a node's cache has a limit of its own",
+        ),
     ],
 )
 def test_contradictory_options_are_refused(
-    options: list[str], message: str, releases: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    options: list[str],
+    message: str,
+    releases: None,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     CaseFile("one").write(tmp_path / "cases")
     assert main(["--cases", str(tmp_path / "cases"), "matrix", *options]) == 2
@@ -300,4 +337,9 @@ def test_contradictory_options_are_refused(
 
 
 def test_sizes_in_text() -> None:
-    assert (size_of("30GiB"), size_of("1.5 MiB"), size_of("30"), size_of("GiB")) == (30 * GIB, 3 * 2**19, None, None)
+    assert (size_of("30GiB"), size_of("1.5 MiB"), size_of("30"), size_of("GiB")) == (
+        30 * GIB,
+        3 * 2**19,
+        None,
+        None,
+    )

@@ -1,4 +1,5 @@
-"""A backend in a child: correct answers and every kind of failure, with a stub for lm-format-enforcer."""
+"""A backend in a child: correct answers and every kind of failure, with a stub for
+lm-format-enforcer."""
 
 from __future__ import annotations
 
@@ -24,13 +25,20 @@ def checker(make_target: MakeTarget) -> Iterator[Checker]:
     site = next((python.parent.parent / "lib").glob("python3.*/site-packages"))
     (site / "lmformatenforcer.py").write_text(STUB.read_text())
     limits = Limits(processes=64, option_names={})
-    session = Session(Settings(limits=limits), lambda phase, seconds: Deadline.after(phase, seconds or 60))
-    yield Checker(session, str(python), "lm-format-enforcer", Allowance(seconds=60.0, memory=300 * 2**20))
+    session = Session(
+        Settings(limits=limits), lambda phase, seconds: Deadline.after(phase, seconds or 60)
+    )
+    yield Checker(
+        session, str(python), "lm-format-enforcer", Allowance(seconds=60.0, memory=300 * 2**20)
+    )
     session.close()
 
 
 def question(title: str = "", **more: object) -> Question:
-    return Question({"type": "string", "title": title}, **{"valid": ('"ab"',), "invalid": ("1",), **more})  # type: ignore[arg-type]
+    return Question(
+        {"type": "string", "title": title},
+        **{"valid": ('"ab"',), "invalid": ("1",), **more},  # type: ignore[arg-type]
+    )
 
 
 def test_a_backend_without_faults_passes(checker: Checker) -> None:
@@ -40,7 +48,11 @@ def test_a_backend_without_faults_passes(checker: Checker) -> None:
 
 def test_refused_valid_and_accepted_invalid_texts_are_distinguished(checker: Checker) -> None:
     (refused,) = checker.ask(question(valid=('"abc"',), walks=0))
-    assert (refused.outcome, refused.key, refused.text) == (Outcome.REFUSED_VALID, "both ways", '"abc"')
+    assert (refused.outcome, refused.key, refused.text) == (
+        Outcome.REFUSED_VALID,
+        "both ways",
+        '"abc"',
+    )
     assert "'c' (character 3)" in refused.words
     schema = {"type": "string", "maxLength": 1}
     (accepted, *_) = checker.ask(Question(schema, (), ('"ab"',), walks=0))
@@ -50,7 +62,9 @@ def test_refused_valid_and_accepted_invalid_texts_are_distinguished(checker: Che
 
 def test_a_walk_that_violates_the_schema_is_reported(checker: Checker) -> None:
     problems = checker.ask(Question({"type": "string", "minLength": 9}, walks=3))
-    assert {(problem.outcome, problem.key) for problem in problems} == {(Outcome.ACCEPTED_INVALID, "minLength")}
+    assert {(problem.outcome, problem.key) for problem in problems} == {
+        (Outcome.ACCEPTED_INVALID, "minLength")
+    }
 
 
 @pytest.mark.parametrize(
@@ -70,7 +84,9 @@ def test_every_fault_has_its_outcome_and_the_next_question_is_answered(
     checker: Checker, fault: str, outcome: Outcome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if outcome is Outcome.TIME_OUT:
-        monkeypatch.setattr(checker, "allowance", Allowance(seconds=2.0, memory=checker.allowance.memory))
+        monkeypatch.setattr(
+            checker, "allowance", Allowance(seconds=2.0, memory=checker.allowance.memory)
+        )
     texts = {"valid": (), "invalid": ()} if fault == "dead" else {}
     problems = checker.ask(question(fault, **texts))
     assert problems[0].outcome is outcome, problems
@@ -90,15 +106,22 @@ def test_limits_are_told_apart_and_named_with_the_options_of_this_command(
 
 def test_the_end_of_the_session_is_no_fault_of_the_backend() -> None:
     with pytest.raises(LimitExceeded):
-        limit_problem(LimitExceeded("the session's budget is used up", phase="probe", limit="session"))
+        limit_problem(
+            LimitExceeded("the session's budget is used up", phase="probe", limit="session")
+        )
 
 
 def test_messages_that_quote_different_schemas_have_the_same_key(checker: Checker) -> None:
-    (one,), (other,) = checker.ask(question("refuse")), checker.ask(Question({"title": "refuse", "maxLength": 12}))
+    (one,), (other,) = (
+        checker.ask(question("refuse")),
+        checker.ask(Question({"title": "refuse", "maxLength": 12})),
+    )
     assert one.key == other.key == "ValueError cannot read"
 
 
-def test_a_missing_or_incompatible_backend_is_unsupported(checker: Checker, make_target: MakeTarget) -> None:
+def test_a_missing_or_incompatible_backend_is_unsupported(
+    checker: Checker, make_target: MakeTarget
+) -> None:
     session = Session(Settings(), lambda phase, seconds: Deadline.after(phase, seconds or 60))
     python = make_target(**{"lm-format-enforcer": "0.1"})
     try:
@@ -106,7 +129,9 @@ def test_a_missing_or_incompatible_backend_is_unsupported(checker: Checker, make
             Checker(session, str(python), "llguidance")
         site = next((python.parent.parent / "lib").glob("python3.*/site-packages"))
         (site / "lmformatenforcer.py").write_text("")
-        with pytest.raises(Unsupported, match=r"lm-format-enforcer 0\.1 cannot be used: .*ImportError"):
+        with pytest.raises(
+            Unsupported, match=r"lm-format-enforcer 0\.1 cannot be used: .*ImportError"
+        ):
             Checker(session, str(python), "lm-format-enforcer")
     finally:
         session.close()

@@ -22,7 +22,12 @@ STUB = ROOT / "tests" / "helpers" / "grammar_stub.py"
 PROBLEM = Problem(Outcome.REFUSED_VALID, "both ways", "refuses it", '"c"')
 QUESTION = Question({"type": "string"}, ('"c"',))
 ARTEFACT = Artefact(
-    "lm-format-enforcer", "lm-format-enforcer-0.10.11", {"lm-format-enforcer": "0.10.11"}, QUESTION, PROBLEM, seed=3
+    "lm-format-enforcer",
+    "lm-format-enforcer-0.10.11",
+    {"lm-format-enforcer": "0.10.11"},
+    QUESTION,
+    PROBLEM,
+    seed=3,
 )
 
 
@@ -60,7 +65,9 @@ def test_a_finding_is_read_as_it_was_written(tmp_path: Path) -> None:
         ({"surplus": 1}, "surplus"),
     ],
 )
-def test_a_damaged_finding_is_refused_by_name(tmp_path: Path, change: dict[str, Any], words: str) -> None:
+def test_a_damaged_finding_is_refused_by_name(
+    tmp_path: Path, change: dict[str, Any], words: str
+) -> None:
     path = tmp_path / "finding.json"
     path.write_text(json.dumps({**ARTEFACT.to_json(), **change}))
     with pytest.raises(UsageError, match=words) as error:
@@ -68,7 +75,9 @@ def test_a_damaged_finding_is_refused_by_name(tmp_path: Path, change: dict[str, 
     assert str(path) in str(error.value)
 
 
-@pytest.mark.parametrize("content", [b"", b"[", b"[1]", b"\xff\xfe", b"[" * 100_000, b" " * 2_000_000])
+@pytest.mark.parametrize(
+    "content", [b"", b"[", b"[1]", b"\xff\xfe", b"[" * 100_000, b" " * 2_000_000]
+)
 def test_a_file_that_is_not_a_finding_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "finding.json"
     path.write_bytes(content)
@@ -87,13 +96,20 @@ def test_a_file_that_is_not_a_finding_is_refused(tmp_path: Path, content: bytes)
         ((Problem(Outcome.TIME_OUT, "time", "late"),), Answer.CANNOT_RUN),
     ],
 )
-def test_a_replay_is_fixed_only_if_the_backend_answers(problems: tuple[Problem, ...], answer: Answer) -> None:
+def test_a_replay_is_fixed_only_if_the_backend_answers(
+    problems: tuple[Problem, ...], answer: Answer
+) -> None:
     assert replay(ARTEFACT, Backend(*problems))[0] is answer  # type: ignore[arg-type]
 
 
 def test_a_schema_that_no_longer_compiles_counts_as_fixed_if_invalid_text_was_accepted() -> None:
-    accepted = Artefact("xgrammar", "x", {}, Question({}), Problem(Outcome.ACCEPTED_INVALID, "type", "", "1"))
-    assert replay(accepted, Backend(Problem(Outcome.COMPILE_ERROR, "ValueError", "no")))[0] is Answer.FIXED  # type: ignore[arg-type]
+    accepted = Artefact(
+        "xgrammar", "x", {}, Question({}), Problem(Outcome.ACCEPTED_INVALID, "type", "", "1")
+    )
+    assert (
+        replay(accepted, Backend(Problem(Outcome.COMPILE_ERROR, "ValueError", "no")))[0]  # type: ignore[arg-type]
+        is Answer.FIXED
+    )
 
 
 @pytest.mark.parametrize(
@@ -107,7 +123,9 @@ def test_a_schema_that_no_longer_compiles_counts_as_fixed_if_invalid_text_was_ac
         ({"type": "array", "maxItems": 0}, "[1]", "maxItems"),
     ],
 )
-def test_a_violation_names_the_keyword(schema: dict[str, Any], text: str, keyword: str | None) -> None:
+def test_a_violation_names_the_keyword(
+    schema: dict[str, Any], text: str, keyword: str | None
+) -> None:
     violation = find_violation(validator(schema), text)
     assert (violation and violation[0]) == keyword
 
@@ -115,7 +133,11 @@ def test_a_violation_names_the_keyword(schema: dict[str, Any], text: str, keywor
 def test_jsonschema_agrees_with_the_built_in_corpus() -> None:
     groups = list(corpus.read(corpus.BUILT_IN))
     assert len(groups) > 40
-    written = [group for path in sorted(corpus.BUILT_IN.glob("*.json")) for group in json.loads(path.read_text())]
+    written = [
+        group
+        for path in sorted(corpus.BUILT_IN.glob("*.json"))
+        for group in json.loads(path.read_text())
+    ]
     assert len(groups) == len(written)
     assert [len(group.question.valid) + len(group.question.invalid) for group in groups] == [
         len(group["tests"]) for group in written
@@ -130,7 +152,12 @@ def test_a_corpus_skips_unusable_schemas_and_refuses_other_files(tmp_path: Path)
     ]
     schemas: list[Any] = [{"type": "integer"}, True, {"$ref": "https://example.org/x"}, {"type": 7}]
     (tmp_path / "some.json").write_text(
-        json.dumps([{"description": str(n), "schema": schema, "tests": tests} for n, schema in enumerate(schemas)])
+        json.dumps(
+            [
+                {"description": str(n), "schema": schema, "tests": tests}
+                for n, schema in enumerate(schemas)
+            ]
+        )
     )
     (group,) = corpus.read(tmp_path)
     assert group == corpus.Group("some: 0", Question({"type": "integer"}, ("1",), ()))
@@ -147,7 +174,19 @@ def test_fuzz_writes_findings_that_replay_and_become_cases(
 ) -> None:
     assert (
         main(
-            ["fuzz", "schemas", str(target), "--seed", "0", "--examples", "5", "--minutes", "0.2", "--profile", "basic"]
+            [
+                "fuzz",
+                "schemas",
+                str(target),
+                "--seed",
+                "0",
+                "--examples",
+                "5",
+                "--minutes",
+                "0.2",
+                "--profile",
+                "basic",
+            ]
         )
         == 1
     )
@@ -161,7 +200,9 @@ def test_fuzz_writes_findings_that_replay_and_become_cases(
     assert "with --env" in capsys.readouterr().err
     assert main(["replay", "findings", "--env", str(target), "--json"]) == 1
     assert {entry["answer"] for entry in json.loads(capsys.readouterr().out)} == {"STILL FAILS"}
-    assert main(["--cases", "cases", "new", "--finding", str(findings[0]), "--title", "as found"]) == 0
+    assert (
+        main(["--cases", "cases", "new", "--finding", str(findings[0]), "--title", "as found"]) == 0
+    )
     (case,) = (tmp_path / "cases").iterdir()
     assert load(case / "finding.json").problem == load(findings[0]).problem
     assert "vllm_grammar" in next(case.glob("test_*.py")).read_text()
@@ -190,11 +231,16 @@ def test_a_finding_without_its_backend_cannot_run(
         ),
         (["fuzz", "schemas", "no-such-env"], "unknown environment"),
         (["fuzz", "schemas"], "name an environment"),
-        (["fuzz", "schemas", "lm-format-enforcer-0.10.11", "--engine", "async"], "allowed are offline and serve"),
+        (
+            ["fuzz", "schemas", "lm-format-enforcer-0.10.11", "--engine", "async"],
+            "allowed are offline and serve",
+        ),
         (["replay", "nowhere.json"], "cannot be read"),
     ],
 )
-def test_errors_name_the_bad_argument(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_name_the_bad_argument(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(arguments) == 2
     assert words in capsys.readouterr().err
 
@@ -205,9 +251,13 @@ def test_statistics_need_no_backend(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_replay_gets_more_time_unless_the_finding_is_a_time_out() -> None:
-    late = dataclasses.replace(ARTEFACT, problem=Problem(Outcome.TIME_OUT, "", "no answer within 10 s"))
+    late = dataclasses.replace(
+        ARTEFACT, problem=Problem(Outcome.TIME_OUT, "", "no answer within 10 s")
+    )
     assert late.replay_allowance == late.allowance
-    accepted = dataclasses.replace(ARTEFACT, problem=Problem(Outcome.ACCEPTED_INVALID, "type", "", "1"))
+    accepted = dataclasses.replace(
+        ARTEFACT, problem=Problem(Outcome.ACCEPTED_INVALID, "type", "", "1")
+    )
     assert accepted.replay_allowance.seconds > accepted.allowance.seconds
     assert accepted.replay_allowance.memory == accepted.allowance.memory
 
@@ -217,7 +267,8 @@ def test_the_form_without_schemas_works_and_warns(capsys: pytest.CaptureFixture[
     printed = capsys.readouterr()
     assert "30 schemas" in printed.out
     assert (
-        "is deprecated and will be removed in pytest-vllm-regress 0.2.0: use vllm-regress fuzz schemas" in printed.err
+        "is deprecated and will be removed in pytest-vllm-regress 0.2.0: use vllm-regress fuzz schemas"
+        in printed.err
     )
 
 

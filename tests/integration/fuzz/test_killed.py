@@ -38,7 +38,11 @@ def command(folder: Path, stops_at: int) -> list[str]:
 
 def kill_in_the_middle(folder: Path, stops_at: int) -> None:
     with subprocess.Popen(
-        command(folder, stops_at), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        command(folder, stops_at),
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "in the middle\n"
@@ -48,7 +52,11 @@ def kill_in_the_middle(folder: Path, stops_at: int) -> None:
 
 def outcome(folder: Path) -> dict[str, str]:
     """Return the content of each finding, and of the journal without its times."""
-    files = {path.name: path.read_text() for path in sorted(folder.glob("*.json")) if path.name != JOURNAL}
+    files = {
+        path.name: path.read_text()
+        for path in sorted(folder.glob("*.json"))
+        if path.name != JOURNAL
+    }
     steps = json.loads((folder / JOURNAL).read_text())["steps"]
     return {**files, JOURNAL: json.dumps([{**step, "seconds": 0} for step in steps])}
 
@@ -62,7 +70,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stops_at", [1, 75, 150])
-def test_a_killed_campaign_goes_on_with_the_same_findings(tmp_path: Path, whole: dict[str, str], stops_at: int) -> None:
+def test_a_killed_campaign_goes_on_with_the_same_findings(
+    tmp_path: Path, whole: dict[str, str], stops_at: int
+) -> None:
     kill_in_the_middle(tmp_path, stops_at)
     killed = [path.name for path in tmp_path.glob("*.json")]
     assert len(killed) < len(whole)

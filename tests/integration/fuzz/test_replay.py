@@ -20,7 +20,9 @@ SOUND = '{"model": "m", "prompt": "a"}'
 
 def save(folder: Path, body: str, cause: str) -> None:
     question = Question("text", "POST", ROUTE, ROUTE, body)
-    ApiFinding("vllm-0.33.0", {"vllm": "0.33.0"}, question, Problem(Outcome.SERVER_ERROR, cause, "")).save(folder)
+    ApiFinding(
+        "vllm-0.33.0", {"vllm": "0.33.0"}, question, Problem(Outcome.SERVER_ERROR, cause, "")
+    ).save(folder)
 
 
 def test_findings_of_a_folder_share_a_server(

@@ -13,9 +13,19 @@ from pytest_vllm_regress.util.paths import PACKAGE
 from tests.helpers import fake_gpus
 from tests.helpers.fake_gpus import Machine
 
-# pytest runs within this process here, and what they import is forgotten: some of our modules would be there twice, and numpy loads once only.
+# pytest runs within this process here, and what they import is forgotten: some of our modules would
+# be there twice, and numpy loads once only.
 importlib.import_module("numpy")
-for folder in ("util", "environments", "gpus", "processes", "engines", "cases", "reporting", "plugin"):
+for folder in (
+    "util",
+    "environments",
+    "gpus",
+    "processes",
+    "engines",
+    "cases",
+    "reporting",
+    "plugin",
+):
     for module in sorted((PACKAGE / folder).glob("[!_]*.py")):
         importlib.import_module(f"{PACKAGE.name}.{folder}.{module.stem}")
 

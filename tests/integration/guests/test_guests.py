@@ -1,4 +1,5 @@
-"""Other plugins work on our tests, too: with the built wheel, on the oldest and the newest supported pytest."""
+"""Other plugins work on our tests, too: with the built wheel, on the oldest and the newest
+supported pytest."""
 
 from __future__ import annotations
 
@@ -68,9 +69,14 @@ def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     uv.run(["build", "--wheel", "--quiet", "--out-dir", root, ROOT], doing="building the wheel")
     (wheel,) = root.glob("*.whl")
     python = root / "venv" / "bin" / "python"
-    uv.run(["venv", "--quiet", "--python", sys.executable, root / "venv"], doing="making an environment")
+    uv.run(
+        ["venv", "--quiet", "--python", sys.executable, root / "venv"],
+        doing="making an environment",
+    )
     packages = [wheel, request.param, *(f"pytest-{name}" for name in PLUGINS)]
-    uv.run(["pip", "install", "--quiet", "--python", python, *packages], doing="installing the plugins")
+    uv.run(
+        ["pip", "install", "--quiet", "--python", python, *packages], doing="installing the plugins"
+    )
     return python
 
 
@@ -78,14 +84,26 @@ def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 def test_other_plugins_work_on_our_tests(
     installed: Path, tmp_path: Path, affected_target: Path, workers: tuple[str, ...]
 ) -> None:
-    """A test that uses our fixtures is rerun, awaited, split, measured and reported like any other. A case keeps its verdict even if it is rerun."""
+    """A test that uses our fixtures is rerun, awaited, split, measured and reported like any other.
+
+    A case keeps its verdict even if it is rerun.
+    """
     project = tmp_path / "project"
     project.mkdir()
     (project / "case.toml").write_text(DEMO.text())
     (project / "probe.py").write_text(PROBE)
     (project / "test_plain.py").write_text(TESTS)
     (project / "test_case.py").write_text(CASE_TEST)
-    command = [installed, "-m", "pytest", "-v", "-p", "no:cacheprovider", f"--vllm-env={affected_target}", *workers]
+    command = [
+        installed,
+        "-m",
+        "pytest",
+        "-v",
+        "-p",
+        "no:cacheprovider",
+        f"--vllm-env={affected_target}",
+        *workers,
+    ]
     command += [
         "--vllm-report=out.json",
         "--reruns=1",
@@ -95,7 +113,9 @@ def test_other_plugins_work_on_our_tests(
         "-p",
         "randomly",
     ]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")
+    }
     done = subprocess.run(
         [str(argument) for argument in command],
         cwd=project,
@@ -106,12 +126,16 @@ def test_other_plugins_work_on_our_tests(
     )
     output = done.stdout + done.stderr
     assert done.returncode == 1, output
-    last = {word: int(number) for number, word in re.findall(r"(\d+) (\w+)", done.stdout.splitlines()[-1])}
+    last = {
+        word: int(number)
+        for number, word in re.findall(r"(\d+) (\w+)", done.stdout.splitlines()[-1])
+    }
     assert (last.get("failed"), last.get("xfailed"), last.get("rerun")) == (1, 1, 2), output
     assert "test_plain.py" in output[output.index("coverage:") :]
     assert "test_flaky" in (project / "page.html").read_text()
     assert "test_measured" in output
     verdicts = {
-        result.test.rpartition("::")[2]: result.verdict.value for result in read_results(project / "out.json").results
+        result.test.rpartition("::")[2]: result.verdict.value
+        for result in read_results(project / "out.json").results
     }
     assert verdicts == {"test_known": "REPRODUCED", "test_other_failure": "INCONCLUSIVE"}

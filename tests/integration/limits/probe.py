@@ -26,7 +26,8 @@ def allocate(mib, share, then_sleep=False):
 
 
 def fork_bomb(at_most):
-    """Every process forks, leaves its session and ignores SIGTERM, up to ``at_most`` processes in total."""
+    """Every process forks, leaves its session and ignores SIGTERM, up to ``at_most`` processes in
+    total."""
     count = mmap.mmap(-1, 4096)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     while count[0] * 256 + count[1] < at_most:

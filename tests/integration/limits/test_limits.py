@@ -46,11 +46,15 @@ def child(agent: Agent, request: pytest.FixtureRequest) -> Iterator[Child]:
 
 
 def ask(child: Child, function: str, **arguments: Any) -> Any:
-    return child.request("call", Deadline.after("probe", 60), file=str(PROBE), function=function, arguments=arguments)
+    return child.request(
+        "call", Deadline.after("probe", 60), file=str(PROBE), function=function, arguments=arguments
+    )
 
 
 def nothing_left(agent: Agent) -> bool:
-    return not process_tree.wait_until_gone([p for p in process_tree.with_tag(agent.run.tag) if p.pid != agent.pid], 60)
+    return not process_tree.wait_until_gone(
+        [p for p in process_tree.with_tag(agent.run.tag) if p.pid != agent.pid], 60
+    )
 
 
 def test_memory(agent: Agent, child: Child) -> None:
@@ -69,7 +73,9 @@ def test_memory_that_processes_share_counts_once(child: Child) -> None:
 
 
 def test_a_fork_bomb(agent: Agent, child: Child) -> None:
-    with pytest.raises(LimitExceeded, match=r"it has \d+ processes, and 40 is the limit \(--vllm-max-processes\)"):
+    with pytest.raises(
+        LimitExceeded, match=r"it has \d+ processes, and 40 is the limit \(--vllm-max-processes\)"
+    ):
         ask(child, "fork_bomb", at_most=400)
     assert nothing_left(agent)
 
@@ -92,7 +98,10 @@ def test_the_session_budget_ends_what_runs(run_dir: RunDir) -> None:
     agent.start(Deadline.after("import", 60))
     try:
         child = agent.start_child("probe", Deadline.after("start", 60))
-        with pytest.raises(LimitExceeded, match=r"the session's budget of 5 s is used up \(--vllm-session-timeout\)"):
+        with pytest.raises(
+            LimitExceeded,
+            match=r"the session's budget of 5 s is used up \(--vllm-session-timeout\)",
+        ):
             ask(child, "sleep")
         assert nothing_left(agent)
     finally:

@@ -1,7 +1,9 @@
-"""A project with one case, whose probe a test can script. The target is a real interpreter with an empty "vllm".
+"""A project with one case, whose probe a test can script. The target is a real interpreter with an
+empty "vllm".
 
-Most tests run pytest in the process of the test (``pytester.runpytest_inprocess``): that takes a third of the processor time. Tests about a
-process's imports, its signals, or the secrets that it knows start a new one (``runpytest_subprocess``).
+Most tests run pytest in the process of the test (``pytester.runpytest_inprocess``): that takes a
+third of the processor time. Tests about a process's imports, its signals, or the secrets that it
+knows start a new one (``runpytest_subprocess``).
 """
 
 from __future__ import annotations
@@ -64,8 +66,9 @@ Demo = Callable[..., Path]
 
 @pytest.fixture(autouse=True, scope="session")
 def every_module_imported_once() -> None:
-    """Import all modules before the first run. After a run in this process, pytester unloads the modules that the run imported. The next
-    run would import second copies, with other stash keys and exception classes, and numpy cannot be imported twice at all.
+    """Import all modules before the first run. After a run in this process, pytester unloads the
+    modules that the run imported. The next run would import second copies, with other stash keys
+    and exception classes, and numpy cannot be imported twice at all.
     """
     import numpy  # noqa: F401
 
@@ -76,14 +79,24 @@ def every_module_imported_once() -> None:
 
 @pytest.fixture
 def demo(pytester: pytest.Pytester) -> Demo:
-    """Writes the case: ``demo("raises", kind="hang")``; fields of the case file by name, ``test`` replaces the test file."""
+    """Writes the case:
+
+    ``demo("raises", kind="hang")``; fields of the case file by name, ``test`` replaces the test
+    file.
+    """
 
     def write(
-        function: str = "fine", *, control_function: str = "fine", arguments: str = "", test: str = TEST, **fields: Any
+        function: str = "fine",
+        *,
+        control_function: str = "fine",
+        arguments: str = "",
+        test: str = TEST,
+        **fields: Any,
     ) -> Path:
         pytester.makefile(".toml", case=dataclasses.replace(DEMO, **fields).text())
         pytester.makepyfile(
-            probe=PROBE, test_demo=test.format(function=function, control=control_function, arguments=arguments)
+            probe=PROBE,
+            test_demo=test.format(function=function, control=control_function, arguments=arguments),
         )
         return pytester.path
 

@@ -1,4 +1,5 @@
-"""Bad input: a clear error that says what, where and what to do; other tests of the session are unharmed."""
+"""Bad input: a clear error that says what, where and what to do; other tests of the session are
+unharmed."""
 
 from __future__ import annotations
 
@@ -22,13 +23,21 @@ ENGINE = "import pytest\n@pytest.mark.vllm_engine({})\ndef test_it({}):\n    pas
             ["*vllm_timeout_start = 'soon' (from the command line) is not a positive number*"],
         ),
         (["--vllm-env=vllm-0.8.44x"], ["ERROR: *unknown environment 'vllm-0.8.44x'*vllm-0.8.4*"]),
-        (["--vllm-env=vllm-0.8.44x", "--vllm-env=vllm-0.8.4"], ["ERROR: *unknown environment 'vllm-0.8.44x'*"]),
-        (["--vllm-env=vllm-0.8.44x", "-n2"], ["ERROR: *unknown environment 'vllm-0.8.44x'*vllm-0.8.4*"]),
+        (
+            ["--vllm-env=vllm-0.8.44x", "--vllm-env=vllm-0.8.4"],
+            ["ERROR: *unknown environment 'vllm-0.8.44x'*"],
+        ),
+        (
+            ["--vllm-env=vllm-0.8.44x", "-n2"],
+            ["ERROR: *unknown environment 'vllm-0.8.44x'*vllm-0.8.4*"],
+        ),
         (["--vllm-env=/no/such/python"], ["ERROR: *no such interpreter*"]),
         (["--vllm-env=/no/such/python", "-n2"], ["ERROR: *no such interpreter*"]),
     ],
 )
-def test_options(demo: Demo, pytester: pytest.Pytester, options: list[str], words: list[str]) -> None:
+def test_options(
+    demo: Demo, pytester: pytest.Pytester, options: list[str], words: list[str]
+) -> None:
     demo()
     done = pytester.runpytest_inprocess(*options)
     assert done.ret == pytest.ExitCode.USAGE_ERROR
@@ -36,7 +45,9 @@ def test_options(demo: Demo, pytester: pytest.Pytester, options: list[str], word
     (done.stderr if done.stderr.str().strip() else done.stdout).fnmatch_lines(words)
 
 
-def test_gpu_that_is_not_there(demo: Demo, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_that_is_not_there(
+    demo: Demo, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
     demo()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     done = pytester.runpytest_inprocess("--vllm-gpu")
@@ -54,16 +65,23 @@ def test_ini_twins(demo: Demo, pytester: pytest.Pytester, affected_target: Path)
 
 
 @pytest.mark.parametrize("option", ["--vllm-env", "--vllm-source", "--vllm-model", "--vllm-report"])
-def test_a_path_that_pytest_takes_for_tests(pytester: pytest.Pytester, elsewhere: Path, option: str) -> None:
+def test_a_path_that_pytest_takes_for_tests(
+    pytester: pytest.Pytester, elsewhere: Path, option: str
+) -> None:
     """Its ini file is then not the project's, which a warning says."""
     done = pytester.runpytest_inprocess(option, str(elsewhere))
-    done.stdout.fnmatch_lines([f"*pytest took the value of {option} for a path of tests*Write {option}={elsewhere}"])
+    done.stdout.fnmatch_lines(
+        [f"*pytest took the value of {option} for a path of tests*Write {option}={elsewhere}"]
+    )
 
 
 def test_a_path_that_is_harmless(pytester: pytest.Pytester, elsewhere: Path) -> None:
     inside = pytester.path / "inside"
     inside.touch()
-    for arguments in ([f"--vllm-env={elsewhere}"], ["--vllm-env", "test_a_path_that_is_harmless.py"]):
+    for arguments in (
+        [f"--vllm-env={elsewhere}"],
+        ["--vllm-env", "test_a_path_that_is_harmless.py"],
+    ):
         pytester.runpytest_inprocess(*arguments).stdout.no_fnmatch_line("*took the value*")
     (pytester.path / "tox.ini").unlink()
     pytester.runpytest_inprocess("--vllm-env", "inside").stdout.no_fnmatch_line("*took the value*")
@@ -80,7 +98,9 @@ def elsewhere(pytester: pytest.Pytester, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.mark.parametrize("workers", [[], ["-n2"]], ids=["alone", "xdist"])
-def test_no_environment_is_named_and_there_is_none(pytester: pytest.Pytester, workers: list[str]) -> None:
+def test_no_environment_is_named_and_there_is_none(
+    pytester: pytest.Pytester, workers: list[str]
+) -> None:
     """Listing tests needs no environment, and nothing large is built without a request."""
     pytester.makepyfile("def test_it(vllm_engine): pass\n")
     done = pytester.runpytest_inprocess(*workers)
@@ -129,12 +149,18 @@ def test_engine_markers(pytester: pytest.Pytester, affected_target: Path) -> Non
         ("tp=[1, 0]", "vllm_engine"): "tensor_parallel_size=0 is not a whole number of at least 1",
         ("tp=[]", "vllm_engine"): "an axis needs at least one value",
         ('front="sync"', "vllm_engine"): "front='sync' is not one of offline, async, serve",
-        ("tp=[1, 2], tensor_parallel_size=1", "vllm_engine"): "tp is short for tensor_parallel_size: give one of them",
+        (
+            "tp=[1, 2], tensor_parallel_size=1",
+            "vllm_engine",
+        ): "tp is short for tensor_parallel_size: give one of them",
         ("fresh='yes'", "vllm_engine"): "fresh='yes' is neither True nor False",
         ("tp=[1, 1]", "vllm_engine"): "an axis has each value once",
         ("timeout='5'", "vllm_engine"): "timeout='5' is not a positive number of seconds",
         ("timeout=True", "vllm_engine"): "timeout=True is not a positive number of seconds",
-        ("tp=[1, 2]", "vllm_env"): "uses none of the fixtures engine_spec, vllm_engine, vllm_server",
+        (
+            "tp=[1, 2]",
+            "vllm_env",
+        ): "uses none of the fixtures engine_spec, vllm_engine, vllm_server",
     }
     for number, (arguments, fixture) in enumerate(wrong):
         pytester.makepyfile(**{f"test_{number}": ENGINE.format(arguments, fixture)})
@@ -147,21 +173,31 @@ def test_engine_markers(pytester: pytest.Pytester, affected_target: Path) -> Non
 
 def test_malformed_case_file(demo: Demo, pytester: pytest.Pytester, affected_target: Path) -> None:
     demo()
-    text = (pytester.path / "case.toml").read_text().replace('kind = "exception"', 'kind = "explosion"')
+    text = (
+        (pytester.path / "case.toml")
+        .read_text()
+        .replace('kind = "exception"', 'kind = "explosion"')
+    )
     (pytester.path / "case.toml").write_text(text)
     done = pytester.runpytest_inprocess(f"--vllm-env={affected_target}")
     assert done.ret != 0
     done.stdout.fnmatch_lines(["*case.toml*symptom.kind*explosion*"])
 
 
-def test_report_that_cannot_be_written(demo: Demo, pytester: pytest.Pytester, affected_target: Path) -> None:
+def test_report_that_cannot_be_written(
+    demo: Demo, pytester: pytest.Pytester, affected_target: Path
+) -> None:
     demo("raises")
-    done = pytester.runpytest_inprocess(f"--vllm-env={affected_target}", "--vllm-report=/proc/nowhere/out.json")
+    done = pytester.runpytest_inprocess(
+        f"--vllm-env={affected_target}", "--vllm-report=/proc/nowhere/out.json"
+    )
     assert done.ret != 0
     assert "/proc/nowhere/out.json" in done.stdout.str() + done.stderr.str()
 
 
-def test_a_refusal_at_setup_is_one_message(pytester: pytest.Pytester, affected_target: Path) -> None:
+def test_a_refusal_at_setup_is_one_message(
+    pytester: pytest.Pytester, affected_target: Path
+) -> None:
     """Regression: 20 lines of this plugin's code came before it."""
     pytester.makepyfile(ENGINE.format('import_path=["nowhere"]', "vllm_engine"))
     done = pytester.runpytest_inprocess(f"--vllm-env={affected_target}")
@@ -172,7 +208,9 @@ def test_a_refusal_at_setup_is_one_message(pytester: pytest.Pytester, affected_t
     assert "pytest_vllm_regress/" not in done.stdout.str()
 
 
-def test_a_refusal_in_a_users_fixture_keeps_its_line(pytester: pytest.Pytester, affected_target: Path) -> None:
+def test_a_refusal_in_a_users_fixture_keeps_its_line(
+    pytester: pytest.Pytester, affected_target: Path
+) -> None:
     pytester.makeconftest(
         "import pytest\n@pytest.fixture\ndef mine(vllm_engines):\n    return vllm_engines(tensor_parallel=2)\n"
     )

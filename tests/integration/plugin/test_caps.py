@@ -20,7 +20,9 @@ def test_demo(vllm_probe, number):
 
 
 @pytest.mark.slow
-def test_after_the_budget_every_test_says_so(pytester: pytest.Pytester, demo: Demo, affected_target: Path) -> None:
+def test_after_the_budget_every_test_says_so(
+    pytester: pytest.Pytester, demo: Demo, affected_target: Path
+) -> None:
     demo(test=BUDGET)
     ran = pytester.runpytest_inprocess(
         "--vllm-session-timeout=15", "--vllm-report=out.json", f"--vllm-env={affected_target}"
@@ -30,7 +32,8 @@ def test_after_the_budget_every_test_says_so(pytester: pytest.Pytester, demo: De
     assert first.verdict.value == "UNEXPECTEDLY_FIXED"
     assert [result.verdict.value for result in others] == ["INCONCLUSIVE"] * 2
     assert all(
-        "the session's budget of 15 s is used up (--vllm-session-timeout)" in result.dossier for result in others
+        "the session's budget of 15 s is used up (--vllm-session-timeout)" in result.dossier
+        for result in others
     )
     assert "nothing more is started" in others[1].dossier
 
@@ -39,4 +42,6 @@ def test_after_the_budget_every_test_says_so(pytester: pytest.Pytester, demo: De
 def test_bad_values(pytester: pytest.Pytester, option: str) -> None:
     ran = pytester.runpytest_inprocess(f"--vllm-max-{option}=lots")
     assert ran.ret == pytest.ExitCode.USAGE_ERROR
-    ran.stderr.fnmatch_lines([f"*vllm_max_{option} = 'lots' (from the command line) is not a positive number*"])
+    ran.stderr.fnmatch_lines(
+        [f"*vllm_max_{option} = 'lots' (from the command line) is not a positive number*"]
+    )

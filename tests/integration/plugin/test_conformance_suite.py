@@ -1,4 +1,5 @@
-"""The conformance suite's own conftest: which checks run where, and what the report says about them."""
+"""The conformance suite's own conftest: which checks run where, and what the report says about
+them."""
 
 from __future__ import annotations
 
@@ -25,7 +26,13 @@ def test_what_one_generation_alone_can_show_is_not_applicable_in_the_other(
     pytester.makeconftest((ROOT / "conformance" / "conftest.py").read_text())
     pytester.makepyfile(test_speculation=SUITE)
     done = pytester.runpytest_inprocess(
-        f"--vllm-env={affected_target}", "--junit-xml=report.xml", "-rs", "-k", "V0", "-p", "no:cacheprovider"
+        f"--vllm-env={affected_target}",
+        "--junit-xml=report.xml",
+        "-rs",
+        "-k",
+        "V0",
+        "-p",
+        "no:cacheprovider",
     )
     done.assert_outcomes(skipped=1, deselected=1)
     (case,) = ElementTree.parse(pytester.path / "report.xml").iter("testcase")

@@ -1,4 +1,5 @@
-"""A documented hang ends early in the subject's leg, and only there; a proof waits for the full deadline."""
+"""A documented hang ends early in the subject's leg, and only there; a proof waits for the full
+deadline."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ PATIENT_S = 40
 
 
 def write(demo: Demo, seconds: float, **more: str) -> None:
-    folder = demo("hangs", kind="hang", test=TEST.replace("timeout=1", f"timeout={seconds:g}"), **more)
+    folder = demo(
+        "hangs", kind="hang", test=TEST.replace("timeout=1", f"timeout={seconds:g}"), **more
+    )
     (folder / "probe.py").write_text(HANG)
 
 
@@ -34,7 +37,10 @@ def test_a_documented_hang_is_reproduced_before_its_deadline(
     done.assert_outcomes(xfailed=1)
     assert result.verdict is Verdict.REPRODUCED and result.control == "passed"
     assert result.duration_s < PATIENT_S - 5
-    assert f"the wait ended before its deadline of {PATIENT_S} s" in result.dossier and "== dossier:" in result.dossier
+    assert (
+        f"the wait ended before its deadline of {PATIENT_S} s" in result.dossier
+        and "== dossier:" in result.dossier
+    )
 
 
 @pytest.mark.parametrize(
@@ -45,7 +51,11 @@ def test_a_documented_hang_is_reproduced_before_its_deadline(
     ],
 )
 def test_otherwise_the_whole_deadline_passes(
-    demo: Demo, pytester: pytest.Pytester, affected_target: Path, options: list[str], more: dict[str, str]
+    demo: Demo,
+    pytester: pytest.Pytester,
+    affected_target: Path,
+    options: list[str],
+    more: dict[str, str],
 ) -> None:
     write(demo, 14, **more)  # longer than the settling time
     _, result = run(pytester, affected_target, *options)
@@ -53,7 +63,9 @@ def test_otherwise_the_whole_deadline_passes(
     assert result.verdict is (Verdict.INCONCLUSIVE if more else Verdict.REPRODUCED)
 
 
-def test_a_control_leg_never_ends_early(demo: Demo, pytester: pytest.Pytester, affected_target: Path) -> None:
+def test_a_control_leg_never_ends_early(
+    demo: Demo, pytester: pytest.Pytester, affected_target: Path
+) -> None:
     write(demo, 14, control_function="hangs")
     _, result = run(pytester, affected_target)
     assert result.verdict is Verdict.INCONCLUSIVE and result.control == "failed"

@@ -6,7 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress.cases.proofs.impostors import MIN_REJECTED, Impostor, ImpostorTrial, read_trials
+from pytest_vllm_regress.cases.proofs.impostors import (
+    MIN_REJECTED,
+    Impostor,
+    ImpostorTrial,
+    read_trials,
+)
 from pytest_vllm_regress.cases.verdict import Verdict
 from tests.integration.plugin.conftest import Demo
 
@@ -21,10 +26,16 @@ def test_demo(vllm_probe):
 """
 
 
-def met(pytester: pytest.Pytester, target: Path) -> tuple[pytest.RunResult, dict[Impostor, ImpostorTrial]]:
+def met(
+    pytester: pytest.Pytester, target: Path
+) -> tuple[pytest.RunResult, dict[Impostor, ImpostorTrial]]:
     """pytest's result, and the trials of the run by impostor."""
     done = pytester.runpytest_inprocess(f"--vllm-env={target}", "--vllm-impostors=met")
-    return done, {trial.impostor: trial for file in (pytester.path / "met").glob("*") for trial in read_trials(file)}
+    return done, {
+        trial.impostor: trial
+        for file in (pytester.path / "met").glob("*")
+        for trial in read_trials(file)
+    }
 
 
 NARROW = {
@@ -49,7 +60,11 @@ def test_a_narrow_case_rejects_every_impostor(
 
 
 FOUND_OUT = [
-    ("exception", ".", {Impostor.UNRELATED_EXCEPTION, Impostor.WRONG_ARGUMENT, Impostor.FLOODED_LOG}),
+    (
+        "exception",
+        ".",
+        {Impostor.UNRELATED_EXCEPTION, Impostor.WRONG_ARGUMENT, Impostor.FLOODED_LOG},
+    ),
     ("wrong-result", "the documented words", {Impostor.EMPTY_ANSWER, Impostor.FLOODED_LOG}),
     ("hang", ".", {Impostor.ENGINE_STOPPED, Impostor.FLOODED_LOG}),
     ("crash", ".", {Impostor.ENGINE_KILLED, Impostor.FLOODED_LOG}),
@@ -58,7 +73,12 @@ FOUND_OUT = [
 
 @pytest.mark.parametrize(("kind", "pattern", "fooled"), FOUND_OUT)
 def test_a_wide_case_is_reported(
-    pytester: pytest.Pytester, demo: Demo, affected_target: Path, kind: str, pattern: str, fooled: set[Impostor]
+    pytester: pytest.Pytester,
+    demo: Demo,
+    affected_target: Path,
+    kind: str,
+    pattern: str,
+    fooled: set[Impostor],
 ) -> None:
     demo(NARROW[kind][0], kind=kind, pattern=pattern)
     done, trials = met(pytester, affected_target)
@@ -74,7 +94,9 @@ def test_on_the_fixed_side_too(pytester: pytest.Pytester, demo: Demo, fixed_targ
     assert trials[Impostor.UNRELATED_EXCEPTION].verdict is Verdict.REGRESSED
 
 
-def test_a_test_that_asserts_nothing_is_reported(pytester: pytest.Pytester, demo: Demo, affected_target: Path) -> None:
+def test_a_test_that_asserts_nothing_is_reported(
+    pytester: pytest.Pytester, demo: Demo, affected_target: Path
+) -> None:
     demo("raises", kind="exception", pattern="^ValueError: the documented words", test=WEAK)
     done, trials = met(pytester, affected_target)
     done.stdout.fnmatch_lines(["*passes with empty answers: it asserts too little*"])

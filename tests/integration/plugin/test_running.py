@@ -29,7 +29,10 @@ def test_two_workers_and_two_environments(
 ) -> None:
     demo("raises")
     done = pytester.runpytest_inprocess(
-        "-n2", f"--vllm-env={affected_target}", f"--vllm-env={fixed_target}", "--vllm-report=out.json"
+        "-n2",
+        f"--vllm-env={affected_target}",
+        f"--vllm-env={fixed_target}",
+        "--vllm-report=out.json",
     )
     done.assert_outcomes(xfailed=1, failed=1)
     assert len(results.read_results(pytester.path / "out.json").results) == 2
@@ -53,7 +56,9 @@ def test_hangs(vllm_probe, vllm_leg):
 """
 
 
-def test_workers_start_with_tests_that_may_hang(demo: Demo, pytester: pytest.Pytester, affected_target: Path) -> None:
+def test_workers_start_with_tests_that_may_hang(
+    demo: Demo, pytester: pytest.Pytester, affected_target: Path
+) -> None:
     demo(kind="hang", test=HANGS)
     option = f"--vllm-env={affected_target}"
     order = ["test_hangs", "test_plain", "test_clean"]
@@ -73,7 +78,9 @@ def test_newer_version_than_any_tried_runs_with_a_warning(
 
 
 @pytest.mark.slow
-def test_first_failure_last_failed_and_selection(demo: Demo, pytester: pytest.Pytester, affected_target: Path) -> None:
+def test_first_failure_last_failed_and_selection(
+    demo: Demo, pytester: pytest.Pytester, affected_target: Path
+) -> None:
     demo(test=TWO.replace("{", "{{").replace("}", "}}"))
     option = f"--vllm-env={affected_target}"
     pytester.runpytest_inprocess(option).assert_outcomes(xfailed=1, failed=1)
@@ -82,7 +89,9 @@ def test_first_failure_last_failed_and_selection(demo: Demo, pytester: pytest.Py
     pytester.runpytest_inprocess(option, "-x", "-k", "fine").assert_outcomes(failed=1, deselected=1)
 
 
-def test_header_names_versions_and_device(demo: Demo, pytester: pytest.Pytester, affected_target: Path) -> None:
+def test_header_names_versions_and_device(
+    demo: Demo, pytester: pytest.Pytester, affected_target: Path
+) -> None:
     demo("raises")
     done = pytester.runpytest_inprocess(f"--vllm-env={affected_target}", "--collect-only")
     done.stdout.fnmatch_lines(["vllm-regress: *vllm 0.8.4*device sim (simulated device*"])
@@ -115,7 +124,9 @@ def test_plugin_is_light_where_it_is_not_used(pytester: pytest.Pytester) -> None
         "safetensors",
         "pytest_vllm_regress.engines.session",
     )
-    pytester.makepyfile(f"import sys\n\ndef test_it():\n    assert not set({heavy!r}) & set(sys.modules)\n")
+    pytester.makepyfile(
+        f"import sys\n\ndef test_it():\n    assert not set({heavy!r}) & set(sys.modules)\n"
+    )
     options = ["-p", "no:hypothesispytest", "-p", "no:xdist", "-p", "no:timeout"]
     pytester.runpytest_subprocess(*options).assert_outcomes(passed=1)
 
@@ -143,9 +154,14 @@ def test_timeouts(vllm_probe, seconds):
 def test_forked_children_end_and_wrong_timeouts_are_refused(
     demo: Demo, pytester: pytest.Pytester, fixed_target: Path
 ) -> None:
-    """A child that returned to pytest ran the other tests, too, and removed the run directory. A timeout of -1 s looked like a hang."""
+    """A child that returned to pytest ran the other tests, too, and removed the run directory.
+
+    A timeout of -1 s looked like a hang.
+    """
     demo(test=FORKS)
     done = pytester.runpytest_inprocess(f"--vllm-env={fixed_target}")
     done.assert_outcomes(passed=3, failed=3)
     for seconds in ("-1", "nan", "'5'"):
-        done.stdout.fnmatch_lines([f"INCONCLUSIVE: *timeout={seconds} is not a number of seconds of at least 0*"])
+        done.stdout.fnmatch_lines(
+            [f"INCONCLUSIVE: *timeout={seconds} is not a number of seconds of at least 0*"]
+        )

@@ -117,7 +117,9 @@ def test_ten_planted_secrets_are_nowhere(
         "page": page(run),
         "table": "\n".join(lines(run)),
     }
-    shown = {name: [needle for needle in NEEDLES if needle in text] for name, text in outputs.items()}
+    shown = {
+        name: [needle for needle in NEEDLES if needle in text] for name, text in outputs.items()
+    }
     assert not {name: needles for name, needles in shown.items() if needles}
     dossiers = " ".join(result.dossier for result in run.results)
     for words in ("stdout:", "stderr:", "== dossier", "the documented words", "***"):
@@ -147,7 +149,9 @@ def test_a_secret_that_a_child_is_given_reaches_it_and_is_hidden(
                 child.kill(); agent.stop(); run.remove()
         """,
     )
-    ran = pytester.runpytest_subprocess("--showlocals", f"--vllm-env={affected_target}", "-p", "no:cacheprovider")
+    ran = pytester.runpytest_subprocess(
+        "--showlocals", f"--vllm-env={affected_target}", "-p", "no:cacheprovider"
+    )
     assert ran.parseoutcomes() == {"failed": 1}
     ran.stdout.fnmatch_lines(["*ValueError: [*][*][*]*"])
     assert "handed-over" not in ran.stdout.str()

@@ -1,4 +1,5 @@
-"""Templates of new cases: pytest collects each of them, and the template with a probe runs unchanged."""
+"""Templates of new cases: pytest collects each of them, and the template with a probe runs
+unchanged."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ def test_every_template_is_collected(pytester: pytest.Pytester, affected_target:
     ]
     for number, draft in enumerate(drafts):
         create_case(root, Upstream("a/b", number), draft)
-    result = pytester.runpytest_inprocess("--collect-only", "-q", f"--vllm-env={affected_target}", root)
+    result = pytester.runpytest_inprocess(
+        "--collect-only", "-q", f"--vllm-env={affected_target}", root
+    )
     assert result.ret == 0
     result.stdout.fnmatch_lines([f"*{len(drafts)} tests collected*"])
 
@@ -36,10 +39,17 @@ def test_every_template_is_collected(pytester: pytest.Pytester, affected_target:
 def test_what_passes_everywhere_says_so_with_its_mechanism_at_work(
     pytester: pytest.Pytester, affected_target: Path, kind: str
 ) -> None:
-    case = create_case(pytester.path, Upstream("a/b", 1), Draft(front="probe", kind=kind, package="vllm"))
+    case = create_case(
+        pytester.path, Upstream("a/b", 1), Draft(front="probe", kind=kind, package="vllm")
+    )
     report = pytester.path / "report.json"
-    pytester.runpytest_inprocess(f"--vllm-env={affected_target}", f"--vllm-report={report}", case.directory)
+    pytester.runpytest_inprocess(
+        f"--vllm-env={affected_target}", f"--vllm-report={report}", case.directory
+    )
     (result,) = read_results(report).results
     assert result.verdict is Verdict.UNEXPECTEDLY_FIXED, result.reason
     assert proof.tests_without_mechanism(case, [result]) == []
-    assert result.observation is not None and result.observation.at_work[0].what == "the probe finds the package"
+    assert (
+        result.observation is not None
+        and result.observation.at_work[0].what == "the probe finds the package"
+    )

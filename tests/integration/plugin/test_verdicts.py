@@ -12,13 +12,18 @@ from tests.helpers.cases import CaseFile
 from tests.integration.plugin.conftest import TEST, Demo
 
 
-def run(pytester: pytest.Pytester, target: Path, *options: str) -> tuple[pytest.RunResult, results.TestResult]:
-    done = pytester.runpytest_inprocess(f"--vllm-env={target}", "--vllm-report=out.json", "-rA", *options)
+def run(
+    pytester: pytest.Pytester, target: Path, *options: str
+) -> tuple[pytest.RunResult, results.TestResult]:
+    done = pytester.runpytest_inprocess(
+        f"--vllm-env={target}", "--vllm-report=out.json", "-rA", *options
+    )
     return done, results.read_results(pytester.path / "out.json").results[0]
 
 
 @pytest.mark.parametrize(
-    ("function", "kind"), [("raises", "exception"), ("hangs", "hang"), ("crashes", "crash"), ("one", "wrong-result")]
+    ("function", "kind"),
+    [("raises", "exception"), ("hangs", "hang"), ("crashes", "crash"), ("one", "wrong-result")],
 )
 def test_reproduced_is_xfailed_and_names_upstream_and_the_fix(
     demo: Demo, pytester: pytest.Pytester, affected_target: Path, function: str, kind: str
@@ -27,12 +32,20 @@ def test_reproduced_is_xfailed_and_names_upstream_and_the_fix(
     done, result = run(pytester, affected_target)
     done.assert_outcomes(xfailed=1)
     assert result.match is not None and "documented words" in result.match.line
-    assert (result.verdict, result.device, result.versions["vllm"]) == (Verdict.REPRODUCED, "sim", "0.8.4")
-    done.stdout.fnmatch_lines(["*REPRODUCED*the documented words*https://example.org/1*vllm 0.8.5*"])
+    assert (result.verdict, result.device, result.versions["vllm"]) == (
+        Verdict.REPRODUCED,
+        "sim",
+        "0.8.4",
+    )
+    done.stdout.fnmatch_lines(
+        ["*REPRODUCED*the documented words*https://example.org/1*vllm 0.8.5*"]
+    )
     done.stdout.fnmatch_lines(["REPRODUCED*demo-1 on *device sim (simulated device)*"])
 
 
-def test_known_failures_fail_on_request(demo: Demo, pytester: pytest.Pytester, affected_target: Path) -> None:
+def test_known_failures_fail_on_request(
+    demo: Demo, pytester: pytest.Pytester, affected_target: Path
+) -> None:
     demo("raises")
     done, result = run(pytester, affected_target, "--vllm-fail-on-known")
     done.assert_outcomes(failed=1)
@@ -53,7 +66,9 @@ def test_regressed_fails(demo: Demo, pytester: pytest.Pytester, fixed_target: Pa
     assert result.verdict is Verdict.REGRESSED
 
 
-def test_unexpectedly_fixed_fails(demo: Demo, pytester: pytest.Pytester, affected_target: Path) -> None:
+def test_unexpectedly_fixed_fails(
+    demo: Demo, pytester: pytest.Pytester, affected_target: Path
+) -> None:
     demo("fine")
     done, result = run(pytester, affected_target)
     done.assert_outcomes(failed=1)
@@ -65,7 +80,12 @@ def test_unexpectedly_fixed_fails(demo: Demo, pytester: pytest.Pytester, affecte
     [("fine", "<0.8.6", Verdict.UNEXPECTEDLY_FIXED), ("raises", "<0.8.4", Verdict.REGRESSED)],
 )
 def test_a_changed_range_turns_a_green_run_red(
-    demo: Demo, pytester: pytest.Pytester, fixed_target: Path, function: str, affected: str, verdict: Verdict
+    demo: Demo,
+    pytester: pytest.Pytester,
+    fixed_target: Path,
+    function: str,
+    affected: str,
+    verdict: Verdict,
 ) -> None:
     demo(function, affected=affected)
     done, result = run(pytester, fixed_target)
@@ -83,7 +103,11 @@ def test_a_changed_range_turns_a_green_run_red(
     ],
 )
 def test_another_failure_or_a_failing_control_leg_is_inconclusive(
-    demo: Demo, pytester: pytest.Pytester, affected_target: Path, function: str, options: dict[str, str]
+    demo: Demo,
+    pytester: pytest.Pytester,
+    affected_target: Path,
+    function: str,
+    options: dict[str, str],
 ) -> None:
     demo(function, **options)
     done, result = run(pytester, affected_target)
@@ -96,14 +120,20 @@ def test_a_failure_that_another_case_documents_names_it(
     demo: Demo, pytester: pytest.Pytester, affected_target: Path, affected: str, named: bool
 ) -> None:
     demo("raises_other")
-    CaseFile("demo-2", affected=affected, kind="exception", pattern="something else").write(pytester.path / "cases")
+    CaseFile("demo-2", affected=affected, kind="exception", pattern="something else").write(
+        pytester.path / "cases"
+    )
     _, result = run(pytester, affected_target)
     assert result.verdict is Verdict.INCONCLUSIVE
     assert result.reason.endswith("; this looks like demo-2") is named
 
 
-def test_pass_without_a_reply_is_inconclusive(demo: Demo, pytester: pytest.Pytester, fixed_target: Path) -> None:
-    demo(test='import pytest\n@pytest.mark.vllm_case("demo-1")\ndef test_demo(vllm_probe):\n    pass\n')
+def test_pass_without_a_reply_is_inconclusive(
+    demo: Demo, pytester: pytest.Pytester, fixed_target: Path
+) -> None:
+    demo(
+        test='import pytest\n@pytest.mark.vllm_case("demo-1")\ndef test_demo(vllm_probe):\n    pass\n'
+    )
     done, result = run(pytester, fixed_target)
     done.assert_outcomes(failed=1)
     assert "without one reply" in result.reason
@@ -119,7 +149,9 @@ def test_control_leg_that_changes_nothing_is_inconclusive(
     assert "the same as the subject" in run(pytester, affected_target)[1].reason
 
 
-@pytest.mark.parametrize("options", [{"function": "cannot"}, {"function": "raises", "devices": ("gpu",)}])
+@pytest.mark.parametrize(
+    "options", [{"function": "cannot"}, {"function": "raises", "devices": ("gpu",)}]
+)
 def test_not_applicable_is_skipped(
     demo: Demo, pytester: pytest.Pytester, affected_target: Path, options: dict[str, str]
 ) -> None:
@@ -129,12 +161,16 @@ def test_not_applicable_is_skipped(
     assert result.verdict is Verdict.NOT_APPLICABLE
 
 
-def test_variant_that_is_never_affected(demo: Demo, pytester: pytest.Pytester, affected_target: Path) -> None:
+def test_variant_that_is_never_affected(
+    demo: Demo, pytester: pytest.Pytester, affected_target: Path
+) -> None:
     demo("fine", arguments=', variant="other"')
     assert run(pytester, affected_target)[1].verdict is Verdict.FIXED
 
 
-def test_hang_ends_before_the_outer_timeout(demo: Demo, pytester: pytest.Pytester, affected_target: Path) -> None:
+def test_hang_ends_before_the_outer_timeout(
+    demo: Demo, pytester: pytest.Pytester, affected_target: Path
+) -> None:
     demo("hangs", kind="hang", test=TEST.replace(', timeout=1 if function == "hangs" else 60', ""))
     done, result = run(pytester, affected_target, "--timeout=16")
     done.assert_outcomes(xfailed=1)

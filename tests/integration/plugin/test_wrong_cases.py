@@ -1,9 +1,11 @@
-"""Deliberately wrong cases, each of which once got a verdict: every one is refused, or judged correctly.
+"""Deliberately wrong cases, each of which once got a verdict: every one is refused, or judged
+correctly.
 
-1. Words from an earlier log: a pattern (``prefix``) that matches a line of the start, or a line of another test of a shared engine.
-2. A control leg that fails or does not run, in a case that is not a hang.
-3. A typo in an engine argument, mistaken for an argument that the version lacks.
-4. A nonexistent adapter, which the simulated device accepted, and a gap of the simulated device, mistaken for a failure.
+1. Words from an earlier log: a pattern (``prefix``) that matches a line of the start, or a line of
+another test of a shared engine. 2. A control leg that fails or does not run, in a case that is not
+a hang. 3. A typo in an engine argument, mistaken for an argument that the version lacks. 4. A
+nonexistent adapter, which the simulated device accepted, and a gap of the simulated device,
+mistaken for a failure.
 5. Only one side: the mechanism that the case is about was never at work.
 
 ``tests/engine/target_site/test_loaders.py`` covers 4 on real engines.
@@ -95,7 +97,9 @@ def test_demo(vllm_probe):
 """
 
 
-@pytest.mark.parametrize("where", ["", 'where = "log"', 'where = ["exception", "log", "traceback"]'])
+@pytest.mark.parametrize(
+    "where", ["", 'where = "log"', 'where = ["exception", "log", "traceback"]']
+)
 def test_text_logged_before_the_test_proves_nothing(
     demo: Demo, pytester: pytest.Pytester, affected_target: Path, where: str
 ) -> None:
@@ -117,8 +121,13 @@ def test_a_line_of_the_start_or_of_another_test_is_not_a_symptom(
     pytester.runpytest_inprocess(f"--vllm-env={affected_target}", "--vllm-report=out.json")
     (result,) = read_results(pytester.path / "out.json").results
     assert result.verdict is Verdict.INCONCLUSIVE
-    assert "'prefix' does not match" in result.reason and "max_tokens must be at least 1" in result.reason
-    assert any("matches the log of a normal run" in line for line in lint.lint_case(in_log(pytester), ()))
+    assert (
+        "'prefix' does not match" in result.reason
+        and "max_tokens must be at least 1" in result.reason
+    )
+    assert any(
+        "matches the log of a normal run" in line for line in lint.lint_case(in_log(pytester), ())
+    )
 
 
 def in_log(pytester: pytest.Pytester) -> Case:
@@ -136,7 +145,12 @@ def in_log(pytester: pytest.Pytester) -> Case:
     ],
 )
 def test_an_unknown_feature_is_an_error_and_a_missing_one_a_claim(
-    demo: Demo, pytester: pytest.Pytester, affected_target: Path, function: str, verdict: Verdict, words: str
+    demo: Demo,
+    pytester: pytest.Pytester,
+    affected_target: Path,
+    function: str,
+    verdict: Verdict,
+    words: str,
 ) -> None:
     demo(function, test=RAISES)
     pytester.makepyfile(probe=PROBE)
@@ -183,7 +197,10 @@ def test_a_control_may_change_the_arguments_of_the_probe(
 def test_without_its_mechanism_a_case_is_inconclusive(
     demo: Demo, pytester: pytest.Pytester, affected_target: Path, asserted: int
 ) -> None:
-    demo(test=AT_WORK.replace("{wanted}", "9").replace("{asserted}", str(asserted)), kind="wrong-result")
+    demo(
+        test=AT_WORK.replace("{wanted}", "9").replace("{asserted}", str(asserted)),
+        kind="wrong-result",
+    )
     _, result = run(pytester, affected_target)
     assert result.verdict is Verdict.INCONCLUSIVE
     assert "not at work: eight came" in result.reason
@@ -214,7 +231,9 @@ def test_with_its_mechanism_it_is_proven_and_without_a_word_about_it_not(
     assert "nothing shows that its mechanism was at work" in line
 
 
-def test_a_skip_without_a_claim_is_not_a_verdict(demo: Demo, pytester: pytest.Pytester, affected_target: Path) -> None:
+def test_a_skip_without_a_claim_is_not_a_verdict(
+    demo: Demo, pytester: pytest.Pytester, affected_target: Path
+) -> None:
     demo("cannot_say")
     _, result = run(pytester, affected_target)
     assert result.verdict is Verdict.INCONCLUSIVE

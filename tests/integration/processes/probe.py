@@ -48,7 +48,10 @@ def plugin_names():
     import regress_plugin
 
     code = "import vllm_regress_target.nanny, regress_plugin; print(regress_plugin.NAME)"
-    return [regress_plugin.NAME, subprocess.check_output([sys.executable, "-c", code], text=True).strip()]
+    return [
+        regress_plugin.NAME,
+        subprocess.check_output([sys.executable, "-c", code], text=True).strip(),
+    ]
 
 
 def ignore(number):
@@ -90,7 +93,10 @@ def say_garbage(fd_name):
 
 
 def leave_grandchild(hold_output):
-    """A daemonised grandchild: in its own session, with a dead parent. It writes nothing, and holds our output open on request."""
+    """A daemonised grandchild: in its own session, with a dead parent.
+
+    It writes nothing, and holds our output open on request.
+    """
     read, write = os.pipe()
     if os.fork() == 0:
         os.setsid()
@@ -129,7 +135,10 @@ def leave_shared_memory():
 
 
 def hold_shared_memory(map_it):
-    """Start a process that has a segment mapped, or only open, until it is killed. Returns its pid and the segment's path."""
+    """Start a process that has a segment mapped, or only open, until it is killed.
+
+    Returns its pid and the segment's path.
+    """
     import mmap
 
     read, write = os.pipe()

@@ -26,7 +26,10 @@ from pytest_vllm_regress.util.deadline import Deadline
 PROBE = Path(__file__).with_name("probe.py")
 DEADLINE_S = 0.5
 ENDED_S = 30.0
-"""Limit for what ends in a second or two on an idle machine. Without the deadline it would take 600 s."""
+"""Limit for what ends in a second or two on an idle machine.
+
+Without the deadline it would take 600 s.
+"""
 
 
 @pytest.fixture
@@ -42,12 +45,18 @@ def child(agent: Agent, request: pytest.FixtureRequest) -> Child:
 
 def ask(child: Child, function: str, seconds: float = 60.0, **arguments: Any) -> Any:
     return child.request(
-        "call", Deadline.after("probe", seconds), file=str(PROBE), function=function, arguments=arguments
+        "call",
+        Deadline.after("probe", seconds),
+        file=str(PROBE),
+        function=function,
+        arguments=arguments,
     )
 
 
 def gone(pid: int) -> bool:
-    return not process_tree.wait_until_gone([psutil.Process(pid)] if psutil.pid_exists(pid) else [], ENDED_S)
+    return not process_tree.wait_until_gone(
+        [psutil.Process(pid)] if psutil.pid_exists(pid) else [], ENDED_S
+    )
 
 
 def nothing_left(agent: Agent) -> bool:
@@ -67,7 +76,9 @@ def test_answers_and_stops(agent: Agent, child: Child) -> None:
 @pytest.mark.parametrize(
     "function", ["hang", "hang_in_native_code", "hang_and_ignore_term", "leave_grandchild_and_hang"]
 )
-def test_hang_ends_at_its_deadline_with_a_dossier(agent: Agent, child: Child, function: str) -> None:
+def test_hang_ends_at_its_deadline_with_a_dossier(
+    agent: Agent, child: Child, function: str
+) -> None:
     started = time.monotonic()
     with pytest.raises(DeadlineExceeded) as caught:
         ask(child, function, DEADLINE_S)
@@ -77,8 +88,12 @@ def test_hang_ends_at_its_deadline_with_a_dossier(agent: Agent, child: Child, fu
     assert nothing_left(agent)
 
 
-@pytest.mark.parametrize(("function", "how"), [("exit_in_silence", "exit status 0"), ("crash", "SIGSEGV")])
-def test_death_without_a_reply_is_a_crash(agent: Agent, child: Child, function: str, how: str) -> None:
+@pytest.mark.parametrize(
+    ("function", "how"), [("exit_in_silence", "exit status 0"), ("crash", "SIGSEGV")]
+)
+def test_death_without_a_reply_is_a_crash(
+    agent: Agent, child: Child, function: str, how: str
+) -> None:
     with pytest.raises(ChildDied, match=how):
         ask(child, function)
     assert nothing_left(agent)
@@ -112,7 +127,9 @@ class Lifeline:
 nanny.watch(Lifeline(), lambda: os.write(1, b"it runs") and 0, set(), {"cwd": "/tmp/none", "log": "/dev/null"})
 """
     variables = {**os.environ, "PYTHONPATH": str(TARGET_SITE)}
-    done = subprocess.run([sys.executable, "-c", program], env=variables, capture_output=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=variables, capture_output=True, timeout=60
+    )
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGKILL, b"", b"")
 
 
@@ -149,7 +166,9 @@ def test_a_flood_of_output_does_not_block(child: Child) -> None:
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("arguments", [{"hold_output": True}, {"hold_output": False}])
-def test_daemonised_grandchild_is_named_and_ended(agent: Agent, child: Child, arguments: dict[str, bool]) -> None:
+def test_daemonised_grandchild_is_named_and_ended(
+    agent: Agent, child: Child, arguments: dict[str, bool]
+) -> None:
     grandchild = ask(child, "leave_grandchild", **arguments)
     leftovers = child.stop(Deadline.after("stop", 60))
     assert any(str(grandchild) in leftover.name for leftover in leftovers)
@@ -165,7 +184,9 @@ def test_grandchild_of_another_program_is_named_and_ended(agent: Agent, child: C
 
 
 @pytest.mark.parametrize("recorded", [True, False], ids=["recorded", "new"])
-def test_shared_memory_left_behind_is_removed_and_reported(agent: Agent, child: Child, recorded: bool) -> None:
+def test_shared_memory_left_behind_is_removed_and_reported(
+    agent: Agent, child: Child, recorded: bool
+) -> None:
     """Also if the nanny has recorded it already, and removes it at its end."""
     path = ask(child, "leave_shared_memory")
     while recorded and path not in map(str, agent.run.segments()):
@@ -175,7 +196,8 @@ def test_shared_memory_left_behind_is_removed_and_reported(agent: Agent, child: 
 
 
 def test_shared_memory_of_processes_killed_at_once_is_removed(child: Child) -> None:
-    """All processes die at once, before the nanny's next snapshot, as when the kernel kills an engine for memory."""
+    """All processes die at once, before the nanny's next snapshot, as when the kernel kills an
+    engine for memory."""
     psutil.Process(child.life.nanny_pid).suspend()
     path = Path(ask(child, "leave_shared_memory"))
     child.life.note_shared_memory()
@@ -185,8 +207,11 @@ def test_shared_memory_of_processes_killed_at_once_is_removed(child: Child) -> N
 
 
 @pytest.mark.parametrize("map_it", [True, False], ids=["mapped", "opened"])
-def test_shared_memory_of_a_process_killed_earlier_is_removed(agent: Agent, child: Child, map_it: bool) -> None:
-    """No process maps the segment any more when the child ends, as when an engine core was killed during its start."""
+def test_shared_memory_of_a_process_killed_earlier_is_removed(
+    agent: Agent, child: Child, map_it: bool
+) -> None:
+    """No process maps the segment any more when the child ends, as when an engine core was killed
+    during its start."""
     pid, path = ask(child, "hold_shared_memory", map_it=map_it)
     while path not in map(str, agent.run.segments()):
         child.pause(0.05)
@@ -218,7 +243,9 @@ def child():
 nanny.watch(FrameSocket(lifeline), child, {controller.fileno()}, {"cwd": folder + "/cwd", "log": os.devnull})
 """
     variables = {**os.environ, "PYTHONPATH": str(TARGET_SITE)}
-    done = subprocess.run([sys.executable, "-c", program, tmp_path], env=variables, capture_output=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", program, tmp_path], env=variables, capture_output=True, timeout=60
+    )
     assert done.stderr == b""
     assert not Path(done.stdout.decode().strip()).exists()
 
@@ -237,18 +264,26 @@ def test_a_file_older_than_the_child_is_not_removed(agent: Agent, end: str) -> N
 
 
 @pytest.mark.parametrize("created", ["before the first look", "between looks"])
-def test_a_file_that_is_mapped_after_it_was_first_seen_is_noted(tmp_path: Path, created: str) -> None:
-    """``note`` inspects this process's children, and one of them maps a file that was unmapped before."""
+def test_a_file_that_is_mapped_after_it_was_first_seen_is_noted(
+    tmp_path: Path, created: str
+) -> None:
+    """``note`` inspects this process's children, and one of them maps a file that was unmapped
+    before."""
     segments = Segments(str(tmp_path / "noted"))
     if created == "between looks":
         segments.note(descendants(os.getpid()))
     with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
         file.truncate(4096)
         segments.note(descendants(os.getpid()))
-        assert not (tmp_path / "noted").exists() or file.name not in (tmp_path / "noted").read_text()
+        assert (
+            not (tmp_path / "noted").exists() or file.name not in (tmp_path / "noted").read_text()
+        )
         with mapping(file.name):
             segments.note(descendants(os.getpid()))
-        assert f"{os.stat(file.name).st_ino} {file.name}" in (tmp_path / "noted").read_text().splitlines()
+        assert (
+            f"{os.stat(file.name).st_ino} {file.name}"
+            in (tmp_path / "noted").read_text().splitlines()
+        )
 
 
 def test_semaphores_of_a_dying_ray_are_removed(tmp_path: Path) -> None:
@@ -259,12 +294,18 @@ def test_semaphores_of_a_dying_ray_are_removed(tmp_path: Path) -> None:
         died.communicate(b"\n")
     with subprocess.Popen([sys.executable, "-c", ""]) as another:
         pass
-    semaphores = {pid: Path(f"/dev/shm/sem.hdr{pid}-{time.time_ns()}") for pid in (died.pid, os.getpid(), another.pid)}
+    semaphores = {
+        pid: Path(f"/dev/shm/sem.hdr{pid}-{time.time_ns()}")
+        for pid in (died.pid, os.getpid(), another.pid)
+    }
     try:
         for path in semaphores.values():
             path.touch()
         segments.remove()
-        assert [pid for pid, path in semaphores.items() if path.exists()] == [os.getpid(), another.pid]
+        assert [pid for pid, path in semaphores.items() if path.exists()] == [
+            os.getpid(),
+            another.pid,
+        ]
     finally:
         for path in semaphores.values():
             path.unlink(missing_ok=True)
@@ -275,7 +316,10 @@ def mapping(path: str) -> Iterator[None]:
     """Run a child process that has mapped the file."""
     program = "import mmap, os, sys; kept = mmap.mmap(os.open(sys.argv[1], os.O_RDWR), 0); print(flush=True); input()"
     with subprocess.Popen(
-        [sys.executable, "-c", program, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", program, path],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stdout is not None
         process.stdout.readline()
@@ -284,7 +328,9 @@ def mapping(path: str) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("leave", ["leave_shared_memory", "leave_semaphore"])
-def test_children_that_were_not_stopped_end_with_their_agent(agent: Agent, child: Child, leave: str) -> None:
+def test_children_that_were_not_stopped_end_with_their_agent(
+    agent: Agent, child: Child, leave: str
+) -> None:
     path, pids = Path(ask(child, leave)), ask(child, "pids")
     agent.stop()
     assert not path.exists() and gone(pids["pid"])
@@ -307,7 +353,9 @@ def test_agent_killed_leaves_children_usable_and_stoppable(agent: Agent, child: 
     assert not process_tree.wait_until_gone(process_tree.with_tag(agent.run.tag), ENDED_S)
 
 
-def test_logs_of_children_that_ended_long_ago_are_removed(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logs_of_children_that_ended_long_ago_are_removed(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("pytest_vllm_regress.engines.processes.agent_client.KEPT_LOGS", 2)
     living = agent.start_child("probe", Deadline.after("start", 60))
     ended = []
@@ -321,7 +369,12 @@ def test_logs_of_children_that_ended_long_ago_are_removed(agent: Agent, monkeypa
 
 
 @pytest.mark.parametrize(("start_method", "thaws"), [("fork", False), ("spawn", True)])
-def test_what_a_forked_child_forks_stays_frozen(agent: Agent, start_method: str, thaws: bool) -> None:
-    """Collecting the agent's frozen heap takes longer than the rest of an engine's shutdown. A spawned child shares no heap with it."""
+def test_what_a_forked_child_forks_stays_frozen(
+    agent: Agent, start_method: str, thaws: bool
+) -> None:
+    """Collecting the agent's frozen heap takes longer than the rest of an engine's shutdown.
+
+    A spawned child shares no heap with it.
+    """
     child = agent.start_child("probe", Deadline.after("start", 60), start_method=start_method)
     assert (ask(child, "thawed") > 0) is thaws

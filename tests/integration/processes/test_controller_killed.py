@@ -32,7 +32,9 @@ time.sleep(600)
 
 def test_sigkill_of_the_controller_ends_everything() -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(CONTROLLER), str(PROBE)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", textwrap.dedent(CONTROLLER), str(PROBE)],
+        stdout=subprocess.PIPE,
+        text=True,
     ) as controller:
         assert controller.stdout is not None
         tag, path, grandchild = controller.stdout.readline().split()

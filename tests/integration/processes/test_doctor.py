@@ -23,7 +23,8 @@ from pytest_vllm_regress.util.deadline import Deadline
 from pytest_vllm_regress.util.owner import Owner, State, start_ticks
 from pytest_vllm_regress.util.rundir import RunDir, abandoned_runs
 
-# A controller that is killed together with its nannies; the processes it started survive. The escaped child has its own session.
+# A controller that is killed together with its nannies; the processes it started survive. The
+# escaped child has its own session.
 CONTROLLER = f"""
 import mmap, os, subprocess, sys
 from pytest_vllm_regress.util.rundir import RunDir
@@ -65,7 +66,9 @@ def controller(*, kill: bool, mapped_too: Sequence[Path] = ()) -> Iterator[Kille
     )
     assert process.stdout is not None
     path, tag, pid, mapped, noted = process.stdout.readline().split()
-    killed = Killed(process.pid, Path(path), tag, psutil.Process(int(pid)), Path(mapped), Path(noted))
+    killed = Killed(
+        process.pid, Path(path), tag, psutil.Process(int(pid)), Path(mapped), Path(noted)
+    )
     try:
         if kill:
             process.send_signal(signal.SIGKILL)
@@ -82,7 +85,10 @@ def controller(*, kill: bool, mapped_too: Sequence[Path] = ()) -> Iterator[Kille
 
 @pytest.fixture
 def killed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Killed]:
-    """A live run that this process takes for a killed one. Concurrent tests would remove what a really killed run left."""
+    """A live run that this process takes for a killed one.
+
+    Concurrent tests would remove what a really killed run left.
+    """
     with controller(kill=False) as run:
         presume_dead(run.pid, monkeypatch)
         yield run
@@ -90,7 +96,9 @@ def killed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Killed]:
 
 def presume_dead(pid: int, monkeypatch: pytest.MonkeyPatch) -> None:
     real_state = Owner.state
-    monkeypatch.setattr(Owner, "state", lambda owner: State.GONE if owner.pid == pid else real_state(owner))
+    monkeypatch.setattr(
+        Owner, "state", lambda owner: State.GONE if owner.pid == pid else real_state(owner)
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -100,7 +108,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def named(killed: Killed) -> list[str]:
-    """Return the kinds of the killed run's leftovers; other runs' leftovers on this machine are ignored."""
+    """Return the kinds of the killed run's leftovers; other runs' leftovers on this machine are
+    ignored."""
     names = (str(killed.path), str(killed.mapped), str(killed.noted))
     return [
         trace.what
@@ -109,7 +118,9 @@ def named(killed: Killed) -> list[str]:
     ]
 
 
-def test_doctor_shows_and_touches_nothing_then_removes(killed: Killed, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_shows_and_touches_nothing_then_removes(
+    killed: Killed, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert sorted(named(killed)) == ["process", "run directory", "shared memory", "shared memory"]
     assert cli.main(["doctor"]) == 1
     output = capsys.readouterr().out
@@ -125,7 +136,9 @@ def test_doctor_shows_and_touches_nothing_then_removes(killed: Killed, capsys: p
 
 def test_the_next_run_removes_it_too(killed: Killed) -> None:
     lines = abandoned.sweep()
-    assert any(line.startswith(f"removed run directory {killed.path}, left by process") for line in lines)
+    assert any(
+        line.startswith(f"removed run directory {killed.path}, left by process") for line in lines
+    )
     assert killed.existing() == [False] * 4
 
 
@@ -142,24 +155,32 @@ def test_a_living_run_is_left_alone() -> None:
         assert living.existing() == [True] * 4
 
 
-def test_lookalikes_are_not_removed(killed: Killed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Same command, similar tag, same kind of directory and segment, and a segment of the run that a stranger has mapped."""
+def test_lookalikes_are_not_removed(
+    killed: Killed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Same command, similar tag, same kind of directory and segment, and a segment of the run that
+    a stranger has mapped."""
     command = killed.escaped.cmdline()
     similar = ("vr-other", f"{killed.path.name}-1.2.3-zz", Owner.me().tag("vr-x", "ab"))
     tags: list[dict[str, str]] = [{}, {f"X{TAG}": killed.tag}, *({TAG: tag} for tag in similar)]
-    strangers = [subprocess.Popen(command, env={**os.environ, **tag}, stdout=subprocess.PIPE) for tag in tags]
+    strangers = [
+        subprocess.Popen(command, env={**os.environ, **tag}, stdout=subprocess.PIPE) for tag in tags
+    ]
     for stranger in strangers:
         assert stranger.stdout is not None
         stranger.stdout.readline()
     monkeypatch.setattr("tempfile.tempdir", str(killed.path.parent))
     folders = {
-        name: killed.path.with_name(f"{killed.path.name}-{name}") for name in ("empty", "text", "foreign", "link")
+        name: killed.path.with_name(f"{killed.path.name}-{name}")
+        for name in ("empty", "text", "foreign", "link")
     }
     folders["link"].symlink_to(killed.path)
     for name in ("empty", "text", "foreign"):
         folders[name].mkdir()
     (folders["text"] / "run.json").write_text("not JSON")
-    (folders["foreign"] / "run.json").write_text((killed.path / "run.json").read_text())  # names another directory
+    (folders["foreign"] / "run.json").write_text(
+        (killed.path / "run.json").read_text()
+    )  # names another directory
     other = Path(f"/dev/shm/vr_test_other_{os.getpid()}")
     other.write_bytes(b"x")
     killed.noted.unlink()
@@ -185,7 +206,9 @@ def test_files_older_than_the_run_are_not_removed(monkeypatch: pytest.MonkeyPatc
     checkpoint = Path(f"/dev/shm/vr_test_checkpoint_{os.getpid()}")
     checkpoint.write_bytes(bytes(4096))
     try:
-        subprocess.run([sys.executable, "-c", ""], check=True)  # takes longer than a tick, in which starts are counted
+        subprocess.run(
+            [sys.executable, "-c", ""], check=True
+        )  # takes longer than a tick, in which starts are counted
         with controller(kill=False, mapped_too=[checkpoint]) as killed:
             presume_dead(killed.pid, monkeypatch)
             abandoned.sweep()
@@ -199,7 +222,9 @@ def test_files_older_than_the_run_are_not_removed(monkeypatch: pytest.MonkeyPatc
 def test_nannies_note_mapped_shared_memory(agent: Agent, leave: str) -> None:
     child = agent.start_child("probe", Deadline.after("start", 60))
     probe = Path(__file__).with_name("probe.py")
-    path = child.request("call", Deadline.after("probe", 20), file=str(probe), function=leave, arguments={})
+    path = child.request(
+        "call", Deadline.after("probe", 20), file=str(probe), function=leave, arguments={}
+    )
     try:
         noted = Deadline.after("probe", 20)
         while agent.run.segments() != (Path(path),) and not noted.passed:
@@ -219,16 +244,23 @@ def test_nannies_note_mapped_shared_memory(agent: Agent, leave: str) -> None:
         ({"pid": 2**22 + 1}, State.GONE),
         ({"namespace": 1}, State.UNKNOWN),  # another container's
         ({"boot": "before"}, State.GONE),
-        ({"boot": "before", "host": "another"}, State.UNKNOWN),  # a directory shared between machines
+        (
+            {"boot": "before", "host": "another"},
+            State.UNKNOWN,
+        ),  # a directory shared between machines
     ],
 )
-def test_owners(changes: dict[str, object], state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_owners(
+    changes: dict[str, object], state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     owner = dataclasses.replace(Owner.me(), **changes)  # type: ignore[arg-type]
     assert owner.state() is state
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     run = RunDir.create()
     (run.path / "run.json").write_text(json.dumps({**dataclasses.asdict(owner), "tag": run.tag}))
-    assert [abandoned_run.run for abandoned_run in abandoned_runs()] == ([run] if state is State.GONE else [])
+    assert [abandoned_run.run for abandoned_run in abandoned_runs()] == (
+        [run] if state is State.GONE else []
+    )
 
 
 def test_a_tag_names_its_owner() -> None:
@@ -249,7 +281,9 @@ def test_a_zombie_is_gone() -> None:
 def test_half_built_environments(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from filelock import FileLock
 
-    places = {name: cache / "environments" / f"vllm-{name}" for name in ("half", "whole", "building")}
+    places = {
+        name: cache / "environments" / f"vllm-{name}" for name in ("half", "whole", "building")
+    }
     for place in places.values():
         (place / "lib").mkdir(parents=True)
     (places["whole"] / "vllm-regress.json").write_text("{}")
@@ -259,7 +293,9 @@ def test_half_built_environments(cache: Path, capsys: pytest.CaptureFixture[str]
     os.utime(old, (0, 0))
     build = "import sys, filelock; lock = filelock.FileLock(sys.argv[1]); lock.acquire(); print(flush=True); sys.stdin.read()"
     builder = subprocess.Popen(
-        [sys.executable, "-c", build, f"{places['building']}.lock"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", build, f"{places['building']}.lock"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     )
     assert builder.stdout is not None
     builder.stdout.readline()
@@ -274,7 +310,9 @@ def test_half_built_environments(cache: Path, capsys: pytest.CaptureFixture[str]
     FileLock(f"{places['building']}.lock").acquire(timeout=0)  # no process holds it any longer
 
 
-def test_a_clean_machine_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_clean_machine_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(abandoned, "of_runs", lambda: iter(()))
     assert cli.main(["doctor"]) == 0
     assert capsys.readouterr().out == "nothing is left behind\n"
@@ -305,12 +343,16 @@ def test_a_run_whose_controller_has_ended_although_its_worker_lives(tmp_path: Pa
     )
     try:
         assert not [
-            trace for trace in abandoned.of_runs() if run.path.name in trace.name or f"{target.pid} " in trace.name
+            trace
+            for trace in abandoned.of_runs()
+            if run.path.name in trace.name or f"{target.pid} " in trace.name
         ]
         dead.kill()
         dead.wait()
         traces = [
-            trace for trace in abandoned.of_runs() if run.path.name in trace.name or f"{target.pid} " in trace.name
+            trace
+            for trace in abandoned.of_runs()
+            if run.path.name in trace.name or f"{target.pid} " in trace.name
         ]
         assert [trace.what for trace in traces] == ["process", "run directory"]
         assert {trace.owner for trace in traces} == {f"process {dead.pid}, which is gone"}

@@ -1,4 +1,5 @@
-"""Conditions that end a wait before its deadline, other than a hang in a call: a hang over HTTP, and an engine that dies without a report."""
+"""Conditions that end a wait before its deadline, other than a hang in a call: a hang over HTTP,
+and an engine that dies without a report."""
 
 from __future__ import annotations
 
@@ -17,7 +18,11 @@ from pytest_vllm_regress.engines.http.transport import Transport
 from pytest_vllm_regress.engines.processes import early_exit
 from pytest_vllm_regress.engines.processes.agent_client import Agent
 from pytest_vllm_regress.engines.processes.child_handle import Child, Loan
-from pytest_vllm_regress.engines.processes.early_exit import NO_EARLY_EXIT, DocumentedHang, EarlyExitPolicy
+from pytest_vllm_regress.engines.processes.early_exit import (
+    NO_EARLY_EXIT,
+    DocumentedHang,
+    EarlyExitPolicy,
+)
 from pytest_vllm_regress.engines.spec import EngineSpec
 from pytest_vllm_regress.errors import ChildDied, DeadlineExceeded, Kind, RemoteError
 from pytest_vllm_regress.util.deadline import Deadline
@@ -54,7 +59,14 @@ def get(child: Child) -> Iterator[Ask]:
     def deadline_for(phase: str, seconds: float | None) -> Deadline:
         return Deadline.after(phase, PATIENT_S if seconds is None else seconds)
 
-    server = Transport(child, EngineSpec(), SimpleNamespace(number=port), "key", deadline_for, quiet)  # type: ignore[arg-type]
+    server = Transport(
+        child,
+        EngineSpec(),
+        SimpleNamespace(number=port),  # type: ignore[arg-type]
+        "key",
+        deadline_for,
+        quiet,  # type: ignore[arg-type]
+    )
 
     def over_http(function: str, seconds: float = PATIENT_S) -> str:
         return server.get(f"/{function}", timeout=seconds).text
@@ -63,7 +75,9 @@ def get(child: Child) -> Iterator[Ask]:
     server.client.close()
 
 
-@pytest.mark.parametrize("family", ["wait_for_ever", "wait_for_a_child_that_waits", "restart_for_ever"])
+@pytest.mark.parametrize(
+    "family", ["wait_for_ever", "wait_for_a_child_that_waits", "restart_for_ever"]
+)
 def test_a_documented_hang_over_http_ends_early(child: Child, get: Ask, family: str) -> None:
     with child.lend(Loan(HANG)), pytest.raises(DeadlineExceeded) as caught:
         get(family)
@@ -71,7 +85,9 @@ def test_a_documented_hang_over_http_ends_early(child: Child, get: Ask, family: 
     assert caught.value.phase == "request" and caught.value.kind is Kind.HANG
 
 
-def test_text_logged_before_the_wait_counts_over_http(child: Child, get: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_logged_before_the_wait_counts_over_http(
+    child: Child, get: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Regression: the outcome depended on which thread ran first."""
 
     class Late(BackgroundCall[Any]):
@@ -82,7 +98,10 @@ def test_text_logged_before_the_wait_counts_over_http(child: Child, get: Ask, mo
             return self
 
     monkeypatch.setattr(transport, "BackgroundCall", Late)
-    with child.lend(Loan(HANG)), pytest.raises(DeadlineExceeded, match="the wait ended before its deadline of 120 s"):
+    with (
+        child.lend(Loan(HANG)),
+        pytest.raises(DeadlineExceeded, match="the wait ended before its deadline of 120 s"),
+    ):
         get("wait_for_ever")
 
 
@@ -104,7 +123,8 @@ def test_work_over_http_never_counts_as_a_hang(child: Child, get: Ask, family: s
 def test_otherwise_the_whole_deadline_passes_over_http(
     child: Child, get: Ask, family: str, early: EarlyExitPolicy
 ) -> None:
-    """It does not wait longer, either: each part of a slow answer arrived in time, but the answer never ended."""
+    """It does not wait longer, either: each part of a slow answer arrived in time, but the answer
+    never ended."""
     started = time.monotonic()
     with (
         child.lend(Loan(early)),
@@ -129,7 +149,9 @@ def engine_of(child: Child) -> tuple[psutil.Process, psutil.Process]:
     return first, second
 
 
-@pytest.mark.parametrize("front", ["say_nothing_and_wait", "spin_for_a_peer", "poll_for_ever", "sleep_for_ever"])
+@pytest.mark.parametrize(
+    "front", ["say_nothing_and_wait", "spin_for_a_peer", "poll_for_ever", "sleep_for_ever"]
+)
 def test_an_unreported_engine_death_ends_the_wait(child: Child, front: str) -> None:
     engine_of(child)[0].kill()
     started = time.monotonic()
@@ -164,8 +186,12 @@ def test_an_engine_death_ends_the_requests_of_all_threads(child: Child, get: Ask
     assert others == []
 
 
-def test_the_front_ends_own_report_of_the_death_comes_first(child: Child, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(early_exit, "_QUIET_S", 60.0)  # its report takes a second, and longer on a busy machine
+def test_the_front_ends_own_report_of_the_death_comes_first(
+    child: Child, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        early_exit, "_QUIET_S", 60.0
+    )  # its report takes a second, and longer on a busy machine
     monkeypatch.setattr(early_exit, "_REPORT_S", 60.0)
     engine_of(child)[0].kill()
     with pytest.raises(RemoteError, match="the engine is dead") as caught:
@@ -180,9 +206,12 @@ def test_other_processes_may_end(child: Child, family: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("early", "phase"), [(NO_EARLY_EXIT, "request"), (HANG, "request"), (EarlyExitPolicy(), "probe")]
+    ("early", "phase"),
+    [(NO_EARLY_EXIT, "request"), (HANG, "request"), (EarlyExitPolicy(), "probe")],
 )
-def test_a_policy_without_deaths_waits_for_the_deadline(child: Child, early: EarlyExitPolicy, phase: str) -> None:
+def test_a_policy_without_deaths_waits_for_the_deadline(
+    child: Child, early: EarlyExitPolicy, phase: str
+) -> None:
     engine, _ = engine_of(child)
     engine.kill()
     with child.lend(Loan(early)), pytest.raises(DeadlineExceeded, match=r"no answer within 4.5 s"):

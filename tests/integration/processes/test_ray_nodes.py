@@ -1,4 +1,5 @@
-"""The process that holds two Ray nodes, with a stand-in for Ray: it reports the address, and ends however its starter ends."""
+"""The process that holds two Ray nodes, with a stand-in for Ray: it reports the address, and ends
+however its starter ends."""
 
 from __future__ import annotations
 
@@ -58,7 +59,9 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.parametrize("killed", [False, True])
 def test_the_nodes_end_with_their_starter(engine: list[str], tmp_path: Path, killed: bool) -> None:
-    with subprocess.Popen(engine, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as started:
+    with subprocess.Popen(
+        engine, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as started:
         assert started.stdin is not None
         assert started.stdout is not None
         variables, holder, fork = json.loads(started.stdout.readline())
@@ -71,16 +74,26 @@ def test_the_nodes_end_with_their_starter(engine: list[str], tmp_path: Path, kil
     process_tree.terminate([forked], grace_s=0)
     assert variables == {"RAY_ADDRESS": "127.0.0.2:1", "VLLM_HOST_IP": "127.0.0.1"}
     nodes = [json.loads(line) for line in (tmp_path / "nodes").read_text().splitlines()]
-    assert [(node["node_ip_address"], node["num_gpus"]) for node in nodes] == [("127.0.0.2", 3), ("127.0.0.1", 3)]
+    assert [(node["node_ip_address"], node["num_gpus"]) for node in nodes] == [
+        ("127.0.0.2", 3),
+        ("127.0.0.1", 3),
+    ]
     assert all(node["env_vars"] == {"VLLM_HOST_IP": node["node_ip_address"]} for node in nodes)
-    assert not (tmp_path / "ray" / "ray_current_cluster").exists()  # by which another Ray would join
+    assert not (
+        tmp_path / "ray" / "ray_current_cluster"
+    ).exists()  # by which another Ray would join
 
 
-def test_a_ray_that_does_not_start_is_reported(engine: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ray_that_does_not_start_is_reported(
+    engine: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("BROKEN", "1")
-    completed = subprocess.run(engine, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    completed = subprocess.run(
+        engine, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
+    )
     assert completed.returncode == 1
     assert "OSError: no raylet" in completed.stderr
     assert (
-        "RuntimeError: a Ray cluster of two nodes could not be started: its process exited with 1" in completed.stderr
+        "RuntimeError: a Ray cluster of two nodes could not be started: its process exited with 1"
+        in completed.stderr
     )

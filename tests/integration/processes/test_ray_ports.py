@@ -41,13 +41,22 @@ def drive(tmp_path: Path) -> Iterator[Drive]:
     node = NODE.format(given_away=list(ray_ports._ephemeral_ports()[:2]))
     package = tmp_path / "site" / "ray" / "_private"
     package.mkdir(parents=True)
-    for file, text in (("__init__.py", ""), ("_private/__init__.py", ""), ("_private/node.py", node)):
+    for file, text in (
+        ("__init__.py", ""),
+        ("_private/__init__.py", ""),
+        ("_private/node.py", node),
+    ):
         (package.parent / file).write_text(text)
     started: list[subprocess.Popen[str]] = []
 
     def start(when: str = "import later", **variables: str) -> subprocess.Popen[str]:
         path = os.pathsep.join((str(package.parent.parent), str(TARGET_SITE)))
-        around = {**os.environ, "PYTHONPATH": path, "RAY_TMPDIR": str(tmp_path / "run"), **variables}
+        around = {
+            **os.environ,
+            "PYTHONPATH": path,
+            "RAY_TMPDIR": str(tmp_path / "run"),
+            **variables,
+        }
         started.append(
             subprocess.Popen(
                 [sys.executable, "-c", DRIVER, when],
@@ -94,8 +103,12 @@ def test_a_ray_that_chooses_in_another_way_is_left_alone() -> None:
     assert Old._get_unused_port is plain
 
 
-@pytest.mark.parametrize(("text", "ports"), [("32768\t60999\n", range(32768, 61000)), ("1024 65535", ()), ("none", ())])
-def test_what_the_kernel_gives_away(monkeypatch: pytest.MonkeyPatch, text: str, ports: range | tuple[()]) -> None:
+@pytest.mark.parametrize(
+    ("text", "ports"), [("32768\t60999\n", range(32768, 61000)), ("1024 65535", ()), ("none", ())]
+)
+def test_what_the_kernel_gives_away(
+    monkeypatch: pytest.MonkeyPatch, text: str, ports: range | tuple[()]
+) -> None:
     """Enough ports must remain above this range for Ray."""
     monkeypatch.setattr(ray_ports, "open", lambda _: io.StringIO(text), raising=False)
     assert ray_ports._ephemeral_ports() == ports

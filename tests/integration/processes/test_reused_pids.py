@@ -22,10 +22,14 @@ from pytest_vllm_regress.target_site.vllm_regress_target.protocol import FrameSo
 
 LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
 needs_pids = pytest.mark.skipif(
-    not os.access(LAST_PID, os.W_OK), reason="the next pid cannot be set: run as root, without a read-only /proc/sys"
+    not os.access(LAST_PID, os.W_OK),
+    reason="the next pid cannot be set: run as root, without a read-only /proc/sys",
 )
 TICK_S = 0.02
-"""Processes that start within one clock tick (10 ms) of the kernel have the same start time. No pid comes round so fast."""
+"""Processes that start within one clock tick (10 ms) of the kernel have the same start time.
+
+No pid comes round so fast.
+"""
 STRANGER = "import subprocess, sys; subprocess.Popen(['sleep', '60']); print('ready', flush=True); sys.stdin.read()"
 
 
@@ -36,7 +40,10 @@ def stranger(pid: int) -> Iterator[list[psutil.Process]]:
     for _ in range(200):
         LAST_PID.write_text(str(pid - 1))
         with subprocess.Popen(
-            [sys.executable, "-c", STRANGER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+            [sys.executable, "-c", STRANGER],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
         ) as process:
             try:
                 if process.pid == pid:
@@ -74,7 +81,9 @@ def test_a_stranger_with_a_nannys_pid_is_not_ended(orphaned: bool) -> None:
         wait_for_stop(strangers[0])
         assert life.processes() == []
         life.kill(0.0)
-        assert strangers[0].status() == psutil.STATUS_STOPPED and all(map(process_tree.is_alive, strangers))
+        assert strangers[0].status() == psutil.STATUS_STOPPED and all(
+            map(process_tree.is_alive, strangers)
+        )
     theirs.close()
 
 
@@ -82,7 +91,9 @@ def test_a_stranger_with_a_nannys_pid_is_not_ended(orphaned: bool) -> None:
 def test_a_stranger_with_a_childs_pid_is_not_asked_to_end() -> None:
     ours, theirs = socket.socketpair()
     lifeline = FrameSocket(theirs)
-    parent = subprocess.Popen([sys.executable, "-c", STRANGER], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", STRANGER], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     assert parent.stdout is not None and parent.stdout.readline()
     life = Lifecycle(parent.pid, FrameSocket(ours))
     (child,) = psutil.Process(parent.pid).children()
@@ -124,7 +135,9 @@ def test_a_stranger_with_the_pid_of_a_descendant_is_not_signalled() -> None:
 
 
 @needs_pids
-def test_a_stranger_that_gets_the_pid_after_the_last_look_is_not_signalled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stranger_that_gets_the_pid_after_the_last_look_is_not_signalled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The process ends and its pid is given away between the look and the signal."""
     victim = subprocess.Popen(["sleep", "60"])
     process = psutil.Process(victim.pid)

@@ -1,4 +1,5 @@
-"""A run directory exists with its owner file or not at all, even if files appear during a removal or a creation is interrupted."""
+"""A run directory exists with its owner file or not at all, even if files appear during a removal
+or a creation is interrupted."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def writing_behind(monkeypatch: pytest.MonkeyPatch, run: RunDir, times: int) -> None:
-    """Create files between a removal's listing of the folder and its ``rmdir``, as an ending process may."""
+    """Create files between a removal's listing of the folder and its ``rmdir``, as an ending
+    process may."""
     real, names = os.rmdir, iter(range(times))
 
     def rmdir(path: str | Path, *, dir_fd: int | None = None) -> None:
@@ -35,14 +37,18 @@ def writing_behind(monkeypatch: pytest.MonkeyPatch, run: RunDir, times: int) -> 
     monkeypatch.setattr(os, "rmdir", rmdir)
 
 
-def test_files_written_during_a_removal_are_removed_too(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_written_during_a_removal_are_removed_too(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = RunDir.create()
     writing_behind(monkeypatch, run, 2)
     run.remove()
     assert list(place.iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_removed_keeps_its_owner_file(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_removed_keeps_its_owner_file(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = RunDir.create()
     with monkeypatch.context() as patched:
         writing_behind(patched, run, 100)
@@ -86,7 +92,9 @@ def and_signal(*args, **options):
 {module}.{function} = and_signal
 RunDir.create().remove()
 """
-    done = subprocess.run([sys.executable, "-c", program], env={**os.environ, "TMPDIR": str(place)}, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, "TMPDIR": str(place)}, check=False
+    )
     assert done.returncode == -number
     remaining = [run.run.path for run in abandoned_runs()]
     assert list(place.glob(f"{PREFIX}*")) == remaining

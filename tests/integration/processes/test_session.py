@@ -20,7 +20,9 @@ from pytest_vllm_regress.util.rundir import RunDir
 @pytest.fixture
 def segments() -> Iterator[tuple[Path, Path]]:
     """Two files in shared memory."""
-    segments = tuple(Path(f"/dev/shm/vr-test-{os.getpid()}-{which}") for which in ("noted", "renewed"))
+    segments = tuple(
+        Path(f"/dev/shm/vr-test-{os.getpid()}-{which}") for which in ("noted", "renewed")
+    )
     for path in segments:
         path.touch()
     yield segments[0], segments[1]
@@ -43,12 +45,17 @@ def test_a_build_error_does_not_grow_with_every_test(monkeypatch: pytest.MonkeyP
     assert len(set(frames[1:])) == 1
 
 
-def test_shared_memory_that_killed_nannies_had_noted_is_removed_and_charged(segments: tuple[Path, Path]) -> None:
+def test_shared_memory_that_killed_nannies_had_noted_is_removed_and_charged(
+    segments: tuple[Path, Path],
+) -> None:
     noted, renewed = segments
     session = Session(Settings(), lambda phase, seconds: Deadline.after(phase, seconds or 60))
     folder = session.run.path
-    # The second name was noted for a file that no longer exists; the present file of that name belongs to another process.
-    (folder / SEGMENTS).write_text(f"{noted.stat().st_ino} {noted}\n{renewed.stat().st_ino + 1} {renewed}\n")
+    # The second name was noted for a file that no longer exists; the present file of that name
+    # belongs to another process.
+    (folder / SEGMENTS).write_text(
+        f"{noted.stat().st_ino} {noted}\n{renewed.stat().st_ino + 1} {renewed}\n"
+    )
     session.close()
     assert not noted.exists()
     assert renewed.exists()
@@ -58,7 +65,9 @@ def test_shared_memory_that_killed_nannies_had_noted_is_removed_and_charged(segm
     assert str(noted) in str(left)
 
 
-def test_a_removal_that_is_cut_short_can_be_finished_by_another_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_removal_that_is_cut_short_can_be_finished_by_another_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     run = RunDir.create()
     about = (run.path / "run.json").read_text()
 

@@ -1,4 +1,5 @@
-"""The fork server behind spawn: a process keeps multiprocessing's guarantees for a spawned one, and starts with the imports done."""
+"""The fork server behind spawn: a process keeps multiprocessing's guarantees for a spawned one, and
+starts with the imports done."""
 
 from __future__ import annotations
 
@@ -116,7 +117,9 @@ def run(tmp_path: Path, *, quick: bool) -> dict[str, Any]:
         assert process.stdout is not None
         report: dict[str, Any] = json.loads(process.stdout.readline() or "{}")
         below = psutil.Process(process.pid).children(recursive=True)
-        assert all(map(process_tree.is_helper, below))  # the fork server and the resource tracker are no engine
+        assert all(
+            map(process_tree.is_helper, below)
+        )  # the fork server and the resource tracker are no engine
         process.kill()
     assert below and not process_tree.wait_until_gone(below, 60)
     return report
@@ -137,10 +140,26 @@ def test_the_fork_server_equals_spawn_except_for_imports(short_path: Path) -> No
     assert forked["has"][1] == spawned["has"][1] == "set after the copy was made"
     assert forked["has"][3] == spawned["has"][3]  # the same number of open files
     assert not forked["has"][4].startswith(spawning.PROCESS_NAME)
-    same = ("joined", "status", "signal", "terminated", "killed", "gone terminated", "gone killed", "closure")
+    same = (
+        "joined",
+        "status",
+        "signal",
+        "terminated",
+        "killed",
+        "gone terminated",
+        "gone killed",
+        "closure",
+    )
     assert {name: forked[name] for name in same} == {name: spawned[name] for name in same}
-    assert (forked["status"], forked["signal"], forked["terminated"], forked["killed"]) == (3, -11, 7, -9)
-    assert forked["in C"] == 7  # it gets further signals, because the first arrives later than in a spawned process
+    assert (forked["status"], forked["signal"], forked["terminated"], forked["killed"]) == (
+        3,
+        -11,
+        7,
+        -9,
+    )
+    assert (
+        forked["in C"] == 7
+    )  # it gets further signals, because the first arrives later than in a spawned process
 
 
 def test_where_no_fork_server_is_possible_nothing_changes(tmp_path: Path) -> None:
@@ -177,7 +196,9 @@ if __name__ == "__main__":
     subprocess.run([sys.executable, str(short_path / "main.py")], check=True, timeout=60)
 
 
-def test_counters_are_kept_where_the_variable_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counters_are_kept_where_the_variable_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(values, "ValueClass", values.MutexValue)
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
     spawning.reload_prometheus_values()

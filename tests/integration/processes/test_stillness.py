@@ -1,4 +1,5 @@
-"""Hangs are detected by their stillness, and no working tree is mistaken for one: a table of simulated, but real process trees."""
+"""Hangs are detected by their stillness, and no working tree is mistaken for one: a table of
+simulated, but real process trees."""
 
 from __future__ import annotations
 
@@ -10,7 +11,12 @@ import pytest
 
 from pytest_vllm_regress.engines.processes.agent_client import Agent
 from pytest_vllm_regress.engines.processes.child_handle import Loan
-from pytest_vllm_regress.engines.processes.early_exit import DocumentedHang, EarlyExitPolicy, HangDetector, WatchedTree
+from pytest_vllm_regress.engines.processes.early_exit import (
+    DocumentedHang,
+    EarlyExitPolicy,
+    HangDetector,
+    WatchedTree,
+)
 from pytest_vllm_regress.engines.processes.stillness import SNAPSHOT_INTERVAL_S
 from pytest_vllm_regress.errors import DeadlineExceeded
 from pytest_vllm_regress.util.deadline import Deadline
@@ -21,7 +27,13 @@ PROCESS_TREES = Path(__file__).with_name("process_trees") / "probe.py"
 SETTLE_S, PATIENT_S = 3.0, 120.0
 HANG = DocumentedHang("the documented text", ("probe",), SETTLE_S)
 
-HANGS = ("wait_for_ever", "wait_for_a_child_that_waits", "deadlock", "poll_for_ever", "restart_for_ever")
+HANGS = (
+    "wait_for_ever",
+    "wait_for_a_child_that_waits",
+    "deadlock",
+    "poll_for_ever",
+    "restart_for_ever",
+)
 WORK = (
     "restart_until_it_works",
     "spin",
@@ -41,7 +53,9 @@ WORK = (
 )
 
 
-def ask(agent: Agent, function: str, hang: DocumentedHang | None, seconds: float = PATIENT_S) -> Any:
+def ask(
+    agent: Agent, function: str, hang: DocumentedHang | None, seconds: float = PATIENT_S
+) -> Any:
     child = agent.start_child("probe", Deadline.after("start", 60))
     call = {"file": str(PROCESS_TREES), "function": function, "arguments": {}}
     try:
@@ -90,7 +104,12 @@ def test_text_of_an_earlier_request_does_not_count(agent: Agent) -> None:
     with child.lend(policy):
         child.request("call", Deadline.after("probe", 20), function="say", **arguments)
     with child.lend(policy), pytest.raises(DeadlineExceeded, match="missed its deadline"):
-        child.request("call", Deadline.after("probe", 2 * SETTLE_S), function="say_nothing_and_wait", **arguments)
+        child.request(
+            "call",
+            Deadline.after("probe", 2 * SETTLE_S),
+            function="say_nothing_and_wait",
+            **arguments,
+        )
 
 
 def test_sampling_costs_less_than_a_hundredth_of_a_core(agent: Agent) -> None:

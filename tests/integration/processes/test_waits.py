@@ -88,7 +88,8 @@ def test_a_process_that_runs_stopped_or_gone() -> None:
     with process_tree_of("print('up', flush=True)\nwhile True: pass") as processes:
         used = processes[0].cpu_times().user
         assert (
-            wait_description(processes, lambda text: processes[0].cpu_times().user > used) == "waits: no, it runs"
+            wait_description(processes, lambda text: processes[0].cpu_times().user > used)
+            == "waits: no, it runs"
         )  # it has come back from its write
         processes[0].suspend()
         assert "waits: it is stopped" in wait_description(processes, lambda text: "stopped" in text)

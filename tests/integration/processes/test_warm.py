@@ -1,4 +1,5 @@
-"""Work that a warm agent does once for all its children: imports, model classes, bytecode. vLLM is a stand-in."""
+"""Work that a warm agent does once for all its children: imports, model classes, bytecode. vLLM is
+a stand-in."""
 
 from __future__ import annotations
 
@@ -67,13 +68,19 @@ def warm(target: Path, run_dir: RunDir) -> Iterator[Agent]:
 
 
 def ask(agent: Agent, file: Path, function: str, **arguments: Any) -> Any:
-    return ask_child(agent.start_child("probe", Deadline.after("start", 60)), file, function, **arguments)
+    return ask_child(
+        agent.start_child("probe", Deadline.after("start", 60)), file, function, **arguments
+    )
 
 
 def ask_child(child: Child, file: Path, function: str, **arguments: Any) -> Any:
     try:
         return child.request(
-            "call", Deadline.after("probe", 60), file=str(file), function=function, arguments=arguments
+            "call",
+            Deadline.after("probe", 60),
+            file=str(file),
+            function=function,
+            arguments=arguments,
         )
     finally:
         child.stop(Deadline.after("stop", 60))
@@ -86,7 +93,9 @@ def test_model_classes_are_inspected_once_in_a_fork(warm: Agent, probe: Path) ->
     assert first["model"] == "small"
     assert first["by"] == second["by"] not in (first["here"], first["agent"])
     assert first["plugins"] == [first["by"]]  # loaded as vLLM does there, and nowhere else
-    assert ask(warm, probe, "learned", architecture="Large") == "an interpreter of its own"  # not requested
+    assert (
+        ask(warm, probe, "learned", architecture="Large") == "an interpreter of its own"
+    )  # not requested
 
 
 @pytest.mark.parametrize("fronts", [["serve"], ["offline"]])
@@ -130,7 +139,9 @@ def test_entry_points_are_read_once_for_all_children_until_a_folder_of_the_path_
     agent.warm(Deadline.after("import", 60), fronts=[])
     assert ask(agent, probe, "plugins", read=False) == ["installed"]
     add_plugin(tmp_path / "plugins", "given")
-    child = agent.start_child("probe", Deadline.after("start", 60), import_path=[tmp_path / "plugins"])
+    child = agent.start_child(
+        "probe", Deadline.after("start", 60), import_path=[tmp_path / "plugins"]
+    )
     assert sorted(ask_child(child, probe, "plugins")) == ["given", "installed"]
     add_plugin(site, "later")
     assert sorted(ask(agent, probe, "plugins")) == ["installed", "later"]
@@ -167,10 +178,18 @@ def test_a_variable_read_at_import_still_counts(
     assert ask_child(child, probe, "patience") == patience
 
 
-def test_threads_that_the_import_has_started_are_named_as_the_reason_to_spawn(target: Path, run_dir: RunDir) -> None:
-    package = next((target.parent.parent / "lib").glob("python3.*/site-packages")) / "vllm" / "__init__.py"
+def test_threads_that_the_import_has_started_are_named_as_the_reason_to_spawn(
+    target: Path, run_dir: RunDir
+) -> None:
+    package = (
+        next((target.parent.parent / "lib").glob("python3.*/site-packages"))
+        / "vllm"
+        / "__init__.py"
+    )
     with package.open("a") as file:
-        file.write("\nimport threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n")
+        file.write(
+            "\nimport threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+        )
     agent = Agent(target, run_dir)
     agent.start(Deadline.after("import", 60))
     try:
@@ -186,13 +205,21 @@ def test_threads_that_the_import_has_started_are_named_as_the_reason_to_spawn(ta
     ("initialized", "spawns", "start_method"),
     [
         ("0", "", "fork"),
-        ("3", "importing vLLM started threads of the driver, and cuInit returns 3 in a fork", "spawn"),
+        (
+            "3",
+            "importing vLLM started threads of the driver, and cuInit returns 3 in a fork",
+            "spawn",
+        ),
     ],
 )
 def test_a_thread_of_the_driver_is_harmless_if_cuda_works_in_a_fork(
     initialized: str, spawns: str, start_method: str, target: Path, run_dir: RunDir
 ) -> None:
-    package = next((target.parent.parent / "lib").glob("python3.*/site-packages")) / "vllm" / "__init__.py"
+    package = (
+        next((target.parent.parent / "lib").glob("python3.*/site-packages"))
+        / "vllm"
+        / "__init__.py"
+    )
     with package.open("a") as file:
         file.write(NVML_THREAD)
     variables = {
@@ -214,7 +241,9 @@ def test_a_thread_of_the_driver_is_harmless_if_cuda_works_in_a_fork(
 def test_requested_spawn_uses_no_fork_server(warm: Agent, probe: Path) -> None:
     spawned = warm.start_child("probe", Deadline.after("start", 60), start_method="spawn")
     assert ask_child(spawned, probe, "variable", name=spawning.DISABLED) == "1"
-    needs_spawn = warm.start_child("probe", Deadline.after("start", 60), environment={"VLLM_PATIENCE": "3"})
+    needs_spawn = warm.start_child(
+        "probe", Deadline.after("start", 60), environment={"VLLM_PATIENCE": "3"}
+    )
     assert ask_child(needs_spawn, probe, "variable", name=spawning.DISABLED) is None
 
 
@@ -242,13 +271,17 @@ def test_what_packages_cache_lies_in_our_cache_unless_the_user_chose(
     assert variables()["XDG_CACHE_HOME"] == "/mine"
 
 
-def test_an_instruction_that_the_cpu_lacks_is_named(make_target: MakeTarget, run_dir: RunDir) -> None:
+def test_an_instruction_that_the_cpu_lacks_is_named(
+    make_target: MakeTarget, run_dir: RunDir
+) -> None:
     python = make_target(vllm="0.8.4")
     (module,) = python.parent.parent.glob("lib/python3.*/site-packages/vllm.py")
     module.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGILL)\n")
     agent = Agent(python, run_dir)
     agent.start(Deadline.after("import", 60))
-    with pytest.raises(ChildDied, match="killed by SIGILL, usually for an instruction that this CPU lacks"):
+    with pytest.raises(
+        ChildDied, match="killed by SIGILL, usually for an instruction that this CPU lacks"
+    ):
         agent.warm(Deadline.after("import", 60), fronts=["offline"])
 
 
@@ -259,7 +292,9 @@ def test_a_run_directory_that_was_removed_is_named(agent: Agent) -> None:
         agent.start_child("probe", Deadline.after("start", 60))
 
 
-def test_bytecode_is_written_inside_environments_of_the_cache_alone(target: Path, run_dir: RunDir, probe: Path) -> None:
+def test_bytecode_is_written_inside_environments_of_the_cache_alone(
+    target: Path, run_dir: RunDir, probe: Path
+) -> None:
     place = target.parent.parent
 
     def compiled() -> set[str]:
@@ -279,7 +314,9 @@ def test_bytecode_is_written_inside_environments_of_the_cache_alone(target: Path
     assert not any("probe" in Path(file).name for file in files)
 
 
-def test_an_environment_that_cannot_be_written_gets_no_bytecode(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_environment_that_cannot_be_written_gets_no_bytecode(
+    target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (target.parent.parent / "vllm-regress.json").write_text("{}")
     monkeypatch.setattr(os, "access", lambda *_: False)
     assert bytecode_folder(target) is None
@@ -290,7 +327,9 @@ def test_a_changed_probe_file_is_read_again(target: Path, run_dir: RunDir, probe
     agent = Agent(target, run_dir)
     agent.start(Deadline.after("import", 60))
     answers = []
-    for number in range(2):  # as long as before, in the same second: bytecode would be taken for current
+    for number in range(
+        2
+    ):  # as long as before, in the same second: bytecode would be taken for current
         probe.write_text(f"def answer():\n    return {number}\n")
         os.utime(probe, (1, 1))
         answers.append(ask(agent, probe, "answer"))
@@ -299,12 +338,21 @@ def test_a_changed_probe_file_is_read_again(target: Path, run_dir: RunDir, probe
 
 
 @pytest.fixture
-def agents(target: Path, run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Agents, Target]]:
+def agents(
+    target: Path, run_dir: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Agents, Target]]:
     """The agents of a session, and the target with the stand-in for vLLM."""
     monkeypatch.setenv("VLLM_OTHER", "changed later")
     deadline_for = lambda phase, seconds: Deadline.after(phase, seconds or 60)  # noqa: E731
     made = Agents(
-        *(lambda: run_dir, Placement(lambda line: None), Limits(), None, deadline_for, lambda line: None),
+        *(
+            lambda: run_dir,
+            Placement(lambda line: None),
+            Limits(),
+            None,
+            deadline_for,
+            lambda line: None,
+        ),
         inherited={name: value for name, value in os.environ.items() if name != "VLLM_OTHER"},
     )
     yield made, Target("stand-in", target, "cpu", read_installed(target))
@@ -328,7 +376,9 @@ def test_children_with_a_variable_that_the_import_reads_are_forked_from_an_agent
     assert len(agents[0].started) == 3
     agent, child = fork_with(*agents, {"VLLM_ANY": "1"})
     assert agent is warm
-    assert ask_child(child, probe, "variable", name="VLLM_OTHER") is None  # set after the session began
+    assert (
+        ask_child(child, probe, "variable", name="VLLM_OTHER") is None
+    )  # set after the session began
 
 
 def test_an_agent_with_variables_ends_for_another_one_unless_it_has_a_child(

@@ -35,7 +35,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     mounted = (
         os.geteuid() == 0
         and not subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", place], check=False, capture_output=True
+            ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", place],
+            check=False,
+            capture_output=True,
         ).returncode
     )
     if not mounted:
@@ -107,10 +109,14 @@ def test_an_existing_result_file_is_kept_by_the_check(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
 
 
-def test_a_disk_that_fills_up_while_running_leaves_a_copy_in_the_cache(small_disk: Path, tmp_path: Path) -> None:
+def test_a_disk_that_fills_up_while_running_leaves_a_copy_in_the_cache(
+    small_disk: Path, tmp_path: Path
+) -> None:
     check_destination(small_disk)
     fill(small_disk)
-    with pytest.raises(UsageError, match=r"No space left on device.*A copy of the results is in ") as caught:
+    with pytest.raises(
+        UsageError, match=r"No space left on device.*A copy of the results is in "
+    ) as caught:
         save_results(RUN, small_disk, tmp_path / "cache", print)
     (copy,) = (tmp_path / "cache").iterdir()
     assert str(copy) in str(caught.value)
@@ -160,14 +166,26 @@ def test_a_run_whose_terminal_is_closed_keeps_its_results(
 
 
 def run_of_two(affected_target: Path, fixed_target: Path, tmp_path: Path) -> list[str | Path]:
-    """Return the command that runs a case in two environments, one after the other, and saves the results in ``tmp_path``."""
+    """Return the command that runs a case in two environments, one after the other, and saves the
+    results in ``tmp_path``."""
     case = CaseFile("one", pattern="expected", affected="<0.1").write(tmp_path / "cases")
-    (case.directory / "probe.py").write_text("def version():\n    import vllm\n    return vllm.__version__\n")
+    (case.directory / "probe.py").write_text(
+        "def version():\n    import vllm\n    return vllm.__version__\n"
+    )
     (case.directory / "test_one.py").write_text(
         "import pytest\n@pytest.mark.vllm_case('one')\ndef test_it(vllm_probe):\n    assert vllm_probe('version')\n"
     )
     return [
-        *(sys.executable, "-m", "pytest_vllm_regress", "--cases", tmp_path / "cases", "run", "--jobs", "1"),
+        *(
+            sys.executable,
+            "-m",
+            "pytest_vllm_regress",
+            "--cases",
+            tmp_path / "cases",
+            "run",
+            "--jobs",
+            "1",
+        ),
         *("--env", affected_target, "--env", fixed_target, "--results", tmp_path / "results.json"),
     ]
 
@@ -175,14 +193,20 @@ def run_of_two(affected_target: Path, fixed_target: Path, tmp_path: Path) -> lis
 @pytest.mark.parametrize("command", ["run", "matrix"])
 @pytest.mark.parametrize("option", ["--results", "--html"])
 def test_the_command_checks_before_it_runs(
-    command: str, option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    command: str,
+    option: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if (command, option) == ("run", "--html"):
         pytest.skip("run writes no page")
     started: list[object] = []
     monkeypatch.setattr(run, "_Run", lambda *arguments: started.append(arguments))
     (tmp_path / "file").touch()
-    status = main([command, "vllm-17173", "--env", sys.executable, option, str(tmp_path / "file" / "x.json")])
+    status = main(
+        [command, "vllm-17173", "--env", sys.executable, option, str(tmp_path / "file" / "x.json")]
+    )
     assert status == 2
     assert "cannot be written: " in "".join(capsys.readouterr())
     assert started == []

@@ -1,4 +1,5 @@
-"""Requests to the guard: the same verdicts as in a local run and no leftovers, whichever process is killed."""
+"""Requests to the guard: the same verdicts as in a local run and no leftovers, whichever process is
+killed."""
 
 from __future__ import annotations
 
@@ -18,7 +19,12 @@ from pytest_vllm_regress.runner.batch import Batch, BatchState, Needs, RunOption
 from pytest_vllm_regress.runner.remote import client
 from pytest_vllm_regress.runner.remote.client import run_request
 from pytest_vllm_regress.runner.remote.packing import pack
-from pytest_vllm_regress.runner.remote.wire import BatchReply, BatchRequest, decode_reply, encode_request
+from pytest_vllm_regress.runner.remote.wire import (
+    BatchReply,
+    BatchRequest,
+    decode_reply,
+    encode_request,
+)
 from pytest_vllm_regress.util.rundir import PREFIX
 from tests.helpers.waiting_cases import version_case
 
@@ -27,7 +33,11 @@ from tests.helpers.waiting_cases import version_case
 def around(tmp_path: Path) -> dict[str, str]:
     """Environment variables of another machine: its own cache and temporary directory."""
     (tmp_path / "tmp").mkdir()
-    return {**os.environ, "VLLM_REGRESS_CACHE": str(tmp_path / "cache"), "TMPDIR": str(tmp_path / "tmp")}
+    return {
+        **os.environ,
+        "VLLM_REGRESS_CACHE": str(tmp_path / "cache"),
+        "TMPDIR": str(tmp_path / "tmp"),
+    }
 
 
 def ask(
@@ -41,16 +51,20 @@ def processes(around: dict[str, str]) -> list[psutil.Process]:
     live = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if process.status() != psutil.STATUS_ZOMBIE and process.environ().get("TMPDIR", "").startswith(
-                around["TMPDIR"]
-            ):
+            if process.status() != psutil.STATUS_ZOMBIE and process.environ().get(
+                "TMPDIR", ""
+            ).startswith(around["TMPDIR"]):
                 live.append(process)
     return live
 
 
 def guard(around: dict[str, str]) -> psutil.Process:
     """Return the guard. Only it and its worker have that command line."""
-    guards = [process for process in processes(around) if "runner.remote.guard" in " ".join(process.cmdline())]
+    guards = [
+        process
+        for process in processes(around)
+        if "runner.remote.guard" in " ".join(process.cmdline())
+    ]
     return next(process for process in guards if set(process.children()) & set(guards))
 
 
@@ -66,7 +80,10 @@ def test_results_come_back_case_by_case_with_their_node(
 ) -> None:
     flag = tmp_path / "flag"
     flag.touch()
-    cases = (version_case(tmp_path / "cases", "one"), version_case(tmp_path / "cases", "two", flag=flag))
+    cases = (
+        version_case(tmp_path / "cases", "one"),
+        version_case(tmp_path / "cases", "two", flag=flag),
+    )
     answers = ask(pack(Batch(str(affected_target), cases, {}), RunOptions(), Needs()), around)
     first = next(answers)
     assert ([result.case_id for result in first.run.results], first.last) == (["one"], False)
@@ -82,7 +99,9 @@ def test_results_come_back_case_by_case_with_their_node(
     assert "documented failures" in last.log
 
 
-@pytest.mark.parametrize("blocked", [set(), {signal.SIGINT, signal.SIGTERM}], ids=["plain", "signals blocked"])
+@pytest.mark.parametrize(
+    "blocked", [set(), {signal.SIGINT, signal.SIGTERM}], ids=["plain", "signals blocked"]
+)
 def test_the_guard_ends_and_cleans_up_when_the_requester_disconnects(
     tmp_path: Path, around: dict[str, str], affected_target: Path, blocked: set[signal.Signals]
 ) -> None:
@@ -103,7 +122,11 @@ def test_the_guard_ends_and_cleans_up_when_the_requester_disconnects(
 
 @pytest.mark.parametrize("folders", range(4))
 def test_nothing_is_left_whenever_the_requester_leaves(
-    tmp_path: Path, around: dict[str, str], affected_target: Path, monkeypatch: pytest.MonkeyPatch, folders: int
+    tmp_path: Path,
+    around: dict[str, str],
+    affected_target: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    folders: int,
 ) -> None:
     """At the start, or when the worker has just made its first, second or third folder."""
     monkeypatch.setattr(client, "POLL_S", 0.001)
@@ -114,7 +137,9 @@ def test_nothing_is_left_whenever_the_requester_leaves(
         ask(
             request,
             around,
-            keep_running=lambda: len(list(temporary.glob(f"{PREFIX}*"))) < max(folders, 1) and folders > 0,
+            keep_running=lambda: (
+                len(list(temporary.glob(f"{PREFIX}*"))) < max(folders, 1) and folders > 0
+            ),
         )
     )
     wait_for(lambda: not processes(around), "no process is left")
@@ -127,7 +152,10 @@ def test_the_guard_cleans_up_after_a_killed_process(
 ) -> None:
     flag, note = tmp_path / "flag", tmp_path / "note"
     flag.touch()
-    cases = (version_case(tmp_path / "cases", "one"), version_case(tmp_path / "cases", "two", flag=flag, note=note))
+    cases = (
+        version_case(tmp_path / "cases", "one"),
+        version_case(tmp_path / "cases", "two", flag=flag, note=note),
+    )
     answers = ask(pack(Batch(str(affected_target), cases, {}), RunOptions(), Needs()), around)
     next(answers)
     wait_for(note.exists, "the second one waits")
@@ -135,7 +163,9 @@ def test_the_guard_cleans_up_after_a_killed_process(
     (worker if victim == "worker" else next(process for process in worker.children())).kill()
     *_, last = answers
     assert (last.state, last.run.results) == (BatchState.LOST, ())
-    assert ("something has killed it" if victim == "worker" else "pytest was killed (SIGKILL)") in last.why
+    assert (
+        "something has killed it" if victim == "worker" else "pytest was killed (SIGKILL)"
+    ) in last.why
     wait_for(lambda: not processes(around), "no process is left")
     assert not list((tmp_path / "tmp").glob(f"{PREFIX}*"))
 
@@ -147,7 +177,9 @@ def test_everything_ends_when_the_guard_is_killed(
     flag.touch()
     case = version_case(tmp_path / "cases", "one", flag=flag, note=note)
     answers = ask(
-        pack(Batch(str(affected_target), (case,), {}), RunOptions(), Needs()), around, keep_running=lambda: True
+        pack(Batch(str(affected_target), (case,), {}), RunOptions(), Needs()),
+        around,
+        keep_running=lambda: True,
     )
     reader = threading.Thread(target=lambda: list(answers))
     reader.start()

@@ -1,4 +1,5 @@
-"""``vllm-regress run``: which cases run where, how a failing pytest is reported, and that nothing passes silently."""
+"""``vllm-regress run``: which cases run where, how a failing pytest is reported, and that nothing
+passes silently."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ MakeCase = Callable[..., Case]
 
 @pytest.fixture
 def make_case(tmp_path: Path) -> MakeCase:
-    def make(name: str, affected: Sequence[str] = ("old",), fixed: Sequence[str] = ("new",)) -> Case:
+    def make(
+        name: str, affected: Sequence[str] = ("old",), fixed: Sequence[str] = ("new",)
+    ) -> Case:
         return CaseFile(name, old=affected, new=fixed).write(tmp_path / "cases")
 
     return make
@@ -70,14 +73,18 @@ def run(
     build: Callable[[str], None] = lambda name: None,
 ) -> tuple[RunOutcome, FakePytest]:
     fake = FakePytest(answers)
-    return SequentialRunner(build, options or RunOptions(), lambda line: None, fake).run(batches), fake
+    return SequentialRunner(build, options or RunOptions(), lambda line: None, fake).run(
+        batches
+    ), fake
 
 
 def test_plan_groups_by_environment(make_case: MakeCase) -> None:
     a = make_case("a", ["old", "older"], ["new"])
     b = make_case("b", ["old2"], ["new", "newer"])
     batches = plan_batches([a, b])
-    assert [(batch.environment, [c.id for c in batch.cases], dict(batch.roles)) for batch in batches] == [
+    assert [
+        (batch.environment, [c.id for c in batch.cases], dict(batch.roles)) for batch in batches
+    ] == [
         ("old", ["a"], {"a": "affected"}),
         ("old2", ["b"], {"b": "affected"}),
         ("new", ["a", "b"], {"a": "fixed", "b": "fixed"}),
@@ -118,7 +125,11 @@ def test_expected_verdicts_exit_with_0(make_case: MakeCase) -> None:
     assert str(case.directory) in command
     assert "no:cacheprovider" in command
     assert fake.environments[0]["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] == "1"
-    assert not set(fake.environments[0]) & {"PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTEST_CURRENT_TEST"}
+    assert not set(fake.environments[0]) & {
+        "PYTEST_ADDOPTS",
+        "PYTEST_PLUGINS",
+        "PYTEST_CURRENT_TEST",
+    }
 
 
 @pytest.mark.parametrize(
@@ -130,8 +141,18 @@ def test_expected_verdicts_exit_with_0(make_case: MakeCase) -> None:
             1,
             "old is evidence that the case is REPRODUCED, and it was NOT_APPLICABLE",
         ),
-        (Verdict.FIXED, Verdict.FIXED, 1, "old is evidence that the case is REPRODUCED, and it was FIXED"),
-        (Verdict.REPRODUCED, Verdict.REPRODUCED, 1, "new is evidence that the case is FIXED, and it was REPRODUCED"),
+        (
+            Verdict.FIXED,
+            Verdict.FIXED,
+            1,
+            "old is evidence that the case is REPRODUCED, and it was FIXED",
+        ),
+        (
+            Verdict.REPRODUCED,
+            Verdict.REPRODUCED,
+            1,
+            "new is evidence that the case is FIXED, and it was REPRODUCED",
+        ),
         (
             Verdict.REPRODUCED,
             Verdict.NOT_APPLICABLE,
@@ -142,9 +163,14 @@ def test_expected_verdicts_exit_with_0(make_case: MakeCase) -> None:
         (Verdict.REPRODUCED, Verdict.REGRESSED, 1, ""),
     ],
 )
-def test_evidence_must_show_its_side(make_case: MakeCase, old: Verdict, new: Verdict, code: int, because: str) -> None:
+def test_evidence_must_show_its_side(
+    make_case: MakeCase, old: Verdict, new: Verdict, code: int, because: str
+) -> None:
     case = make_case("a")
-    answers = {name: (RunResult((result(case, name, verdict),)), 0) for name, verdict in (("old", old), ("new", new))}
+    answers = {
+        name: (RunResult((result(case, name, verdict),)), 0)
+        for name, verdict in (("old", old), ("new", new))
+    }
     outcome, _ = run(plan_batches([case]), answers)
     assert outcome.exit_code == code
     assert [r.not_expected_because for r in outcome.run.results if r.not_expected_because] == (
@@ -181,7 +207,9 @@ def test_named_environments_expect_what_the_verdict_says(make_case: MakeCase) ->
 def test_a_pytest_without_a_report_is_inconclusive(
     make_case: MakeCase, content: RunResult | bytes | None, status: int, words: str
 ) -> None:
-    outcome, _ = run(plan_batches([make_case("a"), make_case("b")], ["x"]), {"x": (content, status)})
+    outcome, _ = run(
+        plan_batches([make_case("a"), make_case("b")], ["x"]), {"x": (content, status)}
+    )
     assert outcome.exit_code == 1
     assert [(r.case_id, r.verdict) for r in outcome.run.results] == [
         ("a", Verdict.INCONCLUSIVE),
@@ -194,7 +222,10 @@ def test_a_pytest_that_dies_after_some_verdicts(make_case: MakeCase) -> None:
     a, b = make_case("a"), make_case("b")
     reported = RunResult((result(a, "x", Verdict.FIXED),))
     silent, _ = run(plan_batches([a, b], ["x"]), {"x": (reported, 1)})
-    assert [(r.case_id, r.verdict.value) for r in silent.run.results] == [("a", "FIXED"), ("b", "INCONCLUSIVE")]
+    assert [(r.case_id, r.verdict.value) for r in silent.run.results] == [
+        ("a", "FIXED"),
+        ("b", "INCONCLUSIVE"),
+    ]
     killed, _ = run(plan_batches([a], ["x"]), {"x": (reported, -11)})
     assert killed.exit_code == 1
     assert [r.verdict.value for r in killed.run.results] == ["FIXED", "INCONCLUSIVE"]
@@ -202,9 +233,13 @@ def test_a_pytest_that_dies_after_some_verdicts(make_case: MakeCase) -> None:
 
 def test_a_failure_without_a_verdict_is_a_problem(make_case: MakeCase) -> None:
     case = make_case("a")
-    outcome, _ = run(plan_batches([case], ["x"]), {"x": (RunResult((result(case, "x", Verdict.FIXED),)), 1)})
+    outcome, _ = run(
+        plan_batches([case], ["x"]), {"x": (RunResult((result(case, "x", Verdict.FIXED),)), 1)}
+    )
     assert outcome.exit_code == 1
-    assert outcome.run.problems == ("x: pytest failed, but no verdict says why: see its output above",)
+    assert outcome.run.problems == (
+        "x: pytest failed, but no verdict says why: see its output above",
+    )
 
 
 def test_a_run_on_a_gpu_that_showed_nothing_is_a_problem(make_case: MakeCase) -> None:
@@ -217,7 +252,9 @@ def test_a_run_on_a_gpu_that_showed_nothing_is_a_problem(make_case: MakeCase) ->
 
 def test_results_of_other_cases_do_not_count(make_case: MakeCase) -> None:
     a, b = make_case("a"), make_case("b")
-    outcome, _ = run(plan_batches([a], ["x"]), {"x": (RunResult((result(b, "x", Verdict.FIXED),)), 0)})
+    outcome, _ = run(
+        plan_batches([a], ["x"]), {"x": (RunResult((result(b, "x", Verdict.FIXED),)), 0)}
+    )
     assert [(r.case_id, r.verdict.value) for r in outcome.run.results] == [("a", "INCONCLUSIVE")]
 
 
@@ -229,7 +266,9 @@ def test_an_environment_that_cannot_be_built(make_case: MakeCase) -> None:
             raise BuildError("no solution for ray==9")
 
     outcome, fake = run(
-        plan_batches([case]), {"new": (RunResult((result(case, "new", Verdict.FIXED),)), 0)}, build=build
+        plan_batches([case]),
+        {"new": (RunResult((result(case, "new", Verdict.FIXED),)), 0)},
+        build=build,
     )
     assert outcome.exit_code == 3
     assert outcome.unbuilt == ("old",)
@@ -252,7 +291,9 @@ def test_verdicts_reached_before_the_interruption_are_kept(make_case: MakeCase) 
     a, b = make_case("a"), make_case("b")
 
     def start(command: Sequence[str], environment: Mapping[str, str]) -> int:
-        report = next(part for part in command if part.startswith("--vllm-report=")).partition("=")[2]
+        report = next(part for part in command if part.startswith("--vllm-report=")).partition("=")[
+            2
+        ]
         append_results(Path(report), RunResult((result(a, "x", Verdict.FIXED),)))
         raise KeyboardInterrupt
 
@@ -285,17 +326,37 @@ def work():
 """
 
 
-def test_ctrl_c_in_the_second_case_keeps_the_first(make_case: MakeCase, tmp_path: Path, fixed_target: Path) -> None:
+def test_ctrl_c_in_the_second_case_keeps_the_first(
+    make_case: MakeCase, tmp_path: Path, fixed_target: Path
+) -> None:
     """``run a b``, Ctrl-C in b: the table and the result file have a."""
     for name, function in (("a", "fine"), ("b", "work")):
         folder = make_case(name).directory
         (folder / f"test_{name}.py").write_text(BOTH.format(id=name, function=function))
         (folder / "probe.py").write_text(WORK)
-    command = [sys.executable, "-m", "pytest_vllm_regress", "--cases", str(tmp_path / "cases"), "run", "a", "b"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest_vllm_regress",
+        "--cases",
+        str(tmp_path / "cases"),
+        "run",
+        "a",
+        "b",
+    ]
     command += ["--env", str(fixed_target), "--results", str(tmp_path / "out.json")]
-    environment = {**os.environ, "ARMED": str(tmp_path / "armed"), "VLLM_REGRESS_CACHE": str(tmp_path / "cache")}
+    environment = {
+        **os.environ,
+        "ARMED": str(tmp_path / "armed"),
+        "VLLM_REGRESS_CACHE": str(tmp_path / "cache"),
+    }
     process = subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         _wait_for((tmp_path / "armed").exists, 60)
@@ -304,7 +365,9 @@ def test_ctrl_c_in_the_second_case_keeps_the_first(make_case: MakeCase, tmp_path
     finally:
         process.kill()
     assert process.returncode == 130
-    assert [(r.case_id, r.verdict.value) for r in read_results(tmp_path / "out.json").results] == [("a", "FIXED")]
+    assert [(r.case_id, r.verdict.value) for r in read_results(tmp_path / "out.json").results] == [
+        ("a", "FIXED")
+    ]
     assert re.search(r"^a .*fixed", output, re.M)
 
 
@@ -312,11 +375,16 @@ def test_results_are_saved_and_old_copies_removed(make_case: MakeCase, tmp_path:
     reported = RunResult((result(make_case("a"), "x", Verdict.FIXED),))
     output: list[str] = []
     for second in range(KEPT_COPIES + 3):
-        written = save_results(reported, tmp_path / "out", tmp_path / "cache", output.append, now=float(second))
+        written = save_results(
+            reported, tmp_path / "out", tmp_path / "cache", output.append, now=float(second)
+        )
     assert written is not None
     assert read_results(written) == reported
     assert len(list((tmp_path / "cache").iterdir())) == KEPT_COPIES
-    assert save_results(reported, tmp_path / "one.json", tmp_path / "cache", output.append) == tmp_path / "one.json"
+    assert (
+        save_results(reported, tmp_path / "one.json", tmp_path / "cache", output.append)
+        == tmp_path / "one.json"
+    )
     (tmp_path / "file").touch()
     assert save_results(reported, None, tmp_path / "file" / "x", output.append) is None
     assert "no copy was kept" in output[-1]
@@ -327,14 +395,17 @@ def test_an_unknown_interpreter_is_refused(make_case: MakeCase) -> None:
         check_environments(plan_batches([make_case("a")], ["/nowhere/python"]))
 
 
-def test_output_goes_to_standard_error_where_ours_is_for_programs(capfd: pytest.CaptureFixture[str]) -> None:
+def test_output_goes_to_standard_error_where_ours_is_for_programs(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     command = [sys.executable, "-c", "import sys; print('said'); print('warned', file=sys.stderr)"]
     assert run_command(command, os.environ, output=sys.stderr.buffer) == 0
     assert capfd.readouterr() == ("", "said\nwarned\n")
 
 
 def test_run_command_ends_with_its_parent(tmp_path: Path) -> None:
-    """SIGTERM, SIGHUP and SIGKILL to the runner end the command it runs; all but SIGKILL let it clean up first."""
+    """SIGTERM, SIGHUP and SIGKILL to the runner end the command it runs; all but SIGKILL let it
+    clean up first."""
     child = (
         "import signal, sys, time; from pathlib import Path; p = Path(sys.argv[1]); (p / 'up').write_text('up')\n"
         "try: time.sleep(60)\n"
@@ -348,7 +419,8 @@ def test_run_command_ends_with_its_parent(tmp_path: Path) -> None:
 
 
 def _end_runner_of(child: str, place: Path, number: signal.Signals) -> None:
-    """Run ``child``, send its runner ``number`` once the child has written the file ``up`` in ``place``, and wait for the runner to end."""
+    """Run ``child``, send its runner ``number`` once the child has written the file ``up`` in
+    ``place``, and wait for the runner to end."""
     place.mkdir()
     parent = (
         "import os, sys; from pytest_vllm_regress.runner.pytest_run import run_command\n"
@@ -357,7 +429,10 @@ def _end_runner_of(child: str, place: Path, number: signal.Signals) -> None:
         "    run_command([sys.executable, '-c', sys.argv[1], sys.argv[2]], os.environ)\n"
     )
     process = subprocess.Popen(
-        [sys.executable, "-c", parent, child, str(place)], cwd=ROOT, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [sys.executable, "-c", parent, child, str(place)],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     _wait_for(lambda: (place / "up").exists() and (place / "up").read_text() != "")
     process.send_signal(number)

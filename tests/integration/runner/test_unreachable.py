@@ -1,4 +1,5 @@
-"""``--on`` with an address at which no Ray cluster answers: an error of ours within seconds, before Ray tries."""
+"""``--on`` with an address at which no Ray cluster answers: an error of ours within seconds, before
+Ray tries."""
 
 from __future__ import annotations
 
@@ -44,7 +45,9 @@ def closed_port() -> int:
         return int(server.getsockname()[1])
 
 
-@pytest.mark.parametrize("form", ["127.0.0.1:{}", "ray://127.0.0.1:{}", "localhost:{}", "ray (RAY_ADDRESS)"])
+@pytest.mark.parametrize(
+    "form", ["127.0.0.1:{}", "ray://127.0.0.1:{}", "localhost:{}", "ray (RAY_ADDRESS)"]
+)
 def test_an_address_that_nobody_listens_at_is_refused_before_ray_tries(
     form: str, ray: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -53,7 +56,10 @@ def test_an_address_that_nobody_listens_at_is_refused_before_ray_tries(
         address = "ray"
         monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{closed_port()}")
     started = time.monotonic()
-    with pytest.raises(UsageError, match=rf"--on {address}: no cluster answers at .*: .*refused"), connected(address):
+    with (
+        pytest.raises(UsageError, match=rf"--on {address}: no cluster answers at .*: .*refused"),
+        connected(address),
+    ):
         raise AssertionError("connected")
     with pytest.raises(UsageError, match="no cluster answers at "):
         leftovers(address, remove=False)
@@ -72,7 +78,8 @@ def test_a_listener_that_says_nothing_is_no_cluster(
 
 
 @pytest.mark.parametrize(
-    ("answer", "is_ray"), [(SETTINGS, True), (b"HTTP/1.1 400 Bad Request\r\n\r\n", False), (b"", False)]
+    ("answer", "is_ray"),
+    [(SETTINGS, True), (b"HTTP/1.1 400 Bad Request\r\n\r\n", False), (b"", False)],
 )
 def test_only_a_listener_that_speaks_http2_may_be_ray(
     answer: bytes, is_ray: bool, ray: list[str], listener: socket.socket
@@ -102,12 +109,16 @@ def test_a_name_that_is_not_resolved_in_time_is_refused(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(socket, "getaddrinfo", never_answers)
     try:
-        with pytest.raises(UsageError, match=r"no cluster answers at head\.example:6379: no answer within"):
+        with pytest.raises(
+            UsageError, match=r"no cluster answers at head\.example:6379: no answer within"
+        ):
             check_reachable("ray", "head.example:6379")
     finally:
         answer.set()
 
 
-@pytest.mark.parametrize("where", ["auto", "local", "nonsense", "http://127.0.0.1:1", "host:port", "host:99999"])
+@pytest.mark.parametrize(
+    "where", ["auto", "local", "nonsense", "http://127.0.0.1:1", "host:port", "host:99999"]
+)
 def test_what_names_no_host_and_port_is_left_to_ray(where: str) -> None:
     check_reachable("ray", where)

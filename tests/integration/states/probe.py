@@ -1,4 +1,5 @@
-"""A server in two processes that misbehaves: the front process answers HTTP, and a second one stands for the engine core."""
+"""A server in two processes that misbehaves: the front process answers HTTP, and a second one
+stands for the engine core."""
 
 import os
 import socketserver
@@ -10,7 +11,10 @@ TOKEN = b'data: {"choices": [{"text": "a", "finish_reason": null}]}\n\n'
 
 
 def serve(port, honest, shares_port):
-    """Serve on ``port`` from now on. ``honest``: /health fails once the core is dead. ``shares_port``: the core keeps the socket open, too."""
+    """Serve on ``port`` from now on. ``honest``: /health fails once the core is dead.
+
+    ``shares_port``: the core keeps the socket open, too.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):

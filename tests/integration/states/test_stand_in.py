@@ -44,7 +44,11 @@ class StandIns:
         child = self._agent.start_child("probe", deadline_for("start"))
         port = lease_port()
         arguments = {"port": port.number, "honest": honest, "shares_port": shares_port}
-        request: dict[str, Any] = {"file": str(STAND_IN), "function": "serve", "arguments": arguments}
+        request: dict[str, Any] = {
+            "file": str(STAND_IN),
+            "function": "serve",
+            "arguments": arguments,
+        }
         child.request("call", deadline_for("probe"), **request)
         scripts: Any = SimpleNamespace(admit=lambda body: None, check=lambda: None)
         server = Server(child, EngineSpec(), port, "", deadline_for, scripts)
@@ -56,7 +60,9 @@ class StandIns:
             server.child.kill()
             assert not listeners.on_port(port)
         tagged = process_tree.with_tag(self._agent.run.tag)
-        assert not process_tree.wait_until_gone([p for p in tagged if p.pid != self._agent.pid], LONG_S)
+        assert not process_tree.wait_until_gone(
+            [p for p in tagged if p.pid != self._agent.pid], LONG_S
+        )
 
 
 @pytest.fixture
@@ -84,17 +90,27 @@ def test_a_server_that_lies_hangs_and_does_not_hang_the_command(stand_in: StandI
 
 
 def test_an_alive_server_answers_everything(stand_in: StandIns) -> None:
-    assert answered(health.observe(stand_in(), State.ALIVE, LONG_S)) == ["200", "404", "200", "200", "200"]
+    assert answered(health.observe(stand_in(), State.ALIVE, LONG_S)) == [
+        "200",
+        "404",
+        "200",
+        "200",
+        "200",
+    ]
 
 
-def test_a_killed_server_cuts_its_stream_and_leaves_its_core_with_the_port(stand_in: StandIns) -> None:
+def test_a_killed_server_cuts_its_stream_and_leaves_its_core_with_the_port(
+    stand_in: StandIns,
+) -> None:
     row = shutdown.observe(stand_in(shares_port=True), Ending(signal.SIGKILL), streaming=True)
     assert (row.exit, row.stream, row.left) == ("killed by SIGKILL", CUT, ("core", "port"))
     assert row.tokens and row.seconds is not None and not row.orderly
 
 
 def test_a_server_that_outlives_its_core_runs_on(stand_in: StandIns) -> None:
-    row = shutdown.observe(stand_in(), Ending(signal.SIGKILL, "core"), streaming=False, end_s=SHORT_S)
+    row = shutdown.observe(
+        stand_in(), Ending(signal.SIGKILL, "core"), streaming=False, end_s=SHORT_S
+    )
     assert (row.exit, row.seconds, row.stream, row.left) == (RUNS, None, "", ())
 
 

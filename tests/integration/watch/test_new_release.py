@@ -1,4 +1,5 @@
-"""``vllm-regress watch`` on a made-up release of lm-format-enforcer: one failure is back, one is fixed, and one stays fixed."""
+"""``vllm-regress watch`` on a made-up release of lm-format-enforcer: one failure is back, one is
+fixed, and one stays fixed."""
 
 from __future__ import annotations
 
@@ -70,7 +71,10 @@ def write_case(folder: Path, name: str, affected: str, schema: str, text: str) -
 def index(tmp_path: Path) -> Iterator[str]:
     """An index with the made-up release."""
     options = ["--quiet", "--no-deps", "--only-binary", ":all:", "--dest", str(tmp_path)]
-    subprocess.run([sys.executable, "-m", "pip", "download", *options, f"lm-format-enforcer=={OLD}"], check=True)
+    subprocess.run(
+        [sys.executable, "-m", "pip", "download", *options, f"lm-format-enforcer=={OLD}"],
+        check=True,
+    )
     (wheel,) = tmp_path.glob("*.whl")
     (folder := tmp_path / "index").mkdir()
     rebuild_wheel(wheel, folder, NEW, {"lmformatenforcer/jsonschemaparser.py": [BACK, FIX]})
@@ -101,7 +105,9 @@ def test_exactly_the_changed_cases_are_reported_and_corrected(
         "points": "REGRESSED",
     }
     changed = [
-        line for line in found["diff"].splitlines() if line.startswith(("-", "+")) and line[1:3] not in ("--", "++")
+        line
+        for line in found["diff"].splitlines()
+        if line.startswith(("-", "+")) and line[1:3] not in ("--", "++")
     ]
     assert changed == [
         '-lm-format-enforcer = ">=0.10.3"',
@@ -116,7 +122,10 @@ def test_exactly_the_changed_cases_are_reported_and_corrected(
     assert cli.main([*command, "--write"]) == 1
     corrected = load_all_cases(cases)
     table = read_table(corrected)
-    ends = {case.id: [end for end in boundaries(case, table) if NEW in (end.inside, end.outside)] for case in corrected}
+    ends = {
+        case.id: [end for end in boundaries(case, table) if NEW in (end.inside, end.outside)]
+        for case in corrected
+    }
     assert {case_id: [end.state for end in new] for case_id, new in ends.items()} == {
         "letters": [],
         "maximum": ["observed"],

@@ -1,4 +1,5 @@
-"""Built-in probes: how a test names them, where the target finds them, and that a case's proof depends on them."""
+"""Built-in probes: how a test names them, where the target finds them, and that a case's proof
+depends on them."""
 
 from __future__ import annotations
 
@@ -66,7 +67,12 @@ def test_a_command_of_vllm_gets_a_process_of_its_own(tmp_path: Path) -> None:
         children.append(RecordingChild())
         return children[-1]
 
-    own = Probe(cast(Any, start), tmp_path / "probe.py", lambda phase, timeout: Deadline.after(phase, 1), Loan())
+    own = Probe(
+        cast(Any, start),
+        tmp_path / "probe.py",
+        lambda phase, timeout: Deadline.after(phase, 1),
+        Loan(),
+    )
     for function in (
         "parsers:reasoning",
         "parsers:tool_calls",
@@ -106,16 +112,23 @@ def test_a_function_of_the_probe_file_is_named_alone(tmp_path: Path) -> None:
         ("tool_calls", "there is no .*probe.py: write the function there"),
     ],
 )
-def test_a_function_that_does_not_exist_is_an_error_of_the_test(tmp_path: Path, function: str, words: str) -> None:
+def test_a_function_that_does_not_exist_is_an_error_of_the_test(
+    tmp_path: Path, function: str, words: str
+) -> None:
     with pytest.raises(UsageError, match=words):
         probe(tmp_path, RecordingChild())(function)
 
 
-def test_the_target_finds_built_in_functions_and_no_other_module(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_target_finds_built_in_functions_and_no_other_module(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.syspath_prepend(str(PACKAGE / "target_site"))
     from vllm_regress_target import calls  # type: ignore[import-not-found]  # only the target has it on its path
 
-    assert calls.load_function("vllm_regress_target.parsers", "tool_calls").__module__ == "vllm_regress_target.parsers"
+    assert (
+        calls.load_function("vllm_regress_target.parsers", "tool_calls").__module__
+        == "vllm_regress_target.parsers"
+    )
     with pytest.raises(LookupError, match="has no probe function '_tokenizer'"):
         calls.load_function("vllm_regress_target.parsers", "_tokenizer")
     with pytest.raises(FileNotFoundError):
@@ -137,7 +150,9 @@ def test_a_proof_depends_on_the_built_in_modules_that_the_case_calls(
         folder.mkdir()
         (folder / "test_x.py").write_text(f'vllm_probe("{function}")\n')
     module.write_text("a = 1\n")
-    monkeypatch.setattr("pytest_vllm_regress.cases.proofs.fingerprint.built_in_sources", lambda name: (module,))
+    monkeypatch.setattr(
+        "pytest_vllm_regress.cases.proofs.fingerprint.built_in_sources", lambda name: (module,)
+    )
     before = {folder: code_fingerprint(folder) for folder in (calling, other)}
     module.write_text("a = 2\n")
     assert code_fingerprint(calling) != before[calling]
@@ -147,6 +162,6 @@ def test_a_proof_depends_on_the_built_in_modules_that_the_case_calls(
 def test_cases_call_functions_that_the_modules_have() -> None:
     for file in (ROOT / "cases").glob("*/test_*.py"):
         for module, name in CALL.findall(file.read_text()):
-            assert any(f"def {name}(" in source.read_text() for source in built_in_sources(module)), (
-                f"{file}: {module}:{name}"
-            )
+            assert any(
+                f"def {name}(" in source.read_text() for source in built_in_sources(module)
+            ), f"{file}: {module}:{name}"

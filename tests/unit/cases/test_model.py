@@ -115,14 +115,23 @@ def test_is_affected(good: Case, versions: dict[str, str], affected: bool) -> No
         ("<=0.8.5", ["0.8.5", "0.8.5rc1", "0.8.5+cpu"], ["0.8.5.post1"]),
     ],
 )
-def test_pre_releases_belong_to_ranges_as_in_pep_440(specifier: str, inside: list[str], outside: list[str]) -> None:
+def test_pre_releases_belong_to_ranges_as_in_pep_440(
+    specifier: str, inside: list[str], outside: list[str]
+) -> None:
     affected = Range("vllm", specifier)
-    assert [version for version in (*inside, *outside) if affected.check({"vllm": version})] == inside
+    assert [
+        version for version in (*inside, *outside) if affected.check({"vllm": version})
+    ] == inside
 
 
 def test_a_failure_that_came_back_has_alternatives(write) -> None:  # type: ignore[no-untyped-def]
-    case = load_case(write(GOOD.replace('vllm = ">=0.7,<0.8.5"', 'vllm = ">=0.7,<0.8.5 || >=0.34"')))
-    affected = {version: bool(case.is_affected({"vllm": version})) for version in ("0.6", "0.8.4", "0.8.5", "0.34.0")}
+    case = load_case(
+        write(GOOD.replace('vllm = ">=0.7,<0.8.5"', 'vllm = ">=0.7,<0.8.5 || >=0.34"'))
+    )
+    affected = {
+        version: bool(case.is_affected({"vllm": version}))
+        for version in ("0.6", "0.8.4", "0.8.5", "0.34.0")
+    }
     assert affected == {"0.6": False, "0.8.4": True, "0.8.5": False, "0.34.0": True}
     assert case.is_affected({"vllm": "0.6"}).below_range
     assert not case.is_affected({"vllm": "0.9"}).below_range
@@ -138,7 +147,10 @@ def test_alternatives_must_be_specifiers(write, specifier: str) -> None:  # type
 
 def test_reasons_name_the_range_that_decided(good: Case) -> None:
     assert good.is_affected({"vllm": "0.8.4"}).reason == "affected: vllm 0.8.4 is in >=0.7,<0.8.5"
-    assert good.is_affected({"vllm": "0.8.5"}).reason == "not affected: vllm 0.8.5 is not in >=0.7,<0.8.5"
+    assert (
+        good.is_affected({"vllm": "0.8.5"}).reason
+        == "not affected: vllm 0.8.5 is not in >=0.7,<0.8.5"
+    )
     assert "not installed" in good.is_affected({}).reason
     assert "not a PEP 440 version" in good.is_affected({"vllm": "dev-build"}).reason
 
@@ -152,12 +164,20 @@ def test_variants_narrow_the_ranges(good: Case) -> None:
     never = good.is_affected({"vllm": "0.8.4"}, "final-only")
     assert not never
     assert "waits for all children" in never.reason
-    with pytest.raises(UsageError, match=r"Did you mean cumulative\? Existing variants: cumulative, final-only"):
+    with pytest.raises(
+        UsageError, match=r"Did you mean cumulative\? Existing variants: cumulative, final-only"
+    ):
         good.is_affected({"vllm": "0.8.4"}, "cumulativ")
 
 
 def test_all_packages_must_match(write) -> None:  # type: ignore[no-untyped-def]
-    case = load_case(write(GOOD.replace('vllm = ">=0.7,<0.8.5"', 'vllm = "<0.9"\nlm_Format-enforcer = "<=0.10.5"', 1)))
+    case = load_case(
+        write(
+            GOOD.replace(
+                'vllm = ">=0.7,<0.8.5"', 'vllm = "<0.9"\nlm_Format-enforcer = "<=0.10.5"', 1
+            )
+        )
+    )
     assert case.is_affected({"vllm": "0.8", "lm-format-enforcer": "0.10.5"})
     missing = case.is_affected({"vllm": "0.8"})
     assert not missing
@@ -183,7 +203,11 @@ def test_no_upper_bound(write) -> None:  # type: ignore[no-untyped-def]
         ("/17173", "/1 7", ["upstream[0]"]),
         ("/17173", "/1\\n", ["upstream[0]"]),
         ('"sim", "cpu"', '"sim", "sim"', ["devices", "twice"]),
-        ('"sim", "cpu"', '"simm", "cpu"', ["devices[0] = 'simm'", "sim, cpu, gpu", "Did you mean sim?"]),
+        (
+            '"sim", "cpu"',
+            '"simm", "cpu"',
+            ["devices[0] = 'simm'", "sim, cpu, gpu", "Did you mean sim?"],
+        ),
         (
             'kind = "wrong-result"',
             'kind = "hangs"',
@@ -196,7 +220,11 @@ def test_no_upper_bound(write) -> None:  # type: ignore[no-untyped-def]
         ("expected \\\\d+", "a" * 2001, ["symptom.pattern", "at most 2000"]),
         (">=0.7,<0.8.5", "=>0.7", ["affected.vllm = '=>0.7'", "PEP 440"]),
         ('{"vllm" = ">=0.8"}', '{"vllm" = "x"}', ["variants.cumulative.affected.vllm = 'x'"]),
-        ('{"vllm" = ">=0.8"}', "true", ["variants.cumulative.affected = True", "false, or a table"]),
+        (
+            '{"vllm" = ">=0.8"}',
+            "true",
+            ["variants.cumulative.affected = True", "false, or a table"],
+        ),
         ('"vllm-0.8.4"', '"../etc"', ["evidence.affected[0] = '../etc'", "env list"]),
         ("racy = false", 'racy = "no"', ["racy = 'no'", "true or false"]),
         ("[affected]", "[affected]\n[affected]", ["not valid TOML"]),
@@ -217,8 +245,15 @@ def test_a_hang_needs_a_control_leg(write) -> None:  # type: ignore[no-untyped-d
     for kind in ("hang", "crash", "engine-death"):
         with pytest.raises(CaseFileError, match=rf"control: missing; {kind} needs a control leg"):
             load_case(write(HANG.replace('"hang"', f'["exception", "{kind}"]')))
-    case = load_case(write(HANG + '[control]\nomits = "the pool"\npool = 0\nextra = { a = [1] }\nprobe = { n = 1 }\n'))
-    assert case.control == Control("the pool", "", {"tokenizer_pool_size": 0, "extra": {"a": [1]}}, {"n": 1})
+    case = load_case(
+        write(
+            HANG
+            + '[control]\nomits = "the pool"\npool = 0\nextra = { a = [1] }\nprobe = { n = 1 }\n'
+        )
+    )
+    assert case.control == Control(
+        "the pool", "", {"tokenizer_pool_size": 0, "extra": {"a": [1]}}, {"n": 1}
+    )
     assert case.control.declared
 
 
@@ -228,8 +263,14 @@ def test_a_hang_needs_a_control_leg(write) -> None:  # type: ignore[no-untyped-d
         ("pool = 0", "control: omits is missing: name the single thing that this leg leaves out"),
         ("", "control: empty; allowed are omits"),
         ('reason = "no pool"', "control.reason: called omits since format 1"),
-        ('omits = "a"\nexecutor = "many"', "control: executor='many' is not one of auto, uni, mp, ray"),
-        ('omits = "a"\nexecuter = "mp"', "control: unknown argument 'executer'. Did you mean executor?"),
+        (
+            'omits = "a"\nexecutor = "many"',
+            "control: executor='many' is not one of auto, uni, mp, ray",
+        ),
+        (
+            'omits = "a"\nexecuter = "mp"',
+            "control: unknown argument 'executer'. Did you mean executor?",
+        ),
         ('omits = ""', "control.omits = ''"),
         ('none = ""', "control.none = ''"),
     ],
@@ -243,10 +284,14 @@ def test_invalid_controls(write, table: str, words: str) -> None:  # type: ignor
 def test_kinds_and_searched_parts(write) -> None:  # type: ignore[no-untyped-def]
     symptom = load_case(write(GOOD)).symptom
     assert symptom.parts_for(Kind.WRONG_RESULT) == (Part.ASSERTION,)
-    text = GOOD.replace('kind = "wrong-result"', 'kind = ["exception", "wrong-result"]\nwhere = "answer"')
+    text = GOOD.replace(
+        'kind = "wrong-result"', 'kind = ["exception", "wrong-result"]\nwhere = "answer"'
+    )
     symptom = load_case(write(text)).symptom
     assert (symptom.kinds, symptom.where) == ((Kind.EXCEPTION, Kind.WRONG_RESULT), (Part.ANSWER,))
-    with pytest.raises(CaseFileError, match=r"symptom\.where = 'logs'.*exception, traceback, assertion"):
+    with pytest.raises(
+        CaseFileError, match=r"symptom\.where = 'logs'.*exception, traceback, assertion"
+    ):
         load_case(write(text.replace('"answer"', '"logs"')))
 
 
@@ -256,11 +301,18 @@ def test_a_version_below_the_range_is_reported(write) -> None:  # type: ignore[n
     assert "is below" in case.is_affected({"vllm": "0.6.3"}).reason
     assert not case.is_affected({"vllm": "0.8.5"}).below_range
     assert not case.is_affected({"vllm": "0.8.4"}).below_range
-    observation = Observation(Kind.WRONG_RESULT, "request", "", {Part.ASSERTION: Masked("expected 8 results, got 1")})
+    observation = Observation(
+        Kind.WRONG_RESULT, "request", "", {Part.ASSERTION: Masked("expected 8 results, got 1")}
+    )
     decision = judge_observation(case, None, {"vllm": "0.6.3"}, observation)
     assert decision.verdict is Verdict.REGRESSED
-    assert decision.reason.startswith("it fails on a version below the range, so the range begins too late")
-    assert "below the range" not in judge_observation(case, None, {"vllm": "0.8.5"}, observation).reason
+    assert decision.reason.startswith(
+        "it fails on a version below the range, so the range begins too late"
+    )
+    assert (
+        "below the range"
+        not in judge_observation(case, None, {"vllm": "0.8.5"}, observation).reason
+    )
 
 
 @pytest.mark.parametrize(
@@ -286,7 +338,9 @@ def test_all_cases_are_loaded_in_order_of_their_ids(write, tmp_path: Path) -> No
     write(GOOD.replace("vllm-17173", "b"), "one")
     write(GOOD.replace("vllm-17173", "a"), "two")
     assert [case.id for case in load_all_cases(tmp_path / "cases")] == ["a", "b"]
-    with pytest.raises(UsageError, match=r"no such case: 'c'. `vllm-regress list` shows the 2 known ones"):
+    with pytest.raises(
+        UsageError, match=r"no such case: 'c'. `vllm-regress list` shows the 2 known ones"
+    ):
         select_cases(load_all_cases(tmp_path / "cases"), ["c"])
 
 
@@ -314,7 +368,9 @@ def test_loading_all_cases_lists_the_problems_of_all_files(write, tmp_path: Path
 
 def test_a_directory_without_a_case_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
-    with pytest.raises(UsageError, match=rf"{tmp_path}: no case \(<slug>/case.toml\) in it\. Give .* --cases DIR"):
+    with pytest.raises(
+        UsageError, match=rf"{tmp_path}: no case \(<slug>/case.toml\) in it\. Give .* --cases DIR"
+    ):
         load_valid_cases(tmp_path)
 
 
@@ -333,7 +389,9 @@ def test_default_cases_dir(write, tmp_path: Path) -> None:  # type: ignore[no-un
 
 def test_load_case_for(write) -> None:  # type: ignore[no-untyped-def]
     path = write(GOOD)
-    assert load_case_for(path.with_name("test_one.py")) is load_case_for(path.with_name("test_one.py"))
+    assert load_case_for(path.with_name("test_one.py")) is load_case_for(
+        path.with_name("test_one.py")
+    )
     with pytest.raises(CaseFileError, match=r"no case.toml beside it"):
         load_case_for(path.parent.parent / "test_two.py")
 

@@ -1,4 +1,5 @@
-"""Mutants of every case, worsened in four ways: each is detected. docs/generated/verdicts.md has the table."""
+"""Mutants of every case, worsened in four ways: each is detected. docs/generated/verdicts.md has
+the table."""
 
 from __future__ import annotations
 
@@ -23,8 +24,11 @@ def test_every_mutant_is_detected(case: Case, tmp_path: Path) -> None:
     noticed = mutants.mutant_detections(case, CASES, tmp_path)
     assert all(noticed.values()), noticed
     assert len(noticed["pattern made `.*`"]) == len(noticed["range turned round"]) == 2
-    # If the documented failure is an assertion, weakening it is detected by its effect, not only as a change.
-    assert len(noticed["assertions weakened"]) == (2 if Kind.WRONG_RESULT in case.symptom.kinds else 1)
+    # If the documented failure is an assertion, weakening it is detected by its effect, not only as
+    # a change.
+    assert len(noticed["assertions weakened"]) == (
+        2 if Kind.WRONG_RESULT in case.symptom.kinds else 1
+    )
 
 
 @every_case
@@ -34,7 +38,13 @@ def test_stored_observations_prove_the_current_case(case: Case) -> None:
         "run `vllm-regress validate` again"
     )
     assert [
-        judgement for judgement in again if judgement.stale or judgement.changed or not judgement.now.expected
+        judgement
+        for judgement in again
+        if judgement.stale or judgement.changed or not judgement.now.expected
     ] == []
-    environments = {judgement.now.environment for judgement in again if judgement.now.verdict is Verdict.REPRODUCED}
+    environments = {
+        judgement.now.environment
+        for judgement in again
+        if judgement.now.verdict is Verdict.REPRODUCED
+    }
     assert environments == set(case.evidence.affected)

@@ -15,17 +15,25 @@ PROBES = sorted((ROOT / "cases").glob("*/probe.py"))
 
 
 def target_names(path: Path) -> set[str]:
-    """Return the names of the target's package that a probe imports, and the attributes it takes of them: ``dialect.version``."""
+    """Return the names of the target's package that a probe imports, and the attributes it takes of
+    them: ``dialect.version``."""
     tree = ast.parse(path.read_text())
     imported: dict[str, str] = {}
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "vllm_regress_target":
+        if (
+            isinstance(node, ast.ImportFrom)
+            and (node.module or "").split(".")[0] == "vllm_regress_target"
+        ):
             prefix = (node.module or "").partition(".")[2]
-            imported |= {a.asname or a.name: ".".join(filter(None, (prefix, a.name))) for a in node.names}
+            imported |= {
+                a.asname or a.name: ".".join(filter(None, (prefix, a.name))) for a in node.names
+            }
     attributes = {
         f"{imported[node.value.id]}.{node.attr}"
         for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in imported
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id in imported
     }
     return set(imported.values()) | attributes
 
@@ -41,5 +49,7 @@ def test_a_probe_uses_only_names_that_exist(path: Path) -> None:
 
 def test_attributes_of_imported_modules_are_found(tmp_path: Path) -> None:
     probe = tmp_path / "probe.py"
-    probe.write_text("def f():\n    from vllm_regress_target import dialect\n    return dialect.version()\n")
+    probe.write_text(
+        "def f():\n    from vllm_regress_target import dialect\n    return dialect.version()\n"
+    )
     assert target_names(probe) == {"dialect", "dialect.version"}

@@ -1,4 +1,7 @@
-"""Evidence files: what proves a case, and what makes the proof out of date. Every case of the project has a proof."""
+"""Evidence files: what proves a case, and what makes the proof out of date.
+
+Every case of the project has a proof.
+"""
 
 from __future__ import annotations
 
@@ -48,11 +51,19 @@ def case(tmp_path: Path) -> Case:
 
 def written(root: Path, kind: str, affected: str = "old", fixed: str = "new") -> Case:
     control = "the second stage" if kind in ("hang", "crash", "engine-death") else ""
-    case = CaseFile(kind=kind, old=(affected,), new=(fixed,), omits=control, control="pipeline_parallel_size = 1")
+    case = CaseFile(
+        kind=kind,
+        old=(affected,),
+        new=(fixed,),
+        omits=control,
+        control="pipeline_parallel_size = 1",
+    )
     return case.write(root / "cases", {"test_demo.py": TEST, "probe.py": PROBE})
 
 
-def result(environment: str, verdict: Verdict, control: str = "", test: str = "t", at_work: bool = True) -> TestResult:
+def result(
+    environment: str, verdict: Verdict, control: str = "", test: str = "t", at_work: bool = True
+) -> TestResult:
     return TestResult(
         "demo",
         test,
@@ -63,7 +74,9 @@ def result(environment: str, verdict: Verdict, control: str = "", test: str = "t
         {"vllm": "0.8.5" if environment == "new" else "0.8.4", "six": "1"},
         started_at=86400.0,
         control=control,
-        observation=Observation(Kind.PASSED, "probe", at_work=(Mechanism("counting", True),) if at_work else ()),
+        observation=Observation(
+            Kind.PASSED, "probe", at_work=(Mechanism("counting", True),) if at_work else ()
+        ),
     )
 
 
@@ -81,13 +94,17 @@ REJECTED = [
 
 def proven(case: Case) -> proof.Proof:
     """Return a complete proof, with impostors."""
-    evidence, wrong = proof.with_impostor_trials(case, proof.make_proof(case, [GOOD], lock)[0], REJECTED)
+    evidence, wrong = proof.with_impostor_trials(
+        case, proof.make_proof(case, [GOOD], lock)[0], REJECTED
+    )
     assert wrong == []
     return evidence
 
 
 def test_proof_round_trip(case: Case) -> None:
-    evidence, wrong = proof.make_proof(case, [GOOD, [*GOOD, result("old", Verdict.FIXED, test="control group")]], lock)
+    evidence, wrong = proof.make_proof(
+        case, [GOOD, [*GOOD, result("old", Verdict.FIXED, test="control group")]], lock
+    )
     assert wrong == []
     evidence, wrong = proof.with_impostor_trials(case, evidence, REJECTED)
     assert wrong == []
@@ -124,14 +141,20 @@ def test_insufficient_results(case: Case, results: list[TestResult], words: str)
 
 
 def test_one_failed_trial_of_many_counts(case: Case) -> None:
-    _, wrong = proof.make_proof(case, [GOOD, GOOD, [result("old", Verdict.UNEXPECTEDLY_FIXED), GOOD[1]]], lock)
+    _, wrong = proof.make_proof(
+        case, [GOOD, GOOD, [result("old", Verdict.UNEXPECTEDLY_FIXED), GOOD[1]]], lock
+    )
     assert len(wrong) == 1
     assert "trial 3 of 3" in wrong[0]
 
 
 def test_too_few_rejected_impostors(case: Case) -> None:
     evidence, _ = proof.make_proof(case, [GOOD], lock)
-    few = [trial for trial in REJECTED if trial.environment == "old" or trial.impostor in list(Impostor)[:5]]
+    few = [
+        trial
+        for trial in REJECTED
+        if trial.environment == "old" or trial.impostor in list(Impostor)[:5]
+    ]
     proof.write_proof(case, proof.with_impostor_trials(case, evidence, few)[0])
     words = "new: 5 impostors were rejected, 6 are needed"
     assert proof.with_impostor_trials(case, evidence, few)[1] == [words]
@@ -141,7 +164,9 @@ def test_too_few_rejected_impostors(case: Case) -> None:
 
 def test_without_any_impostor_the_message_says_what_they_replace(case: Case) -> None:
     evidence, _ = proof.make_proof(case, [GOOD], lock)
-    _, wrong = proof.with_impostor_trials(case, evidence, [trial for trial in REJECTED if trial.environment == "old"])
+    _, wrong = proof.with_impostor_trials(
+        case, evidence, [trial for trial in REJECTED if trial.environment == "old"]
+    )
     assert wrong == [
         "new: 0 impostors were rejected, 6 are needed: they replace answers of vllm_engine, vllm_server and vllm_probe,"
         " not those of vllm_engines"
@@ -150,7 +175,9 @@ def test_without_any_impostor_the_message_says_what_they_replace(case: Case) -> 
 
 def test_an_impostor_that_produced_the_verdict_is_reported(case: Case) -> None:
     evidence, _ = proof.make_proof(case, [GOOD], lock)
-    fooled = dataclasses.replace(REJECTED[-1], verdict=Verdict.REGRESSED, reason="the documented words")
+    fooled = dataclasses.replace(
+        REJECTED[-1], verdict=Verdict.REGRESSED, reason="the documented words"
+    )
     _, wrong = proof.with_impostor_trials(case, evidence, [*REJECTED[:-1], fooled])
     assert wrong == ["new: an impostor (engine killed) produced REGRESSED: the documented words"]
 
@@ -159,12 +186,18 @@ def test_an_impostor_that_produced_the_verdict_is_reported(case: Case) -> None:
 def test_hangs_and_crashes_need_a_control_leg(tmp_path: Path, kind: str) -> None:
     case = written(tmp_path, kind)
     assert "no control leg passed" in proof.make_proof(case, [GOOD], lock)[1][0]
-    evidence, wrong = proof.make_proof(case, [[result("old", Verdict.REPRODUCED, control="passed"), GOOD[1]]], lock)
+    evidence, wrong = proof.make_proof(
+        case, [[result("old", Verdict.REPRODUCED, control="passed"), GOOD[1]]], lock
+    )
     assert wrong == []
     proof.write_proof(
         case,
         dataclasses.replace(
-            evidence, environments=(dataclasses.replace(evidence.environments[0], control=""), evidence.environments[1])
+            evidence,
+            environments=(
+                dataclasses.replace(evidence.environments[0], control=""),
+                evidence.environments[1],
+            ),
         ),
     )
     assert "no control leg passed" in proof.check_proof(case, lock)[0]
@@ -174,7 +207,9 @@ def test_hangs_and_crashes_need_a_control_leg(tmp_path: Path, kind: str) -> None
 def test_a_wrong_result_needs_a_positive_control_or_a_reason(case: Case, side: str) -> None:
     bare = [result(r.environment, r.verdict, at_work=r.environment != side) for r in GOOD]
     (wrong,) = proof.make_proof(case, [bare], lock)[1]
-    assert wrong.startswith(f"{side}: t: nothing shows that its mechanism was at work; call vllm_at_work(")
+    assert wrong.startswith(
+        f"{side}: t: nothing shows that its mechanism was at work; call vllm_at_work("
+    )
     case.path.write_text(case.path.read_text() + '[control]\nnone = "a pass is an import"\n')
     assert proof.make_proof(load_case(case.path), [bare], lock)[1] == []
 
@@ -182,7 +217,12 @@ def test_a_wrong_result_needs_a_positive_control_or_a_reason(case: Case, side: s
 def test_a_declared_control_leg_must_pass_for_every_kind(case: Case) -> None:
     declared = CaseFile(omits="the second stage").write(case.directory.parent)
     assert "no control leg passed" in proof.make_proof(declared, [GOOD], lock)[1][0]
-    assert proof.make_proof(declared, [[result("old", Verdict.REPRODUCED, "passed"), GOOD[1]]], lock)[1] == []
+    assert (
+        proof.make_proof(declared, [[result("old", Verdict.REPRODUCED, "passed"), GOOD[1]]], lock)[
+            1
+        ]
+        == []
+    )
 
 
 def test_claims_and_code_have_separate_fingerprints(case: Case) -> None:
@@ -201,7 +241,11 @@ def test_what_the_target_may_import_from_the_case_s_folder_is_code(case: Case) -
         (case.directory / name).write_text("1")
         codes.add(code_fingerprint(case.directory))
     assert len(codes) == 3
-    for name in ("README.md", "plugins/__pycache__/slow.cpython-311.pyc", ".pytest_cache/README.md"):
+    for name in (
+        "README.md",
+        "plugins/__pycache__/slow.cpython-311.pyc",
+        ".pytest_cache/README.md",
+    ):
         (case.directory / name).parent.mkdir(exist_ok=True)
         (case.directory / name).write_text("1")
     assert code_fingerprint(case.directory) in codes
@@ -236,7 +280,9 @@ def f(x):
         ("TEXT", "TEXT (", True),  # no Python
     ],
 )
-def test_comments_and_docstrings_are_not_code(case: Case, old: str, new: str, changes: bool) -> None:
+def test_comments_and_docstrings_are_not_code(
+    case: Case, old: str, new: str, changes: bool
+) -> None:
     probe = case.directory / "probe.py"
     probe.write_text(CODE)
     before = code_fingerprint(case.directory)
@@ -257,7 +303,9 @@ def test_comments_and_docstrings_are_not_code(case: Case, old: str, new: str, ch
         ("test_demo.py", "def ", "# A comment.\n\ndef ", False),
     ],
 )
-def test_changes_that_make_a_proof_stale(case: Case, file: str, old: str, new: str, stale: bool) -> None:
+def test_changes_that_make_a_proof_stale(
+    case: Case, file: str, old: str, new: str, stale: bool
+) -> None:
     proof.write_proof(case, proven(case))
     path = case.directory / file
     path.write_text(path.read_text().replace(old, new))
@@ -274,12 +322,17 @@ def test_an_edited_verdict_does_not_count(case: Case) -> None:
     evidence, _ = proof.make_proof(case, [GOOD], lock)
     old, new = evidence.environments
     proof.write_proof(
-        case, dataclasses.replace(evidence, environments=(dataclasses.replace(old, verdict="INCONCLUSIVE"), new))
+        case,
+        dataclasses.replace(
+            evidence, environments=(dataclasses.replace(old, verdict="INCONCLUSIVE"), new)
+        ),
     )
     assert "old showed INCONCLUSIVE" in proof.check_proof(case, lock)[0]
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"schema": 2}', "\x00", '{"schema": 1, "case": "../x"}', "[" * 100000])
+@pytest.mark.parametrize(
+    "content", ["", "[]", '{"schema": 2}', "\x00", '{"schema": 1, "case": "../x"}', "[" * 100000]
+)
 def test_invalid_files_are_rejected(case: Case, content: str) -> None:
     (case.directory / proof.FILE).write_text(content)
     with pytest.raises(UsageError, match=r"evidence\.json"):
@@ -312,7 +365,9 @@ def test_validate_proves_and_skips_proven_cases(
     runner = StandInRunner(GOOD, GOOD, [GOOD[0]])
     monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("pytest_vllm_regress.cli.validate.run_batches", runner)
-    monkeypatch.setattr("pytest_vllm_regress.cli.validate.check_environments", lambda jobs, **rest: None)
+    monkeypatch.setattr(
+        "pytest_vllm_regress.cli.validate.check_environments", lambda jobs, **rest: None
+    )
     monkeypatch.setattr("pytest_vllm_regress.cases.proofs.proof.check_proof.__defaults__", (lock,))
     monkeypatch.setattr("pytest_vllm_regress.cases.proofs.proof.make_proof.__defaults__", (lock,))
     met = [REJECTED, [], []]
@@ -329,10 +384,14 @@ def test_validate_proves_and_skips_proven_cases(
 
     assert validate("--check") == 1
     output = capsys.readouterr().out
-    assert "evidence.json: missing" in output and output.endswith("\n0 of 1 cases have a proof that is up to date\n")
+    assert "evidence.json: missing" in output and output.endswith(
+        "\n0 of 1 cases have a proof that is up to date\n"
+    )
     assert validate("--stale", "--trials", "2") == 0
     document = json.loads((case.directory / proof.FILE).read_text())
-    assert [(environment["verdict"], environment["trials"]) for environment in document["environments"]] == [
+    assert [
+        (environment["verdict"], environment["trials"]) for environment in document["environments"]
+    ] == [
         ("REPRODUCED", 2),
         ("FIXED", 2),
     ]
@@ -351,16 +410,23 @@ def test_validate_proves_and_skips_proven_cases(
     met.append(REJECTED[:1])
     assert validate("demo") == 1
     output = capsys.readouterr().out
-    assert "NOT PROVEN  demo: nothing was written\n    old: 1 impostors were rejected, 6 are needed\n" in output
+    assert (
+        "NOT PROVEN  demo: nothing was written\n    old: 1 impostors were rejected, 6 are needed\n"
+        in output
+    )
     assert "validate" not in output  # to repeat the same command would not help
     assert validate() == 2
     assert validate("--all", "--device", "tpu") == 2
 
 
-def test_a_trial_that_shows_something_else_is_the_last(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trial_that_shows_something_else_is_the_last(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("pytest_vllm_regress.cases.proofs.proof.make_proof.__defaults__", (lock,))
     answers = [GOOD, [GOOD[0], result("new", Verdict.REPRODUCED)]]
-    runner = prove.ProofRunner(lambda batches: RunOutcome(RunResult(tuple(answers.pop(0)))), lambda cases: [])
+    runner = prove.ProofRunner(
+        lambda batches: RunOutcome(RunResult(tuple(answers.pop(0)))), lambda cases: []
+    )
     report = prove.validate(prove.ValidateRequest((case,), 5, lambda case_id: "validate"), runner)
     first, *_, last = report.cases[0].problems
     assert first.startswith("new: trial 2 of 2 was REPRODUCED, not FIXED")

@@ -32,8 +32,12 @@ def case(tmp_path: Path) -> Case:
     return CASE.write(tmp_path / "cases", {"test_demo.py": "def test_demo():\n    pass\n"})
 
 
-def stored(case: Case, path: Path, control: str = "passed", observation: Observation | None = SEEN) -> Path:
-    decision = judge_observation(case, None, {"vllm": "0.8.4"}, SEEN, Observation(Kind.PASSED, "request"))
+def stored(
+    case: Case, path: Path, control: str = "passed", observation: Observation | None = SEEN
+) -> Path:
+    decision = judge_observation(
+        case, None, {"vllm": "0.8.4"}, SEEN, Observation(Kind.PASSED, "request")
+    )
     result = TestResult(
         "demo", "t", decision.verdict, decision.reason, "sim", "old", {"vllm": "0.8.4"}, control=control,
         match=decision.match, observation=observation, code=code_fingerprint(case.directory),
@@ -59,13 +63,26 @@ def change(case: Case, old: str, new: str) -> None:
     ],
 )
 def test_after_a_change_of_claims(
-    case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, verdict: Verdict
+    case: Case,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    old: str,
+    new: str,
+    verdict: Verdict,
 ) -> None:
     file = stored(case, tmp_path / "run.json")
     # [control] ends the [symptom] table, so another symptom key goes before it
     change(case, old, new)
     status = cli.main(
-        ["--cases", str(tmp_path / "cases"), "judge", "demo", str(file), "--write", str(tmp_path / "new.json")]
+        [
+            "--cases",
+            str(tmp_path / "cases"),
+            "judge",
+            "demo",
+            str(file),
+            "--write",
+            str(tmp_path / "new.json"),
+        ]
     )
     assert status == (0 if verdict is Verdict.REPRODUCED else 1)
     (now,) = read_results(tmp_path / "new.json").results
@@ -75,11 +92,18 @@ def test_after_a_change_of_claims(
     assert ("REPRODUCED -> " in output) == (verdict is not Verdict.REPRODUCED)
 
 
-def test_stored_results_are_not_overwritten(case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stored_results_are_not_overwritten(
+    case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """They may hold results of other cases, which would be lost."""
     file = stored(case, tmp_path / "run.json")
     before = file.read_bytes()
-    assert cli.main(["--cases", str(tmp_path / "cases"), "judge", "demo", str(file), "--write", str(file)]) == 2
+    assert (
+        cli.main(
+            ["--cases", str(tmp_path / "cases"), "judge", "demo", str(file), "--write", str(file)]
+        )
+        == 2
+    )
     assert "already an input of this command" in capsys.readouterr().err
     assert file.read_bytes() == before
 
@@ -103,7 +127,9 @@ def test_a_control_leg_that_was_not_run_proves_nothing(
     assert "the control leg (without n) was not run" in capsys.readouterr().out
 
 
-def test_without_stored_observations(case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_stored_observations(
+    case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = stored(case, tmp_path / "run.json", observation=None)
     assert cli.main(["--cases", str(tmp_path / "cases"), "judge", "demo", str(file)]) == 1
     assert "no observation was stored" in capsys.readouterr().out
@@ -117,9 +143,13 @@ def test_saved_observations_can_be_judged_anywhere(
 ) -> None:
     monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path / "cache"))
     log = "\n".join(
-        ["a line"] * 2000 + [f'File "{tmp_path}/cache/environments/x/vllm.py"', "expected 8"] + ["b"] * 5000
+        ["a line"] * 2000
+        + [f'File "{tmp_path}/cache/environments/x/vllm.py"', "expected 8"]
+        + ["b"] * 5000
     )
-    observation = dataclasses.replace(SEEN, parts={Part.ASSERTION: Masked("expected 8, got 1"), Part.LOG: Masked(log)})
+    observation = dataclasses.replace(
+        SEEN, parts={Part.ASSERTION: Masked("expected 8, got 1"), Part.LOG: Masked(log)}
+    )
     (result,) = read_results(stored(case, tmp_path / "run.json", observation=observation)).results
     other = dataclasses.replace(result, test="another", dossier="long" * 100)
     path = rejudge.save_observations(case, [RunResult((result, other))])
@@ -128,7 +158,10 @@ def test_saved_observations_can_be_judged_anywhere(
     assert (again.now.verdict, again.stale) == (Verdict.REPRODUCED, "")
     assert again.now.observation is not None
     log = again.now.observation.parts[Part.LOG]
-    assert 'File "CACHE/environments/x/vllm.py"\nexpected 8' in log and str(tmp_path) not in path.read_text()
+    assert (
+        'File "CACHE/environments/x/vllm.py"\nexpected 8' in log
+        and str(tmp_path) not in path.read_text()
+    )
     assert cli.main(["--cases", str(tmp_path / "cases"), "judge", "demo"]) == 0  # no run is needed
     assert "observations judged again: 1; verdicts changed: 0" in capsys.readouterr().out
 
@@ -150,7 +183,9 @@ def test_results_of_a_slow_pattern_are_not_all_judged(case: Case, tmp_path: Path
 
 
 def test_a_failure_that_another_case_explains_stays_not_applicable(case: Case) -> None:
-    seen = Observation(Kind.EXCEPTION, "start", "no pinned memory", {Part.LOG: Masked("no pinned memory")})
+    seen = Observation(
+        Kind.EXCEPTION, "start", "no pinned memory", {Part.LOG: Masked("no pinned memory")}
+    )
     result = TestResult(
         "demo", "t", Verdict.NOT_APPLICABLE, "nothing starts here because of vllm-1", "sim", "old", {"vllm": "0.8.4"},
         observation=seen, code=code_fingerprint(case.directory),

@@ -85,7 +85,9 @@ def test_expected_verdicts() -> None:
 def test_long_texts_are_truncated(tmp_path: Path) -> None:
     write_results(
         tmp_path / "a.json",
-        RunResult((dataclasses.replace(ONE, dossier="begin" + "x" * 10**6 + "end", reason="r" * 10**5),)),
+        RunResult(
+            (dataclasses.replace(ONE, dossier="begin" + "x" * 10**6 + "end", reason="r" * 10**5),)
+        ),
     )
     (back,) = read_results(tmp_path / "a.json").results
     assert len(back.dossier) <= MAX_DOSSIER
@@ -120,20 +122,38 @@ def _changed(**changes: Any) -> dict[str, Any]:
         (b'{"schema": 1}', "schema = 1: this vllm-regress reads 2"),
         (b'{"schema": 2}', "results: missing"),
         (b'{"schema": 1, "verdicts": {}}', "not a result file but the table of verdicts"),
-        (json.dumps(_changed(verdict="GREEN")).encode(), "results[0].verdict = 'GREEN': allowed: REPRODUCED"),
-        (json.dumps(_changed(expected=False)).encode(), "results[0].expected = False: contradicts verdict REPRODUCED"),
+        (
+            json.dumps(_changed(verdict="GREEN")).encode(),
+            "results[0].verdict = 'GREEN': allowed: REPRODUCED",
+        ),
+        (
+            json.dumps(_changed(expected=False)).encode(),
+            "results[0].expected = False: contradicts verdict REPRODUCED",
+        ),
         (
             json.dumps(_changed(verdict="REGRESSED")).encode(),
             "results[0].expected = True: contradicts verdict REGRESSED",
         ),
-        (json.dumps(_changed(versions={"vllm": 1})).encode(), "results[0].versions.vllm = 1: allowed is a string"),
-        (json.dumps(_changed(started_at="now")).encode(), "results[0].started_at = 'now': allowed is a number"),
-        (json.dumps(_changed(observation="x")).encode(), "results[0].observation = 'x': allowed is null or a table"),
+        (
+            json.dumps(_changed(versions={"vllm": 1})).encode(),
+            "results[0].versions.vllm = 1: allowed is a string",
+        ),
+        (
+            json.dumps(_changed(started_at="now")).encode(),
+            "results[0].started_at = 'now': allowed is a number",
+        ),
+        (
+            json.dumps(_changed(observation="x")).encode(),
+            "results[0].observation = 'x': allowed is null or a table",
+        ),
         (
             json.dumps(_changed(observation={})).encode(),
             "results[0].observation.kind: missing. exception, wrong-result,",
         ),
-        (json.dumps(_changed(devise="sim")).encode(), "results[0].devise: unknown key. Did you mean device?"),
+        (
+            json.dumps(_changed(devise="sim")).encode(),
+            "results[0].devise: unknown key. Did you mean device?",
+        ),
     ],
 )
 def test_invalid_files_are_rejected(tmp_path: Path, content: bytes, words: str) -> None:
@@ -153,10 +173,19 @@ def test_missing_file(tmp_path: Path) -> None:
 def test_merge_keeps_the_later_result() -> None:
     later = dataclasses.replace(ONE, verdict=Verdict.INCONCLUSIVE, started_at=2000.0)
     other = dataclasses.replace(ONE, environment="vllm-0.8.5", verdict=Verdict.FIXED)
-    for runs in ([RunResult((ONE,)), RunResult((later, other))], [RunResult((later, other)), RunResult((ONE,))]):
+    for runs in (
+        [RunResult((ONE,)), RunResult((later, other))],
+        [RunResult((later, other)), RunResult((ONE,))],
+    ):
         merged = merge_results(runs)
-        assert set(map(_key, merged.results)) == {("vllm-0.8.4", "INCONCLUSIVE"), ("vllm-0.8.5", "FIXED")}
-    assert merge_results([RunResult(problems=("a",)), RunResult(problems=("a", "b"))]).problems == ("a", "b")
+        assert set(map(_key, merged.results)) == {
+            ("vllm-0.8.4", "INCONCLUSIVE"),
+            ("vllm-0.8.5", "FIXED"),
+        }
+    assert merge_results([RunResult(problems=("a",)), RunResult(problems=("a", "b"))]).problems == (
+        "a",
+        "b",
+    )
 
 
 def _key(result: TestResult) -> tuple[str, str]:

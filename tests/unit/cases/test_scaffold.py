@@ -43,7 +43,8 @@ def test_forms_of_a_report(text: str, repository: str, number: int, slug: str) -
 
 
 @pytest.mark.parametrize(
-    "text", ["", "x", "17173x", "a/b", "http://github.com/a/b/issues/1", "https://example.org/1", "1" * 10]
+    "text",
+    ["", "x", "17173x", "a/b", "http://github.com/a/b/issues/1", "https://example.org/1", "1" * 10],
 )
 def test_invalid_reports_are_rejected(text: str) -> None:
     with pytest.raises(UsageError, match=r"upstream .*: allowed are a number"):
@@ -60,14 +61,25 @@ def test_the_directory_is_complete(tmp_path: Path) -> None:
     assert [path.name for path in case.directory.parent.iterdir()] == ["vllm-17173"]
 
 
-def test_the_readme_asks_for_its_sections_and_copies_no_claim_of_the_case_file(tmp_path: Path) -> None:
-    draft = Draft(affected=">=0.7,<0.8.5", affected_env=("vllm-0.8.4",), fixed_env=("vllm-0.8.5",), fixed_by=("16863",))
+def test_the_readme_asks_for_its_sections_and_copies_no_claim_of_the_case_file(
+    tmp_path: Path,
+) -> None:
+    draft = Draft(
+        affected=">=0.7,<0.8.5",
+        affected_env=("vllm-0.8.4",),
+        fixed_env=("vllm-0.8.5",),
+        fixed_by=("16863",),
+    )
     case = create_case(tmp_path, Upstream("o/r", 1), draft)
     readme = (case.directory / "README.md").read_text()
     headings = ["What a user sees", "Why", "Affected versions", "What fixed it", "Workaround"]
     assert re.findall(r"^\*\*(.*)\.\*\*", readme, re.MULTILINE) == headings
-    listed = re.search(r"`README\.md` \| in your own words: (.*) \|", (ROOT / "CONTRIBUTING.md").read_text())
-    assert listed is not None and listed[1].split(", ") == [heading[0].lower() + heading[1:] for heading in headings]
+    listed = re.search(
+        r"`README\.md` \| in your own words: (.*) \|", (ROOT / "CONTRIBUTING.md").read_text()
+    )
+    assert listed is not None and listed[1].split(", ") == [
+        heading[0].lower() + heading[1:] for heading in headings
+    ]
     assert [claim for claim in ("0.7", "0.8.4", "0.8.5", "16863") if claim in readme] == []
     assert "`vllm-regress show r-1`" in readme
 
@@ -84,21 +96,38 @@ def test_a_phase_outside_requests_chooses_the_test_of_a_server(
     assert "vllm_leg" in {argument.arg for argument in functions[0].args.args}
     assert ("wait_for_exit" in test, "import signal" in test) == (phase == "stop",) * 2
     assert (case.symptom.phases, case.control.declared) == ((phase,), True)
-    assert ("EngineSpec" in test) == (phase == "ready") and all(len(line) <= 120 for line in test.splitlines())
+    assert ("EngineSpec" in test) == (phase == "ready") and all(
+        len(line) <= 120 for line in test.splitlines()
+    )
 
 
 def test_an_exit_code_is_asserted_and_described(tmp_path: Path) -> None:
     case = create_case(tmp_path, Upstream("o/r", 1), Draft(front="serve", phase="stop"))
     test = (case.directory / "test_r_1.py").read_text()
     assert "requests = 2\n" in test and "vllm_leg" not in test and not case.control.declared
-    assert search(case.symptom.pattern, "expected exit status 0 after 2 requests, got -15") is not None
+    assert (
+        search(case.symptom.pattern, "expected exit status 0 after 2 requests, got -15") is not None
+    )
 
 
-@pytest.mark.parametrize(("phase", "kind"), [("start", "crash"), ("ready", "wrong-result"), ("ready", "exception")])
+@pytest.mark.parametrize(
+    ("phase", "kind"), [("start", "crash"), ("ready", "wrong-result"), ("ready", "exception")]
+)
 def test_what_a_server_that_does_not_start_never_shows_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], phase: str, kind: str
 ) -> None:
-    new = ["--cases", str(tmp_path), "new", "1", "--front", "serve", "--phase", phase, "--kind", kind]
+    new = [
+        "--cases",
+        str(tmp_path),
+        "new",
+        "1",
+        "--front",
+        "serve",
+        "--phase",
+        phase,
+        "--kind",
+        kind,
+    ]
     assert cli.main(new) == 2
     assert "use --phase ready with --kind crash" in " ".join(capsys.readouterr().err.split())
     assert list(tmp_path.iterdir()) == []
@@ -109,15 +138,26 @@ def test_what_a_server_that_does_not_start_never_shows_is_refused(
     [
         ("offline", "probe", "wrong-result", "request, stop"),
         ("offline", "ready", "crash", "import, start, request, stop"),
-        *((front, "import", "wrong-result", "request, stop") for front in ("offline", "serve", "async")),
+        *(
+            (front, "import", "wrong-result", "request, stop")
+            for front in ("offline", "serve", "async")
+        ),
         ("async", "start", "wrong-result", "request, stop"),
         ("serve", "probe", "hang", "import, ready, request, stop"),
-        *(("probe", phase, "exception", "import, probe") for phase in ("ready", "stop", "start", "request")),
+        *(
+            ("probe", phase, "exception", "import, probe")
+            for phase in ("ready", "stop", "start", "request")
+        ),
         ("probe", "import", "wrong-result", "probe"),
     ],
 )
 def test_a_phase_that_the_front_does_not_have_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], front: str, phase: str, kind: str, allowed: str
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    front: str,
+    phase: str,
+    kind: str,
+    allowed: str,
 ) -> None:
     new = ["--cases", str(tmp_path), "new", "1", "--front", front, "--phase", phase, "--kind", kind]
     assert cli.main(new) == 2
@@ -132,20 +172,33 @@ def test_the_phase_is_checked_with_the_front_that_a_package_chooses(tmp_path: Pa
 
 
 def test_the_kinds_and_phases_of_every_case_are_accepted_with_one_of_its_fronts() -> None:
-    fronts = {"vllm_probe:": "probe", "vllm_server:": "serve", 'front="async"': "async", "vllm_engine:": "offline"}
+    fronts = {
+        "vllm_probe:": "probe",
+        "vllm_server:": "serve",
+        'front="async"': "async",
+        "vllm_engine:": "offline",
+    }
     for case in project_cases():
         tests = "".join(path.read_text() for path in case.directory.glob("test_*.py"))
         used = [fronts[word] for word in fronts if word in tests]
         kinds, phases = case.symptom.kinds, case.symptom.phases
-        possible = {(k, p) for k, p in itertools.product(kinds, phases) if any(p in phases_of(f, k) for f in used)}
+        possible = {
+            (k, p)
+            for k, p in itertools.product(kinds, phases)
+            if any(p in phases_of(f, k) for f in used)
+        }
         assert {kind for kind, _ in possible} == set(kinds), (case.id, used, possible)
         assert {phase for _, phase in possible} == set(phases), (case.id, used, possible)
 
 
 @pytest.mark.parametrize("phase", ["import", "start", "request", "stop"])
-def test_the_phases_of_an_exception_in_a_log_are_accepted_without_a_front(tmp_path: Path, phase: str) -> None:
+def test_the_phases_of_an_exception_in_a_log_are_accepted_without_a_front(
+    tmp_path: Path, phase: str
+) -> None:
     """The command that ``explain`` prints names them."""
-    assert create_case(tmp_path, Upstream(VLLM, 1), Draft(kind="exception", phase=phase)).symptom.phases == (phase,)
+    assert create_case(
+        tmp_path, Upstream(VLLM, 1), Draft(kind="exception", phase=phase)
+    ).symptom.phases == (phase,)
 
 
 @pytest.mark.parametrize("option", ["--title", "--family", "--package", "--affected", "--pattern"])
@@ -154,12 +207,17 @@ def test_an_empty_text_is_not_replaced_by_a_default(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, text: str
 ) -> None:
     assert cli.main(["--cases", str(tmp_path), "new", "1", option, text]) == 2
-    assert f"the argument after {option} is empty, perhaps because a variable is not set" in capsys.readouterr().err
+    assert (
+        f"the argument after {option} is empty, perhaps because a variable is not set"
+        in capsys.readouterr().err
+    )
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("exists", [True, False])
-def test_a_case_that_is_refused_leaves_the_directory_as_it_was(tmp_path: Path, exists: bool) -> None:
+def test_a_case_that_is_refused_leaves_the_directory_as_it_was(
+    tmp_path: Path, exists: bool
+) -> None:
     cases = tmp_path / "cases"
     if exists:
         cases.mkdir()
@@ -176,15 +234,21 @@ def test_a_title_is_written_without_spaces_around_it(tmp_path: Path) -> None:
 
 def test_new_writes_nothing_beside_the_cases(tmp_path: Path) -> None:
     (folder := tmp_path / "empty").mkdir()
-    environment = {name: value for name, value in os.environ.items() if name != "HYPOTHESIS_STORAGE_DIRECTORY"}
+    environment = {
+        name: value for name, value in os.environ.items() if name != "HYPOTHESIS_STORAGE_DIRECTORY"
+    }
     environment |= {"VLLM_REGRESS_CACHE": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "pytest_vllm_regress", "new", "100"]
-    subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True, timeout=60)
+    subprocess.run(
+        command, cwd=folder, env=environment, check=True, capture_output=True, timeout=60
+    )
     assert [path.name for path in folder.iterdir()] == ["cases"]
 
 
 @pytest.mark.parametrize("form", ["separate", "joined"])
-@pytest.mark.parametrize("title", ["--max-logprobs -1 is rejected", "--kind", "-x", "--", "--title=y"])
+@pytest.mark.parametrize(
+    "title", ["--max-logprobs -1 is rejected", "--kind", "-x", "--", "--title=y"]
+)
 def test_a_title_may_begin_with_dashes(tmp_path: Path, title: str, form: str) -> None:
     option = ["--title", title] if form == "separate" else [f"--title={title}"]
     assert cli.main(["--cases", str(tmp_path), "new", "1", *option, "--kind", "hang"]) == 0
@@ -195,7 +259,9 @@ def test_a_title_may_begin_with_dashes(tmp_path: Path, title: str, form: str) ->
 def test_an_invalid_field_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(CaseFileError) as caught:
         create_case(tmp_path, Upstream.parse("1"), Draft(affected="=>1"))
-    assert str(caught.value).startswith(f"{tmp_path / 'vllm-1' / 'case.toml'}: affected.vllm = '=>1'")
+    assert str(caught.value).startswith(
+        f"{tmp_path / 'vllm-1' / 'case.toml'}: affected.vllm = '=>1'"
+    )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -224,7 +290,8 @@ def test_an_invalid_id_leaves_nothing_behind(invalid: str, tmp_path: Path) -> No
 def test_an_unwritable_directory_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(
-        UsageError, match=r"cannot be written: Not a directory\. Give another directory with --cases DIR"
+        UsageError,
+        match=r"cannot be written: Not a directory\. Give another directory with --cases DIR",
     ):
         create_case(tmp_path / "file" / "cases", Upstream.parse("1"), Draft())
 
@@ -256,7 +323,9 @@ def test_the_package_of_the_repository_counts_without_environments(tmp_path: Pat
     case = create_case(tmp_path, Upstream("mlc-ai/xgrammar", 1), Draft())
     assert "none" in case.devices
     assert "import xgrammar" in (case.directory / "probe.py").read_text()
-    of_vllm = create_case(tmp_path, Upstream(VLLM, 2), Draft(front="probe", affected_env=("vllm-0.8.4",)))
+    of_vllm = create_case(
+        tmp_path, Upstream(VLLM, 2), Draft(front="probe", affected_env=("vllm-0.8.4",))
+    )
     assert of_vllm.devices == ("sim", "cpu", "gpu")
     assert "return vllm.__version__" in (of_vllm.directory / "probe.py").read_text()
 
@@ -266,15 +335,21 @@ def test_a_failure_of_the_cpu_wheels_is_for_that_device(tmp_path: Path) -> None:
 
 
 def test_an_engine_needs_vllm(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"--front serve: xgrammar-0\.1\.18 has no vLLM.*Use --front probe"):
-        create_case(tmp_path, Upstream("o/r", 1), Draft(front="serve", fixed_env=("xgrammar-0.1.18",)))
+    with pytest.raises(
+        UsageError, match=r"--front serve: xgrammar-0\.1\.18 has no vLLM.*Use --front probe"
+    ):
+        create_case(
+            tmp_path, Upstream("o/r", 1), Draft(front="serve", fixed_env=("xgrammar-0.1.18",))
+        )
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("kind", ["wrong-result", "exception", "hang", "crash", "engine-death"])
 def test_the_family_follows_the_kind(tmp_path: Path, kind: str) -> None:
     assert create_case(tmp_path, Upstream("o/r", 1), Draft(kind=kind)).family == kind
-    assert create_case(tmp_path, Upstream("o/r", 2), Draft(kind=kind, family="leak")).family == "leak"
+    assert (
+        create_case(tmp_path, Upstream("o/r", 2), Draft(kind=kind, family="leak")).family == "leak"
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""Templates of new cases have the controls that a proof needs, and their evidence environments can exist."""
+"""Templates of new cases have the controls that a proof needs, and their evidence environments can
+exist."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ from pytest_vllm_regress.cases.symptom import search
 from pytest_vllm_regress.errors import Kind
 from tests.helpers.cases import project_cases
 
-FRONTS = tuple(name for name in TEMPLATES if name not in ("finding", "request"))  # these need a finding
+FRONTS = tuple(
+    name for name in TEMPLATES if name not in ("finding", "request")
+)  # these need a finding
 every_template = pytest.mark.parametrize(
     ("front", "kind"), list(itertools.product(FRONTS, FAILURES)), ids=lambda value: str(value)
 )
@@ -30,7 +33,20 @@ def test_templates_follow_the_rules_of_validate(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], front: str, kind: Kind
 ) -> None:
     new = ["new", "17173", "--front", front, "--kind", kind, "--affected", "<0.8.5"]
-    assert cli.main(["--cases", str(tmp_path), *new, "--affected-env", "vllm-0.8.4", "--fixed-env", "vllm-0.8.5"]) == 0
+    assert (
+        cli.main(
+            [
+                "--cases",
+                str(tmp_path),
+                *new,
+                "--affected-env",
+                "vllm-0.8.4",
+                "--fixed-env",
+                "vllm-0.8.5",
+            ]
+        )
+        == 0
+    )
     assert "warning" not in capsys.readouterr().err
     case = load_case(tmp_path / "vllm-17173" / "case.toml")
     assert lint.lint_case(case, (case, *project_cases())) == []
@@ -57,7 +73,9 @@ def test_the_pattern_is_that_of_the_test_or_a_placeholder(tmp_path: Path, front:
 
 
 def test_a_control_by_engine_fields_needs_no_leg_in_the_test(tmp_path: Path) -> None:
-    case = create_case(tmp_path, Upstream("a/b", 1), Draft(kind="hang", control={"pipeline_parallel_size": 1}))
+    case = create_case(
+        tmp_path, Upstream("a/b", 1), Draft(kind="hang", control={"pipeline_parallel_size": 1})
+    )
     assert (case.control.omits, dict(case.control.changes)) == (
         "pipeline_parallel_size other than 1",
         {"pipeline_parallel_size": 1},
@@ -65,13 +83,17 @@ def test_a_control_by_engine_fields_needs_no_leg_in_the_test(tmp_path: Path) -> 
     assert "vllm_leg" not in (case.directory / "test_b_1.py").read_text()
 
 
-def test_new_says_which_requests_raise_an_error_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_new_says_which_requests_raise_an_error_status(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     new = ["--cases", str(tmp_path), "new", "--front", "serve", "--fixed-by", "16863"]
     assert cli.main([*new, "1", "--kind", "exception"]) == 0
     assert "`get` and `client` return an error status" in capsys.readouterr().err
     assert cli.main([*new, "2"]) == 0
     assert "error status" not in capsys.readouterr().err
-    assert load_case(tmp_path / "vllm-2" / "case.toml").fixed_by == ("https://github.com/vllm-project/vllm/pull/16863",)
+    assert load_case(tmp_path / "vllm-2" / "case.toml").fixed_by == (
+        "https://github.com/vllm-project/vllm/pull/16863",
+    )
 
 
 def test_new_asks_for_a_missing_pattern(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,8 +106,14 @@ def test_new_asks_for_a_missing_pattern(tmp_path: Path, capsys: pytest.CaptureFi
     [
         ("vllm-0.8.55", "vllm has no release 0.8.55; close to it: 0.8.5"),
         ("vlm-0.8.5", "unknown environment 'vlm-0.8.5'. Did you mean vllm-0.8.5?"),
-        ("vllm-0.8.4+lm-format-enforcer==0.10.55", "lm-format-enforcer has no release 0.10.55; close to it: 0.10.5"),
-        ("lm-format-enforcer-0.10.60", "lm-format-enforcer has no release 0.10.60; close to it: 0.10.6"),
+        (
+            "vllm-0.8.4+lm-format-enforcer==0.10.55",
+            "lm-format-enforcer has no release 0.10.55; close to it: 0.10.5",
+        ),
+        (
+            "lm-format-enforcer-0.10.60",
+            "lm-format-enforcer has no release 0.10.60; close to it: 0.10.6",
+        ),
     ],
 )
 @pytest.mark.parametrize("option", ["--affected-env", "--fixed-env"])
@@ -97,7 +125,9 @@ def test_an_impossible_environment_is_rejected(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["vllm-0.8.5.post1", "vllm-0.8.3rc1", "vllm-0.8.4-lmfe-0.10.3", "vllm0.8.4-sim"])
+@pytest.mark.parametrize(
+    "name", ["vllm-0.8.5.post1", "vllm-0.8.3rc1", "vllm-0.8.4-lmfe-0.10.3", "vllm0.8.4-sim"]
+)
 def test_a_possible_environment_is_accepted(tmp_path: Path, name: str) -> None:
     case = create_case(tmp_path, Upstream("a/b", 1), Draft(affected_env=(name,)))
     assert case.evidence.affected == (name,)
@@ -120,8 +150,12 @@ def test_the_index_is_asked_about_newer_releases(monkeypatch: pytest.MonkeyPatch
     assert names.unavailable_reason("vllm-0.98.0") == ""
 
 
-def test_show_warns_about_impossible_evidence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_warns_about_impossible_evidence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     case = create_case(tmp_path, Upstream("a/b", 1), Draft(affected_env=("vllm-0.8.4",)))
     case.path.write_text(case.path.read_text().replace("vllm-0.8.4", "vllm-0.8.44"))
     assert cli.main(["--cases", str(tmp_path), "show", "b-1"]) == 0
-    assert "evidence: environment 'vllm-0.8.44': vllm has no release 0.8.44" in capsys.readouterr().err
+    assert (
+        "evidence: environment 'vllm-0.8.44': vllm has no release 0.8.44" in capsys.readouterr().err
+    )

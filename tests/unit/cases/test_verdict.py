@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from pytest_vllm_regress.cases.observation import FAILURES, MAX_PART, Mechanism, Observation
 from pytest_vllm_regress.cases.symptom import WHERE, Symptom
-from pytest_vllm_regress.cases.verdict import Decision, Verdict, combine, decide, excerpt, name_others
+from pytest_vllm_regress.cases.verdict import (
+    Decision,
+    Verdict,
+    combine,
+    decide,
+    excerpt,
+    name_others,
+)
 from pytest_vllm_regress.errors import Kind, Masked, Part
 
 SYMPTOM = Symptom((Kind.HANG,), ("start", "ready"), r"^raylet: .*dead$")
@@ -23,7 +30,9 @@ observations = st.builds(
     st.sampled_from(Kind),
     st.sampled_from(["start", "request"]),
     st.text(max_size=30),
-    st.dictionaries(st.sampled_from(Part), st.text(max_size=30) | st.just("raylet: x dead"), max_size=3),
+    st.dictionaries(
+        st.sampled_from(Part), st.text(max_size=30) | st.just("raylet: x dead"), max_size=3
+    ),
     st.lists(st.builds(Mechanism, st.just("mechanism"), st.booleans()), max_size=2).map(tuple),
     st.sampled_from(["", "since vLLM 0.7"]),
 )
@@ -41,15 +50,20 @@ observations = st.builds(
     ],
 )
 @pytest.mark.parametrize("control", [None, PASSED])
-def test_verdict_table(affected: bool, observed: Observation, verdict: Verdict, control: Observation | None) -> None:
+def test_verdict_table(
+    affected: bool, observed: Observation, verdict: Verdict, control: Observation | None
+) -> None:
     assert decide(affected, SYMPTOM, observed, control).verdict is verdict
 
 
 @pytest.mark.parametrize("affected", [True, False])
 @pytest.mark.parametrize(
-    ("kind", "phase", "text"), [flags for flags in itertools.product((True, False), repeat=3) if not all(flags)]
+    ("kind", "phase", "text"),
+    [flags for flags in itertools.product((True, False), repeat=3) if not all(flags)],
 )
-def test_kind_phase_and_text_must_all_match(affected: bool, kind: bool, phase: bool, text: bool) -> None:
+def test_kind_phase_and_text_must_all_match(
+    affected: bool, kind: bool, phase: bool, text: bool
+) -> None:
     observed = Observation(
         Kind.HANG if kind else Kind.CRASH,
         "ready" if phase else "request",
@@ -68,7 +82,9 @@ def test_kind_phase_and_text_must_all_match(affected: bool, kind: bool, phase: b
 def test_the_pattern_counts_only_in_the_searched_parts(kind: Kind, part: Part) -> None:
     observed = Observation(kind, "start", "", {part: Masked("raylet: worker dead")})
     by_default = Symptom((kind,), ("start",), SYMPTOM.pattern)
-    assert (decide(True, by_default, observed).verdict is Verdict.REPRODUCED) is (part in WHERE[kind])
+    assert (decide(True, by_default, observed).verdict is Verdict.REPRODUCED) is (
+        part in WHERE[kind]
+    )
     for named in Part:
         symptom = Symptom((kind,), ("start",), SYMPTOM.pattern, (named,))
         assert (decide(True, symptom, observed).verdict is Verdict.REPRODUCED) is (part is named)
@@ -76,8 +92,12 @@ def test_the_pattern_counts_only_in_the_searched_parts(kind: Kind, part: Part) -
 
 def test_each_of_several_kinds_has_its_own_searched_parts() -> None:
     symptom = Symptom((Kind.EXCEPTION, Kind.ENGINE_DEATH), ("request",), "no grammar")
-    died = Observation(Kind.ENGINE_DEATH, "request", "", {Part.LOG: Masked("ValueError: no grammar")})
-    raised = Observation(Kind.EXCEPTION, "request", "", {Part.LOG: Masked("ValueError: no grammar")})
+    died = Observation(
+        Kind.ENGINE_DEATH, "request", "", {Part.LOG: Masked("ValueError: no grammar")}
+    )
+    raised = Observation(
+        Kind.EXCEPTION, "request", "", {Part.LOG: Masked("ValueError: no grammar")}
+    )
     assert decide(True, symptom, died).verdict is Verdict.REPRODUCED
     assert decide(True, symptom, raised).verdict is Verdict.INCONCLUSIVE
 
@@ -85,12 +105,18 @@ def test_each_of_several_kinds_has_its_own_searched_parts() -> None:
 def test_the_decision_names_part_line_and_what_matched() -> None:
     decision = decide(True, SYMPTOM, SEEN)
     assert decision.match is not None
-    assert (decision.match.part, decision.match.number, decision.match.text) == (Part.LOG, 2, "raylet: worker dead")
+    assert (decision.match.part, decision.match.number, decision.match.text) == (
+        Part.LOG,
+        2,
+        "raylet: worker dead",
+    )
     assert "found in log, line 2: raylet: worker dead" in decision.reason
 
 
 def test_the_matching_text_is_truncated() -> None:
-    long = Observation(Kind.EXCEPTION, "start", "", {Part.EXCEPTION: Masked("head " + "x" * 30_000 + " tail")})
+    long = Observation(
+        Kind.EXCEPTION, "start", "", {Part.EXCEPTION: Masked("head " + "x" * 30_000 + " tail")}
+    )
     decision = decide(True, Symptom((Kind.EXCEPTION,), ("start",), "head .* tail"), long)
     assert decision.verdict is Verdict.REPRODUCED
     assert len(decision.reason) < 800
@@ -98,15 +124,26 @@ def test_the_matching_text_is_truncated() -> None:
 
 def test_long_parts_keep_both_ends() -> None:
     observation = Observation(
-        Kind.HANG, "start", "", {Part.LOG: Masked("first " + "x" * 1_000_000 + " last"), Part.EXIT: Masked("")}
+        Kind.HANG,
+        "start",
+        "",
+        {Part.LOG: Masked("first " + "x" * 1_000_000 + " last"), Part.EXIT: Masked("")},
     )
     assert list(observation.parts) == [Part.LOG]
     assert len(observation.parts[Part.LOG]) <= MAX_PART
-    assert observation.parts[Part.LOG].startswith("first ") and observation.parts[Part.LOG].endswith(" last")
+    assert observation.parts[Part.LOG].startswith("first ") and observation.parts[
+        Part.LOG
+    ].endswith(" last")
 
 
-@given(st.booleans(), observations, observations.filter(lambda observation: observation.kind is not Kind.PASSED))
-def test_a_failed_control_leg_is_inconclusive(affected: bool, observed: Observation, control: Observation) -> None:
+@given(
+    st.booleans(),
+    observations,
+    observations.filter(lambda observation: observation.kind is not Kind.PASSED),
+)
+def test_a_failed_control_leg_is_inconclusive(
+    affected: bool, observed: Observation, control: Observation
+) -> None:
     verdict = decide(affected, SYMPTOM, observed, control).verdict
     absent = observed.kind is Kind.NOT_APPLICABLE and observed.claim
     assert verdict is (Verdict.NOT_APPLICABLE if absent else Verdict.INCONCLUSIVE)
@@ -135,7 +172,12 @@ def test_only_a_pass_is_green_and_every_verdict_has_a_reason(
         assert observed.kind is Kind.HANG
         assert control is None or control.kind is Kind.PASSED
         assert decision.match is not None
-    if decision.verdict in (Verdict.REPRODUCED, Verdict.FIXED, Verdict.REGRESSED, Verdict.UNEXPECTEDLY_FIXED):
+    if decision.verdict in (
+        Verdict.REPRODUCED,
+        Verdict.FIXED,
+        Verdict.REGRESSED,
+        Verdict.UNEXPECTEDLY_FIXED,
+    ):
         assert all(mechanism.held for mechanism in observed.at_work)
     if decision.verdict is Verdict.NOT_APPLICABLE:
         assert observed.claim
@@ -159,13 +201,19 @@ def test_a_case_cannot_be_shown_where_another_documented_failure_prevents_the_st
     kind: Kind, phase: str, verdict: Verdict
 ) -> None:
     seen = Observation(kind, phase, "no pinned memory")
-    decision = name_others(Decision(Verdict.INCONCLUSIVE, "another failure"), seen, ["vllm-1", "vllm-2"])
+    decision = name_others(
+        Decision(Verdict.INCONCLUSIVE, "another failure"), seen, ["vllm-1", "vllm-2"]
+    )
     assert decision.verdict is verdict
     assert "vllm-1, vllm-2" in decision.reason
 
 
 def test_expected_verdicts() -> None:
-    assert {v for v in Verdict if v.expected} == {Verdict.REPRODUCED, Verdict.FIXED, Verdict.NOT_APPLICABLE}
+    assert {v for v in Verdict if v.expected} == {
+        Verdict.REPRODUCED,
+        Verdict.FIXED,
+        Verdict.NOT_APPLICABLE,
+    }
 
 
 @given(st.lists(st.sampled_from(Verdict), min_size=1))
@@ -177,7 +225,14 @@ def test_combine_returns_the_worst(verdicts: list[Verdict]) -> None:
 
 
 def test_order_of_combined_verdicts() -> None:
-    worst_first = ["INCONCLUSIVE", "REGRESSED", "UNEXPECTEDLY_FIXED", "REPRODUCED", "FIXED", "NOT_APPLICABLE"]
+    worst_first = [
+        "INCONCLUSIVE",
+        "REGRESSED",
+        "UNEXPECTEDLY_FIXED",
+        "REPRODUCED",
+        "FIXED",
+        "NOT_APPLICABLE",
+    ]
     for worse, better in itertools.combinations(worst_first, 2):
         assert combine([Verdict(better), Verdict(worse)]).value == worse
     assert combine([]) is Verdict.INCONCLUSIVE

@@ -55,5 +55,11 @@ def test_parts_and_fields_are_named() -> None:
     named = set(re.findall(r"`(\w+)`", PAGE))
     assert {part.value for part in Part} <= named
     assert RequestOutput.__annotations__.keys() | CompletionOutput.__annotations__.keys() <= named
-    errors = set(re.findall(r"^\| `(\w+)`", PAGE.partition("## What goes wrong")[2].partition("## The text")[0], re.M))
+    errors = set(
+        re.findall(
+            r"^\| `(\w+)`",
+            PAGE.partition("## What goes wrong")[2].partition("## The text")[0],
+            re.M,
+        )
+    )
     assert errors - {"AssertionError"} <= set(pytest_vllm_regress.__all__) and len(errors) == 6

@@ -37,7 +37,9 @@ def test_demo(vllm_probe):
 
 @pytest.fixture
 def cases(tmp_path: Path) -> Path:
-    return CASE.write(tmp_path / "cases", {"probe.py": PROBE, "test_demo.py": TEST}).directory.parent
+    return CASE.write(
+        tmp_path / "cases", {"probe.py": PROBE, "test_demo.py": TEST}
+    ).directory.parent
 
 
 @pytest.fixture
@@ -91,8 +93,14 @@ def test_list_and_show(cases: Path, capsys: pytest.CaptureFixture[str]) -> None:
             ["new", "1", "--affected-env", "vllm-0.8.4", "--fixed-env", "vllm-0.8.4"],
             "vllm-0.8.4: both affected and fixed evidence",
         ),
-        (["matrix", "--versions", ">=0.8", "--dry-run"], "--dry-run lists releases of --releases. To see"),
-        (["matrix", "--versions", ">=0.8", "--disk", "9GiB"], "--disk limits what --releases downloads"),
+        (
+            ["matrix", "--versions", ">=0.8", "--dry-run"],
+            "--dry-run lists releases of --releases. To see",
+        ),
+        (
+            ["matrix", "--versions", ">=0.8", "--disk", "9GiB"],
+            "--disk limits what --releases downloads",
+        ),
         (["lisst"], "No such command"),
         (["list", "--jsonn"], "No such option"),
     ],
@@ -107,7 +115,9 @@ def test_bad_input_ends_with_2(
     assert sorted(path.name for path in cases.iterdir()) == ["demo"]
 
 
-def test_malformed_case_and_missing_directory(cases: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_malformed_case_and_missing_directory(
+    cases: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (cases / "demo" / "case.toml").write_text(dataclasses.replace(CASE, devices=("tpu",)).text())
     assert regress("--cases", cases, "list") == 2
     assert "case.toml: devices[0] = 'tpu': allowed: none, sim, cpu, gpu" in capsys.readouterr().err
@@ -124,7 +134,9 @@ def test_malformed_case_and_missing_directory(cases: Path, capsys: pytest.Captur
         (KeyboardInterrupt(), 130),
     ],
 )
-def test_exit_codes(cases: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int) -> None:
+def test_exit_codes(
+    cases: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int
+) -> None:
     def fail(root: Path) -> None:
         raise error
 
@@ -142,7 +154,9 @@ def test_help_names_the_exit_codes_and_version(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out == f"vllm-regress {__version__}\n"
 
 
-def test_commands_with_a_module_of_their_own_are_listed_with_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_with_a_module_of_their_own_are_listed_with_the_others(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert regress("--help") == 0
     output = capsys.readouterr().out
     for name in (*cli.MODULES, "list", "run"):
@@ -166,16 +180,21 @@ def test_list_is_light() -> None:
         "assert not heavy, heavy"
     )
     before = os.times()
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=120, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, check=True, timeout=120, stdout=subprocess.DEVNULL
+    )
     after = os.times()  # CPU and not the clock: a loaded machine is slow with everything
-    used = after.children_user + after.children_system - before.children_user - before.children_system
+    used = (
+        after.children_user + after.children_system - before.children_user - before.children_system
+    )
     assert used < 3, "it takes about 0.2 s on an idle machine"
 
 
 def test_report_merges(tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, verdict in (("a", Verdict.FIXED), ("b", Verdict.REGRESSED)):
         write_results(
-            tmp_path / "in" / f"{name}.json", RunResult((TestResult("demo", "t", verdict, "why", "sim", name),))
+            tmp_path / "in" / f"{name}.json",
+            RunResult((TestResult("demo", "t", verdict, "why", "sim", name),)),
         )
     assert regress("report", tmp_path / "in" / "a.json") == 0
     assert "all as expected" in capsys.readouterr().out
@@ -213,7 +232,9 @@ def test_report_refuses_an_output_before_it_writes_anything(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("a.json", "b.json"):
-        write_results(Path(name), RunResult((TestResult("demo", "t", Verdict.FIXED, "why", "sim", name),)))
+        write_results(
+            Path(name), RunResult((TestResult("demo", "t", Verdict.FIXED, "why", "sim", name),))
+        )
     Path("link.json").symlink_to("a.json")
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert regress("report", *arguments) == 2
@@ -228,7 +249,9 @@ def test_standard_output_of_report_is_one_document(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    write_results(Path("a.json"), RunResult((TestResult("demo", "t", Verdict.FIXED, "why", "sim", "e"),)))
+    write_results(
+        Path("a.json"), RunResult((TestResult("demo", "t", Verdict.FIXED, "why", "sim", "e"),))
+    )
     pages = ("--html", "page.html", "--pages", "pages")
     assert regress("report", "a.json", "--json", *pages) == 0
     captured = capsys.readouterr()
@@ -239,19 +262,33 @@ def test_standard_output_of_report_is_one_document(
     assert not Path("-").exists()
 
 
-def test_show_prints_one_variant_per_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_prints_one_variant_per_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     tables = '[variants.old]\naffected = { vllm = "<0.8" }\nreason = "one; two"\n[variants.none]\naffected = false\n'
     dataclasses.replace(CASE, tables=tables).write(tmp_path)
     assert regress("--cases", tmp_path, "show", "demo") == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("variant")]
-    assert lines == ["variant:      old: affected vllm <0.8 (one; two)", "variant:      none: never affected"]
+    assert lines == [
+        "variant:      old: affected vllm <0.8 (one; two)",
+        "variant:      none: never affected",
+    ]
 
 
 def test_new_makes_a_valid_case(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cases = tmp_path / "cases"
     url = "https://github.com/noamgat/lm-format-enforcer/issues/124?x=1"
     control = ("--control", "tokenizer_pool_size=0", "--control", "executor=mp")
-    arguments = ("--title", 'a "title" \\ é', "--affected", "<0.10.6", "--affected-env", "vllm-0.5.4", "--kind", "hang")
+    arguments = (
+        "--title",
+        'a "title" \\ é',
+        "--affected",
+        "<0.10.6",
+        "--affected-env",
+        "vllm-0.5.4",
+        "--kind",
+        "hang",
+    )
     assert regress("--cases", cases, "new", url, *arguments, *control) == 0
     assert regress("--cases", cases, "new", "17173") == 0
     assert regress("--cases", cases, "new", "Some_Org/x#7") == 2
@@ -282,13 +319,20 @@ def test_run_from_beginning_to_end(
     dataclasses.replace(CASE, old=("old",), new=("new",)).write(cases)
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n")
     both = ("--env", affected_target, "--env", fixed_target)
-    assert regress("--cases", cases, "run", "demo", "-v", *both, "--results", tmp_path / "out.json") == 0
+    assert (
+        regress("--cases", cases, "run", "demo", "-v", *both, "--results", tmp_path / "out.json")
+        == 0
+    )
     assert "    passed in phase probe: 1 replies\n" in capsys.readouterr().out
     results = json.loads((tmp_path / "out.json").read_text())["results"]
     assert [result["verdict"] for result in results] == ["REPRODUCED", "FIXED"]
     assert [result["device"] for result in results] == ["sim", "sim"]
     assert len(list((cache / "results").glob("*.json"))) == 1
-    assert sorted(path.name for path in cases.joinpath("demo").iterdir()) == ["case.toml", "probe.py", "test_demo.py"]
+    assert sorted(path.name for path in cases.joinpath("demo").iterdir()) == [
+        "case.toml",
+        "probe.py",
+        "test_demo.py",
+    ]
 
 
 def test_a_wrong_range_turns_the_run_red(
@@ -299,7 +343,10 @@ def test_a_wrong_range_turns_the_run_red(
         ("<0.8.6", fixed_target, "UNEXPECTEDLY_FIXED"),
     ):
         dataclasses.replace(CASE, affected=specifier).write(cases)
-        assert regress("--cases", cases, "run", "--env", target, "--results", tmp_path / "out.json") == 1
+        assert (
+            regress("--cases", cases, "run", "--env", target, "--results", tmp_path / "out.json")
+            == 1
+        )
         (result,) = json.loads((tmp_path / "out.json").read_text())["results"]
         assert result["verdict"] == verdict
 
@@ -320,7 +367,10 @@ def test_a_broken_test_is_never_green(
     cases: Path, cache: Path, fixed_target: Path, tmp_path: Path, test: str, words: str
 ) -> None:
     (cases / "demo" / "test_demo.py").write_text(test)
-    assert regress("--cases", cases, "run", "--env", fixed_target, "--results", tmp_path / "out.json") == 1
+    assert (
+        regress("--cases", cases, "run", "--env", fixed_target, "--results", tmp_path / "out.json")
+        == 1
+    )
     (result,) = json.loads((tmp_path / "out.json").read_text())["results"]
     assert result["verdict"] == "INCONCLUSIVE"
     assert words in result["reason"]

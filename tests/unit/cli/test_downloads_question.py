@@ -1,4 +1,5 @@
-"""The question before downloads, on a terminal: how it is answered, and with which exit code a "no" ends the command."""
+"""The question before downloads, on a terminal: how it is answered, and with which exit code a "no"
+ends the command."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ def test_every_refusal_ends_the_command_with_130(answer: bytes, tmp_path: Path) 
     os.close(theirs)
     try:
         output = _read_until(ours, b"Go on?")
-        for _ in range(6):  # a key that arrives while the prompt is set up may be lost: press it again
+        for _ in range(
+            6
+        ):  # a key that arrives while the prompt is set up may be lost: press it again
             os.write(ours, answer)
             output += _read_until(ours, b"nothing was downloaded or run", 10)
             if b"nothing was downloaded or run" in output:

@@ -21,7 +21,9 @@ def cases(tmp_path: Path) -> Path:
     """The valid case ``demo`` and the invalid case ``broken``."""
     root = GOOD.write(tmp_path / "cases").directory.parent
     (root / "broken").mkdir()
-    (root / "broken" / "case.toml").write_text(dataclasses.replace(GOOD, id="broken", devices=("tpu",)).text())
+    (root / "broken" / "case.toml").write_text(
+        dataclasses.replace(GOOD, id="broken", devices=("tpu",)).text()
+    )
     return root
 
 
@@ -29,7 +31,9 @@ def regress(cases: Path, *arguments: object) -> int:
     return cli.main(["--cases", str(cases), *map(str, arguments)])
 
 
-def test_list_shows_the_valid_cases_and_names_the_invalid_file(cases: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_shows_the_valid_cases_and_names_the_invalid_file(
+    cases: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert regress(cases, "list") == 2
     captured = capsys.readouterr()
     assert [line.split()[0] for line in captured.out.splitlines()] == ["id", "demo"]
@@ -40,7 +44,12 @@ def test_list_shows_the_valid_cases_and_names_the_invalid_file(cases: Path, caps
 
 @pytest.mark.parametrize(
     ("arguments", "status"),
-    [(["show", "demo"], 0), (["audit", "vllm.txt"], 1), (["bisect", "demo", "--good", "1"], 2), (["judge", "demo"], 2)],
+    [
+        (["show", "demo"], 0),
+        (["audit", "vllm.txt"], 1),
+        (["bisect", "demo", "--good", "1"], 2),
+        (["judge", "demo"], 2),
+    ],
 )
 def test_commands_that_concern_other_cases_go_on_with_a_warning(
     cases: Path,
@@ -61,7 +70,11 @@ def test_commands_that_concern_other_cases_go_on_with_a_warning(
 
 
 def test_run_of_another_case_is_not_blocked(
-    cases: Path, tmp_path: Path, fixed_target: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    cases: Path,
+    tmp_path: Path,
+    fixed_target: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path / "cache"))
     (cases / "demo" / "test_demo.py").write_text(TEST)
@@ -70,7 +83,9 @@ def test_run_of_another_case_is_not_blocked(
     assert PROBLEM in capfd.readouterr().err
 
 
-def test_an_invalid_case_cannot_be_used_itself(cases: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_case_cannot_be_used_itself(
+    cases: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert regress(cases, "show", "broken") == 2
     error = capsys.readouterr().err
     assert "no such case: 'broken'" in error
@@ -85,7 +100,9 @@ def test_commands_that_concern_all_cases_refuse_an_invalid_file(
     assert PROBLEM in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", [["list"], ["audit", "vllm==0.8.4"], ["compare", "0.8.4", "0.9.2"]])
+@pytest.mark.parametrize(
+    "command", [["list"], ["audit", "vllm==0.8.4"], ["compare", "0.8.4", "0.9.2"]]
+)
 def test_a_directory_without_a_case_gives_no_all_clear(
     command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -96,7 +113,10 @@ def test_a_directory_without_a_case_gives_no_all_clear(
 
 
 def test_new_writes_the_first_case_into_an_empty_directory(tmp_path: Path) -> None:
-    assert regress(tmp_path, "new", "1", "--affected-env", "vllm-0.8.4", "--fixed-env", "vllm-0.8.5") == 0
+    assert (
+        regress(tmp_path, "new", "1", "--affected-env", "vllm-0.8.4", "--fixed-env", "vllm-0.8.5")
+        == 0
+    )
     assert regress(tmp_path, "validate", "--check", "vllm-1") == 1  # its test is not written yet
 
 
@@ -104,7 +124,10 @@ def test_new_writes_the_first_case_into_an_empty_directory(tmp_path: Path) -> No
 def test_drift_refuses_what_is_no_python(python: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Regression: uv's refusal of such a value was taken for a failure of the release."""
     assert cli.main(["drift", "0.8.5", "--python", python]) == 2
-    assert f"--python {python!r}: allowed is a minor version of Python, such as 3.11" in capsys.readouterr().err
+    assert (
+        f"--python {python!r}: allowed is a minor version of Python, such as 3.11"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(
@@ -119,7 +142,11 @@ def test_drift_refuses_what_is_no_python(python: str, capsys: pytest.CaptureFixt
     ],
 )
 def test_an_empty_argument_is_neither_the_working_directory_nor_a_default(
-    arguments: list[str], words: str, cases: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    arguments: list[str],
+    words: str,
+    cases: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(cases)
     assert cli.main(arguments) == 2

@@ -26,13 +26,17 @@ def test_commands_that_start_engines_are_for_linux_only(
     assert f"{command}: Linux only" in capsys.readouterr().err
 
 
-def test_their_help_and_the_other_commands_work(elsewhere: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_their_help_and_the_other_commands_work(
+    elsewhere: None, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main(["run", "--help"]) == 0
     assert cli.main(["list"]) == 0
     assert not {"list", "show", "audit", "explain", "report"} & cli.LINUX_ONLY
 
 
-def test_without_owners_of_files_nothing_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_owners_of_files_nothing_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(project, "_HAS_OWNERS", False)
     os.chmod(tmp_path, stat.S_IRWXU | stat.S_IRWXG | stat.S_IRWXO)
     project.check_writers(tmp_path)

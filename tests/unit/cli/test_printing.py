@@ -39,17 +39,28 @@ def prints(path: Path) -> list[str]:
 
 
 def test_there_is_one_place_that_prints() -> None:
-    """Exceptions: the empty line before the table, and code that runs without a command: engines outside pytest, and forked processes."""
+    """Exceptions: the empty line before the table, and code that runs without a command: engines
+    outside pytest, and forked processes."""
     calls = [
-        call for path in PACKAGE.rglob("*.py") if not {"target_site", "data"} & set(path.parts) for call in prints(path)
+        call
+        for path in PACKAGE.rglob("*.py")
+        if not {"target_site", "data"} & set(path.parts)
+        for call in prints(path)
     ]
-    assert {call.partition(":")[0] for call in calls} == {"context.py", "fixtures.py", "standalone.py", "table.py"}
+    assert {call.partition(":")[0] for call in calls} == {
+        "context.py",
+        "fixtures.py",
+        "standalone.py",
+        "table.py",
+    }
     assert sum(call.startswith("table.py") for call in calls) == 1
 
 
 @given(ANY)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-def test_output_contains_no_control_characters(capsys: pytest.CaptureFixture[str], text: str) -> None:
+def test_output_contains_no_control_characters(
+    capsys: pytest.CaptureFixture[str], text: str
+) -> None:
     say(text)
     warn(text)
     print_columns(("a", "b"), [(text, "x")])
@@ -58,14 +69,17 @@ def test_output_contains_no_control_characters(capsys: pytest.CaptureFixture[str
     for out in (captured.out, captured.err):
         assert all(character.isprintable() or character == "\n" for character in out)
     assert one_line(text).isprintable()
-    assert "".join(character for character in printable(text) if character.isprintable()) == printable(text).replace(
-        "\n", ""
-    )
+    assert "".join(
+        character for character in printable(text) if character.isprintable()
+    ) == printable(text).replace("\n", "")
     assert format_value(text).isprintable() and len(format_value(text)) <= MAX_SHOWN
 
 
 def case_saying(title: str, text: str) -> str:
-    """Return a case file with ``text`` in every field that may have several lines. Texts are written as in TOML."""
+    """Return a case file with ``text`` in every field that may have several lines.
+
+    Texts are written as in TOML.
+    """
     case_file = CaseFile(
         title="TITLE",
         pattern="TEXT",
@@ -77,7 +91,9 @@ def case_saying(title: str, text: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "character", sorted({steering for steering in STEERING if not steering.isprintable()}), ids=ascii
+    "character",
+    sorted({steering for steering in STEERING if not steering.isprintable()}),
+    ids=ascii,
 )
 def test_fields_of_a_case_print_no_control_characters(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], character: str
@@ -109,7 +125,9 @@ def test_errors_contain_no_secrets(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "hunter2" not in capsys.readouterr().err
 
 
-def test_a_name_that_is_too_long_is_a_usage_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_name_that_is_too_long_is_a_usage_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     long = "x" * 300
     for arguments in (
         ["--cases", long, "list"],
@@ -137,7 +155,8 @@ def test_the_number_of_validation_problems_is_limited() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [["x" * 10**7], {"a" * 10**7: [1] * 10**6}, [[[[[["deep"]]]]]], 1.5, None, "é\u2028" * 10**6]
+    "value",
+    [["x" * 10**7], {"a" * 10**7: [1] * 10**6}, [[[[[["deep"]]]]]], 1.5, None, "é\u2028" * 10**6],
 )
 def test_a_value_is_shown_in_few_characters(value: object) -> None:
     assert len(format_value(value)) <= MAX_SHOWN
@@ -147,7 +166,11 @@ def test_a_value_is_shown_in_few_characters(value: object) -> None:
 def regress(*arguments: str, redirect: str = "", **variables: str) -> tuple[int, bytes, str]:
     """Run the command in a shell and return its exit code, standard output and standard error."""
     command = f"{shlex.join([sys.executable, '-m', 'pytest_vllm_regress', *arguments])} {redirect}"
-    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONIOENCODING", "PYTHONUTF8")}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("PYTHONIOENCODING", "PYTHONUTF8")
+    }
     ended = subprocess.run(
         ["bash", "-c", command],
         cwd=ROOT,
@@ -167,7 +190,9 @@ def regress(*arguments: str, redirect: str = "", **variables: str) -> tuple[int,
     ],
     ids=["cp1252", "ascii"],
 )
-def test_characters_that_the_stream_cannot_encode_are_escaped(tmp_path: Path, variables: dict[str, str]) -> None:
+def test_characters_that_the_stream_cannot_encode_are_escaped(
+    tmp_path: Path, variables: dict[str, str]
+) -> None:
     log = tmp_path / "log"
     log.write_text(
         'Traceback (most recent call last):\n  File "vllm/engine.py", line 3, in f\nValueError: 没有\n',
@@ -182,7 +207,9 @@ def test_characters_that_the_stream_cannot_encode_are_escaped(tmp_path: Path, va
 
 
 @pytest.mark.parametrize(
-    "arguments", [("list",), ("list", "--json"), ("show", "vllm-17173"), ("--help",), ("--version",)], ids=" ".join
+    "arguments",
+    [("list",), ("list", "--json"), ("show", "vllm-17173"), ("--help",), ("--version",)],
+    ids=" ".join,
 )
 @pytest.mark.parametrize(
     ("redirect", "code", "message"),

@@ -26,7 +26,10 @@ def test_files_of_a_checkpoint_are_consistent(kind: str, tmp_path: Path) -> None
     config = json.loads((place / "config.json").read_text())
     tokenizer = json.loads((place / "tokenizer.json").read_text())
     assert place.is_absolute() and config["architectures"] == [architecture_of(kind)]
-    ids = [*tokenizer["model"]["vocab"].values(), *(token["id"] for token in tokenizer["added_tokens"])]
+    ids = [
+        *tokenizer["model"]["vocab"].values(),
+        *(token["id"] for token in tokenizer["added_tokens"]),
+    ]
     assert sorted(ids) == list(range(len(ids))) and len(ids) <= config["vocab_size"]
     assert json.loads((place / "vocab.json").read_text()) == tokenizer["model"]["vocab"]
     vocabulary = tokenizer["model"]["vocab"]
@@ -34,10 +37,18 @@ def test_files_of_a_checkpoint_are_consistent(kind: str, tmp_path: Path) -> None
         left, right = merge.split(" ")
         assert {left, right, left + right} <= vocabulary.keys()
     specials = {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
-    assert config["eos_token_id"] == specials[json.loads((place / "tokenizer_config.json").read_text())["eos_token"]]
+    assert (
+        config["eos_token_id"]
+        == specials[json.loads((place / "tokenizer_config.json").read_text())["eos_token"]]
+    )
     weights = load_file(place / "model.safetensors")
-    assert weights["model.embed_tokens.weight"].shape == (config["vocab_size"], config["hidden_size"])
-    assert weights["lm_head.weight"].std() > 0 and all(np.isfinite(tensor).all() for tensor in weights.values())
+    assert weights["model.embed_tokens.weight"].shape == (
+        config["vocab_size"],
+        config["hidden_size"],
+    )
+    assert weights["lm_head.weight"].std() > 0 and all(
+        np.isfinite(tensor).all() for tensor in weights.values()
+    )
     layers = {name.split(".")[2] for name in weights if name.startswith("model.layers.")}
     assert len(layers) == config["num_hidden_layers"]
 
@@ -47,17 +58,26 @@ def test_equal_seeds_give_equal_bytes_and_other_seeds_do_not(kind: str, tmp_path
     first, second = (ensure_checkpoint(kind, tmp_path / name) for name in "ab")
     assert first.name == second.name and contents(first) == contents(second)
     other = ensure_checkpoint(kind, tmp_path / "a", seed=1)
-    assert other != first and contents(other)["model.safetensors"] != contents(first)["model.safetensors"]
+    assert (
+        other != first
+        and contents(other)["model.safetensors"] != contents(first)["model.safetensors"]
+    )
 
 
 @pytest.mark.parametrize("head", [32, 64])
 @pytest.mark.parametrize("kind", ["text", "vision", "classifier", "sentencepiece", "experts"])
 def test_heads_have_the_requested_width(kind: str, head: int, tmp_path: Path) -> None:
     place = ensure_checkpoint(kind, tmp_path, head=head)
-    config, weights = json.loads((place / "config.json").read_text()), load_file(place / "model.safetensors")
+    config, weights = (
+        json.loads((place / "config.json").read_text()),
+        load_file(place / "model.safetensors"),
+    )
     assert config["hidden_size"] == head * config["num_attention_heads"]
     rows = {name: weights[f"model.layers.0.self_attn.{name}_proj.weight"].shape[0] for name in "qk"}
-    assert rows == {"q": head * config["num_attention_heads"], "k": head * config["num_key_value_heads"]}
+    assert rows == {
+        "q": head * config["num_attention_heads"],
+        "k": head * config["num_key_value_heads"],
+    }
     if kind == "vision":
         assert sum(config["rope_scaling"]["mrope_section"]) == head // 2
         assert weights["visual.merger.mlp.2.weight"].shape[0] == config["hidden_size"]

@@ -20,7 +20,10 @@ vllm:generation_tokens_created{{engine="0"}} 1.7e+09
 
 
 class StandIn:
-    """Answers /health with a status and /metrics with one text after the other. Exceptions are raised."""
+    """Answers /health with a status and /metrics with one text after the other.
+
+    Exceptions are raised.
+    """
 
     def __init__(self, health: int | Exception, *metrics: str | Exception) -> None:
         self.health = health
@@ -31,7 +34,9 @@ class StandIn:
         answer = self.health if path == "/health" else next(self.metrics)
         if isinstance(answer, Exception):
             raise answer
-        return httpx.Response(answer) if isinstance(answer, int) else httpx.Response(200, text=answer)
+        return (
+            httpx.Response(answer) if isinstance(answer, int) else httpx.Response(200, text=answer)
+        )
 
 
 def metrics(tokens: float, running: float = 1) -> str:
@@ -67,8 +72,13 @@ def test_counters_are_summed_over_engines() -> None:
 
 
 @pytest.mark.parametrize(("starved_share", "state"), [(0.0, "dead"), (0.5, "dead"), (0.9, "stuck")])
-def test_time_in_which_the_server_waits_for_a_processor_does_not_count(starved_share: float, state: str) -> None:
-    """The server answers after 12 s. For ``starved_share`` of this time it waits for a processor."""
+def test_time_in_which_the_server_waits_for_a_processor_does_not_count(
+    starved_share: float, state: str
+) -> None:
+    """The server answers after 12 s.
+
+    For ``starved_share`` of this time it waits for a processor.
+    """
     asked: list[float] = []
 
     def get(path: str, seconds: float) -> httpx.Response:

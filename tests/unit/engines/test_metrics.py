@@ -41,7 +41,9 @@ def test_samples_by_name_and_labels() -> None:
         (("engine", "0"), ("model_name", 'a "b", c\\d')): 5.0,
     }
     assert metrics.total("vllm:prompt_tokens_total") == 25 and metrics.samples["plain", ()] == 1
-    assert metrics.total("odd_bucket", le="+Inf") == math.inf and math.isnan(metrics.total("nothing"))
+    assert metrics.total("odd_bucket", le="+Inf") == math.inf and math.isnan(
+        metrics.total("nothing")
+    )
 
 
 def test_a_missing_metric_is_an_error_and_not_zero() -> None:
@@ -82,7 +84,9 @@ def test_a_request_names_the_rank_that_it_asks_for(rank: int | None, header: str
     assert seen == [header]
 
 
-@pytest.mark.parametrize(("text", "tokens"), [(RANKS, {0: 4, 1: 15}), (WITHOUT_RANKS, {0: 5}), ("", {})])
+@pytest.mark.parametrize(
+    ("text", "tokens"), [(RANKS, {0: 4, 1: 15}), (WITHOUT_RANKS, {0: 5}), ("", {})]
+)
 def test_tokens_are_counted_for_each_rank(text: str, tokens: dict[int, int]) -> None:
     server = unconnected(9)
     transport = httpx.MockTransport(lambda request: httpx.Response(200, text=text))
@@ -106,7 +110,10 @@ def test_counters_that_stay_behind_are_an_error(monkeypatch: pytest.MonkeyPatch)
     server.client = httpx.Client(base_url=server.root_url, transport=transport)
     monkeypatch.setattr(server.child, "pause", lambda seconds: now.append(now.pop() + seconds))
     monkeypatch.setattr(
-        server.child, "hung", lambda deadline, why: DeadlineExceeded(why, phase=deadline.phase), raising=False
+        server.child,
+        "hung",
+        lambda deadline, why: DeadlineExceeded(why, phase=deadline.phase),
+        raising=False,
     )
     with pytest.raises(DeadlineExceeded, match="5 of 19 tokens were counted within 5 s"):
         server.tokens_by_rank(at_least=19)

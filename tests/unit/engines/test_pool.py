@@ -34,14 +34,18 @@ def test_equal_keys_share_and_the_least_recently_used_goes(pool: EnginePool) -> 
     assert acquire(pool, "a", "t5") is a
 
 
-def test_what_fails_its_check_is_replaced_and_charged_to_its_last_user(pool: EnginePool, charges: Charges) -> None:
+def test_what_fails_its_check_is_replaced_and_charged_to_its_last_user(
+    pool: EnginePool, charges: Charges
+) -> None:
     dead = acquire(pool, "a", "t1")
     dead.alive, dead.leaves = False, True
     assert acquire(pool, "a", "t2") is not dead
     assert charges == [("t1", (Leftover("process", "a"),))]
 
 
-def test_an_engine_that_a_test_has_signalled_is_replaced_although_it_works_and_is_held(pool: EnginePool) -> None:
+def test_an_engine_that_a_test_has_signalled_is_replaced_although_it_works_and_is_held(
+    pool: EnginePool,
+) -> None:
     signalled = acquire(pool, "a", "t1")
     pool.hold("a")
     signalled.spent = True
@@ -65,7 +69,8 @@ def test_an_engine_that_does_not_stop_is_a_leftover(pool: EnginePool, charges: C
 def test_engines_of_the_test_that_asks_are_not_stopped(pool: EnginePool) -> None:
     held = [acquire(pool, key, "t1") for key in "ab"]
     with pytest.raises(
-        LimitExceeded, match="t1 asks for more engines at the same time than the 2 that --vllm-max-engines allows"
+        LimitExceeded,
+        match="t1 asks for more engines at the same time than the 2 that --vllm-max-engines allows",
     ) as caught:
         acquire(pool, "c", "t1")
     assert caught.value.kind == "limit"

@@ -1,4 +1,5 @@
-"""The engine pool as a state machine, against engines that refuse to start, die and leave things behind."""
+"""The engine pool as a state machine, against engines that refuse to start, die and leave things
+behind."""
 
 from __future__ import annotations
 
@@ -52,11 +53,14 @@ class PoolMachine(RuleBasedStateMachine):
     def make(self, capacity: int) -> None:
         self.capacity = max(1, capacity)
         self.pool: EnginePool = EnginePool(
-            capacity, lambda user, left: self.charged.extend((user, str(leftover)) for leftover in left)
+            capacity,
+            lambda user, left: self.charged.extend((user, str(leftover)) for leftover in left),
         )
 
     def _start(self, key: str) -> FakeEngine:
-        assert sum(engine.alive for engine in self.engines) < self.capacity, "room is made before an engine starts"
+        assert sum(engine.alive for engine in self.engines) < self.capacity, (
+            "room is made before an engine starts"
+        )
         engine = FakeEngine(key)
         self.engines.append(engine)
         return engine
@@ -81,7 +85,10 @@ class PoolMachine(RuleBasedStateMachine):
     def acquire(self, key: str, user: str, fails: bool) -> None:
         known = self.model.get(key)
         if known is not None and known[0].alive:
-            assert self.pool.acquire(key, user, lambda: pytest.fail("a living engine is shared")) is known[0]
+            assert (
+                self.pool.acquire(key, user, lambda: pytest.fail("a living engine is shared"))
+                is known[0]
+            )
             self.model[key] = (self.model.pop(key)[0], user)
             return
         if known is not None:

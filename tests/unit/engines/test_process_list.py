@@ -42,24 +42,35 @@ def roles(*processes: FakeProcess, core_in_front: bool = False) -> list[tuple[st
 
 def test_titles_name_the_roles_whatever_the_parents() -> None:
     titles = ("APIServer_1", "DPCoordinator", "EngineCore_DP0", "Worker_TP1_EP1")
-    processes = [FakeProcess(11 + number, 1, f"VLLM::{title}") for number, title in enumerate(titles)]
-    ray = FakeProcess(20, 1, "ray::RayWorkerWrapper.execute_method")
-    assert [role for role, _ in roles(FakeProcess(FRONT, 1, "VLLM::APIServer"), *processes, ray)] == [
-        *("server", "server", "coordinator", "core", "worker", "worker")
+    processes = [
+        FakeProcess(11 + number, 1, f"VLLM::{title}") for number, title in enumerate(titles)
     ]
+    ray = FakeProcess(20, 1, "ray::RayWorkerWrapper.execute_method")
+    assert [
+        role for role, _ in roles(FakeProcess(FRONT, 1, "VLLM::APIServer"), *processes, ray)
+    ] == [*("server", "server", "coordinator", "core", "worker", "worker")]
     assert roles(ray) == [("worker", "ray::RayWorkerWrapper.execute_method")]
 
 
 def test_without_titles_the_place_below_the_front_process_counts() -> None:
     front, core, worker = FakeProcess(FRONT, 1), FakeProcess(11, FRONT), FakeProcess(12, 11)
-    assert roles(front, core, worker) == [("server", "python"), ("core", "python"), ("worker", "python")]
-    assert [role for role, _ in roles(front, core, worker, core_in_front=True)] == ["server", "worker", "worker"]
+    assert roles(front, core, worker) == [
+        ("server", "python"),
+        ("core", "python"),
+        ("worker", "python"),
+    ]
+    assert [role for role, _ in roles(front, core, worker, core_in_front=True)] == [
+        "server",
+        "worker",
+        "worker",
+    ]
 
 
 def test_of_the_processes_that_our_fork_server_has_forked_the_first_is_the_core() -> None:
     fork_server = FakeProcess(11, FRONT, program="fork-server")
     launchers = [
-        FakeProcess(pid, FRONT, "/p/python -SEB /tmp/spawn-10.py -c x --multiprocessing-fork") for pid in (12, 14)
+        FakeProcess(pid, FRONT, "/p/python -SEB /tmp/spawn-10.py -c x --multiprocessing-fork")
+        for pid in (12, 14)
     ]
     forked = [FakeProcess(13, 11), FakeProcess(15, 11)]
     assert [role for role, _ in roles(FakeProcess(FRONT, 1), fork_server, *launchers, *forked)] == [
@@ -80,14 +91,25 @@ def test_a_process_that_has_ended_meanwhile_is_left_out_and_command_lines_are_ma
     assert str(info.ended()) == "server 10 (python, ended)"
 
 
-@pytest.mark.parametrize("command", ["ray::IDLE", "/x/bin/python -c from multiprocessing.resource_tracker import main"])
+@pytest.mark.parametrize(
+    "command", ["ray::IDLE", "/x/bin/python -c from multiprocessing.resource_tracker import main"]
+)
 def test_helpers_of_ray_and_python(command: str) -> None:
     assert [role for role, _ in roles(FakeProcess(11, FRONT, command))] == ["helper"]
 
 
 def test_titles_name_the_data_parallel_rank() -> None:
-    titles = ("EngineCore_DP0", "EngineCore_DP1", "Worker_DP1_TP0", "EngineCore", "DPCoordinator", "APIServer_1")
-    processes = [FakeProcess(11 + number, 1, f"VLLM::{title}") for number, title in enumerate(titles)]
+    titles = (
+        "EngineCore_DP0",
+        "EngineCore_DP1",
+        "Worker_DP1_TP0",
+        "EngineCore",
+        "DPCoordinator",
+        "APIServer_1",
+    )
+    processes = [
+        FakeProcess(11 + number, 1, f"VLLM::{title}") for number, title in enumerate(titles)
+    ]
     listed = list_processes(processes, FRONT, "server", core_in_front=False)  # type: ignore[arg-type]
     assert [info.rank for info in listed.values()] == [0, 1, 1, None, None, None]
 
@@ -117,5 +139,7 @@ def test_beside_cores_with_titles_what_the_front_process_starts_is_an_api_server
     cores = [FakeProcess(20 + rank, FRONT, f"VLLM::EngineCore_DP{rank}") for rank in (0, 1)]
     workers = [FakeProcess(30, 20, "VLLM::Worker"), FakeProcess(31, 21)]
     servers = [FakeProcess(40, 11), FakeProcess(41, 11)]
-    listed = [role for role, _ in roles(FakeProcess(FRONT, 1), fork_server, *cores, *workers, *servers)]
+    listed = [
+        role for role, _ in roles(FakeProcess(FRONT, 1), fork_server, *cores, *workers, *servers)
+    ]
     assert listed == ["server", "helper", "core", "core", "worker", "worker", "server", "server"]

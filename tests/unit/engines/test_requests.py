@@ -1,4 +1,5 @@
-"""Requests for beam search, priorities and sleep mode, and those that are rejected before they are sent."""
+"""Requests for beam search, priorities and sleep mode, and those that are rejected before they are
+sent."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ NEVER: Any = SimpleNamespace(admit=lambda request: None, check=lambda: None)
 
 
 def engine(kind: type[Engine] | type[AsyncEngine]) -> tuple[Any, list[dict[str, Any]]]:
-    """Return an engine, and the list of requests to its child, which answers each with an empty list."""
+    """Return an engine, and the list of requests to its child, which answers each with an empty
+    list."""
     sent: list[dict[str, Any]] = []
 
     def request(operation: str, deadline: object, **arguments: Any) -> list[Any]:
@@ -41,7 +43,9 @@ def test_a_priority_for_all_or_one_for_each(priority: Any, sent_as: list[int]) -
 
 def test_the_number_of_priorities_must_match_the_prompts() -> None:
     http_server, sent = engine(AsyncEngine)
-    with pytest.raises(UsageError, match="2 prompts, but 3 priorities: give one, or one for each prompt"):
+    with pytest.raises(
+        UsageError, match="2 prompts, but 3 priorities: give one, or one for each prompt"
+    ):
         http_server.generate(["a", "b"], priority=[1, 2, 3])
     assert not sent
 
@@ -66,9 +70,14 @@ def test_beam_search_rejects_scripts(kind: type[Engine] | type[AsyncEngine]) -> 
 
 
 def server(status: int = 200, **spec: Any) -> tuple[Server, list[httpx.Request]]:
-    """Return a server, and the list of requests that it gets. It always answers with two beams in the wrong order."""
+    """Return a server, and the list of requests that it gets.
+
+    It always answers with two beams in the wrong order.
+    """
     requests: list[httpx.Request] = []
-    worse, best = ({"text": text, "message": {"content": f"{text} said"}} for text in ("worse", "best"))
+    worse, best = (
+        {"text": text, "message": {"content": f"{text} said"}} for text in ("worse", "best")
+    )
     beams = {"choices": [{"index": 1, **worse}, {"index": 0, **best}], "is_sleeping": True}
 
     def respond(request: httpx.Request) -> httpx.Response:
@@ -76,14 +85,23 @@ def server(status: int = 200, **spec: Any) -> tuple[Server, list[httpx.Request]]
         return httpx.Response(status, json=beams)
 
     http_server = unconnected(9, **spec)
-    http_server.client = httpx.Client(base_url=http_server.root_url, transport=httpx.MockTransport(respond))
+    http_server.client = httpx.Client(
+        base_url=http_server.root_url, transport=httpx.MockTransport(respond)
+    )
     return http_server, requests
 
 
 def test_missing_developer_routes_are_named() -> None:
     http_server, requests = server()
-    for method in (http_server.sleep, http_server.wake_up, http_server.is_sleeping, http_server.reset_prefix_cache):
-        with pytest.raises(UsageError, match=f'{method.__name__} needs env={{"VLLM_SERVER_DEV_MODE": "1"}}'):
+    for method in (
+        http_server.sleep,
+        http_server.wake_up,
+        http_server.is_sleeping,
+        http_server.reset_prefix_cache,
+    ):
+        with pytest.raises(
+            UsageError, match=f'{method.__name__} needs env={{"VLLM_SERVER_DEV_MODE": "1"}}'
+        ):
             method()
     assert not requests
 
@@ -101,9 +119,14 @@ def test_developer_routes_are_requested() -> None:
 
 def test_beams_over_http_are_sorted_best_first() -> None:
     http_server, requests = server()
-    assert http_server.beam_search("Hello", beam_width=2, max_tokens=3, length_penalty=0.5) == ["best", "worse"]
+    assert http_server.beam_search("Hello", beam_width=2, max_tokens=3, length_penalty=0.5) == [
+        "best",
+        "worse",
+    ]
     body = json.loads(requests[0].content)
-    assert {name: body[name] for name in ("use_beam_search", "n", "max_tokens", "length_penalty")} == {
+    assert {
+        name: body[name] for name in ("use_beam_search", "n", "max_tokens", "length_penalty")
+    } == {
         "use_beam_search": True,
         "n": 2,
         "max_tokens": 3,
@@ -114,9 +137,13 @@ def test_beams_over_http_are_sorted_best_first() -> None:
 def test_beam_search_for_a_conversation() -> None:
     http_server, requests = server()
     conversation = [{"role": "user", "content": "Hello"}]
-    assert http_server.beam_search(conversation, beam_width=2, max_tokens=3) == ["best said", "worse said"]
+    assert http_server.beam_search(conversation, beam_width=2, max_tokens=3) == [
+        "best said",
+        "worse said",
+    ]
     assert (
-        requests[0].url.path == "/v1/chat/completions" and json.loads(requests[0].content)["messages"] == conversation
+        requests[0].url.path == "/v1/chat/completions"
+        and json.loads(requests[0].content)["messages"] == conversation
     )
 
 
@@ -136,7 +163,9 @@ def test_beam_search_over_http_rejects_scripts() -> None:
     assert not requests
 
 
-@pytest.mark.parametrize("config", [{"hidden_size": 4}, {"hidden_size": 9, "text_config": {"hidden_size": 4}}])
+@pytest.mark.parametrize(
+    "config", [{"hidden_size": 4}, {"hidden_size": 9, "text_config": {"hidden_size": 4}}]
+)
 def test_prompt_embeds_have_the_width_of_the_model(config: dict[str, Any], tmp_path: Path) -> None:
     http_server, _ = server()
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -148,13 +177,19 @@ def test_the_old_form_of_call_works_and_warns_at_the_callers_line(tmp_path: Path
     file = tmp_path / "elsewhere.py"
     file.touch()
     old, sent = engine(Engine)
-    with pytest.warns(DeprecationWarning, match=r"removed in pytest-vllm-regress 0\.2\.0: use call\(name\)") as warned:
+    with pytest.warns(
+        DeprecationWarning, match=r"removed in pytest-vllm-regress 0\.2\.0: use call\(name\)"
+    ) as warned:
         old.call(file, "look", value=1)
     assert warned[0].filename == __file__
     old.probe_file = file
     old.call("look", value=1)
     assert sent[0] == sent[1]
-    assert (sent[0]["file"], sent[0]["function"], sent[0]["arguments"]) == (str(file), "look", {"value": 1})
+    assert (sent[0]["file"], sent[0]["function"], sent[0]["arguments"]) == (
+        str(file),
+        "look",
+        {"value": 1},
+    )
 
 
 def test_pytest_shows_a_deprecation_once(pytester: pytest.Pytester) -> None:

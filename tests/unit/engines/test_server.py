@@ -56,11 +56,19 @@ def unconnected(port: int, deadline_for: DeadlineFor = five_seconds, **spec: Any
     )
     scripts = SimpleNamespace(admit=lambda body: None, check=lambda: None)
 
-    return Server(child, EngineSpec.create(**spec), SimpleNamespace(number=port), "key", deadline_for, scripts)  # type: ignore[arg-type]
+    return Server(
+        child,  # type: ignore[arg-type]
+        EngineSpec.create(**spec),
+        SimpleNamespace(number=port),  # type: ignore[arg-type]
+        "key",
+        deadline_for,
+        scripts,  # type: ignore[arg-type]
+    )
 
 
 def server(answer: int, health: int | type[httpx.TransportError]) -> Server:
-    """Return a server that answers every request with the status ``answer``, and /health with ``health`` or this error."""
+    """Return a server that answers every request with the status ``answer``, and /health with
+    ``health`` or this error."""
     server = unconnected(9)
 
     def respond(request: httpx.Request) -> httpx.Response:
@@ -89,24 +97,34 @@ def server(answer: int, health: int | type[httpx.TransportError]) -> Server:
 def test_an_engine_is_dead_if_its_server_reports_that(
     answer: int, health: int | type[httpx.TransportError], kind: Kind
 ) -> None:
-    """The processes of a dying engine core may still exist, and a failed request alone does not mean a dead engine."""
+    """The processes of a dying engine core may still exist, and a failed request alone does not
+    mean a dead engine."""
     with pytest.raises(RemoteError, match=f"HTTP {answer}") as caught:
         server(answer, health).check()
     assert caught.value.kind is kind
 
 
 @pytest.mark.parametrize(
-    ("code", "health", "kind"), [(500, 503, Kind.ENGINE_DEATH), (500, 200, Kind.EXCEPTION), (400, 503, Kind.EXCEPTION)]
+    ("code", "health", "kind"),
+    [(500, 503, Kind.ENGINE_DEATH), (500, 200, Kind.EXCEPTION), (400, 503, Kind.EXCEPTION)],
 )
-def test_an_error_with_the_status_of_success_may_be_a_dead_engine(code: int, health: int, kind: Kind) -> None:
+def test_an_error_with_the_status_of_success_may_be_a_dead_engine(
+    code: int, health: int, kind: Kind
+) -> None:
     """vLLM 0.15 and 0.16 answer so, and the processes of the engine may still exist."""
 
     def respond(request: httpx.Request) -> httpx.Response:
         error = {"error": {"message": "EngineCore encountered an issue", "code": code}}
-        return httpx.Response(health) if request.url.path == "/health" else httpx.Response(200, json=error)
+        return (
+            httpx.Response(health)
+            if request.url.path == "/health"
+            else httpx.Response(200, json=error)
+        )
 
     answering = unconnected(9)
-    answering.client = httpx.Client(base_url=answering.root_url, transport=httpx.MockTransport(respond))
+    answering.client = httpx.Client(
+        base_url=answering.root_url, transport=httpx.MockTransport(respond)
+    )
     with pytest.raises(RemoteError, match="HTTP 200, but an error") as caught:
         answering.check()
     assert caught.value.kind is kind
@@ -115,10 +133,17 @@ def test_an_error_with_the_status_of_success_may_be_a_dead_engine(code: int, hea
 @pytest.mark.parametrize("ends", [True, False])
 @pytest.mark.parametrize(
     ("seen", "otherwise"),
-    [("no answer", DeadlineExceeded), ("another listener", PortTaken), ("refused connection", RemoteError)],
+    [
+        ("no answer", DeadlineExceeded),
+        ("another listener", PortTaken),
+        ("refused connection", RemoteError),
+    ],
 )
-def test_a_server_that_has_closed_its_port_gets_time_to_end(seen: str, otherwise: type[Exception], ends: bool) -> None:
-    """Regression: on a busy machine, a server that was shutting down was reported as hanging, as alive, or as having lost its port."""
+def test_a_server_that_has_closed_its_port_gets_time_to_end(
+    seen: str, otherwise: type[Exception], ends: bool
+) -> None:
+    """Regression: on a busy machine, a server that was shutting down was reported as hanging, as
+    alive, or as having lost its port."""
     waited: list[float] = []
 
     def died(deadline: Deadline) -> None:
@@ -146,9 +171,18 @@ def test_a_server_that_has_closed_its_port_gets_time_to_end(seen: str, otherwise
 @pytest.mark.parametrize(
     ("first_error", "expected"),
     [
-        ("NotImplementedError: VLLM_USE_V1=1 is not supported with --enable-prompt-embeds.", Unsupported),
-        ("NotImplementedError: VLLM_USE_V1=1 is not supported with Compute Capability < 8.0.", Unsupported),
-        ("NotImplementedError: VLLM_USE_V1=1 is not supported with ['WhisperForConditionalGeneration'].", Unsupported),
+        (
+            "NotImplementedError: VLLM_USE_V1=1 is not supported with --enable-prompt-embeds.",
+            Unsupported,
+        ),
+        (
+            "NotImplementedError: VLLM_USE_V1=1 is not supported with Compute Capability < 8.0.",
+            Unsupported,
+        ),
+        (
+            "NotImplementedError: VLLM_USE_V1=1 is not supported with ['WhisperForConditionalGeneration'].",
+            Unsupported,
+        ),
         ("ValueError: cumem allocator is not supported on current platform.", Unsupported),
         ("OSError: [Errno 98] Address already in use", ChildDied),
     ],
@@ -160,7 +194,9 @@ def test_features_that_vllm_rejects_at_the_start_are_not_applicable(
 
     def request(operation: str, deadline: Deadline, **arguments: Any) -> Any:
         raise ChildDied(
-            f"it ended (exit status 1); the first error in its log: {first_error}", phase="ready", detail="-"
+            f"it ended (exit status 1); the first error in its log: {first_error}",
+            phase="ready",
+            detail="-",
         )
 
     child: Any = SimpleNamespace(name="server", request=request, kill=lambda: ended.append("child"))
@@ -172,7 +208,8 @@ def test_features_that_vllm_rejects_at_the_start_are_not_applicable(
 
 
 class OneAnswer(BaseHTTPRequestHandler):
-    """Answers one request per connection and closes it without notice, as uvicorn does after a broken handler (status 500)."""
+    """Answers one request per connection and closes it without notice, as uvicorn does after a
+    broken handler (status 500)."""
 
     protocol_version = "HTTP/1.1"
 
@@ -208,19 +245,24 @@ def test_a_request_ends_by_the_clock_of_its_deadline_only() -> None:
     """Regression: httpx had a timeout of its own, which passed while the controller was stopped."""
     with ThreadingHTTPServer(("127.0.0.1", 0), LateAnswer) as listening:
         threading.Thread(target=listening.serve_forever, daemon=True).start()
-        client = unconnected(listening.server_port, lambda phase, seconds: Deadline.after(phase, 0.1, lambda: 0.0))
+        client = unconnected(
+            listening.server_port, lambda phase, seconds: Deadline.after(phase, 0.1, lambda: 0.0)
+        )
         assert client.get("/").status_code == 200
         client.client.close()
         listening.shutdown()
 
 
 def asking(*details: dict[str, Any] | None, **spec: Any) -> tuple[Server, list[str]]:
-    """Return a server whose completions have these ``details``, one after the other, and the list of prompts that it gets."""
+    """Return a server whose completions have these ``details``, one after the other, and the list
+    of prompts that it gets."""
     server, next_details, prompts = unconnected(9, **spec), iter(details), []
 
     def respond(request: httpx.Request) -> httpx.Response:
         prompts.append(json.loads(request.content)["prompt"])
-        return httpx.Response(200, json={"usage": {"prompt_tokens": 20, "prompt_tokens_details": next(next_details)}})
+        return httpx.Response(
+            200, json={"usage": {"prompt_tokens": 20, "prompt_tokens_details": next(next_details)}}
+        )
 
     server.client = httpx.Client(base_url=server.root_url, transport=httpx.MockTransport(respond))
     return server, prompts
@@ -231,14 +273,22 @@ DETAILS = {"server_options": {"enable_prompt_tokens_details": True}}
 
 def test_cached_tokens_are_counted_in_every_form_of_zero() -> None:
     server, prompts = asking(
-        None, {"cached_tokens": 96}, {"cached_tokens": 0}, {"cached_tokens": 16}, {"cached_tokens": None}, **DETAILS
+        None,
+        {"cached_tokens": 96},
+        {"cached_tokens": 0},
+        {"cached_tokens": 16},
+        {"cached_tokens": None},
+        **DETAILS,
     )
     assert [server.cached_tokens(text) for text in "abc"] == [0, 16, 0]
     assert prompts[0] == prompts[1] and prompts[2:] == ["a", "b", "c"]  # checked only once
 
 
 def test_a_version_that_reports_no_cached_tokens_is_not_applicable() -> None:
-    """Regression: it returned 0, which means that nothing was cached. Up to 0.9 completions never report cached tokens."""
+    """Regression: it returned 0, which means that nothing was cached.
+
+    Up to 0.9 completions never report cached tokens.
+    """
     server, _ = asking(None, None, **DETAILS)
     with pytest.raises(Unsupported, match="does not report cached tokens"):
         server.cached_tokens("a")
@@ -257,7 +307,8 @@ def test_an_error_in_a_stream_is_raised() -> None:
     lines = ['{"choices": []}', '{"object": "error", "message": "the parser broke"}', "[DONE]"]
     text = "".join(f"data: {line}\n\n" for line in lines)
     server.client = httpx.Client(
-        base_url=server.root_url, transport=httpx.MockTransport(lambda request: httpx.Response(200, text=text))
+        base_url=server.root_url,
+        transport=httpx.MockTransport(lambda request: httpx.Response(200, text=text)),
     )
     with pytest.raises(RemoteError, match="the parser broke"):
         server.answers([{"role": "user", "content": "Hello"}], stream=True)

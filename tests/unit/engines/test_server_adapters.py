@@ -1,4 +1,7 @@
-"""LoRA adapters over HTTP: requests, and the folders of their weights. The server is httpx's mock transport."""
+"""LoRA adapters over HTTP: requests, and the folders of their weights.
+
+The server is httpx's mock transport.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,8 @@ LOADED = "The lora adapter 'mine' has already been loaded."
 def adapter_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Server, list[httpx.Request], list[httpx.Response]]:
-    """Return a server, the list of its requests, and the list of its responses (200 when it is empty)."""
+    """Return a server, the list of its requests, and the list of its responses (200 when it is
+    empty)."""
     monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path / "cache"))
     requests: list[httpx.Request] = []
     answers: list[httpx.Response] = []

@@ -26,14 +26,19 @@ def answering(answers: dict[str, Any], **spec: Any) -> tuple[Server, Requests]:
     def respond(request: httpx.Request) -> httpx.Response:
         requests.append((request.url.path, json.loads(request.content)))
         answer = answers.get(request.url.path)
-        return httpx.Response(404 if answer is None else 200, json=answer or {"detail": "Not Found"})
+        return httpx.Response(
+            404 if answer is None else 200, json=answer or {"detail": "Not Found"}
+        )
 
     server.client = httpx.Client(base_url=server.root_url, transport=httpx.MockTransport(respond))
     return server, requests
 
 
 def test_answers_are_in_the_order_of_the_texts() -> None:
-    data = [{"index": 1, "probs": [0, 1], "data": [[1.0]]}, {"index": 0, "probs": [1, 0], "data": [[0.0], [2.0]]}]
+    data = [
+        {"index": 1, "probs": [0, 1], "data": [[1.0]]},
+        {"index": 0, "probs": [1, 0], "data": [[0.0], [2.0]]},
+    ]
     server, requests = answering({"/classify": {"data": data}, "/pooling": {"data": data}})
     assert server.classify(["a", "b"]) == [[1, 0], [0, 1]]
     assert server.pool("a", task="token_embed") == [[[0.0], [2.0]], [[1.0]]]
@@ -43,20 +48,27 @@ def test_answers_are_in_the_order_of_the_texts() -> None:
     ]
 
 
-@pytest.mark.parametrize(("api", "path"), [("", "/rerank"), ("v1", "/v1/rerank"), ("v2", "/v2/rerank")])
+@pytest.mark.parametrize(
+    ("api", "path"), [("", "/rerank"), ("v1", "/v1/rerank"), ("v2", "/v2/rerank")]
+)
 def test_rerank_returns_documents_with_their_scores(api: Any, path: str) -> None:
     results = [
         {"index": 1, "relevance_score": 0.5, "document": {"text": "b"}},
         {"index": 0, "relevance_score": 0.25, "document": {"text": "a"}},
     ]
     server, requests = answering({path: {"results": results}})
-    assert server.rerank("q", ["a", "b"], top_n=2, api=api) == [Ranked(1, 0.5, "b"), Ranked(0, 0.25, "a")]
+    assert server.rerank("q", ["a", "b"], top_n=2, api=api) == [
+        Ranked(1, 0.5, "b"),
+        Ranked(0, 0.25, "a"),
+    ]
     assert requests == [(path, {"model": "m", "query": "q", "documents": ["a", "b"], "top_n": 2})]
 
 
 def test_detokenize_returns_the_text() -> None:
     server, requests = answering({"/detokenize": {"prompt": "Hi"}})
-    assert server.detokenize([72, 105]) == "Hi" and requests == [("/detokenize", {"model": "m", "tokens": [72, 105]})]
+    assert server.detokenize([72, 105]) == "Hi" and requests == [
+        ("/detokenize", {"model": "m", "tokens": [72, 105]})
+    ]
 
 
 def test_a_missing_address_is_not_applicable() -> None:
@@ -69,13 +81,19 @@ def test_a_missing_address_is_not_applicable() -> None:
 FLAT = {"object": "error", "message": "The model does not support Score API", "code": 400}
 
 
-@pytest.mark.parametrize("error", [FLAT, {"error": {"message": "The model does not support Score API", "code": 400}}])
+@pytest.mark.parametrize(
+    "error", [FLAT, {"error": {"message": "The model does not support Score API", "code": 400}}]
+)
 def test_an_error_with_the_status_of_success_is_an_error(error: dict[str, Any]) -> None:
     """vLLM 0.7.3 answers like this at an address that it has for other models only."""
-    everywhere = dict.fromkeys(("/score", "/rerank", "/classify", "/pooling", "/v1/embeddings", "/v1/responses"), error)
+    everywhere = dict.fromkeys(
+        ("/score", "/rerank", "/classify", "/pooling", "/v1/embeddings", "/v1/responses"), error
+    )
     server, _ = answering(everywhere, task="generate")
     for ask in (server.embed, server.classify, server.pool, server.respond):
-        with pytest.raises(RemoteError, match=r"HTTP 200, but an error: .*does not support Score API"):
+        with pytest.raises(
+            RemoteError, match=r"HTTP 200, but an error: .*does not support Score API"
+        ):
             ask("a")
     for score in (server.score, server.rerank):
         with pytest.raises(RemoteError, match="HTTP 200, but an error"):
@@ -86,7 +104,9 @@ def test_an_error_with_the_status_of_success_is_an_error(error: dict[str, Any]) 
 def test_an_address_for_other_models_only_is_not_applicable(task: str) -> None:
     server, _ = answering({"/score": FLAT, "/rerank": FLAT}, task=task)
     for score, path in ((server.score, "/score"), (server.rerank, "/rerank")):
-        with pytest.raises(Unsupported, match=f"{path} for task='{task}': the model does not support Score API"):
+        with pytest.raises(
+            Unsupported, match=f"{path} for task='{task}': the model does not support Score API"
+        ):
             score("a", ["b"])
 
 
@@ -106,7 +126,9 @@ def test_an_answer_may_have_an_empty_error() -> None:
         ("classify", {"/pooling": {"data": [1]}}, ["/classify", "/pooling"]),
     ],
 )
-def test_a_server_is_checked_with_a_request_for_its_task(task: str, answers: dict[str, Any], paths: list[str]) -> None:
+def test_a_server_is_checked_with_a_request_for_its_task(
+    task: str, answers: dict[str, Any], paths: list[str]
+) -> None:
     server, requests = answering(answers, task=task)
     server.check()
     assert [path for path, _ in requests] == paths
@@ -120,7 +142,11 @@ def test_openai_s_client_has_address_key_and_deadline() -> None:
     server = unconnected(9)
     client = server.openai
     assert client is server.openai
-    assert (str(client.base_url), client.api_key, client.timeout) == (f"{server.base_url}/", "key", 5)
+    assert (str(client.base_url), client.api_key, client.timeout) == (
+        f"{server.base_url}/",
+        "key",
+        5,
+    )
     assert client.max_retries == 0 and server.async_openai is not server.async_openai
     server._close_openai()
     assert client.is_closed() and server.openai is not client

@@ -1,4 +1,7 @@
-"""Speech requests over HTTP, and which errors mean that this vLLM does not support them. The server is httpx's mock transport."""
+"""Speech requests over HTTP, and which errors mean that this vLLM does not support them.
+
+The server is httpx's mock transport.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,9 @@ def answering(answers: Answers, needs: str = "") -> tuple[Server, list[httpx.Req
 def streamed(*contents: str | None, end: str = "[DONE]") -> httpx.Response:
     chunks = [json.dumps({"choices": [{"delta": {"content": content}}]}) for content in contents]
     text = "".join(f"data: {chunk}\n\n" for chunk in (*chunks, end))
-    return httpx.Response(200, headers={"content-type": "text/event-stream; charset=utf-8"}, text=text)
+    return httpx.Response(
+        200, headers={"content-type": "text/event-stream; charset=utf-8"}, text=text
+    )
 
 
 def test_the_file_and_the_options_are_sent() -> None:
@@ -91,11 +96,15 @@ def test_missing_addresses_and_packages_are_not_applicable(
 @pytest.mark.parametrize("status", [200, 500])
 def test_a_chat_with_a_sound_is_not_applicable_without_packages(status: int) -> None:
     chat = "/v1/chat/completions"
-    lacking = httpx.Response(status, json={"error": {"message": "Please install vllm[audio] for audio support"}})
+    lacking = httpx.Response(
+        status, json={"error": {"message": "Please install vllm[audio] for audio support"}}
+    )
     server, _ = answering({chat: lacking}, "soundfile")
     with pytest.raises(Unsupported, match=r"without soundfile \(needs vllm\[audio\]\)"):
         server.chat([])
-    server, _ = answering({chat: httpx.Response(status, json={"error": {"message": "another"}})}, "soundfile")
+    server, _ = answering(
+        {chat: httpx.Response(status, json={"error": {"message": "another"}})}, "soundfile"
+    )
     with pytest.raises(RemoteError, match="another"):
         server.chat([])
     server, _ = answering({chat: lacking})  # it has the packages, so the words are wrong
@@ -117,11 +126,15 @@ def test_a_broken_file_is_an_error_if_complete_files_are_read() -> None:
     "refused",
     [
         httpx.Response(404, json={}),
-        httpx.Response(400, json={"error": {"message": "The model does not support Completions API"}}),
+        httpx.Response(
+            400, json={"error": {"message": "The model does not support Completions API"}}
+        ),
     ],
 )
 def test_a_model_that_only_transcribes_is_checked_with_a_sound(refused: httpx.Response) -> None:
-    server, requests = answering({"/v1/completions": refused, TRANSCRIBE: httpx.Response(200, json={"text": ""})})
+    server, requests = answering(
+        {"/v1/completions": refused, TRANSCRIBE: httpx.Response(200, json={"text": ""})}
+    )
     server.check()
     assert [request.url.path for request in requests] == ["/v1/completions", TRANSCRIBE]
     for no in (BROKEN, LACKING):
@@ -130,7 +143,10 @@ def test_a_model_that_only_transcribes_is_checked_with_a_sound(refused: httpx.Re
 
 
 def test_other_error_responses_are_not_changed() -> None:
-    broken: Answers = {"/v1/completions": httpx.Response(500, json={}), "/health": httpx.Response(200)}
+    broken: Answers = {
+        "/v1/completions": httpx.Response(500, json={}),
+        "/health": httpx.Response(200),
+    }
     for answers, status in (({}, 404), (broken, 500)):
         with pytest.raises(RemoteError, match=f"HTTP {status}"):
             answering(answers)[0].check()

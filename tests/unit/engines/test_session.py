@@ -1,4 +1,5 @@
-"""What the session remembers, shares, refuses and cleans up, with stand-ins for agents, engines and environments."""
+"""What the session remembers, shares, refuses and cleans up, with stand-ins for agents, engines and
+environments."""
 
 from __future__ import annotations
 
@@ -15,7 +16,11 @@ import pytest
 from pytest_vllm_regress.engines import session
 from pytest_vllm_regress.engines.engine import Engine
 from pytest_vllm_regress.engines.processes.child_handle import Loan
-from pytest_vllm_regress.engines.processes.early_exit import NO_EARLY_EXIT, DocumentedHang, EarlyExitPolicy
+from pytest_vllm_regress.engines.processes.early_exit import (
+    NO_EARLY_EXIT,
+    DocumentedHang,
+    EarlyExitPolicy,
+)
 from pytest_vllm_regress.engines.processes.lifecycle import Leftover
 from pytest_vllm_regress.engines.resources.agents import Agents
 from pytest_vllm_regress.engines.session import Session
@@ -31,7 +36,9 @@ ONE, OTHER = EngineSpec(seed=1), EngineSpec(seed=2)
 
 def target(device: str = "sim", **versions: str) -> Target:
     packages = {"vllm": "0.8.4", **versions}
-    return Target("old", Path("/x/bin/python"), device, Installed("/x", "3.11", MappingProxyType(packages)))
+    return Target(
+        "old", Path("/x/bin/python"), device, Installed("/x", "3.11", MappingProxyType(packages))
+    )
 
 
 @dataclasses.dataclass
@@ -90,7 +97,14 @@ class FakeAgent:
         pass
 
     def start_child(
-        self, role: str, deadline: Deadline, *, environment: Mapping[str, str], label: str = "", loan: Loan, **rest: Any
+        self,
+        role: str,
+        deadline: Deadline,
+        *,
+        environment: Mapping[str, str],
+        label: str = "",
+        loan: Loan,
+        **rest: Any,
     ) -> FakeChild:
         self.children.append(FakeChild(label or role, environment, loan=loan))
         return self.children[-1]
@@ -134,7 +148,11 @@ def make() -> Iterator[Make]:
 
 
 def engine(
-    run: Session, spec: EngineSpec = ONE, user: str = "t1", fresh: bool = False, on: Target | None = None
+    run: Session,
+    spec: EngineSpec = ONE,
+    user: str = "t1",
+    fresh: bool = False,
+    on: Target | None = None,
 ) -> Engine:
     return run.engine(on or target(), spec, user=user, fresh=fresh)
 
@@ -166,7 +184,9 @@ def test_a_removed_run_directory_is_named_as_the_cause_of_a_failed_start(
         engine(run, fresh=fresh)
 
 
-@pytest.mark.parametrize(("named", "path"), [("draft", "draft-*"), ("org/real", "real"), ("/a/path", "path")])
+@pytest.mark.parametrize(
+    ("named", "path"), [("draft", "draft-*"), ("org/real", "real"), ("/a/path", "path")]
+)
 def test_a_draft_model_may_be_a_kind(named: str, path: str, agent: FakeAgent, make: Make) -> None:
     engine(make(), EngineSpec.create(extra={"speculative_config": {"model": named}}))
     model = Path(agent.children[0].spec["extra"]["speculative_config"]["model"])
@@ -186,7 +206,9 @@ def test_a_test_that_changes_the_working_directory_changes_no_environment(
 def test_an_environment_is_inspected_once(monkeypatch: pytest.MonkeyPatch, make: Make) -> None:
     looked: list[str] = []
     lines: list[str] = []
-    newer = dataclasses.replace(target(), installed=Installed("/x", "3.11", MappingProxyType({"vllm": "99.0"})))
+    newer = dataclasses.replace(
+        target(), installed=Installed("/x", "3.11", MappingProxyType({"vllm": "99.0"}))
+    )
 
     def look(name: str, python: Path, device: str) -> Target:
         looked.append(name)
@@ -201,7 +223,9 @@ def test_an_environment_is_inspected_once(monkeypatch: pytest.MonkeyPatch, make:
     assert line.startswith("warning: vLLM 99.0 is newer than any this was tried with")
 
 
-def test_an_environment_that_cannot_be_built_is_tried_once(monkeypatch: pytest.MonkeyPatch, make: Make) -> None:
+def test_an_environment_that_cannot_be_built_is_tried_once(
+    monkeypatch: pytest.MonkeyPatch, make: Make
+) -> None:
     tried: list[str] = []
 
     def resolve(name: str) -> None:
@@ -219,7 +243,13 @@ def test_an_environment_that_cannot_be_built_is_tried_once(monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("spec", "on", "front", "error", "words"),
     [
-        (ONE.replace(server_options={"a": 1}), target(), "offline", UsageError, "mean nothing to front='offline'"),
+        (
+            ONE.replace(server_options={"a": 1}),
+            target(),
+            "offline",
+            UsageError,
+            "mean nothing to front='offline'",
+        ),
         (
             ONE.replace(import_path=["plugins"]),
             target(),
@@ -228,11 +258,23 @@ def test_an_environment_that_cannot_be_built_is_tried_once(monkeypatch: pytest.M
             "begin at the test file; give absolute paths here",
         ),
         (ONE, target("none"), "offline", Unsupported, "old has no engines"),
-        (ONE.replace(model="vision"), target(), "offline", Unsupported, "cannot load the vision model"),
+        (
+            ONE.replace(model="vision"),
+            target(),
+            "offline",
+            Unsupported,
+            "cannot load the vision model",
+        ),
     ],
 )
 def test_what_is_refused_before_anything_starts(
-    agent: FakeAgent, make: Make, spec: EngineSpec, on: Target, front: str, error: type[Exception], words: str
+    agent: FakeAgent,
+    make: Make,
+    spec: EngineSpec,
+    on: Target,
+    front: str,
+    error: type[Exception],
+    words: str,
 ) -> None:
     run = make()
     start = run.engine if front == "offline" else run.async_engine
@@ -253,7 +295,11 @@ def test_what_is_refused_before_anything_starts(
     ],
 )
 def test_an_agent_that_cannot_have_engines_says_why(
-    monkeypatch: pytest.MonkeyPatch, make: Make, broken: FakeAgent, error: type[Exception], words: str
+    monkeypatch: pytest.MonkeyPatch,
+    make: Make,
+    broken: FakeAgent,
+    error: type[Exception],
+    words: str,
 ) -> None:
     monkeypatch.setattr(Session, "warm_agent", lambda self, target: broken)
     with pytest.raises(error, match=words):
@@ -286,7 +332,11 @@ def test_the_request_that_starts_an_engine(agent: FakeAgent, make: Make) -> None
     engine(make(model="/a/model"), ONE.replace(env={"A": "b"}))
     (child,) = agent.children
     assert child.environment["A"] == "b" and child.label == "offline"
-    assert (child.spec["model_path"], child.spec["device"], child.spec["seed"]) == ("/a/model", "sim", 1)
+    assert (child.spec["model_path"], child.spec["device"], child.spec["seed"]) == (
+        "/a/model",
+        "sim",
+        1,
+    )
 
 
 def test_close_stops_everything_and_charges_the_last_user(agent: FakeAgent, make: Make) -> None:

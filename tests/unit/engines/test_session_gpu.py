@@ -1,4 +1,5 @@
-"""The session on GPUs, with stand-ins for agents and NVML: which engine gets a GPU, which one is stopped for it, and what an engine receives."""
+"""The session on GPUs, with stand-ins for agents and NVML: which engine gets a GPU, which one is
+stopped for it, and what an engine receives."""
 
 from __future__ import annotations
 
@@ -30,7 +31,10 @@ from pytest_vllm_regress.util.deadline import Deadline
 from pytest_vllm_regress.util.sizes import GIB
 
 TARGET = Target(
-    "vllm-0.11.2", Path("/x/bin/python"), "gpu", Installed("/x", "3.11", MappingProxyType({"vllm": "0.11.2"}))
+    "vllm-0.11.2",
+    Path("/x/bin/python"),
+    "gpu",
+    Installed("/x", "3.11", MappingProxyType({"vllm": "0.11.2"})),
 )
 ONE, OTHER = EngineSpec(seed=1), EngineSpec(seed=2)
 
@@ -38,7 +42,9 @@ ONE, OTHER = EngineSpec(seed=1), EngineSpec(seed=2)
 class FakeChild:
     """An engine that holds memory on its GPUs until it ends."""
 
-    def __init__(self, machine: FakeMachine, role: str, environment: Mapping[str, str], deadline: Deadline) -> None:
+    def __init__(
+        self, machine: FakeMachine, role: str, environment: Mapping[str, str], deadline: Deadline
+    ) -> None:
         self.role, self.environment, self.deadline = role, dict(environment), deadline
         self.name = f"{role} 1"
         self.machine, self.start_method = machine, "fork"
@@ -101,12 +107,16 @@ class FakeMachine:
 
     @property
     def devices(self) -> tuple[CudaDevice, ...]:
-        return tuple(CudaDevice(int(n), "stand-in", self.size, f"GPU-{n}", (9, 0)) for n in self.used)
+        return tuple(
+            CudaDevice(int(n), "stand-in", self.size, f"GPU-{n}", (9, 0)) for n in self.used
+        )
 
     def inspect(self, deadline: Deadline, *, architectures: Sequence[str]) -> None:
         pass
 
-    def start_child(self, role: str, deadline: Deadline, *, environment: Mapping[str, str], **rest: Any) -> FakeChild:
+    def start_child(
+        self, role: str, deadline: Deadline, *, environment: Mapping[str, str], **rest: Any
+    ) -> FakeChild:
         return FakeChild(self, role, environment, deadline)
 
     def stop(self) -> None:
@@ -131,7 +141,10 @@ def run(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
             on_waited=on_waited,
         )
         leases = GpuLeases(
-            machine.folder / "locks", query_usage=machine.look, report=machine.messages.append, same_pids=True
+            machine.folder / "locks",
+            query_usage=machine.look,
+            report=machine.messages.append,
+            same_pids=True,
         )
         new_session._gpus = placement.Placement(machine.messages.append, leases=leases)
         new_session._gpus.__dict__["visible"] = Visible(machine.devices, (), "580", (13, 0))
@@ -157,8 +170,11 @@ def test_two_small_engines_on_one_gpu(machine: FakeMachine, run: Callable[..., S
     assert engine(run(), ONE, "t3").child.alive
 
 
-def test_a_second_spec_does_not_wait_for_the_first(machine: FakeMachine, run: Callable[..., Session]) -> None:
-    """On a GPU with room for one engine the idle one ends at once; the run does not wait for itself."""
+def test_a_second_spec_does_not_wait_for_the_first(
+    machine: FakeMachine, run: Callable[..., Session]
+) -> None:
+    """On a GPU with room for one engine the idle one ends at once; the run does not wait for
+    itself."""
     machine.size = 6 * GIB
     session = run(gpu_wait_s=60)
     engine(session, ONE, "t1")
@@ -169,7 +185,9 @@ def test_a_second_spec_does_not_wait_for_the_first(machine: FakeMachine, run: Ca
     assert machine.messages == []
 
 
-def test_engines_that_a_test_uses_itself_stay(machine: FakeMachine, run: Callable[..., Session]) -> None:
+def test_engines_that_a_test_uses_itself_stay(
+    machine: FakeMachine, run: Callable[..., Session]
+) -> None:
     machine.size = 6 * GIB
     session = run()
     engine(session, ONE, "t1")
@@ -178,7 +196,9 @@ def test_engines_that_a_test_uses_itself_stay(machine: FakeMachine, run: Callabl
     assert machine.children[0].alive
 
 
-def test_waiting_for_another_run_is_not_a_hang(machine: FakeMachine, run: Callable[..., Session]) -> None:
+def test_waiting_for_another_run_is_not_a_hang(
+    machine: FakeMachine, run: Callable[..., Session]
+) -> None:
     first, second = run(), run()
     engine(first, ONE, "t1")
     with pytest.raises(DeviceBusy, match="GPU 0: held by another run") as caught:
@@ -193,7 +213,8 @@ def test_waiting_for_another_run_is_not_a_hang(machine: FakeMachine, run: Callab
 def test_time_spent_waiting_does_not_count_for_the_test(
     run: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise the start gets only the rest of pytest-timeout's time, and a start that misses it looks like a hang."""
+    """Otherwise the start gets only the rest of pytest-timeout's time, and a start that misses it
+    looks like a hang."""
     monkeypatch.setattr(session, "_SHORT_WAIT_S", 0.1)
     renewed: list[bool] = []
     first, second = run(), run(lambda: renewed.append(True), gpu_wait_s=20)
@@ -215,7 +236,9 @@ def test_probes_lease_too(machine: FakeMachine, run: Callable[..., Session]) -> 
     second.probe(TARGET, "t1")
 
 
-def test_a_start_that_fails_gives_the_gpu_back(machine: FakeMachine, run: Callable[..., Session]) -> None:
+def test_a_start_that_fails_gives_the_gpu_back(
+    machine: FakeMachine, run: Callable[..., Session]
+) -> None:
     machine.broken = True
     with pytest.raises(ChildDied):
         engine(run(), ONE, "t1")
@@ -223,18 +246,34 @@ def test_a_start_that_fails_gives_the_gpu_back(machine: FakeMachine, run: Callab
     engine(run(), ONE, "t1")
 
 
-def test_the_gpu_request_and_the_memory_that_must_be_free(machine: FakeMachine, run: Callable[..., Session]) -> None:
+def test_the_gpu_request_and_the_memory_that_must_be_free(
+    machine: FakeMachine, run: Callable[..., Session]
+) -> None:
     machine.used["0"] = 20 * GIB
     session = run()
     engine(session, ONE, "t1")
     gpu_request = machine.children[0].spec["gpu"]
-    amounts = {"needed": placement.OWN + placement.KV_CACHE, "cache": placement.KV_CACHE, "tiny": True}
-    device = {"name": "stand-in", "memory": 80 * GIB, "used": 20 * GIB, "capability": [9, 0], "part": False}
+    amounts = {
+        "needed": placement.OWN + placement.KV_CACHE,
+        "cache": placement.KV_CACHE,
+        "tiny": True,
+    }
+    device = {
+        "name": "stand-in",
+        "memory": 80 * GIB,
+        "used": 20 * GIB,
+        "capability": [9, 0],
+        "part": False,
+    }
     assert gpu_request == {**amounts, "devices": [device]}
-    with pytest.raises(DeviceBusy, match=r"56\.\d GiB free, 72\.0 needed"):  # by vLLM's rule: a share of the whole
+    with pytest.raises(
+        DeviceBusy, match=r"56\.\d GiB free, 72\.0 needed"
+    ):  # by vLLM's rule: a share of the whole
         engine(session, ONE.replace(extra={"gpu_memory_utilization": 0.9}), "t1")
     session.close()
-    with pytest.raises(DeviceBusy, match=r"60\.0 GiB free, 72\.0 needed"):  # a real model: vLLM's own default
+    with pytest.raises(
+        DeviceBusy, match=r"60\.0 GiB free, 72\.0 needed"
+    ):  # a real model: vLLM's own default
         engine(run(model="/a/real/model"), ONE, "t2")
     with pytest.raises(Unsupported, match="needs 2 GPUs; 1 can be used here"):
         engine(run(), ONE.replace(tensor_parallel_size=2), "t1")
@@ -252,7 +291,11 @@ def test_the_gpu_request_and_the_memory_that_must_be_free(machine: FakeMachine, 
     ],
 )
 def test_what_a_server_refuses_on_this_gpu_is_not_applicable(
-    log: str, error: type[Exception], words: str, run: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
+    log: str,
+    error: type[Exception],
+    words: str,
+    run: Callable[..., Session],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def died(child: FakeChild, *rest: object) -> None:
         child.kill()
@@ -291,11 +334,23 @@ def test_gpu_facts_of_an_engine(machine: FakeMachine, run: Callable[..., Session
         ("INFO 08-05 12:00:00 selector.py:54] Using XFormers backend.", "XFormers"),
         ("INFO 02-20 12:00:00 cuda.py:229] Using Flash Attention backend.", "Flash Attention"),
         ("INFO 04-28 12:00:00 [cuda.py:214] Using FlashInfer backend on V1 engine.", "FlashInfer"),
-        ("(EngineCore_DP0 pid=7) INFO 11-20 12:00:00 [cuda.py:377] Using FLASH_ATTN backend.", "FLASH_ATTN"),
+        (
+            "(EngineCore_DP0 pid=7) INFO 11-20 12:00:00 [cuda.py:377] Using FLASH_ATTN backend.",
+            "FLASH_ATTN",
+        ),
         ("INFO 06-01 12:00:00 [vllm.py:9] Using Transformers modeling backend.", "not logged"),
-        ("INFO 06-01 12:00:00 [cuda_communicator.py:354] Using NCCL all-reduce backend", "not logged"),
-        ("INFO 06-01 [interface.py:430] Using default backend TORCH_SDPA for vit attention", "not logged"),
-        ("INFO [unquantized.py:530] Using TRITON MoE backend\nINFO [cuda.py:448] Using X_Y backend.", "X_Y"),
+        (
+            "INFO 06-01 12:00:00 [cuda_communicator.py:354] Using NCCL all-reduce backend",
+            "not logged",
+        ),
+        (
+            "INFO 06-01 [interface.py:430] Using default backend TORCH_SDPA for vit attention",
+            "not logged",
+        ),
+        (
+            "INFO [unquantized.py:530] Using TRITON MoE backend\nINFO [cuda.py:448] Using X_Y backend.",
+            "X_Y",
+        ),
     ],
 )
 def test_the_attention_backend_is_what_vllm_says_of_attention(
@@ -306,7 +361,9 @@ def test_the_attention_backend_is_what_vllm_says_of_attention(
     assert session.gpu_facts(engine(session, ONE, "t1").child)["attention_backend"] == backend
 
 
-def test_heads_are_wide_enough_for_the_backends_of_cuda(run: Callable[..., Session], tmp_path: Path) -> None:
+def test_heads_are_wide_enough_for_the_backends_of_cuda(
+    run: Callable[..., Session], tmp_path: Path
+) -> None:
     session = run()
     heads = {}
     for device in ("sim", "cpu", "gpu"):
@@ -315,14 +372,20 @@ def test_heads_are_wide_enough_for_the_backends_of_cuda(run: Callable[..., Sessi
     assert heads == {"sim": 32, "cpu": 32, "gpu": 64}
 
 
-def test_the_agent_gets_numbers_and_kept_caches(machine: FakeMachine, run: Callable[..., Session]) -> None:
+def test_the_agent_gets_numbers_and_kept_caches(
+    machine: FakeMachine, run: Callable[..., Session]
+) -> None:
     machine.used = {"3": 0, "5": 0}
-    place = placement.Placement(machine.messages.append, {"PATH": "/bin", "TRITON_CACHE_DIR": "/theirs"})
+    place = placement.Placement(
+        machine.messages.append, {"PATH": "/bin", "TRITON_CACHE_DIR": "/theirs"}
+    )
     run()
     environment = place.agent_environment(TARGET)
     assert environment["CUDA_VISIBLE_DEVICES"] == "3,5"
     assert environment["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
     assert environment["PYTORCH_NVML_BASED_CUDA_CHECK"] == "1"
     assert environment["PATH"] == f"/x/bin{os.pathsep}/bin"
-    assert environment["VLLM_CACHE_ROOT"] == str(machine.folder / "compiled" / "vllm-0.11.2" / "vllm")
+    assert environment["VLLM_CACHE_ROOT"] == str(
+        machine.folder / "compiled" / "vllm-0.11.2" / "vllm"
+    )
     assert "TRITON_CACHE_DIR" not in environment

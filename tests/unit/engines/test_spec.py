@@ -10,16 +10,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_vllm_regress.engines.spec import SHORT, EngineSpec, combination_id, combinations, parse_axes
+from pytest_vllm_regress.engines.spec import (
+    SHORT,
+    EngineSpec,
+    combination_id,
+    combinations,
+    parse_axes,
+)
 from pytest_vllm_regress.errors import UsageError
 
 
 def test_specs_with_equal_values_are_equal_keys() -> None:
     spec = EngineSpec.create(
-        env={"B": 1, "A": "x"}, extra={"b": [1], "a": None}, tokenizer_pool_extra_config={"z": 1, "y": {}}
+        env={"B": 1, "A": "x"},
+        extra={"b": [1], "a": None},
+        tokenizer_pool_extra_config={"z": 1, "y": {}},
     )
     other = EngineSpec.create(
-        extra={"a": None, "b": [1]}, env={"A": "x", "B": "1"}, tokenizer_pool_extra_config={"y": {}, "z": 1}
+        extra={"a": None, "b": [1]},
+        env={"A": "x", "B": "1"},
+        tokenizer_pool_extra_config={"y": {}, "z": 1},
     )
     assert spec == other
     assert {spec: 1}[other] == 1
@@ -44,28 +54,39 @@ def test_merged_mappings_keep_what_is_not_changed() -> None:
 
 
 def test_the_tokenizer_pool_s_configuration_may_be_json_text() -> None:
-    assert EngineSpec(tokenizer_pool_extra_config='{"z": 1}') == EngineSpec(tokenizer_pool_extra_config={"z": 1})  # type: ignore[arg-type]
+    assert EngineSpec(tokenizer_pool_extra_config='{"z": 1}') == EngineSpec(  # type: ignore[arg-type]
+        tokenizer_pool_extra_config={"z": 1}
+    )
 
 
 def test_the_spec_overrides_default_arguments() -> None:
     spec = EngineSpec(extra={"tokenizer_mode": "auto"})
     defaults = {"tokenizer_mode": "mistral", "load_format": "dummy"}
-    request = spec.as_request(model_path="/m", device="gpu", default_arguments=defaults, gpu={"tiny": True})
+    request = spec.as_request(
+        model_path="/m", device="gpu", default_arguments=defaults, gpu={"tiny": True}
+    )
     assert request["extra"] == {"tokenizer_mode": "auto", "load_format": "dummy"}
     assert request["gpu"] == {"tiny": True}
 
 
-@pytest.mark.parametrize("extra", [{}, {"speculative_config": {"method": "ngram"}}, {"speculative_config": None}])
+@pytest.mark.parametrize(
+    "extra", [{}, {"speculative_config": {"method": "ngram"}}, {"speculative_config": None}]
+)
 def test_specs_without_a_draft_model(extra: dict[str, Any]) -> None:
     assert EngineSpec.create(extra=extra).draft is None
 
 
 def test_the_request_has_the_path_of_the_draft_model() -> None:
-    spec = EngineSpec.create(extra={"speculative_config": {"model": "draft", "num_speculative_tokens": 3}})
+    spec = EngineSpec.create(
+        extra={"speculative_config": {"model": "draft", "num_speculative_tokens": 3}}
+    )
     assert spec.draft == "draft"
     request = spec.as_request(model_path="/m", device="cpu", draft_path="/d")
     assert request["extra"] == {"speculative_config": {"model": "/d", "num_speculative_tokens": 3}}
-    assert spec.as_request(model_path="/m", device="cpu")["extra"]["speculative_config"]["model"] == "draft"
+    assert (
+        spec.as_request(model_path="/m", device="cpu")["extra"]["speculative_config"]["model"]
+        == "draft"
+    )
 
 
 def test_a_request_has_plain_values() -> None:
@@ -80,14 +101,23 @@ def test_a_request_has_plain_values() -> None:
     assert request["env"] == {"A": "1"}
     assert request["extra"] == {"b": [1, None]} and request["server_options"] == {"o": True}
     assert request["tokenizer_pool_extra_config"] == {"z": {"y": 1}}
-    assert (request["model_path"], request["device"], request["tensor_parallel_size"]) == ("/m", "sim", 2)
-    assert set(request) == {field.name for field in dataclasses.fields(EngineSpec)} | {"model_path", "device"}
+    assert (request["model_path"], request["device"], request["tensor_parallel_size"]) == (
+        "/m",
+        "sim",
+        2,
+    )
+    assert set(request) == {field.name for field in dataclasses.fields(EngineSpec)} | {
+        "model_path",
+        "device",
+    }
 
 
 @given(st.integers(1, 8), st.integers(1, 8), st.integers(1, 8))
 def test_gpus_are_the_product(tp: int, pp: int, dp: int) -> None:
     assert (
-        EngineSpec.create(tensor_parallel_size=tp, pipeline_parallel_size=pp, data_parallel_size=dp).gpus
+        EngineSpec.create(
+            tensor_parallel_size=tp, pipeline_parallel_size=pp, data_parallel_size=dp
+        ).gpus
         == tp * pp * dp
     )
 
@@ -113,7 +143,10 @@ def test_gpus_are_the_product(tp: int, pp: int, dp: int) -> None:
         ({"env": {1: "x"}}, "env: 1 cannot be set"),
         ({"extra": {"a": {1, 2}}}, "extra must hold JSON values only"),
         ({"tokenizer_pool_extra_config": "{"}, "tokenizer_pool_extra_config='{' is not JSON"),
-        ({"tensor_paralel_size": 1}, "unknown argument 'tensor_paralel_size'. Did you mean tensor_parallel_size?"),
+        (
+            {"tensor_paralel_size": 1},
+            "unknown argument 'tensor_paralel_size'. Did you mean tensor_parallel_size?",
+        ),
     ],
 )
 def test_errors_for_bad_values_say_what_is_allowed(values: dict[str, Any], words: str) -> None:
@@ -124,8 +157,12 @@ def test_errors_for_bad_values_say_what_is_allowed(values: dict[str, Any], words
 
 def test_replace_checks_values() -> None:
     spec = EngineSpec.create(seed=3)
-    assert EngineSpec.create(tp=2, pp=3) == EngineSpec.create(tensor_parallel_size=2, pipeline_parallel_size=3)
-    assert spec.replace(pipeline_parallel_size=2) == EngineSpec.create(seed=3, pipeline_parallel_size=2)
+    assert EngineSpec.create(tp=2, pp=3) == EngineSpec.create(
+        tensor_parallel_size=2, pipeline_parallel_size=3
+    )
+    assert spec.replace(pipeline_parallel_size=2) == EngineSpec.create(
+        seed=3, pipeline_parallel_size=2
+    )
     with pytest.raises(UsageError):
         spec.replace(generation="V9")
 
@@ -156,7 +193,11 @@ def test_folders_to_import_from_are_relative_to_the_test_file_and_no_axis(tmp_pa
 
 @pytest.mark.parametrize(
     ("axes", "words"),
-    [({"tp": []}, "at least one value"), ({"tpp": 1}, "Did you mean tp"), ({"tp": [1, 0]}, "at least 1")],
+    [
+        ({"tp": []}, "at least one value"),
+        ({"tpp": 1}, "Did you mean tp"),
+        ({"tp": [1, 0]}, "at least 1"),
+    ],
 )
 def test_bad_axes_are_usage_errors(axes: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
@@ -164,7 +205,9 @@ def test_bad_axes_are_usage_errors(axes: dict[str, Any], words: str) -> None:
 
 
 def test_ids_show_the_names_of_variables_but_not_their_values() -> None:
-    assert combination_id({"env": {"HF_TOKEN": "hf_secret"}, "generation": "V1"}) == "envHF_TOKEN-V1"
+    assert (
+        combination_id({"env": {"HF_TOKEN": "hf_secret"}, "generation": "V1"}) == "envHF_TOKEN-V1"
+    )
     assert combination_id({"extra": {}}) == "extranone"
 
 

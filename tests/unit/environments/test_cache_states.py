@@ -1,4 +1,5 @@
-"""The environment cache as a state machine: builds that fail or are killed, leases, eviction, removal, recipes that change."""
+"""The environment cache as a state machine: builds that fail or are killed, leases, eviction,
+removal, recipes that change."""
 
 from __future__ import annotations
 
@@ -50,8 +51,12 @@ class CacheMachine(RuleBasedStateMachine):
         self.patches.enter_context(
             mock.patch("pytest_vllm_regress.environments.install.usable_lock", return_value=None)
         )
-        self.patches.enter_context(mock.patch("pytest_vllm_regress.environments.cache._end_writers"))
-        self.patches.enter_context(mock.patch("pytest_vllm_regress.environments.cache.os.utime", self._use))
+        self.patches.enter_context(
+            mock.patch("pytest_vllm_regress.environments.cache._end_writers")
+        )
+        self.patches.enter_context(
+            mock.patch("pytest_vllm_regress.environments.cache.os.utime", self._use)
+        )
         self.cache = EnvironmentCache(self.root, LIMIT)
 
     def _use(self, path: Path, *times: Any, **more: Any) -> None:
@@ -80,10 +85,16 @@ class CacheMachine(RuleBasedStateMachine):
     def _build(self, recipe: Recipe) -> Path:
         if self.fate != "killed":
             return self.cache.ensure(recipe)
-        with mock.patch("shutil.rmtree"):  # a killed process removes nothing; its lock is the kernel's to release
+        with mock.patch(
+            "shutil.rmtree"
+        ):  # a killed process removes nothing; its lock is the kernel's to release
             return self.cache.ensure(recipe)
 
-    @rule(name=NAMES, edition=st.integers(0, 1), fate=st.sampled_from(["fine", "fine", "fails", "killed"]))
+    @rule(
+        name=NAMES,
+        edition=st.integers(0, 1),
+        fate=st.sampled_from(["fine", "fine", "fails", "killed"]),
+    )
     def ensure(self, name: str, edition: int, fate: str) -> None:
         recipe, self.fate, before = self._recipe(name, edition), fate, self.builds
         known = self.cache.built(recipe)
@@ -94,7 +105,11 @@ class CacheMachine(RuleBasedStateMachine):
             assert self.builds == before + (known is None)
             assert self._whole()[-1] == self.cache.place(recipe), "the last used is the last to go"
             if known is None:
-                others = [environment for environment in self.cache.listing()[:-1] if not environment.in_use]
+                others = [
+                    environment
+                    for environment in self.cache.listing()[:-1]
+                    if not environment.in_use
+                ]
                 assert self.cache.total_size() <= LIMIT or not others, (
                     "what nobody uses is evicted before the limit is passed"
                 )
@@ -138,7 +153,9 @@ class CacheMachine(RuleBasedStateMachine):
     def another_cache_sees_the_same(self, name: str) -> None:
         other = EnvironmentCache(self.root, LIMIT)
         assert other.built(self._recipe(name, 0)) == self.cache.built(self._recipe(name, 0))
-        assert [dataclasses.replace(environment, in_use=False) for environment in other.listing()] == [
+        assert [
+            dataclasses.replace(environment, in_use=False) for environment in other.listing()
+        ] == [
             dataclasses.replace(environment, in_use=False) for environment in self.cache.listing()
         ]
 

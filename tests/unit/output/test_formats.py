@@ -84,7 +84,11 @@ def tokens(markdown: str) -> list[Token]:
             "list_item_open",
             "list_item_close",
         ),
-        *(f"{part}_{end}" for part in ("table", "thead", "tbody", "tr", "th", "td") for end in ("open", "close")),
+        *(
+            f"{part}_{end}"
+            for part in ("table", "thead", "tbody", "tr", "th", "td")
+            for end in ("open", "close")
+        ),
     }
     return [piece for block in blocks for piece in block.children or ()]
 
@@ -108,7 +112,9 @@ def tokens(markdown: str) -> list[Token]:
 def test_nothing_in_markdown_becomes_a_link_or_a_mention(text: str) -> None:
     """GitHub looks for references in all text except code, whether it is escaped or not."""
     markdown = markdown_text(
-        RunResult((result("vllm-0.8.4", Verdict.REGRESSED, not_expected_because=text),), problems=(text,))
+        RunResult(
+            (result("vllm-0.8.4", Verdict.REGRESSED, not_expected_because=text),), problems=(text,)
+        )
     )
     code = [token.content for token in tokens(markdown) if token.type == "code_inline"]
     assert sum(text in token for token in code) == 2
@@ -116,9 +122,13 @@ def test_nothing_in_markdown_becomes_a_link_or_a_mention(text: str) -> None:
 
 
 def test_a_name_is_one_line_of_a_table() -> None:
-    forged = RunResult((TestResult("a\nvllm-1  all fine", "t", Verdict.FIXED, "", "sim", "e\n| x |", {}),))
+    forged = RunResult(
+        (TestResult("a\nvllm-1  all fine", "t", Verdict.FIXED, "", "sim", "e\n| x |", {}),)
+    )
     for text in (markdown_text(forged), "\n".join(lines(forged))):
-        assert not [line for line in text.splitlines() if line.lstrip("| ").startswith(("vllm-1", "x |"))]
+        assert not [
+            line for line in text.splitlines() if line.lstrip("| ").startswith(("vllm-1", "x |"))
+        ]
 
 
 @pytest.mark.parametrize(
@@ -126,23 +136,42 @@ def test_a_name_is_one_line_of_a_table() -> None:
 )
 def test_control_characters_are_escaped_in_junit(character: str) -> None:
     run = RunResult(
-        (dataclasses.replace(result("vllm-0.8.4", Verdict.REGRESSED, dossier=character), test=f"a{character}b"),)
+        (
+            dataclasses.replace(
+                result("vllm-0.8.4", Verdict.REGRESSED, dossier=character), test=f"a{character}b"
+            ),
+        )
     )
     xml = junit_xml(run)
     assert character not in xml
-    assert ElementTree.fromstring(xml).find(".//testcase").get("name") == f"a{ascii(character)[1:-1]}b"  # type: ignore[union-attr]
+    assert (
+        ElementTree.fromstring(xml).find(".//testcase").get("name") == f"a{ascii(character)[1:-1]}b"  # type: ignore[union-attr]
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("one_environment", [True, False])
 def test_reports_take_linear_time(one_environment: bool) -> None:
-    """Regression: 1,500 pairs took 90 s, and 5,000 cases 11 s. Counts executed lines, which do not depend on how busy the machine is."""
+    """Regression: 1,500 pairs took 90 s, and 5,000 cases 11 s.
+
+    Counts executed lines, which do not depend on how busy the machine is.
+    """
 
     def executed_lines(name: str, cases: int) -> int:
-        environments = [name if one_environment else f"{name}-{number:03}" for number in range(cases)]
+        environments = [
+            name if one_environment else f"{name}-{number:03}" for number in range(cases)
+        ]
         run = RunResult(
             tuple(
-                TestResult(f"{name}-{n:03}", "t", Verdict.REGRESSED, "why", "sim", environments[n], {"vllm": "0.8.4"})
+                TestResult(
+                    f"{name}-{n:03}",
+                    "t",
+                    Verdict.REGRESSED,
+                    "why",
+                    "sim",
+                    environments[n],
+                    {"vllm": "0.8.4"},
+                )
                 for n in range(cases)
             )
         )
@@ -169,10 +198,13 @@ def test_reports_take_linear_time(one_environment: bool) -> None:
 
 def test_hostile_texts_stay_text_in_markdown() -> None:
     text = markdown_text(hostile.run())
-    outside = [token.content for token in tokens(text) if token.type not in ("code_inline", "softbreak")]
+    outside = [
+        token.content for token in tokens(text) if token.type not in ("code_inline", "softbreak")
+    ]
     assert not re.search(r"[<>`\[@]", "".join(outside))
     assert all(
-        line.startswith(("| ", "**", "- ", "Problem: ")) or not line or line[0].isalnum() for line in text.splitlines()
+        line.startswith(("| ", "**", "- ", "Problem: ")) or not line or line[0].isalnum()
+        for line in text.splitlines()
     )
 
 
@@ -192,13 +224,26 @@ def test_junit() -> None:
 
 
 def test_hostile_texts_are_well_formed_junit() -> None:
-    assert len(list(ElementTree.fromstring(junit_xml(hostile.run())).iter("testcase"))) == len(hostile.TEXTS)
+    assert len(list(ElementTree.fromstring(junit_xml(hostile.run())).iter("testcase"))) == len(
+        hostile.TEXTS
+    )
 
 
 @given(st.text(), st.text())
 def test_any_text_survives_every_format(reason: str, name: str) -> None:
     run = RunResult(
-        (TestResult("a-case", name, Verdict.REGRESSED, reason, "cpu", name or "e", symptom=reason, command=name),)
+        (
+            TestResult(
+                "a-case",
+                name,
+                Verdict.REGRESSED,
+                reason,
+                "cpu",
+                name or "e",
+                symptom=reason,
+                command=name,
+            ),
+        )
     )
     ElementTree.fromstring(junit_xml(run))
     markdown_text(run)
@@ -218,6 +263,8 @@ def test_report_writes_every_format(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert capsys.readouterr().out.strip() == markdown_text(RUN).strip()
     assert cli.main(["report", str(tmp_path / "in"), "--html", "-"]) == 1
     output = capsys.readouterr()
-    assert output.out.startswith("<!") and output.out.rstrip().endswith("</html>") and output.err == ""
+    assert (
+        output.out.startswith("<!") and output.out.rstrip().endswith("</html>") and output.err == ""
+    )
     assert cli.main(["report", str(tmp_path / "in"), "--html", "/proc/no/page.html"]) == 2
     assert read_results(tmp_path / "in" / "a.json").results == RUN.results[:1]

@@ -20,10 +20,24 @@ from pytest_vllm_regress.util.text import one_line
 
 
 def result(
-    case_id: str, environment: str, verdict: Verdict, reason: str = "why", because: str = "", device: str = "sim"
+    case_id: str,
+    environment: str,
+    verdict: Verdict,
+    reason: str = "why",
+    because: str = "",
+    device: str = "sim",
 ) -> TestResult:
     command = f"vllm-regress run {case_id} --env {environment}"
-    return TestResult(case_id, "t", verdict, reason, device, environment, command=command, not_expected_because=because)
+    return TestResult(
+        case_id,
+        "t",
+        verdict,
+        reason,
+        device,
+        environment,
+        command=command,
+        not_expected_because=because,
+    )
 
 
 GREEN = RunResult(
@@ -44,7 +58,9 @@ ALL = RunResult(
 
 def test_columns_are_in_the_order_of_releases() -> None:
     runs = [
-        dataclasses.replace(result("lmfe-124", f"vllm-{version}", Verdict.FIXED), versions={"vllm": version})
+        dataclasses.replace(
+            result("lmfe-124", f"vllm-{version}", Verdict.FIXED), versions={"vllm": version}
+        )
         for version in ("0.10.2", "0.8.4", "0.9.1")
     ]
     header = lines(RunResult(tuple(runs)), 120)[0]
@@ -81,7 +97,9 @@ def test_matrix() -> None:
 
 def test_a_run_with_problems_is_not_called_all_as_expected() -> None:
     rows = lines(
-        dataclasses.replace(GREEN, problems=("x: interrupted; only cases whose tests had all ended have a verdict",))
+        dataclasses.replace(
+            GREEN, problems=("x: interrupted; only cases whose tests had all ended have a verdict",)
+        )
     )
     assert rows[-1] == "● 2 REPRODUCED, ✓ 2 FIXED on sim: as expected, as far as there are verdicts"
 
@@ -94,8 +112,12 @@ def test_every_verdict_at_every_width(width: int, ascii_only: bool) -> None:
     assert max(map(len, rows)) <= width
     for verdict in Verdict:
         assert verdict.value in text
-        assert (ASCII_SYMBOLS if ascii_only else SYMBOLS)[verdict] + " " + SHORT_WORDS[verdict] in text
-        has_reason = not verdict.expected or verdict is Verdict.NOT_APPLICABLE  # a cell where nothing ran says why
+        assert (ASCII_SYMBOLS if ascii_only else SYMBOLS)[verdict] + " " + SHORT_WORDS[
+            verdict
+        ] in text
+        has_reason = (
+            not verdict.expected or verdict is Verdict.NOT_APPLICABLE
+        )  # a cell where nothing ran says why
         assert (f"why {verdict.value}" in text) is has_reason
     if ascii_only:
         text.encode("ascii")
@@ -108,7 +130,11 @@ def dense(environments: int, unexpected: tuple[str, str] = ("", "")) -> RunResul
     names = [f"vllm-0.{8 + number // 4}.{number % 4}" for number in range(environments)]
     return RunResult(
         tuple(
-            result(case_id, name, Verdict.REGRESSED if (case_id, name) == unexpected else Verdict.REPRODUCED)
+            result(
+                case_id,
+                name,
+                Verdict.REGRESSED if (case_id, name) == unexpected else Verdict.REPRODUCED,
+            )
             for case_id in (f"vllm-1717{number}" for number in range(10))
             for name in names
         )
@@ -123,7 +149,9 @@ def test_a_case_takes_one_line(environments: int, width: int) -> None:
     case_rows = [line for line in rows if line.startswith("vllm-")]
     assert [line.split()[0] for line in case_rows] == [f"vllm-1717{number}" for number in range(10)]
     assert {line.count("●") for line in case_rows} == {environments}
-    assert all(f"vllm-0.{8 + number // 4}.{number % 4}" in " ".join(rows) for number in range(environments))
+    assert all(
+        f"vllm-0.{8 + number // 4}.{number % 4}" in " ".join(rows) for number in range(environments)
+    )
     assert len(rows) <= 24, "a screen"
 
 
@@ -151,7 +179,9 @@ def test_a_table_that_would_be_mostly_empty_lists_the_environments_of_each_case(
 
 
 @pytest.mark.parametrize("environments", [2, 20, 60])
-def test_what_is_not_expected_is_in_the_last_row_and_named_in_the_last_line(environments: int) -> None:
+def test_what_is_not_expected_is_in_the_last_row_and_named_in_the_last_line(
+    environments: int,
+) -> None:
     rows = lines(dense(environments, ("vllm-17173", "vllm-0.8.1")), 80)
     case_rows = [line.split()[0] for line in rows if line.startswith("vllm-")]
     assert case_rows[-1] == "vllm-17173"
@@ -162,7 +192,9 @@ def test_what_is_not_expected_is_in_the_last_row_and_named_in_the_last_line(envi
 
 
 def test_several_devices_have_columns_of_their_own() -> None:
-    run = RunResult((result("a", "e", Verdict.FIXED), result("a", "e", Verdict.REPRODUCED, device="cpu")))
+    run = RunResult(
+        (result("a", "e", Verdict.FIXED), result("a", "e", Verdict.REPRODUCED, device="cpu"))
+    )
     assert [line.split() for line in lines(run)[:2]] == [
         ["case", "e", "(sim)", "e", "(cpu)"],
         ["a", "✓", "fixed", "●", "repro"],
@@ -172,7 +204,8 @@ def test_several_devices_have_columns_of_their_own() -> None:
 
 def test_not_expected_by_evidence() -> None:
     run = RunResult(
-        (result("a", "e", Verdict.NOT_APPLICABLE, "no pool", "e is evidence of REPRODUCED"),), ("pytest failed",)
+        (result("a", "e", Verdict.NOT_APPLICABLE, "no pool", "e is evidence of REPRODUCED"),),
+        ("pytest failed",),
     )
     text = "\n".join(lines(run))
     assert "n/a [1]" in text
@@ -207,20 +240,29 @@ def test_control_characters_are_escaped() -> None:
 
 
 def test_markup_is_not_interpreted() -> None:
-    assert "[red]x[/red]" in "\n".join(lines(RunResult((result("a", "e", Verdict.REGRESSED, "[red]x[/red]"),))))
+    assert "[red]x[/red]" in "\n".join(
+        lines(RunResult((result("a", "e", Verdict.REGRESSED, "[red]x[/red]"),)))
+    )
 
 
 def test_nothing() -> None:
     assert lines(RunResult()) == ["no verdicts"]
 
 
-@pytest.mark.parametrize("name", ["[/x]", "[link=https://example.org]a[/link]", "[bold]", ":tada:", "a\nb", "\x1b[2J"])
+@pytest.mark.parametrize(
+    "name", ["[/x]", "[link=https://example.org]a[/link]", "[bold]", ":tada:", "a\nb", "\x1b[2J"]
+)
 def test_a_name_is_text_in_every_cell(name: str) -> None:
     """Regression: Rich took brackets for markup, crashed on some and made links of others."""
-    run = RunResult((TestResult(name, name, Verdict.REGRESSED, name, "sim", name, {}, command=name),), problems=(name,))
+    run = RunResult(
+        (TestResult(name, name, Verdict.REGRESSED, name, "sim", name, {}, command=name),),
+        problems=(name,),
+    )
     for width in (20, 60, 200):
         stream = io.StringIO()
-        print_table(run, Console(file=stream, width=width, force_terminal=True, color_system="truecolor"))
+        print_table(
+            run, Console(file=stream, width=width, force_terminal=True, color_system="truecolor")
+        )
         text = re.sub(r"\x1b\[[\d;]*m", "", stream.getvalue())
         assert "\x1b" not in text
         text = "".join("".join(lines(run, width)).split())

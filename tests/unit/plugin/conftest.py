@@ -1,4 +1,5 @@
-"""A test item as the plugin sees it, without a running pytest, next to a case and with a stand-in for the session."""
+"""A test item as the plugin sees it, without a running pytest, next to a case and with a stand-in
+for the session."""
 
 from __future__ import annotations
 
@@ -44,7 +45,10 @@ class FakeSession:
 
 @dataclasses.dataclass
 class FakeItem:
-    """The parts of a ``pytest.Item`` that the plugin uses. ``events`` lists the hook calls: their names, or the report."""
+    """The parts of a ``pytest.Item`` that the plugin uses.
+
+    ``events`` lists the hook calls: their names, or the report.
+    """
 
     config: Any
     path: Path
@@ -92,7 +96,10 @@ def make_item(tmp_path: Path) -> MakeItem:
     """``make_item(CaseFile(...), version="0.8.4", **settings)``."""
 
     def make(
-        case: CaseFile = DEMO, version: str = "0.8.4", broken: Exception | None = None, **settings: Any
+        case: CaseFile = DEMO,
+        version: str = "0.8.4",
+        broken: Exception | None = None,
+        **settings: Any,
     ) -> FakeItem:
         stash = pytest.Stash()
         stash[SETTINGS] = Settings(**settings)
@@ -106,4 +113,11 @@ def make_item(tmp_path: Path) -> MakeItem:
 
 def report(outcome: str = "passed", when: str = "call", text: object = None) -> Any:
     """A report as pytest makes it."""
-    return pytest.TestReport("test_demo.py::test_demo", ("test_demo.py", 3, "test_demo"), {}, outcome, text, when)  # type: ignore[arg-type]
+    return pytest.TestReport(
+        "test_demo.py::test_demo",
+        ("test_demo.py", 3, "test_demo"),
+        {},
+        outcome,  # type: ignore[arg-type]
+        text,  # type: ignore[arg-type]
+        when,  # type: ignore[arg-type]
+    )

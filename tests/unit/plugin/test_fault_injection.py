@@ -42,8 +42,12 @@ def test_the_wrong_argument_is_known_to_the_address(address: str, refused: str) 
     assert response.text == f"{refused}: 'many' is not a number"
 
 
-@pytest.mark.parametrize("answer", [httpx.Response(200, json={"tokens": [1]}), httpx.Response(500, text="the failure")])
-def test_an_address_that_ignores_the_wrong_argument_seems_to_refuse_it(answer: httpx.Response) -> None:
+@pytest.mark.parametrize(
+    "answer", [httpx.Response(200, json={"tokens": [1]}), httpx.Response(500, text="the failure")]
+)
+def test_an_address_that_ignores_the_wrong_argument_seems_to_refuse_it(
+    answer: httpx.Response,
+) -> None:
     fault, response = ask_with_the_wrong_argument("/tokenize", lambda request: answer)
     assert fault.injected and response.status_code == 400 and "unexpected argument" in response.text
 
@@ -59,7 +63,9 @@ def test_a_server_that_ends_at_an_ignored_argument_has_the_real_failure() -> Non
 
 
 def ask_with_the_wrong_argument(
-    address: str, answer: Callable[[httpx.Request], httpx.Response], fault: FaultInjection | None = None
+    address: str,
+    answer: Callable[[httpx.Request], httpx.Response],
+    fault: FaultInjection | None = None,
 ) -> tuple[FaultInjection, httpx.Response]:
     fault = fault or FaultInjection(Impostor.WRONG_ARGUMENT, load_case(CASE), "")
     transport = _Transport(fault, cast(Any, SimpleNamespace(child=None)))

@@ -39,8 +39,13 @@ def test_features_of_a_spec() -> None:
     assert ladder.features(EngineSpec(), schema=False) == ()
     assert [feature.name for feature in ladder.features(EngineSpec(), schema=True)] == ["schema"]
     assert ladder.features(FULL, schema=True) == FEATURES
-    parallel = EngineSpec.create(tensor_parallel_size=4, executor="ray", structured_output_backend="xgrammar")
-    assert [feature.name for feature in ladder.features(parallel, schema=False)] == ["tensor parallel", "executor"]
+    parallel = EngineSpec.create(
+        tensor_parallel_size=4, executor="ray", structured_output_backend="xgrammar"
+    )
+    assert [feature.name for feature in ladder.features(parallel, schema=False)] == [
+        "tensor parallel",
+        "executor",
+    ]
     assert FULL.replace(**ladder.without(FEATURES)) == EngineSpec()
 
 
@@ -59,11 +64,13 @@ def test_the_features_that_a_failure_needs_are_found(culprits: frozenset[str]) -
 
 @given(
     st.dictionaries(
-        st.sets(st.sampled_from(sorted(NAMES))).map(frozenset), st.sampled_from(["works", "fails", "cannot be: no"])
+        st.sets(st.sampled_from(sorted(NAMES))).map(frozenset),
+        st.sampled_from(["works", "fails", "cannot be: no"]),
     )
 )
 def test_only_what_was_run_is_reported(world: dict[frozenset[str], str]) -> None:
-    """For any behaviour of the engines, both reported ends were tried, and no engine with one feature less still fails."""
+    """For any behaviour of the engines, both reported ends were tried, and no engine with one
+    feature less still fails."""
     reduction, _ = walk(lambda features: world.get(features, "works"))
     assert reduction.tried[reduction.smallest].fails
     assert reduction.largest is None or reduction.tried[reduction.largest].works
@@ -72,7 +79,9 @@ def test_only_what_was_run_is_reported(world: dict[frozenset[str], str]) -> None
         for name in reduction.smallest
         if reduction.smallest - {name} in reduction.tried
     )
-    assert ladder.describe(FULL, FEATURES, reduction).startswith("smallest engine that still fails: ")
+    assert ladder.describe(FULL, FEATURES, reduction).startswith(
+        "smallest engine that still fails: "
+    )
 
 
 def test_another_failure_is_neither_end() -> None:
@@ -96,7 +105,9 @@ def test_the_report_names_engines_by_what_is_not_default() -> None:
     features = ladder.features(spec, schema=True)
     culprit = next(feature for feature in features if feature.name == "tensor parallel")
     reduction = ladder.walk(
-        features, FAILED, lambda left_out: TrialOutcome("works" if culprit in left_out else "fails", "seen")
+        features,
+        FAILED,
+        lambda left_out: TrialOutcome("works" if culprit in left_out else "fails", "seen"),
     )
     text = ladder.describe(spec, features, reduction)
     assert text.splitlines()[:2] == [

@@ -20,14 +20,18 @@ from pytest_vllm_regress.plugin.stash import EVIDENCE
 from tests.helpers.cases import CaseFile
 from tests.unit.plugin.conftest import MakeItem, report
 
-CRASH = CaseFile(kind="crash", omits="the pool", pattern="boom", control="pool = 0\nprobe = { n = 1 }")
+CRASH = CaseFile(
+    kind="crash", omits="the pool", pattern="boom", control="pool = 0\nprobe = { n = 1 }"
+)
 HANG = CaseFile(kind="hang", omits="the pool", pattern="boom", symptom='where = "log"')
 LOGGED_HANG = CaseFile(kind="hang", omits="the pool", pattern="waiting")
 Leg = Callable[[Any, Evidence], None]
 
 
 def crash(item: Any, evidence: Evidence) -> None:
-    evidence.error = ChildDied("gone", phase="probe", parts={Part.LOG: Masked("boom"), Part.EXIT: Masked("boom")})
+    evidence.error = ChildDied(
+        "gone", phase="probe", parts={Part.LOG: Masked("boom"), Part.EXIT: Masked("boom")}
+    )
 
 
 def works(item: Any, evidence: Evidence) -> None:
@@ -37,7 +41,11 @@ def works(item: Any, evidence: Evidence) -> None:
 
 @pytest.fixture
 def legs(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Evidence]]:
-    """Replace pytest's run of the test. ``legs(crash, works)`` sets the behaviour of each leg and returns the evidence of those that ran."""
+    """Replace pytest's run of the test.
+
+    ``legs(crash, works)`` sets the behaviour of each leg and returns the evidence of those that
+    ran.
+    """
 
     def script(*behaviour: Leg) -> list[Evidence]:
         ran: list[Evidence] = []
@@ -48,7 +56,10 @@ def legs(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Evidence]]:
             ran.append(evidence)
             next(behaviours)(item, evidence)
             return [
-                report("failed" if evidence.error else "passed", text=str(evidence.error) if evidence.error else None)
+                report(
+                    "failed" if evidence.error else "passed",
+                    text=str(evidence.error) if evidence.error else None,
+                )
             ]
 
         monkeypatch.setattr(private, "run_once", run)
@@ -70,8 +81,14 @@ def test_a_failure_runs_the_control_leg_and_then_reports_once(
     assert protocol.run(item, None) is True
     subject, control = ran
     assert (subject.leg, dict(subject.changes), dict(subject.probe)) == (SUBJECT, {}, {})
-    assert (control.leg, dict(control.changes), dict(control.probe)) == (CONTROL, {"tokenizer_pool_size": 0}, {"n": 1})
-    assert control.protocol_started == subject.protocol_started  # one test, one clock of pytest-timeout
+    assert (control.leg, dict(control.changes), dict(control.probe)) == (
+        CONTROL,
+        {"tokenizer_pool_size": 0},
+        {"n": 1},
+    )
+    assert (
+        control.protocol_started == subject.protocol_started
+    )  # one test, one clock of pytest-timeout
     assert [event if isinstance(event, str) else "report" for event in item.events] == [
         "start",
         "again",
@@ -81,7 +98,9 @@ def test_a_failure_runs_the_control_leg_and_then_reports_once(
     assert verdict_of(item) is Verdict.REPRODUCED
 
 
-def test_a_pass_runs_no_control_leg(make_item: MakeItem, legs: Callable[..., list[Evidence]]) -> None:
+def test_a_pass_runs_no_control_leg(
+    make_item: MakeItem, legs: Callable[..., list[Evidence]]
+) -> None:
     item, ran = make_item(CRASH, version="0.8.5"), legs(works)
     protocol.run(item, None)
     assert [evidence.leg for evidence in ran] == [SUBJECT]
@@ -96,12 +115,17 @@ def test_a_control_leg_that_leaves_nothing_out_proves_nothing(
 
     item, ran = make_item(CRASH), legs(crash, same)
     protocol.run(item, None)
-    assert isinstance(ran[1].error, UsageError) and "nothing left out 'the pool'" in str(ran[1].error)
+    assert isinstance(ran[1].error, UsageError) and "nothing left out 'the pool'" in str(
+        ran[1].error
+    )
     assert verdict_of(item) is Verdict.INCONCLUSIVE
 
 
-def test_only_the_subjects_leg_may_end_a_hang_early(make_item: MakeItem, legs: Callable[..., list[Evidence]]) -> None:
-    """Neither leg ends early when an engine dies: a case about a hang may kill the engine itself to see what happens to its requests."""
+def test_only_the_subjects_leg_may_end_a_hang_early(
+    make_item: MakeItem, legs: Callable[..., list[Evidence]]
+) -> None:
+    """Neither leg ends early when an engine dies: a case about a hang may kill the engine itself to
+    see what happens to its requests."""
     item = make_item(HANG)
     policies = []
 
@@ -138,7 +162,10 @@ def remembered(item: Any, *outcomes: tuple[str, BaseException | None]) -> Eviden
 
 def test_the_first_error_of_a_leg_counts(make_item: MakeItem) -> None:
     first, later = ValueError("first"), KeyError("in the teardown")
-    assert remembered(make_item(), ("passed", None), ("failed", first), ("failed", later)).error is first
+    assert (
+        remembered(make_item(), ("passed", None), ("failed", first), ("failed", later)).error
+        is first
+    )
 
 
 def test_the_line_of_an_error_is_that_of_the_test(make_item: MakeItem) -> None:
@@ -177,7 +204,10 @@ def test_what_the_device_cannot_show_is_skipped_before_anything_starts(make_item
     protocol.check_applicable(make_item(CaseFile(devices=("sim",))))
     with pytest.raises(pytest.skip.Exception, match="demo-2 can be shown on cpu, gpu") as caught:
         protocol.check_applicable(make_item(CaseFile("demo-2", devices=("cpu", "gpu"))))
-    assert isinstance(caught.value.__cause__, Unsupported) and caught.value.__cause__.claim == "not on device sim"
+    assert (
+        isinstance(caught.value.__cause__, Unsupported)
+        and caught.value.__cause__.claim == "not on device sim"
+    )
 
 
 @pytest.mark.parametrize(
@@ -198,5 +228,10 @@ def test_the_policy_of_a_case(
     item = make_item(case, **settings)
     policy = protocol.early_exit_policy(item, item.marked)
     assert (policy.hang is not None, policy.deaths) == (hang, deaths)
-    assert policy.hang is None or (policy.hang.pattern, tuple(policy.hang.phases)) == ("waiting", ("probe",))
-    assert protocol.early_exit_policy(item, None) == (NO_EARLY_EXIT if settings else EarlyExitPolicy())
+    assert policy.hang is None or (policy.hang.pattern, tuple(policy.hang.phases)) == (
+        "waiting",
+        ("probe",),
+    )
+    assert protocol.early_exit_policy(item, None) == (
+        NO_EARLY_EXIT if settings else EarlyExitPolicy()
+    )

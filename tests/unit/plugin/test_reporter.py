@@ -20,10 +20,14 @@ from tests.unit.plugin.conftest import report
 
 
 def result(verdict: Verdict = Verdict.REPRODUCED, environment: str = "old") -> TestResult:
-    return TestResult("demo", "test_demo.py::test_demo", verdict, "seen", "sim", environment, {"vllm": "0.8.4"})
+    return TestResult(
+        "demo", "test_demo.py::test_demo", verdict, "seen", "sim", environment, {"vllm": "0.8.4"}
+    )
 
 
-def judged(verdict: Verdict = Verdict.REPRODUCED, outcome: str = "failed", when: str = "call") -> Any:
+def judged(
+    verdict: Verdict = Verdict.REPRODUCED, outcome: str = "failed", when: str = "call"
+) -> Any:
     test_report = report(outcome, when)
     setattr(test_report, ATTRIBUTE, result(verdict))
     return test_report
@@ -44,19 +48,28 @@ def through(wrapper: Generator[None, Any, Any], value: Any) -> Any:
 
 
 def test_between_the_processes_of_xdist_a_verdict_is_json() -> None:
-    data = through(recorder().pytest_report_to_serializable(), {ATTRIBUTE: result(), "outcome": "failed"})
+    data = through(
+        recorder().pytest_report_to_serializable(), {ATTRIBUTE: result(), "outcome": "failed"}
+    )
     sent = json.loads(json.dumps(data))
     assert sent[ATTRIBUTE]["verdict"] == "REPRODUCED" and sent["outcome"] == "failed"
     arrived = report("failed")
     setattr(arrived, ATTRIBUTE, sent[ATTRIBUTE])
-    assert getattr(through(recorder().pytest_report_from_serializable(), arrived), ATTRIBUTE) == result()
+    assert (
+        getattr(through(recorder().pytest_report_from_serializable(), arrived), ATTRIBUTE)
+        == result()
+    )
 
 
 def test_reports_of_other_tests_pass_unchanged() -> None:
     assert through(recorder().pytest_report_to_serializable(), None) is None
-    assert through(recorder().pytest_report_to_serializable(), {"outcome": "passed"}) == {"outcome": "passed"}
+    assert through(recorder().pytest_report_to_serializable(), {"outcome": "passed"}) == {
+        "outcome": "passed"
+    }
     other = report()
-    assert through(recorder().pytest_report_from_serializable(), other) is other and not hasattr(other, ATTRIBUTE)
+    assert through(recorder().pytest_report_from_serializable(), other) is other and not hasattr(
+        other, ATTRIBUTE
+    )
     assert recorder().pytest_report_teststatus(other) is None
 
 
@@ -76,8 +89,12 @@ def test_the_word_is_the_verdict_and_letter_and_category_are_pytests(
     assert status == (category, letter, (verdict.value, {colour: True}))
 
 
-@pytest.mark.parametrize(("impostors", "sections"), [(None, ["left behind by engines (removed)"]), ("folder", [])])
-def test_what_an_impostor_made_an_engine_leave_behind_is_not_shown(impostors: str | None, sections: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("impostors", "sections"), [(None, ["left behind by engines (removed)"]), ("folder", [])]
+)
+def test_what_an_impostor_made_an_engine_leave_behind_is_not_shown(
+    impostors: str | None, sections: list[str]
+) -> None:
     stash = pytest.Stash()
     stash[SETTINGS] = Settings()
     left = (Leftover("shared memory", "/dev/shm/psm_1"),)
@@ -92,7 +109,11 @@ def test_what_an_impostor_made_an_engine_leave_behind_is_not_shown(impostors: st
 def test_a_documented_failure_is_an_expected_one() -> None:
     known = judged(outcome="skipped")
     known.wasxfail = "REPRODUCED: seen"
-    assert recorder().pytest_report_teststatus(known) == ("xfailed", "x", ("REPRODUCED", {"yellow": True}))
+    assert recorder().pytest_report_teststatus(known) == (
+        "xfailed",
+        "x",
+        ("REPRODUCED", {"yellow": True}),
+    )
 
 
 def run_protocol(reporter: Recorder, item: Path, nextitem: Path | None) -> None:
@@ -114,14 +135,23 @@ def test_the_file_is_written_after_each_case_and_at_the_end(tmp_path: Path) -> N
     reporter.pytest_runtest_logreport(report())
     reporter.pytest_runtest_logreport(judged(Verdict.FIXED))
     reporter.pytest_sessionfinish(SimpleNamespace(exitstatus=pytest.ExitCode.OK))  # type: ignore[arg-type]
-    assert [written.verdict for written in read_results(file).results] == [Verdict.REPRODUCED, Verdict.FIXED]
+    assert [written.verdict for written in read_results(file).results] == [
+        Verdict.REPRODUCED,
+        Verdict.FIXED,
+    ]
 
 
 @pytest.mark.parametrize("with_workers", [False, True])
-def test_an_interrupted_run_leaves_out_a_case_of_which_a_test_is_missing(tmp_path: Path, with_workers: bool) -> None:
+def test_an_interrupted_run_leaves_out_a_case_of_which_a_test_is_missing(
+    tmp_path: Path, with_workers: bool
+) -> None:
     file = tmp_path / "report.json"
     reporter = recorder(report=file)
-    tests = ["cases/one/test_a.py::test[1]", "cases/two/test_b.py::test[1]", "cases/two/test_b.py::test[2]"]
+    tests = [
+        "cases/one/test_a.py::test[1]",
+        "cases/two/test_b.py::test[1]",
+        "cases/two/test_b.py::test[2]",
+    ]
     if with_workers:
         for _ in range(2):
             reporter.pytest_xdist_node_collection_finished(tests)
@@ -153,7 +183,9 @@ def test_a_worker_writes_nothing(tmp_path: Path) -> None:
         ("auto", [Verdict.NOT_APPLICABLE], pytest.ExitCode.OK),
     ],
 )
-def test_a_gpu_run_that_skips_everything_fails(device: str, verdicts: list[Verdict], status: pytest.ExitCode) -> None:
+def test_a_gpu_run_that_skips_everything_fails(
+    device: str, verdicts: list[Verdict], status: pytest.ExitCode
+) -> None:
     reporter = recorder(device=device)
     for verdict in verdicts:
         reporter.pytest_runtest_logreport(judged(verdict, "skipped"))
@@ -164,7 +196,9 @@ def test_a_gpu_run_that_skips_everything_fails(device: str, verdicts: list[Verdi
 
 def test_the_summary_names_verdicts_and_what_was_left() -> None:
     printed: list[str] = []
-    terminal: Any = SimpleNamespace(section=printed.append, write_line=lambda line, **_: printed.append(line))
+    terminal: Any = SimpleNamespace(
+        section=printed.append, write_line=lambda line, **_: printed.append(line)
+    )
     reporter = recorder()
     reporter.pytest_terminal_summary(terminal)
     assert printed == []
@@ -172,5 +206,6 @@ def test_the_summary_names_verdicts_and_what_was_left() -> None:
     reporter.pytest_terminal_summary(terminal)
     assert printed[0] == "documented failures"
     assert (
-        printed[1].startswith("REGRESSED") and "demo on old, device sim (simulated device): 1 REGRESSED" in printed[1]
+        printed[1].startswith("REGRESSED")
+        and "demo on old, device sim (simulated device): 1 REGRESSED" in printed[1]
     )

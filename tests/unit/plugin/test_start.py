@@ -32,7 +32,8 @@ OURS = {
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """The modules that a start of pytest imported, and how often it searched all installed distributions."""
+    """The modules that a start of pytest imported, and how often it searched all installed
+    distributions."""
 
     modules: frozenset[str]
     searches: int
@@ -63,7 +64,9 @@ def starts(tmp_path_factory: pytest.TempPathFactory) -> tuple[Start, Start]:
 def test_nothing_is_imported_before_a_test_asks_for_it(starts: tuple[Start, Start]) -> None:
     with_plugin, without = starts
     loaded = with_plugin.modules - without.modules
-    assert {name.partition(".")[2] for name in loaded if name.partition(".")[0] == "pytest_vllm_regress"} == OURS
+    assert {
+        name.partition(".")[2] for name in loaded if name.partition(".")[0] == "pytest_vllm_regress"
+    } == OURS
     others = {name.partition(".")[0] for name in loaded} - {"pytest_vllm_regress"}
     assert others <= set(sys.stdlib_module_names), others - set(sys.stdlib_module_names)
 

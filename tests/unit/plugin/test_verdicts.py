@@ -9,7 +9,16 @@ import pytest
 
 from pytest_vllm_regress.cases.observation import Mechanism
 from pytest_vllm_regress.cases.verdict import Verdict
-from pytest_vllm_regress.errors import BuildError, ChildDied, Kind, Masked, Part, RemoteError, Unsupported, UsageError
+from pytest_vllm_regress.errors import (
+    BuildError,
+    ChildDied,
+    Kind,
+    Masked,
+    Part,
+    RemoteError,
+    Unsupported,
+    UsageError,
+)
 from pytest_vllm_regress.plugin import verdicts
 from pytest_vllm_regress.plugin.evidence import CONTROL, SUBJECT, Evidence
 from pytest_vllm_regress.plugin.reporter import ATTRIBUTE
@@ -23,16 +32,28 @@ HANG = CaseFile(kind="hang", omits="the pool", pattern="waiting")
 @pytest.mark.parametrize(
     ("evidence", "kind", "phase", "parts"),
     [
-        (Evidence(error=WRONG, phase="request"), Kind.WRONG_RESULT, "request", {Part.ASSERTION: str(WRONG)}),
+        (
+            Evidence(error=WRONG, phase="request"),
+            Kind.WRONG_RESULT,
+            "request",
+            {Part.ASSERTION: str(WRONG)},
+        ),
         (
             Evidence(error=WRONG, dead=True, engine={Part.EXIT: Masked("exit status 7")}),
             Kind.ENGINE_DEATH,
             "probe",
             {Part.ASSERTION: str(WRONG), Part.EXIT: "exit status 7"},
         ),
-        (Evidence(error=ValueError("a\nb")), Kind.EXCEPTION, "test", {Part.EXCEPTION: "ValueError: a\nb"}),
         (
-            Evidence(error=RemoteError("it raised", phase="start", parts={Part.TRACEBACK: Masked("x")})),
+            Evidence(error=ValueError("a\nb")),
+            Kind.EXCEPTION,
+            "test",
+            {Part.EXCEPTION: "ValueError: a\nb"},
+        ),
+        (
+            Evidence(
+                error=RemoteError("it raised", phase="start", parts={Part.TRACEBACK: Masked("x")})
+            ),
             Kind.EXCEPTION,
             "start",
             {Part.TRACEBACK: "x"},
@@ -44,7 +65,9 @@ HANG = CaseFile(kind="hang", omits="the pool", pattern="waiting")
         (Evidence(replies=2, phase="request"), Kind.PASSED, "request", {}),
     ],
 )
-def test_observations_of_a_leg(evidence: Evidence, kind: Kind, phase: str, parts: dict[Part, str]) -> None:
+def test_observations_of_a_leg(
+    evidence: Evidence, kind: Kind, phase: str, parts: dict[Part, str]
+) -> None:
     observation = verdicts.observe(evidence)
     assert (observation.kind, observation.phase, dict(observation.parts)) == (kind, phase, parts)
 
@@ -55,16 +78,28 @@ def test_a_pass_without_a_reply_is_not_a_pass() -> None:
 
 
 def reply(status: int, body: Any) -> httpx.Response:
-    return httpx.Response(status, json=body, request=httpx.Request("POST", "http://127.0.0.1:1/v1/messages"))
+    return httpx.Response(
+        status, json=body, request=httpx.Request("POST", "http://127.0.0.1:1/v1/messages")
+    )
 
 
 @pytest.mark.parametrize(
     ("last", "held", "error", "kind"),
     [
         (reply(404, {"detail": "Not Found"}), False, WRONG, Kind.NOT_APPLICABLE),
-        (reply(404, {"error": {"message": "Not Found", "code": 404}}), True, KeyError("content"), Kind.NOT_APPLICABLE),
+        (
+            reply(404, {"error": {"message": "Not Found", "code": 404}}),
+            True,
+            KeyError("content"),
+            Kind.NOT_APPLICABLE,
+        ),
         (reply(404, {"detail": "Not Found"}), True, WRONG, Kind.WRONG_RESULT),
-        (reply(404, {"error": {"message": "The model `x` does not exist."}}), False, WRONG, Kind.WRONG_RESULT),
+        (
+            reply(404, {"error": {"message": "The model `x` does not exist."}}),
+            False,
+            WRONG,
+            Kind.WRONG_RESULT,
+        ),
         (reply(500, {"detail": "Not Found"}), False, WRONG, Kind.WRONG_RESULT),
         (reply(404, ["Not Found"]), True, KeyError("content"), Kind.EXCEPTION),
     ],
@@ -85,7 +120,9 @@ def test_a_group_counts_as_its_first_error() -> None:
 
 
 def test_an_observation_is_masked_and_names_the_mechanisms() -> None:
-    evidence = Evidence(error=AssertionError("password=hunter2222"), at_work=[Mechanism("hits", True)])
+    evidence = Evidence(
+        error=AssertionError("password=hunter2222"), at_work=[Mechanism("hits", True)]
+    )
     observation = verdicts.observe(evidence)
     assert "hunter2222" not in observation.summary + observation.parts[Part.ASSERTION]
     assert observation.at_work == (Mechanism("hits", True),)
@@ -132,7 +169,13 @@ def test_an_environment_that_could_not_be_used_proves_nothing(make_item: MakeIte
         ("0.8.5", Evidence(error=WRONG), {}, Verdict.REGRESSED, "failed"),
         ("0.8.4", Evidence(replies=1), {}, Verdict.UNEXPECTEDLY_FIXED, "failed"),
         ("0.8.5", Evidence(replies=1), {}, Verdict.FIXED, "passed"),
-        ("0.8.4", Evidence(error=Unsupported("no", since="0.9")), {}, Verdict.NOT_APPLICABLE, "skipped"),
+        (
+            "0.8.4",
+            Evidence(error=Unsupported("no", since="0.9")),
+            {},
+            Verdict.NOT_APPLICABLE,
+            "skipped",
+        ),
         ("0.8.4", Evidence(skipped="no reason"), {}, Verdict.INCONCLUSIVE, "failed"),
         ("0.8.4", Evidence(error=KeyError("other")), {}, Verdict.INCONCLUSIVE, "failed"),
     ],
@@ -162,14 +205,18 @@ def test_the_deciding_report_says_the_verdict(
     assert ("vllm_verdict", verdict.name) in call.user_properties
     if outcome == "failed":
         assert call.longreprtext.startswith(f"{verdict.name}: ")
-        assert "upstream: https://example.org/1; first fixed version: vllm 0.8.5" in call.longreprtext
+        assert (
+            "upstream: https://example.org/1; first fixed version: vllm 0.8.5" in call.longreprtext
+        )
         assert ("a traceback" in call.longreprtext) == (evidence.error is not None)
 
 
 def test_what_the_control_leg_met_is_shown_and_masked(make_item: MakeItem) -> None:
     item = make_item(HANG)
     failed = Evidence(CONTROL, error=KeyError("password=hunter2222"))
-    subject = Evidence(SUBJECT, error=ChildDied("gone", phase="probe"), reports=[report("failed", text="t")])
+    subject = Evidence(
+        SUBJECT, error=ChildDied("gone", phase="probe"), reports=[report("failed", text="t")]
+    )
     (rewritten,) = verdicts.rewrite(item, judged(item, subject, failed))
     assert getattr(rewritten, ATTRIBUTE).control == "failed"
     ((title, text),) = rewritten.sections
@@ -177,7 +224,9 @@ def test_what_the_control_leg_met_is_shown_and_masked(make_item: MakeItem) -> No
 
 
 @pytest.mark.parametrize("proven", [False, True])
-def test_a_case_without_a_proof_that_passes_shows_what_the_target_answered(make_item: MakeItem, proven: bool) -> None:
+def test_a_case_without_a_proof_that_passes_shows_what_the_target_answered(
+    make_item: MakeItem, proven: bool
+) -> None:
     item = make_item(version="0.8.4")
     if proven:
         (item.marked.case.directory / "evidence.json").touch()
@@ -186,7 +235,9 @@ def test_a_case_without_a_proof_that_passes_shows_what_the_target_answered(make_
         subject.replied("request", reply)
     decision = judged(item, subject).decision
     assert decision.verdict is Verdict.UNEXPECTEDLY_FIXED
-    assert decision.reason.endswith("an affected installation passed (affected: vllm 0.8.4 is in <0.8.5)")
+    assert decision.reason.endswith(
+        "an affected installation passed (affected: vllm 0.8.4 is in <0.8.5)"
+    )
     words = "the test does not show the failure here, or the range is wrong; the last answers: HTTP 200: fine | [1, 2] | 'xxx"
     assert decision.reason.startswith(words) is not proven
     assert len(decision.reason) < 500
@@ -198,16 +249,22 @@ def test_an_error_in_the_tests_own_code_says_so(make_item: MakeItem) -> None:
     assert not verdicts.needs_control(item, item.marked, verdicts.observe(subject))
     decision = judged(item, subject).decision
     assert decision.verdict is Verdict.INCONCLUSIVE
-    assert decision.reason.startswith("the test itself failed: test_demo.py:12: KeyError: 'choices'")
+    assert decision.reason.startswith(
+        "the test itself failed: test_demo.py:12: KeyError: 'choices'"
+    )
 
 
 def test_a_failure_to_start_is_named_before_the_control_leg(make_item: MakeItem) -> None:
     item = make_item(HANG)
     control = Evidence(CONTROL, error=UsageError("the control leg did the same as the subject"))
-    reason = judged(item, Evidence(error=RemoteError("no such model", phase="start")), control).decision.reason
-    words = (
-        "nothing was ready for the test: exception in phase start: [start] no such model; the control leg failed too"
-    )
+    reason = judged(
+        item, Evidence(error=RemoteError("no such model", phase="start")), control
+    ).decision.reason
+    words = "nothing was ready for the test: exception in phase start: [start] no such model; the control leg failed too"
     assert reason.startswith(words)
-    later = judged(item, Evidence(error=RemoteError("refused", phase="request")), control).decision.reason
-    assert later.startswith("exception in phase request: [request] refused; the control leg failed too")
+    later = judged(
+        item, Evidence(error=RemoteError("refused", phase="request")), control
+    ).decision.reason
+    assert later.startswith(
+        "exception in phase request: [request] refused; the control leg failed too"
+    )

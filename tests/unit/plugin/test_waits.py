@@ -36,7 +36,9 @@ def hangs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_tests_that_may_hang_come_first_followed_by_short_ones() -> None:
-    collected = items("server", "probe", "hanging probe", "other server", "hanging server", "other probe")
+    collected = items(
+        "server", "probe", "hanging probe", "other server", "hanging server", "other probe"
+    )
     markers.begin_with_waits(collected)
     order = ["hanging server", "hanging probe", "probe", "other probe", "server", "other server"]
     assert [item.name for item in collected] == order

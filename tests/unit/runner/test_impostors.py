@@ -27,13 +27,18 @@ class FakeRun:
         self.batches_run: list[Batch] = []
 
     def __call__(self, batches: Sequence[Batch], options: RunOptions) -> RunOutcome:
-        assert (options.device, options.workers) == ("sim", "0")  # a worker more would try them on another test
+        assert (options.device, options.workers) == (
+            "sim",
+            "0",
+        )  # a worker more would try them on another test
         assert options.live  # no lines of verdicts, which these runs do not have
         (folder,) = (Path(argument.partition("=")[2]) for argument in options.pytest_args)
         for number, batch in enumerate(batches):
             self.batches_run.append(batch)
             if batch.environment != self.silent:
-                trial = ImpostorTrial("demo", batch.environment, "t", Impostor.ENGINE_KILLED, Verdict.INCONCLUSIVE, "")
+                trial = ImpostorTrial(
+                    "demo", batch.environment, "t", Impostor.ENGINE_KILLED, Verdict.INCONCLUSIVE, ""
+                )
                 impostors.write_trials(folder / f"{number}.json", [trial])
         return RunOutcome(RunResult(), interrupted=self.interrupted)
 
@@ -43,13 +48,19 @@ def met(run: FakeRun, cases: Sequence[Case] = CASES) -> tuple[ImpostorTrial, ...
 
 
 def firsts(cases: Sequence[Case]) -> set[str]:
-    return {side[0] for case in cases for side in (case.evidence.affected, case.evidence.fixed) if side}
+    return {
+        side[0] for case in cases for side in (case.evidence.affected, case.evidence.fixed) if side
+    }
 
 
 def test_impostors_are_tried_in_the_first_environment_of_each_side() -> None:
     run = FakeRun()
     trials = met(run)
-    assert {batch.environment for batch in run.batches_run} == firsts(CASES) == {trial.environment for trial in trials}
+    assert (
+        {batch.environment for batch in run.batches_run}
+        == firsts(CASES)
+        == {trial.environment for trial in trials}
+    )
     assert all(batch.cases for batch in run.batches_run)
 
 
@@ -71,4 +82,7 @@ def test_no_cases_need_no_run() -> None:
 def test_the_repeat_command_names_the_same_cases() -> None:
     assert RunOptions().repeat_command("a", "vllm-0.8.5") == "vllm-regress run a --env vllm-0.8.5"
     elsewhere = RunOptions(device="sim", cases_dir=Path("my cases"))
-    assert elsewhere.repeat_command("a", "x") == "vllm-regress --cases 'my cases' run a --env x --device sim"
+    assert (
+        elsewhere.repeat_command("a", "x")
+        == "vllm-regress --cases 'my cases' run a --env x --device sim"
+    )

@@ -1,4 +1,5 @@
-"""How a run is shown: a line for each case, a bar on a terminal, or the output of batches one after the other, whichever ends first."""
+"""How a run is shown: a line for each case, a bar on a terminal, or the output of batches one after
+the other, whichever ends first."""
 
 from __future__ import annotations
 
@@ -62,7 +63,9 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def batch(tmp_path: Path) -> Batch:
-    cases = tuple(CaseFile(name, old=("e",), new=("f",)).write(tmp_path / "cases") for name in ("a", "b"))
+    cases = tuple(
+        CaseFile(name, old=("e",), new=("f",)).write(tmp_path / "cases") for name in ("a", "b")
+    )
     return Batch("e", cases, {"a": "affected", "b": "affected"})
 
 
@@ -90,7 +93,9 @@ def test_a_case_has_its_line_as_soon_as_it_ends(
     assert lines == ["[1/2] REPRODUCED a in e, 12 s; about 30 s left"]
     b = run_of("b", Verdict.REPRODUCED)
     append_results(files.report(batch), b)
-    progress.show(BatchUpdate(batch, RunResult(run_of("a", Verdict.REPRODUCED).results + b.results)))
+    progress.show(
+        BatchUpdate(batch, RunResult(run_of("a", Verdict.REPRODUCED).results + b.results))
+    )
     progress.end()
     assert lines[1:] == ["[2/2] REPRODUCED b in e, 12 s"]
     assert capsys.readouterr().out == "", "nothing is unexpected: pytest's output stays in its file"
@@ -151,5 +156,7 @@ def test_there_is_no_bar_where_some_output_goes_to_a_file(
         (RunOptions(pytest_args=("-x", "--pdb")), True),
     ],
 )
-def test_output_is_live_with_v_or_if_pytest_needs_the_terminal(options: RunOptions, live: bool) -> None:
+def test_output_is_live_with_v_or_if_pytest_needs_the_terminal(
+    options: RunOptions, live: bool
+) -> None:
     assert isinstance(batch_progress(options, print), OutputInOrder) is live

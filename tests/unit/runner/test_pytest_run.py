@@ -13,7 +13,9 @@ from pytest_vllm_regress.runner.pytest_run import ReportReader
 
 
 def run_of(*case_ids: str) -> RunResult:
-    return RunResult(tuple(TestResult(case_id, "t", Verdict.FIXED, "passed", "sim", "a") for case_id in case_ids))
+    return RunResult(
+        tuple(TestResult(case_id, "t", Verdict.FIXED, "passed", "sim", "a") for case_id in case_ids)
+    )
 
 
 def test_a_report_is_read_as_it_grows(tmp_path: Path) -> None:
@@ -49,7 +51,9 @@ def test_a_truncated_report_is_read_again_from_the_start(tmp_path: Path) -> None
         (b'{"schema": 1}\n', "schema = 1"),
     ],
 )
-def test_what_is_wrong_with_a_report_is_described(tmp_path: Path, content: bytes | None, reason: str) -> None:
+def test_what_is_wrong_with_a_report_is_described(
+    tmp_path: Path, content: bytes | None, reason: str
+) -> None:
     reader = ReportReader(tmp_path / "report.jsonl")
     if content is not None:
         reader.path.write_bytes(content)

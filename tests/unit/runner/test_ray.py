@@ -1,4 +1,5 @@
-"""Parts of the Ray executor that need no cluster: splitting, retries, resources of a node, and the environment variables of a batch."""
+"""Parts of the Ray executor that need no cluster: splitting, retries, resources of a node, and the
+environment variables of a batch."""
 
 from __future__ import annotations
 
@@ -11,7 +12,11 @@ from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.runner.batch import Batch, Needs
-from pytest_vllm_regress.runner.executors.in_flight import InFlightBatch, results_of_given_up, retry_lost
+from pytest_vllm_regress.runner.executors.in_flight import (
+    InFlightBatch,
+    results_of_given_up,
+    retry_lost,
+)
 from pytest_vllm_regress.runner.executors.ray_cluster import Node
 from pytest_vllm_regress.runner.plan import BATCH_S, split_batches
 from pytest_vllm_regress.runner.remote.wire import BatchReply, BatchRequest
@@ -32,10 +37,12 @@ def test_every_case_is_in_one_part_and_parts_fill_the_cluster(cases: tuple[Case,
 
     for slots, least in ((1, 2), (4, 8), (64, 20)):
         parts = list(split_batches(batches, slots, seconds))
-        assert sorted((part.environment, case.id) for _, part in parts for case in part.cases) == sorted(
-            (batch.environment, case.id) for batch in batches for case in batch.cases
+        assert sorted(
+            (part.environment, case.id) for _, part in parts for case in part.cases
+        ) == sorted((batch.environment, case.id) for batch in batches for case in batch.cases)
+        assert all(
+            whole in batches and part.environment == whole.environment for whole, part in parts
         )
-        assert all(whole in batches and part.environment == whole.environment for whole, part in parts)
         assert len(parts) >= least
         assert max(len(part.cases) * 50.0 for _, part in parts) <= BATCH_S[1]
 
@@ -43,16 +50,24 @@ def test_every_case_is_in_one_part_and_parts_fill_the_cluster(cases: tuple[Case,
 def test_a_batch_whose_machine_fails_is_retried_once_and_elsewhere(cases: tuple[Case, ...]) -> None:
     batch = Batch("a", cases[:3], {})
     request = BatchRequest(
-        "a", cases=tuple(case.id for case in batch.cases), files={f"{c.id}/x": "" for c in batch.cases}
+        "a",
+        cases=tuple(case.id for case in batch.cases),
+        files={f"{c.id}/x": "" for c in batch.cases},
     )
     first = InFlightBatch(batch, batch, request)
     done = TestResult(cases[0].id, "t", Verdict.FIXED, "passed", "sim", "a")
-    running = first.after(BatchReply(run=RunResult((done,)), last=False, node={"node": "n1"}), now=5.0)
+    running = first.after(
+        BatchReply(run=RunResult((done,)), last=False, node={"node": "n1"}), now=5.0
+    )
     assert (running.node, running.heard_at) == ("n1", 5.0)
     retry = retry_lost(running, "node n1 died")
     assert retry is not None
     assert (retry.avoid, retry.node, retry.failures) == ("n1", "", ("node n1 died",))
-    assert retry.request.cases == tuple(case.id for case in retry.part.cases) == (cases[1].id, cases[2].id)
+    assert (
+        retry.request.cases
+        == tuple(case.id for case in retry.part.cases)
+        == (cases[1].id, cases[2].id)
+    )
     assert set(retry.request.files) == {f"{case.id}/x" for case in cases[1:3]}
     assert retry_lost(retry, "node n2 died") is None
     results = results_of_given_up(retry, "node n2 died").results
@@ -75,7 +90,13 @@ def test_a_batch_sees_no_variables_of_ray_or_the_harness() -> None:
     ray = pytest.importorskip("ray", reason="Ray is not installed: pip install -e '.[ray]'")
     from pytest_vllm_regress.runner.executors.ray_node import without_ray
 
-    variables = {"RAY_ADDRESS": "x", "RAY_JOB_ID": "1", "PYTHONPATH": "/ray", "PYTHONBREAKPOINT": "ray", "HOME": "/h"}
+    variables = {
+        "RAY_ADDRESS": "x",
+        "RAY_JOB_ID": "1",
+        "PYTHONPATH": "/ray",
+        "PYTHONBREAKPOINT": "ray",
+        "HOME": "/h",
+    }
     assert without_ray(variables) == {"HOME": "/h"}
     allocator = {"LD_PRELOAD": f"{ray.__path__[0]}/core/libjemalloc.so"}
     assert without_ray(allocator) == {}
@@ -91,13 +112,20 @@ def test_a_batch_sees_no_variables_of_ray_or_the_harness() -> None:
 
 
 def test_errors_of_ray_are_described() -> None:
-    errors = pytest.importorskip("ray", reason="Ray is not installed: pip install -e '.[ray]'").exceptions
+    errors = pytest.importorskip(
+        "ray", reason="Ray is not installed: pip install -e '.[ray]'"
+    ).exceptions
     from pytest_vllm_regress.runner.executors.ray_cluster import describe_error
 
-    assert describe_error(errors.OutOfMemoryError("x"), "n1") == "node n1 ran out of memory, and Ray killed the worker"
+    assert (
+        describe_error(errors.OutOfMemoryError("x"), "n1")
+        == "node n1 ran out of memory, and Ray killed the worker"
+    )
     assert describe_error(errors.NodeDiedError("x"), "n1") == "node n1 died"
     assert describe_error(errors.WorkerCrashedError(), "n1") == "the worker on node n1 was killed"
-    assert describe_error(errors.RaySystemError("first\nsecond"), "").startswith("a node: RaySystemError:")
+    assert describe_error(errors.RaySystemError("first\nsecond"), "").startswith(
+        "a node: RaySystemError:"
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""``run_batches`` and ``vllm-regress matrix``: bounded parallelism, resuming after any end, and environments that cannot be built."""
+"""``run_batches`` and ``vllm-regress matrix``: bounded parallelism, resuming after any end, and
+environments that cannot be built."""
 
 from __future__ import annotations
 
@@ -51,18 +52,24 @@ def wait(flag):
 @pytest.fixture
 def cases(tmp_path: Path) -> tuple[Case, ...]:
     return tuple(
-        CaseFile(name, pattern="expected", old=OLD, new=NEW).write(tmp_path / "cases") for name in ("one", "two")
+        CaseFile(name, pattern="expected", old=OLD, new=NEW).write(tmp_path / "cases")
+        for name in ("one", "two")
     )
 
 
 @pytest.fixture
 def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Journal:
-    monkeypatch.setattr("pytest_vllm_regress.cases.proofs.proof.lock_id", lambda environment: environment)
+    monkeypatch.setattr(
+        "pytest_vllm_regress.cases.proofs.proof.lock_id", lambda environment: environment
+    )
     return Journal(tmp_path / "journal", ["key"])
 
 
 class FakePytest:
-    """Replaces the pytest processes and records what ran, and how many ran at once. ``interrupt_in``: an environment whose run is interrupted."""
+    """Replaces the pytest processes and records what ran, and how many ran at once.
+
+    ``interrupt_in``: an environment whose run is interrupted.
+    """
 
     def __init__(self, interrupt_in: str = "") -> None:
         self.ran: list[tuple[str, tuple[str, ...]]] = []
@@ -76,14 +83,20 @@ class FakePytest:
     def __call__(self, log: object, command: Sequence[str], environment: Mapping[str, str]) -> int:
         options = dict(part.split("=", 1) for part in command if part.startswith("--vllm-"))
         name, report = options["--vllm-env"], Path(options["--vllm-report"])
-        ids = tuple(Path(part).name for part in command if part.startswith("/") and Path(part, "case.toml").exists())
+        ids = tuple(
+            Path(part).name
+            for part in command
+            if part.startswith("/") and Path(part, "case.toml").exists()
+        )
         with self.lock:
             self.ran.append((name, ids))
             self.now += 1
             self.most_at_once = max(self.most_at_once, self.now)
         if "together" in name:
             self.meeting.wait(60)
-        test_results = tuple(TestResult(case, f"{case}::test", Verdict.FIXED, "passed", "sim", name) for case in ids)
+        test_results = tuple(
+            TestResult(case, f"{case}::test", Verdict.FIXED, "passed", "sim", name) for case in ids
+        )
         if name == self.interrupt_in:
             results.append_results(report, RunResult(test_results[:1]))
             os.kill(os.getpid(), signal.SIGINT)
@@ -100,7 +113,11 @@ def batch(name: str, cases: tuple[Case, ...]) -> Batch:
 
 
 def run_with(executor: Executor, batches: Sequence[Batch], journal: Journal) -> RunOutcome:
-    return run_batches(RunRequest(batches, executor, RunOptions(), CaseLines(lambda line: None, logs=False), journal))
+    return run_batches(
+        RunRequest(
+            batches, executor, RunOptions(), CaseLines(lambda line: None, logs=False), journal
+        )
+    )
 
 
 def run(
@@ -115,7 +132,9 @@ def run(
     return run_with(executor, batches, journal)
 
 
-def test_only_the_next_environments_are_built_ahead(cases: tuple[Case, ...], journal: Journal) -> None:
+def test_only_the_next_environments_are_built_ahead(
+    cases: tuple[Case, ...], journal: Journal
+) -> None:
     built: list[str] = []
     built_by: dict[str, set[str]] = {}
     fake = FakePytest()
@@ -131,9 +150,13 @@ def test_only_the_next_environments_are_built_ahead(cases: tuple[Case, ...], jou
     assert built_by["a"] <= {"a", "b"} and built_by["b"] <= {"a", "b", "c"}
 
 
-def test_all_cases_run_and_no_more_batches_at_once_than_allowed(cases: tuple[Case, ...], journal: Journal) -> None:
+def test_all_cases_run_and_no_more_batches_at_once_than_allowed(
+    cases: tuple[Case, ...], journal: Journal
+) -> None:
     fake = FakePytest()
-    outcome = run(journal, fake, [batch(f"together-{number}", cases) for number in range(4)], at_once=2)
+    outcome = run(
+        journal, fake, [batch(f"together-{number}", cases) for number in range(4)], at_once=2
+    )
     assert (outcome.exit_code, len(outcome.run.results), fake.most_at_once) == (0, 8, 2)
 
 
@@ -141,7 +164,9 @@ def test_the_reason_of_a_case_without_a_verdict_has_the_end_of_pytests_output(
     cases: tuple[Case, ...], journal: Journal
 ) -> None:
     def start(log: IO[bytes], command: Sequence[str], environment: Mapping[str, str]) -> int:
-        log.write(b"collecting\n\n\x1b[31mImportError: no module named x\x1b[0m\n=== summary ===\n1 error\n")
+        log.write(
+            b"collecting\n\n\x1b[31mImportError: no module named x\x1b[0m\n=== summary ===\n1 error\n"
+        )
         log.flush()
         return 1
 
@@ -153,8 +178,11 @@ def test_the_reason_of_a_case_without_a_verdict_has_the_end_of_pytests_output(
     }
 
 
-def test_one_more_batch_runs_when_there_is_spare_room(cases: tuple[Case, ...], journal: Journal) -> None:
-    """Two batches wait for each other and only one may run at a time, so the run ends only if the second one is let in."""
+def test_one_more_batch_runs_when_there_is_spare_room(
+    cases: tuple[Case, ...], journal: Journal
+) -> None:
+    """Two batches wait for each other and only one may run at a time, so the run ends only if the
+    second one is let in."""
     calls, fake = [], FakePytest()
 
     def spare(running: int) -> bool:
@@ -162,21 +190,31 @@ def test_one_more_batch_runs_when_there_is_spare_room(cases: tuple[Case, ...], j
         return len(calls) > 2
 
     executor = ThreadsExecutor(lambda name: None, 1, lambda line: None, fake, spare)
-    outcome = run_with(executor, [batch(f"together-{number}", cases) for number in range(2)], journal)
+    outcome = run_with(
+        executor, [batch(f"together-{number}", cases) for number in range(2)], journal
+    )
     assert (outcome.exit_code, fake.most_at_once, calls[:3]) == (0, 2, [1, 1, 1])
 
 
-def test_the_first_batch_starts_first_and_then_the_longest(cases: tuple[Case, ...], journal: Journal) -> None:
+def test_the_first_batch_starts_first_and_then_the_longest(
+    cases: tuple[Case, ...], journal: Journal
+) -> None:
     length = {"a": 10.0, "b": 20.0, "c": 90.0}
     fake = FakePytest()
-    executor = ThreadsExecutor(lambda name: None, 1, lambda line: None, fake, seconds=lambda case, name: length[name])
+    executor = ThreadsExecutor(
+        lambda name: None, 1, lambda line: None, fake, seconds=lambda case, name: length[name]
+    )
     outcome = run_with(executor, [batch(name, cases) for name in length], journal)
     assert [name for name, _ in fake.ran] == ["a", "c", "b"]
     assert [result.environment for result in outcome.run.results] == ["a", "a", "b", "b", "c", "c"]
 
 
-def test_a_batch_that_waits_for_a_hang_starts_before_longer_ones(tmp_path: Path, journal: Journal) -> None:
-    hang = CaseFile("hang", kind="hang", omits="the pool", control="tokenizer_pool_size = 0").write(tmp_path / "cases")
+def test_a_batch_that_waits_for_a_hang_starts_before_longer_ones(
+    tmp_path: Path, journal: Journal
+) -> None:
+    hang = CaseFile("hang", kind="hang", omits="the pool", control="tokenizer_pool_size = 0").write(
+        tmp_path / "cases"
+    )
     long = CaseFile("long").write(tmp_path / "cases")
     batches = [
         Batch("first", (long,), {"long": AFFECTED}),
@@ -186,7 +224,9 @@ def test_a_batch_that_waits_for_a_hang_starts_before_longer_ones(tmp_path: Path,
     ]
     seconds = {"first": 1.0, "longest": 90.0, "fixed": 2.0, "hanging": 1.0}
     fake = FakePytest()
-    executor = ThreadsExecutor(lambda name: None, 1, lambda line: None, fake, seconds=lambda case, name: seconds[name])
+    executor = ThreadsExecutor(
+        lambda name: None, 1, lambda line: None, fake, seconds=lambda case, name: seconds[name]
+    )
     run_with(executor, batches, journal)
     assert [name for name, _ in fake.ran] == ["first", "hanging", "longest", "fixed"]
 
@@ -194,7 +234,9 @@ def test_a_batch_that_waits_for_a_hang_starts_before_longer_ones(tmp_path: Path,
 def test_long_cases_of_one_environment_run_side_by_side(
     cases: tuple[Case, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pytest_vllm_regress.cases.proofs.proof.lock_id", lambda environment: environment)
+    monkeypatch.setattr(
+        "pytest_vllm_regress.cases.proofs.proof.lock_id", lambda environment: environment
+    )
     monkeypatch.setattr("pytest_vllm_regress.runner.plan.UNKNOWN_S", 300.0)
     commands: list[Sequence[str]] = []
     fake = FakePytest()
@@ -210,15 +252,22 @@ def test_long_cases_of_one_environment_run_side_by_side(
     lines: list[str] = []
     built: list[str] = []
     machine = LocalMachine(built.append, 2)
-    outcome = run_batches(local_request([batch("together", cases)], machine, RunOptions(), lines.append))
+    outcome = run_batches(
+        local_request([batch("together", cases)], machine, RunOptions(), lines.append)
+    )
     assert built == ["together"]
-    assert fake.most_at_once == 2 and sorted(fake.ran) == [("together", ("one",)), ("together", ("two",))]
+    assert fake.most_at_once == 2 and sorted(fake.ran) == [
+        ("together", ("one",)),
+        ("together", ("two",)),
+    ]
     assert sorted(line.split(" ", 1)[1].partition(";")[0] for line in lines) == [
         "FIXED one in together, 0 s",
         "FIXED two in together, 0 s",
     ]
     lines.clear()
-    run_batches(local_request([batch("together", cases)], machine, RunOptions(verbose=True), lines.append))
+    run_batches(
+        local_request([batch("together", cases)], machine, RunOptions(verbose=True), lines.append)
+    )
     assert lines == ["[1/2] together: one", "[2/2] together: two"]
     assert [(result.case_id, result.verdict) for result in outcome.run.results] == [
         ("one", Verdict.FIXED),
@@ -241,7 +290,9 @@ def test_a_batch_with_two_workers_counts_as_two(cases: tuple[Case, ...], journal
     assert [name for name, _ in fake.ran] == ["a", "b"]
 
 
-def test_other_batches_run_when_an_environment_cannot_be_built(cases: tuple[Case, ...], journal: Journal) -> None:
+def test_other_batches_run_when_an_environment_cannot_be_built(
+    cases: tuple[Case, ...], journal: Journal
+) -> None:
     def build(name: str) -> None:
         if name == "b":
             raise BuildError("no such release")
@@ -250,7 +301,9 @@ def test_other_batches_run_when_an_environment_cannot_be_built(cases: tuple[Case
     assert outcome.exit_code == 3
     assert outcome.unbuilt == ("b",)
     assert {r.environment for r in outcome.run.results if r.verdict is Verdict.FIXED} == {"a", "c"}
-    assert run(journal, again := FakePytest(), [batch(name, cases) for name in "abc"]).exit_code == 0
+    assert (
+        run(journal, again := FakePytest(), [batch(name, cases) for name in "abc"]).exit_code == 0
+    )
     assert [name for name, _ in again.ran] == ["b"]
 
 
@@ -258,7 +311,11 @@ def test_an_interruption_loses_no_finished_case(cases: tuple[Case, ...], journal
     batches = [batch(name, cases) for name in "abc"]
     outcome = run(journal, FakePytest(interrupt_in="b"), batches)
     assert outcome.exit_code == 130
-    assert {(r.environment, r.case_id) for r in outcome.run.results} == {("a", "one"), ("a", "two"), ("b", "one")}
+    assert {(r.environment, r.case_id) for r in outcome.run.results} == {
+        ("a", "one"),
+        ("a", "two"),
+        ("b", "one"),
+    }
     fake = FakePytest()
     outcome = run(journal, fake, batches)
     assert fake.ran == [("b", ("two",)), ("c", ("one", "two"))]
@@ -285,7 +342,8 @@ def test_a_damaged_journal_is_run_again(cases: tuple[Case, ...], journal: Journa
 def test_an_interrupted_run_reads_stored_results_once(
     cases: tuple[Case, ...], journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Regression: each stored result was read four times, so that it took minutes to interrupt a large sweep."""
+    """Regression: each stored result was read four times, so that it took minutes to interrupt a
+    large sweep."""
     read: list[Path] = []
 
     def counted(path: Path) -> RunResult:
@@ -313,13 +371,19 @@ def test_the_report_of_a_killed_pytest_counts_only_for_the_case_and_lock_that_it
     results.append_results(
         report,
         RunResult(
-            tuple(TestResult(c.id, f"{c.id}::test", Verdict.FIXED, "passed", "sim", "a") for c in cases),
+            tuple(
+                TestResult(c.id, f"{c.id}::test", Verdict.FIXED, "passed", "sim", "a")
+                for c in cases
+            ),
         ),
     )
     if changed == "case":
         (cases[0].directory / "test_new.py").write_text("")
     else:
-        monkeypatch.setattr("pytest_vllm_regress.cases.proofs.proof.lock_id", lambda environment: f"new {environment}")
+        monkeypatch.setattr(
+            "pytest_vllm_regress.cases.proofs.proof.lock_id",
+            lambda environment: f"new {environment}",
+        )
     run(journal, fake := FakePytest(), batches)
     assert fake.ran == [("a", ("one",) if changed == "case" else ("one", "two"))]
 
@@ -349,7 +413,10 @@ def test_named_environments(cases: tuple[Case, ...]) -> None:
 def test_a_killed_matrix_is_resumed(
     cases: tuple[Case, ...], affected_target: Path, fixed_target: Path, tmp_path: Path
 ) -> None:
-    """After SIGKILL during the second case its pytest ends, too. The first case is not run again, although a third one was added."""
+    """After SIGKILL during the second case its pytest ends, too.
+
+    The first case is not run again, although a third one was added.
+    """
     flag = tmp_path / "flag"
     flag.touch()
     for number, case in enumerate(cases):
@@ -363,7 +430,14 @@ def test_a_killed_matrix_is_resumed(
         (case.directory / f"test_{case.id}.py").write_text(text)
     CaseFile("two", pattern="expected", affected="<0.1").write(tmp_path / "cases")
     environment = {**os.environ, "VLLM_REGRESS_CACHE": str(tmp_path / "cache")}
-    command = [sys.executable, "-m", "pytest_vllm_regress", "--cases", str(cases[0].directory.parent), "matrix"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest_vllm_regress",
+        "--cases",
+        str(cases[0].directory.parent),
+        "matrix",
+    ]
     command += ["--jobs", "1", "--env", str(affected_target), "--env", str(fixed_target)]
     command += ["--results", str(tmp_path / "r.json"), "--html", str(tmp_path / "p.html")]
     first = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
@@ -372,7 +446,9 @@ def test_a_killed_matrix_is_resumed(
     while partial is None:  # the first case is finished, the second one waits
         with pytest.raises(subprocess.TimeoutExpired):
             first.wait(0.1)
-        partial = next((p for p in (tmp_path / "cache" / "matrix").rglob("*.part.jsonl") if p.exists()), None)
+        partial = next(
+            (p for p in (tmp_path / "cache" / "matrix").rglob("*.part.jsonl") if p.exists()), None
+        )
     below = watched.children(recursive=True)
     assert below
     first.kill()
@@ -381,7 +457,12 @@ def test_a_killed_matrix_is_resumed(
     flag.unlink()
     new = CaseFile("three", pattern="expected", affected="<0.1").write(tmp_path / "cases")
     (new.directory / "probe.py").write_text(PROBE)
-    test = (cases[0].directory / "test_one.py").read_text().replace("'one'", "'three'").replace("'0.8.4'", "''")
+    test = (
+        (cases[0].directory / "test_one.py")
+        .read_text()
+        .replace("'one'", "'three'")
+        .replace("'0.8.4'", "''")
+    )
     (new.directory / "test_three.py").write_text(test)
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, textwrap.indent(done.stdout + done.stderr, "  ")
@@ -392,8 +473,15 @@ def test_a_killed_matrix_is_resumed(
     assert not list((tmp_path / "cache" / "matrix").iterdir())
 
 
-def test_bad_input_exits_with_status_2(cases: tuple[Case, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_exits_with_status_2(
+    cases: tuple[Case, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
     root = str(cases[0].directory.parent)
-    for arguments in (["--env", "/nowhere/python"], ["--versions", "new"], ["--device", "tpu"], ["none"]):
+    for arguments in (
+        ["--env", "/nowhere/python"],
+        ["--versions", "new"],
+        ["--device", "tpu"],
+        ["none"],
+    ):
         assert cli.main(["--cases", root, "matrix", *arguments]) == 2
         assert "Traceback" not in capsys.readouterr().err

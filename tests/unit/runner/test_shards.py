@@ -1,4 +1,5 @@
-"""Shards: every case in exactly one shard, shards of similar length, and the same division on every machine."""
+"""Shards: every case in exactly one shard, shards of similar length, and the same division on every
+machine."""
 
 from __future__ import annotations
 
@@ -15,7 +16,12 @@ from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.runner import shards
 from pytest_vllm_regress.runner.batch import Batch
-from pytest_vllm_regress.runner.plan import ENVIRONMENT_S, assign_workers, plan_batches, recorded_seconds
+from pytest_vllm_regress.runner.plan import (
+    ENVIRONMENT_S,
+    assign_workers,
+    plan_batches,
+    recorded_seconds,
+)
 from pytest_vllm_regress.runner.shards import CiSystem, Shard
 from tests.helpers.cases import project_cases
 
@@ -30,7 +36,9 @@ def batches() -> list[Batch]:
 
 
 def cells(parts: tuple[tuple[Batch, ...], ...]) -> Counter[tuple[str, str]]:
-    return Counter((batch.environment, case.id) for part in parts for batch in part for case in batch.cases)
+    return Counter(
+        (batch.environment, case.id) for part in parts for batch in part for case in batch.cases
+    )
 
 
 @settings(max_examples=30)  # each divides some 600 pairs
@@ -45,7 +53,11 @@ def test_every_case_is_in_one_shard(durations_s: dict[tuple[str, str], float], c
     for part in parts:
         assert len({batch.environment for batch in part}) == len(part)
     lengths = [
-        sum(ENVIRONMENT_S + sum(seconds(c, batch.environment) for c in batch.cases) for batch in part) for part in parts
+        sum(
+            ENVIRONMENT_S + sum(seconds(c, batch.environment) for c in batch.cases)
+            for batch in part
+        )
+        for part in parts
     ]
     longest_part = ENVIRONMENT_S + max(seconds(case, name) for case in CASES for name in "abcd")
     fair = sum(lengths) / count
@@ -55,7 +67,9 @@ def test_every_case_is_in_one_shard(durations_s: dict[tuple[str, str], float], c
 def test_an_environment_is_split_only_if_it_is_longer_than_a_shard() -> None:
     parts = shards.divide_into_shards(batches(), 4, lambda case, environment: 30.0)
     assert [[batch.environment for batch in part] for part in parts] == [["a"], ["b"], ["c"], ["d"]]
-    longer = shards.divide_into_shards(batches(), 3, lambda case, environment: 3000.0 if environment == "a" else 10.0)
+    longer = shards.divide_into_shards(
+        batches(), 3, lambda case, environment: 3000.0 if environment == "a" else 10.0
+    )
     assert sum("a" in {batch.environment for batch in part} for part in longer) == 3
 
 
@@ -80,7 +94,10 @@ def test_a_case_of_more_than_a_third_of_the_time_gets_several_workers(
     durations_s: tuple[float, ...], workers: list[str | None]
 ) -> None:
     batches = [Batch(str(number), CASES[:1], {}) for number in range(len(durations_s))]
-    assert [batch.workers for batch in assign_workers(batches, lambda case, name: durations_s[int(name)])] == workers
+    assert [
+        batch.workers
+        for batch in assign_workers(batches, lambda case, name: durations_s[int(name)])
+    ] == workers
 
 
 @pytest.mark.parametrize("text", ["0/2", "3/2", "1/0", "2", "a/b", "1/257", "-1/2", "1/2/3", "²/3"])
@@ -90,9 +107,25 @@ def test_malformed_shards_are_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("system", list(CiSystem))
-def test_the_ci_job_matrix_has_a_job_for_each_shard(system: CiSystem, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_ci_job_matrix_has_a_job_for_each_shard(
+    system: CiSystem, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert (
-        cli.main(["matrix", "vllm-17173", "lmfe-124", "--plan", system, "--shards", "3", "--", "-k", "two words"]) == 0
+        cli.main(
+            [
+                "matrix",
+                "vllm-17173",
+                "lmfe-124",
+                "--plan",
+                system,
+                "--shards",
+                "3",
+                "--",
+                "-k",
+                "two words",
+            ]
+        )
+        == 0
     )
     matrix = json.loads(capsys.readouterr().out)
     if system is CiSystem.GITLAB:
@@ -103,7 +136,9 @@ def test_the_ci_job_matrix_has_a_job_for_each_shard(system: CiSystem, capsys: py
     assert len(commands) == 3
     for number, command in enumerate(commands, 1):
         assert command.startswith("vllm-regress matrix vllm-17173 lmfe-124 --shard ")
-        assert command.endswith(f"--shard {number}/3 --results results/shard-{number}.json -- -k 'two words'")
+        assert command.endswith(
+            f"--shard {number}/3 --results results/shard-{number}.json -- -k 'two words'"
+        )
 
 
 @pytest.mark.parametrize(

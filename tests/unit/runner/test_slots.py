@@ -7,8 +7,16 @@ import pytest
 from pytest_vllm_regress.runner.slots import GIB_PER_BATCH, IDLE_S, Spare
 
 
-def ask(idle_cores: float, *, running: int = 2, most: int = 4, free_gib: float = 20.0, seconds: float = 25.0) -> int:
-    """Return how often there is room when asked five times a second for ``seconds`` while this many cores are idle."""
+def ask(
+    idle_cores: float,
+    *,
+    running: int = 2,
+    most: int = 4,
+    free_gib: float = 20.0,
+    seconds: float = 25.0,
+) -> int:
+    """Return how often there is room when asked five times a second for ``seconds`` while this many
+    cores are idle."""
     now = [100.0]
     spare = Spare(most, lambda: idle_cores * now[0], lambda: free_gib, lambda: now[0])
     count = 0
@@ -23,7 +31,12 @@ def test_one_more_environment_runs_each_time_enough_is_idle() -> None:
 
 
 @pytest.mark.parametrize(
-    "room", [{"idle_cores": 0.5}, {"idle_cores": 2.0, "running": 4}, {"idle_cores": 2.0, "free_gib": GIB_PER_BATCH - 1}]
+    "room",
+    [
+        {"idle_cores": 0.5},
+        {"idle_cores": 2.0, "running": 4},
+        {"idle_cores": 2.0, "free_gib": GIB_PER_BATCH - 1},
+    ],
 )
 def test_there_is_no_room_otherwise(room: dict[str, float]) -> None:
     assert ask(**room) == 0  # type: ignore[arg-type]

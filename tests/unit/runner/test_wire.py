@@ -1,4 +1,7 @@
-"""Requests and replies as text: complete, bounded and checked. An environment's name means the same where a request is unpacked."""
+"""Requests and replies as text: complete, bounded and checked.
+
+An environment's name means the same where a request is unpacked.
+"""
 
 from __future__ import annotations
 
@@ -37,11 +40,15 @@ from pytest_vllm_regress.runner.unfinished import inconclusive_results
 from tests.helpers.cases import CaseFile
 from tests.helpers.waiting_cases import version_case
 
-FIXED = TestResult("one", "one/test_one.py::test", Verdict.FIXED, "passed", "sim", "a", node={"node": "n1"})
+FIXED = TestResult(
+    "one", "one/test_one.py::test", Verdict.FIXED, "passed", "sim", "a", node={"node": "n1"}
+)
 
 
 def test_requests_and_replies_survive_encoding() -> None:
-    request = BatchRequest("vllm-0.8.4", "x", {"l.txt": "y"}, ("one",), {"one/case.toml": "z"}, "sim", ("-k", "a"))
+    request = BatchRequest(
+        "vllm-0.8.4", "x", {"l.txt": "y"}, ("one",), {"one/case.toml": "z"}, "sim", ("-k", "a")
+    )
     assert decode_request(encode_request(request)) == request
     reply = BatchReply(BatchState.LOST, RunResult((FIXED,)), False, "full", {"node": "n1"}, "said")
     assert decode_reply(encode_reply(reply)) == reply
@@ -61,7 +68,9 @@ def test_requests_and_replies_survive_encoding() -> None:
         ({"more": 1}, "unknown key"),
     ],
 )
-def test_malformed_requests_and_replies_are_refused(change: dict[str, object], message: str) -> None:
+def test_malformed_requests_and_replies_are_refused(
+    change: dict[str, object], message: str
+) -> None:
     document = json.loads(encode_request(BatchRequest("a")))
     with pytest.raises(UsageError, match=message):
         decode_request(json.dumps(document | change))
@@ -90,12 +99,21 @@ def test_an_environment_name_means_the_same_where_a_request_is_unpacked(
             batch, unpacked = packing.unpack(decode_request(encode_request(request)), folder)
             recipe = resolve(batch.environment)
             unpacked_locks = {lock.name: lock.read_text() for lock in sidecar_locks()}
-        assert dataclasses.replace(recipe, lock=local_recipe.lock, lock_local=local_recipe.lock_local) == local_recipe
-        assert (recipe.lock and recipe.lock.read_text()) == (local_recipe.lock and local_recipe.lock.read_text())
+        assert (
+            dataclasses.replace(recipe, lock=local_recipe.lock, lock_local=local_recipe.lock_local)
+            == local_recipe
+        )
+        assert (recipe.lock and recipe.lock.read_text()) == (
+            local_recipe.lock and local_recipe.lock.read_text()
+        )
         assert unpacked_locks
         assert unpacked_locks == {lock.name: lock.read_text() for lock in sidecar_locks()}
         assert case_fingerprint(batch.cases[0]) == case_fingerprint(case)
-        assert (unpacked.device, unpacked.pytest_args, request.needs) == ("gpu", ("-x",), Needs(gpus=2))
+        assert (unpacked.device, unpacked.pytest_args, request.needs) == (
+            "gpu",
+            ("-x",),
+            Needs(gpus=2),
+        )
         assert (folder / "cases" / "conftest.py").exists()
         assert (folder / "cases" / "one" / "plugins" / "entry_points.txt").exists()
         assert not (folder / "cases" / "one" / proof.FILE).exists()
@@ -108,7 +126,8 @@ def test_files_that_cannot_be_sent_are_refused(tmp_path: Path) -> None:
         packing.pack(Batch("vllm-0.8.4", (case,), {}), RunOptions(), Needs())
     with pytest.raises(UsageError, match="no files of one"):
         packing.unpack(
-            BatchRequest("a", cases=("one",), files={"two/case.toml": CaseFile("two").text()}), tmp_path / "new"
+            BatchRequest("a", cases=("one",), files={"two/case.toml": CaseFile("two").text()}),
+            tmp_path / "new",
         )
 
 
@@ -122,7 +141,9 @@ class FakeExecutor:
     def execute(
         self, batches: Sequence[Batch], options: RunOptions, files: BatchFiles
     ) -> Generator[BatchUpdate | None, None, None]:
-        self.executed += [(batch.environment, tuple(case.id for case in batch.cases)) for batch in batches]
+        self.executed += [
+            (batch.environment, tuple(case.id for case in batch.cases)) for batch in batches
+        ]
         for update in self.updates:
             if isinstance(update, type):
                 raise update
@@ -132,7 +153,9 @@ class FakeExecutor:
 def test_the_journal_keeps_what_any_executor_finished_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pytest_vllm_regress.cases.proofs.proof.lock_id", lambda environment: environment)
+    monkeypatch.setattr(
+        "pytest_vllm_regress.cases.proofs.proof.lock_id", lambda environment: environment
+    )
     journal = Journal(tmp_path / "journal", ["key"])
     cases = tuple(version_case(tmp_path / "cases", name) for name in ("one", "two", "three"))
     batch = Batch("a", cases, {})
@@ -140,7 +163,11 @@ def test_the_journal_keeps_what_any_executor_finished_and_nothing_else(
     lines: list[str] = []
 
     def run(executor: FakeExecutor) -> RunOutcome:
-        return run_batches(RunRequest([batch], executor, RunOptions(), CaseLines(lines.append, logs=False), journal))
+        return run_batches(
+            RunRequest(
+                [batch], executor, RunOptions(), CaseLines(lines.append, logs=False), journal
+            )
+        )
 
     outcome = run(
         FakeExecutor(
@@ -155,7 +182,8 @@ def test_the_journal_keeps_what_any_executor_finished_and_nothing_else(
     assert lines[0].startswith("[1/3] FIXED one in a on n1, 0 s; about ")
     lines.clear()
     again = FakeExecutor(
-        BatchUpdate(batch, lost_run, BatchState.LOST, last=False), BatchUpdate(batch, lost_run, BatchState.LOST)
+        BatchUpdate(batch, lost_run, BatchState.LOST, last=False),
+        BatchUpdate(batch, lost_run, BatchState.LOST),
     )
     outcome = run(again)
     assert again.executed == [("a", ("two", "three"))]

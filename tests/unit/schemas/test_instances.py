@@ -1,4 +1,7 @@
-"""Valid instances are valid; near misses are invalid and one change away. Both also hold for hand-written schemas."""
+"""Valid instances are valid; near misses are invalid and one change away.
+
+Both also hold for hand-written schemas.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,11 @@ from pytest_vllm_regress.schemas import invalid_instances, json_schemas, valid_i
 from pytest_vllm_regress.schemas.unroll import unroll
 
 QUIET = settings(
-    deadline=None, database=None, derandomize=True, max_examples=60, suppress_health_check=list(HealthCheck)
+    deadline=None,
+    database=None,
+    derandomize=True,
+    max_examples=60,
+    suppress_health_check=list(HealthCheck),
 )
 UNSHRUNK = settings(QUIET, max_examples=200, phases=[Phase.generate])
 
@@ -50,7 +57,11 @@ def test_recursive_schemas_have_finite_instances(value: Any) -> None:
 
 def test_recursion_is_followed() -> None:
     for length in (1, 2):
-        assert find(valid_instances(LINKED_LIST), lambda v, length=length: _length(v) == length, settings=UNSHRUNK)  # type: ignore[misc]
+        assert find(
+            valid_instances(LINKED_LIST),
+            lambda v, length=length: _length(v) == length,  # type: ignore[misc]
+            settings=UNSHRUNK,
+        )
 
 
 def _length(value: dict[str, Any] | None) -> int:
@@ -85,14 +96,21 @@ def test_without_extras_only_declared_properties_are_drawn() -> None:
     ],
 )
 def test_near_misses_are_one_change_away(schema: dict[str, Any], expected: Any) -> None:
-    near = find(invalid_instances(schema), lambda miss: type(miss.value) is type(expected), settings=QUIET)
+    near = find(
+        invalid_instances(schema), lambda miss: type(miss.value) is type(expected), settings=QUIET
+    )
     assert near.value == expected
 
 
 @pytest.mark.parametrize(
     "schema",
     [
-        {"type": "array", "items": [{"type": "integer"}, {"type": "string"}], "additionalItems": False, "minItems": 2},
+        {
+            "type": "array",
+            "items": [{"type": "integer"}, {"type": "string"}],
+            "additionalItems": False,
+            "minItems": 2,
+        },
         {"type": "array", "prefixItems": [{"type": "integer"}], "items": {"type": "string"}},
         {"allOf": [{"type": "string", "minLength": 2}, {"maxLength": 2}]},
         {"type": ["string", "null"]},
@@ -100,9 +118,15 @@ def test_near_misses_are_one_change_away(schema: dict[str, Any], expected: Any) 
         {"type": "object", "minProperties": 2},
         {"type": "object", "additionalProperties": {"type": "integer"}, "minProperties": 1},
         {"oneOf": [{"type": "integer"}, {"type": "string", "pattern": "^a+$"}]},
-        {"definitions": {"a/b": {"type": "null"}}, "items": {"$ref": "#/definitions/a~1b"}, "type": "array"},
+        {
+            "definitions": {"a/b": {"type": "null"}},
+            "items": {"$ref": "#/definitions/a~1b"},
+            "type": "array",
+        },
     ],
 )
 def test_hand_written_schemas_have_valid_instances(schema: dict[str, Any]) -> None:
-    value = find(valid_instances(schema), lambda _: True, settings=settings(QUIET, phases=[Phase.generate]))
+    value = find(
+        valid_instances(schema), lambda _: True, settings=settings(QUIET, phases=[Phase.generate])
+    )
     assert validator(schema).is_valid(value)

@@ -1,4 +1,5 @@
-"""Values of schemas without subschemas: all drawn values are valid for ``jsonschema``, and both bounds can be drawn."""
+"""Values of schemas without subschemas: all drawn values are valid for ``jsonschema``, and both
+bounds can be drawn."""
 
 from __future__ import annotations
 
@@ -14,14 +15,20 @@ from pytest_vllm_regress.schemas.scalars import FORMATS as DRAWN_FORMATS
 from pytest_vllm_regress.schemas.scalars import SHAPES
 
 QUIET = settings(
-    deadline=None, database=None, derandomize=True, max_examples=50, suppress_health_check=list(HealthCheck)
+    deadline=None,
+    database=None,
+    derandomize=True,
+    max_examples=50,
+    suppress_health_check=list(HealthCheck),
 )
 UNSHRUNK = settings(QUIET, phases=[Phase.generate])
 """For a search whose result need not be minimal: shrinking takes most of the time."""
 FEW = settings(UNSHRUNK, max_examples=15)
 NUMBERS = st.integers(-30, 30) | st.integers(-120, 120).map(lambda quarters: quarters / 4)
 BOUNDS = st.dictionaries(
-    st.sampled_from(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")), NUMBERS, max_size=3
+    st.sampled_from(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")),
+    NUMBERS,
+    max_size=3,
 )
 
 
@@ -47,27 +54,42 @@ def test_numbers_keep_to_their_bounds(kind: str, data: st.DataObject) -> None:
         ({"type": "integer", "exclusiveMinimum": 2.5, "maximum": 5.5}, (3, 5)),
         ({"type": "integer", "multipleOf": 5, "minimum": -7, "maximum": 12}, (-5, 10)),
         ({"type": "number", "minimum": 0.5, "maximum": 1.5}, (0.5, 1.5)),
-        ({"type": "number", "multipleOf": 0.1, "minimum": 0.25, "exclusiveMaximum": 0.4}, (0.3, 0.3)),
+        (
+            {"type": "number", "multipleOf": 0.1, "minimum": 0.25, "exclusiveMaximum": 0.4},
+            (0.3, 0.3),
+        ),
         ({"type": "number", "minimum": 3, "maximum": 3}, (3, 3)),
     ],
     ids=str,
 )
 def test_both_bounds_are_drawn(schema: dict[str, Any], ends: tuple[float, float]) -> None:
-    least, most = (find(primitive_values(schema), lambda value, end=end: value == end, settings=QUIET) for end in ends)  # type: ignore[misc]
+    least, most = (
+        find(primitive_values(schema), lambda value, end=end: value == end, settings=QUIET)  # type: ignore[misc]
+        for end in ends
+    )
     assert (least, most) == ends
 
 
-@pytest.mark.parametrize("schema", [{}, {"type": "number"}, {"type": "integer"}, {"type": "string"}], ids=str)
+@pytest.mark.parametrize(
+    "schema", [{}, {"type": "number"}, {"type": "integer"}, {"type": "string"}], ids=str
+)
 def test_unbounded_values_may_be_large(schema: dict[str, Any]) -> None:
     far = {"number": 1e6, "integer": 10**6}.get(schema.get("type", ""))
     if far is not None:
         assert find(primitive_values(schema), lambda value: value > far, settings=QUIET) > far
         assert find(primitive_values(schema), lambda value: value < -far, settings=QUIET) < -far
     elif schema:
-        assert find(primitive_values(schema), lambda value: len(value) > 3 and not value.isascii(), settings=QUIET)
+        assert find(
+            primitive_values(schema),
+            lambda value: len(value) > 3 and not value.isascii(),
+            settings=QUIET,
+        )
     else:
         for kind in (type(None), bool, int, str, list, dict):
-            assert isinstance(find(primitive_values(schema), lambda value, kind=kind: isinstance(value, kind)), kind)  # type: ignore[misc]
+            assert isinstance(
+                find(primitive_values(schema), lambda value, kind=kind: isinstance(value, kind)),  # type: ignore[misc]
+                kind,
+            )
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.pattern)

@@ -1,4 +1,5 @@
-"""Drawn schemas are valid, satisfiable, within their profile, reproducible by seed, and shrink well."""
+"""Drawn schemas are valid, satisfiable, within their profile, reproducible by seed, and shrink
+well."""
 
 from __future__ import annotations
 
@@ -26,12 +27,19 @@ from pytest_vllm_regress.schemas import (
 )
 from pytest_vllm_regress.schemas.features import children, definitions, walk
 
-QUIET = settings(deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+QUIET = settings(
+    deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
+)
 HUNT = settings(QUIET, max_examples=3000)
 
 
 def nodes(schema: Mapping[str, Any]) -> list[Any]:
-    return [node for part in definitions(schema).values() for node in walk(part) if isinstance(node, dict)]
+    return [
+        node
+        for part in definitions(schema).values()
+        for node in walk(part)
+        if isinstance(node, dict)
+    ]
 
 
 def depth(schema: Any) -> int:
@@ -85,14 +93,20 @@ def test_every_schema_has_an_instance(name: str) -> None:
 @given(json_schemas("full", Budget(depth=2, nodes=5, width=2)))
 def test_the_budget_is_kept(schema: dict[str, Any]) -> None:
     assert depth(schema) <= 2
-    assert all(len(node.get("properties", {})) <= 3 for node in nodes(schema))  # two and the tag of a oneOf
+    assert all(
+        len(node.get("properties", {})) <= 3 for node in nodes(schema)
+    )  # two and the tag of a oneOf
 
 
 def test_each_dialect_has_its_own_tuples_and_definitions() -> None:
     for name, tuple_of, shared in (("full", dict, "$defs"), ("full-draft-07", list, "definitions")):
         drawn = sample(150, profile=name)
-        assert {key for schema in drawn for key in ("$defs", "definitions") if key in schema} == {shared}
-        tuples = [node for schema in drawn for node in nodes(schema) if Feature.TUPLE in features(node)]
+        assert {key for schema in drawn for key in ("$defs", "definitions") if key in schema} == {
+            shared
+        }
+        tuples = [
+            node for schema in drawn for node in nodes(schema) if Feature.TUPLE in features(node)
+        ]
         old = [node for node in tuples if isinstance(node.get("items"), list)]
         assert old if tuple_of is list else not old
     assert PROFILES["full-draft-07"].dialect is Dialect.DRAFT7
@@ -103,12 +117,18 @@ FAULTS: dict[str, tuple[Callable[[Any], bool], Any]] = {
         lambda s: any("pattern" in n and "maxLength" in n for n in nodes(s)),
         {"type": "string", "pattern": "^[a-z]*$", "maxLength": 0},
     ),
-    "null in an enum": (lambda s: any(None in n.get("enum", []) for n in nodes(s)), {"enum": [None]}),
+    "null in an enum": (
+        lambda s: any(None in n.get("enum", []) for n in nodes(s)),
+        {"enum": [None]},
+    ),
     "an optional property": (
         lambda s: Feature.OPTIONAL in features(s),
         {"type": "object", "properties": {"a": {"type": "boolean"}}},
     ),
-    "multipleOf": (lambda s: any("multipleOf" in n for n in nodes(s)), {"type": "integer", "multipleOf": 2}),
+    "multipleOf": (
+        lambda s: any("multipleOf" in n for n in nodes(s)),
+        {"type": "integer", "multipleOf": 2},
+    ),
     "uniqueItems": (
         lambda s: any("uniqueItems" in n for n in nodes(s)),
         {"type": "array", "uniqueItems": True, "items": {"type": "boolean"}},
@@ -119,11 +139,15 @@ FAULTS: dict[str, tuple[Callable[[Any], bool], Any]] = {
     ),
     "anyOf inside an object": (
         lambda s: any(
-            node.get("type") == "object" and any("anyOf" in below for below in walk(node) if isinstance(below, dict))
+            node.get("type") == "object"
+            and any("anyOf" in below for below in walk(node) if isinstance(below, dict))
             for node in nodes(s)
         ),
         (
-            {"type": "object", "additionalProperties": {"anyOf": [{"type": "boolean"}, {"type": "boolean"}]}},
+            {
+                "type": "object",
+                "additionalProperties": {"anyOf": [{"type": "boolean"}, {"type": "boolean"}]},
+            },
             {
                 "type": "object",
                 "properties": {"a": {"anyOf": [{"type": "boolean"}, {"type": "boolean"}]}},
@@ -154,7 +178,9 @@ def test_depth_shrinks_to_a_bare_chain() -> None:
 def test_recursion_shrinks_to_one_reference() -> None:
     schema = find(json_schemas("full"), lambda s: "recursion" in features(s), settings=HUNT)
     assert len(nodes(schema)) <= 3, schema
-    schema = find(json_schemas("lm-format-enforcer"), lambda s: "recursion" in features(s), settings=HUNT)
+    schema = find(
+        json_schemas("lm-format-enforcer"), lambda s: "recursion" in features(s), settings=HUNT
+    )
     assert len(nodes(schema)) <= 4, schema
 
 
@@ -184,9 +210,13 @@ def test_unsatisfiable_schemas_are_drawn_only_on_request() -> None:
     assert not all(unsatisfiable)
 
 
-@pytest.mark.parametrize("wrong", [lambda: json_schemas("xgrammer"), lambda: json_schemas(budget=0)])
+@pytest.mark.parametrize(
+    "wrong", [lambda: json_schemas("xgrammer"), lambda: json_schemas(budget=0)]
+)
 def test_bad_arguments_name_what_is_allowed(wrong: Callable[[], Any]) -> None:
-    with pytest.raises(UsageError, match=r"known: basic, lm-format-enforcer|nodes must be at least 1, got 0"):
+    with pytest.raises(
+        UsageError, match=r"known: basic, lm-format-enforcer|nodes must be at least 1, got 0"
+    ):
         wrong()
 
 

@@ -23,7 +23,9 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[Command], None]:
     monkeypatch.setattr(sys, "argv", sys.argv)  # restored after the test
     monkeypatch.setattr(engines, "prepare_process", lambda plan, front: None)
     monkeypatch.setattr(commandline, "given", lambda spec: Plan({}, {}, []))
-    return lambda command: monkeypatch.setattr(commandline, "batch_command", lambda: (["vllm", "run-batch"], command))
+    return lambda command: monkeypatch.setattr(
+        commandline, "batch_command", lambda: (["vllm", "run-batch"], command)
+    )
 
 
 def paths() -> tuple[Path, Path]:
@@ -47,9 +49,12 @@ def test_lines_are_written_as_given_and_answers_returned(use: Callable[[Command]
 
 
 @pytest.mark.parametrize(
-    ("end", "status"), [(SystemExit(2), 2), (SystemExit(), 0), (SystemExit("no such model"), 1), (SystemExit(0), 0)]
+    ("end", "status"),
+    [(SystemExit(2), 2), (SystemExit(), 0), (SystemExit("no such model"), 1), (SystemExit(0), 0)],
 )
-def test_the_exit_status_is_returned(use: Callable[[Command], None], end: SystemExit, status: int) -> None:
+def test_the_exit_status_is_returned(
+    use: Callable[[Command], None], end: SystemExit, status: int
+) -> None:
     def command() -> None:
         raise end
 

@@ -18,7 +18,10 @@ WHOLE = {"text": "ab", "token_ids": [97, 98], "cumulative_logprob": -1.0, **END}
 
 
 class Asynchronous:
-    """Answers each prompt with one beam that continues with ``b``, and records request ids. Like 0.10, it needs the prompt's tokens."""
+    """Answers each prompt with one beam that continues with ``b``, and records request ids.
+
+    Like 0.10, it needs the prompt's tokens.
+    """
 
     request_ids: tuple[str, ...] = ()
 
@@ -28,22 +31,30 @@ class Asynchronous:
     async def beam_search(self, prompt: Any, request_id: str, params: Any) -> AsyncIterator[Any]:
         self.request_ids += (request_id,)
         beam = SimpleNamespace(text="b", token_ids=(98,), cumulative_logprob=-1.0, **END)
-        yield SimpleNamespace(finished=True, prompt_token_ids=prompt["prompt_token_ids"], outputs=[beam])
+        yield SimpleNamespace(
+            finished=True, prompt_token_ids=prompt["prompt_token_ids"], outputs=[beam]
+        )
 
 
 def test_offline_and_asynchronous_beams_have_the_same_form() -> None:
     sequence = SimpleNamespace(text="ab", tokens=[97, 98], cum_logprob=-1, **END)
-    llm = SimpleNamespace(beam_search=lambda prompts, params: [SimpleNamespace(sequences=[sequence])])
+    llm = SimpleNamespace(
+        beam_search=lambda prompts, params: [SimpleNamespace(sequences=[sequence])]
+    )
     prompts = [{"prompt": "a"}]
     assert beam_search.offline(llm, prompts, None) == [[WHOLE]]
     engine = Asynchronous()
     assert asyncio.run(beam_search.asynchronous(engine, prompts * 2, None, 7)) == [[WHOLE], [WHOLE]]
     assert engine.request_ids == ("regress-7", "regress-8")
     tokens = {**WHOLE, "text": "b"}
-    assert asyncio.run(beam_search.asynchronous(engine, [{"prompt_token_ids": [97]}], None, 9)) == [[tokens]]
+    assert asyncio.run(beam_search.asynchronous(engine, [{"prompt_token_ids": [97]}], None, 9)) == [
+        [tokens]
+    ]
 
 
-def test_an_asynchronous_engine_without_beam_search_is_unsupported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_asynchronous_engine_without_beam_search_is_unsupported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     vllm: Any = ModuleType("vllm")
     vllm.__version__ = "0.11.2"
     monkeypatch.setitem(sys.modules, "vllm", vllm)

@@ -1,4 +1,7 @@
-"""The function with which probes of cases test a grammar. The backend here accepts the letters of its schema in any order."""
+"""The function with which probes of cases test a grammar.
+
+The backend here accepts the letters of its schema in any order.
+"""
 
 from __future__ import annotations
 

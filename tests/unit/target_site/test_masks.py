@@ -21,7 +21,9 @@ def bitmask(*allowed: int) -> Any:
 def allowed(masks: GrammarMasks, position: int) -> dict[str, list[int]]:
     logits = np.zeros((3, 32), dtype=np.float32)
     masks.apply(logits, NUMBERS, position)
-    return {name: np.flatnonzero(np.isfinite(logits[row])).tolist() for name, row in NUMBERS.items()}
+    return {
+        name: np.flatnonzero(np.isfinite(logits[row])).tolist() for name, row in NUMBERS.items()
+    }
 
 
 EVERY = list(range(32))
@@ -30,7 +32,8 @@ EVERY = list(range(32))
 @pytest.mark.parametrize(
     ("mask", "ids", "covers_drafts", "drafts"),
     [
-        # up to 0.8: one row for each request of the batch, at its index; the first row belongs to no request
+        # up to 0.8: one row for each request of the batch, at its index; the first row belongs to
+        # no request
         (bitmask(9, 1, 2), {"one": 1, "other": 2}, False, {}),
         # 0.9 and 0.10: rows in the order of the numbers, without requests that have no grammar
         (bitmask(1, 2), {"other": 7, "one": 3}, True, {}),
@@ -43,7 +46,11 @@ def test_a_step_of_one_token_has_one_row_per_request(
     mask: Any, ids: Any, covers_drafts: bool, drafts: dict[str, list[int]]
 ) -> None:
     grammar = SimpleNamespace(grammar_bitmask=mask, structured_output_request_ids=ids)
-    assert allowed(GrammarMasks(grammar, drafts, covers_drafts), 0) == {"plain": EVERY, "one": [1], "other": [2]}
+    assert allowed(GrammarMasks(grammar, drafts, covers_drafts), 0) == {
+        "plain": EVERY,
+        "one": [1],
+        "other": [2],
+    }
 
 
 @pytest.mark.parametrize(
@@ -62,6 +69,10 @@ def test_each_draft_token_has_a_row(mask: Any) -> None:
     assert allowed(masks, 3) == {"plain": EVERY, "one": EVERY, "other": EVERY}
 
 
-@pytest.mark.parametrize("grammar", [None, SimpleNamespace(grammar_bitmask=None, structured_output_request_ids={})])
+@pytest.mark.parametrize(
+    "grammar", [None, SimpleNamespace(grammar_bitmask=None, structured_output_request_ids={})]
+)
 def test_without_a_grammar_every_token_is_allowed(grammar: Any) -> None:
-    assert allowed(GrammarMasks(grammar, {}, covers_drafts=True), 0) == dict.fromkeys(NUMBERS, EVERY)
+    assert allowed(GrammarMasks(grammar, {}, covers_drafts=True), 0) == dict.fromkeys(
+        NUMBERS, EVERY
+    )

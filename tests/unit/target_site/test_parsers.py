@@ -1,4 +1,5 @@
-"""Parsers without an engine: feeding pieces and joining deltas. vLLM and transformers are small stand-ins; cases use the real ones."""
+"""Parsers without an engine: feeding pieces and joining deltas. vLLM and transformers are small
+stand-ins; cases use the real ones."""
 
 from __future__ import annotations
 
@@ -32,7 +33,10 @@ def call(index: int, name: str | None = None, arguments: str | None = None) -> V
 
 
 class EchoParser:
-    """Parses ``NAME(ARGUMENTS)``. A stream has the name in its first piece and the arguments as they arrive."""
+    """Parses ``NAME(ARGUMENTS)``.
+
+    A stream has the name in its first piece and the arguments as they arrive.
+    """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.prev_tool_call_arr: list[dict[str, Any]] = []
@@ -46,7 +50,9 @@ class EchoParser:
     def extract_tool_calls_streaming(self, *arguments: Any) -> Value | None:
         before, now, new, ids_before, ids_now, ids_new, _ = arguments
         assert (
-            now == before + new and ids_now == ids_before + ids_new and ids_new == [ord(character) for character in new]
+            now == before + new
+            and ids_now == ids_before + ids_new
+            and ids_new == [ord(character) for character in new]
         )
         if not before:
             return Value(content=None, tool_calls=[call(0, new.partition("(")[0], "")])
@@ -93,13 +99,22 @@ class TestToolCalls:
         assert parsers._characters("ab", []) == ["a", "b"]
 
     def test_nothing_is_added_if_the_last_delta_was_none(self) -> None:
-        assert parsers.tool_calls("somewhere", "echo", ["add(", "a", "-"])["streamed"]["calls"][0]["arguments"] == "a"
+        assert (
+            parsers.tool_calls("somewhere", "echo", ["add(", "a", "-"])["streamed"]["calls"][0][
+                "arguments"
+            ]
+            == "a"
+        )
 
-    def test_a_vllm_without_parsers_is_detected_before_it_rejects_tools(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_vllm_without_parsers_is_detected_before_it_rejects_tools(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         def refuses(**fields: Any) -> None:
             raise ValueError("tools: extra inputs are not permitted")
 
-        monkeypatch.setattr(sys.modules["vllm.entrypoints.openai.protocol"], "ChatCompletionRequest", refuses)
+        monkeypatch.setattr(
+            sys.modules["vllm.entrypoints.openai.protocol"], "ChatCompletionRequest", refuses
+        )
         for name in parsers._TOOL_MANAGERS:
             monkeypatch.setitem(sys.modules, name, None)
         with pytest.raises(Unsupported, match="this vLLM has none of"):

@@ -33,7 +33,11 @@ def test_pop_returns_none_without_a_frame(ends: tuple[FrameSocket, FrameSocket])
 
 def test_two_frames_may_arrive_together(ends: tuple[FrameSocket, FrameSocket]) -> None:
     ends[1].sock.sendall(b'{"a":1}\n{"b":"\xc3\xbc"}\n')
-    assert (ends[0].pop(), ends[0].receive(timeout_s=0), ends[0].pop()) == ({"a": 1}, {"b": "ü"}, None)
+    assert (ends[0].pop(), ends[0].receive(timeout_s=0), ends[0].pop()) == (
+        {"a": 1},
+        {"b": "ü"},
+        None,
+    )
 
 
 @pytest.mark.parametrize(

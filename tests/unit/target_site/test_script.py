@@ -16,10 +16,13 @@ def encodable(text: str) -> bool:
     return not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
-TOKENS = st.one_of(st.integers(0, 255), st.integers(256, 400000), st.text(min_size=1).filter(encodable))
+TOKENS = st.one_of(
+    st.integers(0, 255), st.integers(256, 400000), st.text(min_size=1).filter(encodable)
+)
 SHARES = st.floats(1e-9, 1.0)
 STEPS = st.one_of(
-    TOKENS.map(lambda token: ((token, 1.0),)), st.lists(st.tuples(TOKENS, SHARES), min_size=2, max_size=4).map(tuple)
+    TOKENS.map(lambda token: ((token, 1.0),)),
+    st.lists(st.tuples(TOKENS, SHARES), min_size=2, max_size=4).map(tuple),
 )
 ANSWERS = st.builds(Answer, st.lists(STEPS, max_size=20).map(tuple), st.booleans())
 

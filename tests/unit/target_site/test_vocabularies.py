@@ -32,7 +32,9 @@ def test_a_script_gets_the_numbers_of_each_tokenizer(tmp_path: Path) -> None:
     text, pieces, own = (numbers(kind, tmp_path) for kind in ("text", "sentencepiece", "mistral"))
     assert said(text, ((97, 1.0),), THINK) == [97, added_tokens()["<think>"]]
     assert said(pieces, ((97, 1.0),), THINK) == [97, *spelled]  # it has no such token
-    assert said(own, ((97, 1.0),), THINK, CALL) == [own.first + byte for byte in (97, *spelled)] + [9]
+    assert said(own, ((97, 1.0),), THINK, CALL) == [own.first + byte for byte in (97, *spelled)] + [
+        9
+    ]
     assert own.first == 22
 
 

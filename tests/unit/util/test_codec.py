@@ -1,4 +1,5 @@
-"""Values as JSON documents: what is written is read again, and each error names key, value and what is allowed."""
+"""Values as JSON documents: what is written is read again, and each error names key, value and what
+is allowed."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ class Colour(enum.Enum):
 @dataclasses.dataclass(frozen=True)
 class Inner:
     version: Version
-    limits: Mapping[str, int] = dataclasses.field(default_factory=lambda: MappingProxyType({}), hash=False)
+    limits: Mapping[str, int] = dataclasses.field(
+        default_factory=lambda: MappingProxyType({}), hash=False
+    )
 
 
 class Sample(codec.Document, frozen=True):
@@ -40,7 +43,11 @@ VALUE = Sample(Colour.RED, ("a",), Inner(Version("1.2"), MappingProxyType({"x": 
 
 def test_a_value_survives_encoding_and_decoding() -> None:
     plain = codec.encode(VALUE)
-    assert plain == {"colour": "red", "names": ("a",), "inner": {"version": "1.2", "limits": {"x": 1}}}
+    assert plain == {
+        "colour": "red",
+        "names": ("a",),
+        "inner": {"version": "1.2", "limits": {"x": 1}},
+    }
     assert codec.decode(Sample, plain, "f") == VALUE
 
 
@@ -53,10 +60,16 @@ def test_a_value_survives_encoding_and_decoding() -> None:
             "f: cuont: unknown key. Did you mean count? Allowed here: colour, names, inner, count",
         ),
         ({"colour": "red", "count": 0}, "f: count = 0: must be at least 1"),
-        ({"colour": "red", "names": ["a", "b", "c"]}, "f: names = ['a', 'b', 'c']: at most 2 allowed"),
+        (
+            {"colour": "red", "names": ["a", "b", "c"]},
+            "f: names = ['a', 'b', 'c']: at most 2 allowed",
+        ),
         ({"colour": "red", "inner": {"version": 3}}, "f: inner.version = 3: allowed is a string"),
         ({}, "f: colour: missing."),
-        ({"colour": "red", "inner": {"version": "what?"}}, "f: Invalid version: 'what?' - at `$.inner.version`"),
+        (
+            {"colour": "red", "inner": {"version": "what?"}},
+            "f: Invalid version: 'what?' - at `$.inner.version`",
+        ),
     ],
 )
 def test_an_error_names_the_key_and_what_is_allowed(document: object, message: str) -> None:
@@ -68,7 +81,9 @@ def test_an_error_names_the_key_and_what_is_allowed(document: object, message: s
 def test_all_problems_are_named(tmp_path: Path) -> None:
     file = tmp_path / "sample.toml"
     file.write_text('colour = "green"\ncount = -1\n')
-    with pytest.raises(UsageError, match=r"sample\.toml: colour = 'green'.*\n.*sample\.toml: count = -1"):
+    with pytest.raises(
+        UsageError, match=r"sample\.toml: colour = 'green'.*\n.*sample\.toml: count = -1"
+    ):
         codec.load(Sample, file, 1000, what="a sample")
 
 

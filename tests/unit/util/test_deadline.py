@@ -68,7 +68,9 @@ def test_what_is_readable_counts_after_the_deadline() -> None:
         (30.0, 90.0, 30.0),  # it worked in several threads
     ],
 )
-def test_time_in_which_the_process_does_not_run_is_not_counted(gap_s: float, cpu_s: float, counted_s: float) -> None:
+def test_time_in_which_the_process_does_not_run_is_not_counted(
+    gap_s: float, cpu_s: float, counted_s: float
+) -> None:
     now, cpu = [100.0], [5.0]
     clock = RunningTime(lambda: now[0], lambda: cpu[0])
     before = clock()

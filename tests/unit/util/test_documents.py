@@ -14,7 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_vllm_regress.errors import UsageError
-from pytest_vllm_regress.util.documents import MAX_KEY_PARTS, load_json, load_toml, parse_json, parse_toml
+from pytest_vllm_regress.util.documents import (
+    MAX_KEY_PARTS,
+    load_json,
+    load_toml,
+    parse_json,
+    parse_toml,
+)
 from pytest_vllm_regress.util.files import peek, private_folder, read_bounded, write_atomically
 
 ANYTHING = "."
@@ -50,7 +56,9 @@ def test_keys_with_many_parts_are_rejected_before_parsing(text: str) -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # KiB
 
 
-@pytest.mark.parametrize("character", ['"', "'", '"\\', '\\"', "[", "{", ".", '"""\\', "'''", '"\\"'])
+@pytest.mark.parametrize(
+    "character", ['"', "'", '"\\', '\\"', "[", "{", ".", '"""\\', "'''", '"\\"']
+)
 def test_checking_bounds_is_linear(character: str) -> None:
     began = time.process_time()
     with pytest.raises(ValueError, match=ANYTHING):

@@ -44,7 +44,9 @@ def test_verbosity_selects_what_is_logged_to_standard_error(
     assert all(message in line for message, line in zip(messages, lines, strict=True))
 
 
-def test_the_log_file_gets_all_levels_and_is_appended_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_log_file_gets_all_levels_and_is_appended_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "regress.log"
     for _ in range(2):
         with logging_to(0, file, print):
@@ -65,7 +67,11 @@ def test_secrets_and_control_characters_do_not_reach_the_log(
         except ValueError:
             ENGINES.exception("cannot start", stack_info=True)
     for text in (file.read_text(), capsys.readouterr().err):
-        assert "start with" in text and "ValueError: refused: ***" in text and "Stack (most recent call last)" in text
+        assert (
+            "start with" in text
+            and "ValueError: refused: ***" in text
+            and "Stack (most recent call last)" in text
+        )
         assert TOKEN not in text
         assert "\x1b" not in text
 
@@ -77,7 +83,9 @@ def test_handlers_and_level_are_restored(tmp_path: Path) -> None:
     assert (LOGGER.level, LOGGER.handlers) == before
 
 
-def test_global_options_of_the_command(cases: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_global_options_of_the_command(
+    cases: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "regress.log"
     assert cli.main(["-v", "--log-file", str(file), "--cases", cases, "list"]) == 0
     output = capsys.readouterr()
@@ -100,7 +108,9 @@ def test_a_log_file_that_cannot_be_written_is_a_usage_error(
     assert "none/x.log: No such file or directory" in capsys.readouterr().err
 
 
-def test_a_log_on_a_full_disk_ends_with_one_warning(cases: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_on_a_full_disk_ends_with_one_warning(
+    cases: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Regression: a traceback, and standard output was blamed."""
     assert cli.main(["-v", "--log-file", "/dev/full", "--cases", cases, "list"]) == 0
     output = capsys.readouterr()

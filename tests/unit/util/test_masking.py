@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from benchmarks.masking import HOSTILE, log, seconds
 from pytest_vllm_regress.util import masking
-from pytest_vllm_regress.util.masking import HIDDEN, is_secret, mask, register, register_all, scanner, without_secrets
+from pytest_vllm_regress.util.masking import (
+    HIDDEN,
+    is_secret,
+    mask,
+    register,
+    register_all,
+    scanner,
+    without_secrets,
+)
 
 SECRETS = {
     "HF_TOKEN": "hf_AbCdEfGhIjKlMnOp",
@@ -86,7 +94,9 @@ def test_children_inherit_no_secrets_but_other_variables() -> None:
 
 
 @pytest.mark.parametrize("name", SECRETS)
-def test_secret_variables_are_masked_in_every_spelling(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secret_variables_are_masked_in_every_spelling(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(name, SECRETS[name])
     secret = "pa55word" if "pa55word" in SECRETS[name] else SECRETS[name]
     value = SECRETS[name]
@@ -188,7 +198,14 @@ def test_both_halves_of_a_shortened_repr_are_masked(monkeypatch: pytest.MonkeyPa
 
 
 def test_secrets_passed_to_a_child_are_masked() -> None:
-    register_all({"MY_TOKEN": "handed-over", "VLLM_USE_V1": "1", "TOKENS": "123456", "INDEX": "https://me:pa55word@x/"})
+    register_all(
+        {
+            "MY_TOKEN": "handed-over",
+            "VLLM_USE_V1": "1",
+            "TOKENS": "123456",
+            "INDEX": "https://me:pa55word@x/",
+        }
+    )
     assert mask("handed-over 123456") == f"{HIDDEN} 123456"
     assert is_secret("INDEX", "https://me:pa55word@x/")
     assert register("") == ""
@@ -207,16 +224,22 @@ def test_no_registered_secret_survives(secret: str, before: str, after: str) -> 
 @pytest.mark.parametrize("part", list(HOSTILE.values()), ids=list(HOSTILE))
 def test_masking_is_linear_for_any_text(part: str) -> None:
     """Guards against quadratic patterns."""
-    small, large = (min(seconds(part * (size // len(part))) for _ in range(2)) for size in (20_000, 160_000))
+    small, large = (
+        min(seconds(part * (size // len(part))) for _ in range(2)) for size in (20_000, 160_000)
+    )
     assert large < 0.1 or large < 20 * small, (small, large)
 
 
 def test_a_large_log_is_masked_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_PASSWORD", "hunter2!")
-    assert min(seconds(log(1_000_000)) for _ in range(3)) < 0.5  # benchmarks/masking.py: ten times as much within 1 s
+    assert (
+        min(seconds(log(1_000_000)) for _ in range(3)) < 0.5
+    )  # benchmarks/masking.py: ten times as much within 1 s
 
 
-def test_short_and_numeric_values_are_masked_as_whole_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_and_numeric_values_are_masked_as_whole_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("PIN_PASSWORD", "4711")
     assert mask("pin 4711, port 47110, [4711]") == f"pin {HIDDEN}, port 47110, [{HIDDEN}]"
 
@@ -231,7 +254,9 @@ def test_chunk_boundaries_do_not_change_the_result(text: str, size: int) -> None
 
 @given(
     st.text(),
-    st.sampled_from(["password='", "://a:", "Cookie: ", "--token ", "...", "-----BEGIN PRIVATE KEY-----"]),
+    st.sampled_from(
+        ["password='", "://a:", "Cookie: ", "--token ", "...", "-----BEGIN PRIVATE KEY-----"]
+    ),
     st.text(),
 )
 def test_any_text(before: str, word: str, after: str) -> None:

@@ -45,7 +45,9 @@ def test_a_catastrophic_pattern_exceeds_its_time(pattern: str, text: str) -> Non
         (r"(\w+\s?)*x", "word " * 20, None),
     ],
 )
-def test_nested_repetitions_that_finish_are_searched(pattern: str, text: str, expected: tuple[int, int] | None) -> None:
+def test_nested_repetitions_that_finish_are_searched(
+    pattern: str, text: str, expected: tuple[int, int] | None
+) -> None:
     assert search(pattern, text, 20) == expected
 
 
@@ -72,7 +74,9 @@ def test_nested_repetitions_that_finish_are_searched(pattern: str, text: str, ex
         r"\[:",
     ],
 )
-@pytest.mark.parametrize("text", ["text " * 1000, "tex{e} (text){s<=1} [:alpha:] te{0} text{}", "xx\nabab\nb", ""])
+@pytest.mark.parametrize(
+    "text", ["text " * 1000, "tex{e} (text){s<=1} [:alpha:] te{0} text{}", "xx\nabab\nb", ""]
+)
 @pytest.mark.filterwarnings("ignore:Possible nested set:FutureWarning")
 def test_a_pattern_means_what_it_means_to_re(pattern: str, text: str) -> None:
     assert search(pattern, text, 20) == span(pattern, text)

@@ -32,7 +32,9 @@ def planted(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("mark", ["pyproject.toml", ".git"])
-def test_folders_above_the_project_are_not_searched(planted: Path, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_above_the_project_are_not_searched(
+    planted: Path, mark: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     below = planted / "project" / "below"
     (planted / "project" / mark).touch()
     assert folders_of_project(below) == (below, planted / "project")
@@ -65,7 +67,9 @@ def test_files_of_another_user_are_rejected(
 
 
 @as_root
-def test_environments_of_another_user_are_rejected(planted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environments_of_another_user_are_rejected(
+    planted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     os.chown(planted / "environments.toml", NOBODY, -1)
     monkeypatch.chdir(planted)
     with pytest.raises(UsageError, match="belongs to another user"):
@@ -121,7 +125,9 @@ def test_a_port_lock_folder_of_another_user_is_not_used(temporary: Path, trap: s
     assert list((temporary.with_name("cache") / "ports").iterdir())
 
 
-def test_a_lock_that_is_a_link_is_rejected_with_a_message(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_that_is_a_link_is_rejected_with_a_message(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     temporary.mkdir(mode=0o700)
     victim = temporary.with_name("victim")
     victim.write_text("untouched")

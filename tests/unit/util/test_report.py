@@ -7,7 +7,10 @@ from pytest_vllm_regress.util.report import Markup, Report, Section, Table, to_m
 REPORT = Report(
     "Results",
     (
-        Section("Cases", ("Two cases.", Table(("case", "state"), (("a|b", "<b>"), (Markup("[c](c.md)"), "ok"))))),
+        Section(
+            "Cases",
+            ("Two cases.", Table(("case", "state"), (("a|b", "<b>"), (Markup("[c](c.md)"), "ok")))),
+        ),
         Section(parts=(("one", "@two"),)),
     ),
     ("Run again.",),

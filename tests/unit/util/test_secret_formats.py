@@ -36,7 +36,10 @@ def no_known_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def some(length: int, alphabet: str = ANY, seed: int = 0) -> str:
-    """Return the same characters for the same arguments. They are drawn, so that no scanner of repositories finds a secret in this file."""
+    """Return the same characters for the same arguments.
+
+    They are drawn, so that no scanner of repositories finds a secret in this file.
+    """
     draw = random.Random(f"{length} {alphabet} {seed}")
     text = "".join(draw.choice(alphabet) for _ in range(length))
     return text if not set(DIGITS) & set(alphabet) else text[:-2] + "7" + text[-1]
@@ -121,10 +124,16 @@ TOKENS = {
     "mailchimp": ("", some(32, HEX) + "-us" + "12"),
     "twilio": ("S" + "K", some(32, HEX)),
     "slack": ("xo" + "xb-", some(12, DIGITS) + "-" + some(12, DIGITS) + "-" + some(24)),
-    "slack, application": ("xa" + "pp-1-", some(11, UPPER) + "-" + some(13, DIGITS) + "-" + some(64, HEX)),
+    "slack, application": (
+        "xa" + "pp-1-",
+        some(11, UPPER) + "-" + some(13, DIGITS) + "-" + some(64, HEX),
+    ),
     "discord": ("M" + some(25), "." + some(6) + "." + some(38, ANY + "_-")),
     "telegram": (some(10, DIGITS) + ":", some(35, ANY + "_-")),
-    "json web token": ("ey" + "J", some(33) + "." + some(70, ANY + "_-") + "." + some(43, ANY + "_-")),
+    "json web token": (
+        "ey" + "J",
+        some(33) + "." + some(70, ANY + "_-") + "." + some(43, ANY + "_-"),
+    ),
     "age": ("AGE-SECRET" + "-KEY-1", some(58, UPPER + DIGITS)),
     "weights & biases": ("wandb" + "_v1_", some(60)),
     "posthog": ("ph" + "c_", some(43)),

@@ -44,13 +44,17 @@ def test_an_archive_is_unpacked_once_per_content(
     assert len(list((new_cache / "project").iterdir())) == 2  # nothing else stays
 
 
-def test_another_process_may_unpack_first(tmp_path: Path, new_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_process_may_unpack_first(
+    tmp_path: Path, new_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The folder exists, with the same content, when this process renames its own."""
     archive = packed(tmp_path / "one", "first")
     place = paths._unpacked(archive)
     paths._unpacked.cache_clear()
     looked = iter([False, False])
-    monkeypatch.setattr(Path, "is_dir", lambda path, is_dir=Path.is_dir: next(looked, None) or is_dir(path))
+    monkeypatch.setattr(
+        Path, "is_dir", lambda path, is_dir=Path.is_dir: next(looked, None) or is_dir(path)
+    )
     assert paths._unpacked(archive) == place
     assert (place / "cases" / "demo" / "case.toml").read_text() == "first"
     assert list((new_cache / "project").iterdir()) == [place]

@@ -61,8 +61,14 @@ def test_a_first_line_that_was_cut_off_is_an_empty_store(tmp_path: Path) -> None
         ("[]\n", "not progress of a test: give --fresh"),
         ('{"store": "another", "key": "k"}\n', "not progress of a test: give --fresh"),
         ("nonsense\n", "not progress of a test .*give --fresh"),
-        ('{"store": "progress of a test", "key": "k"}\n{"a": {"number": "1"}}\n', r"s, a: number = '1'"),
-        ('{"store": "progress of a test", "key": "k"}\n[]\n', "not progress of a test .*give --fresh"),
+        (
+            '{"store": "progress of a test", "key": "k"}\n{"a": {"number": "1"}}\n',
+            r"s, a: number = '1'",
+        ),
+        (
+            '{"store": "progress of a test", "key": "k"}\n[]\n',
+            "not progress of a test .*give --fresh",
+        ),
     ],
 )
 def test_a_file_of_something_else_is_refused(tmp_path: Path, content: str, message: str) -> None:

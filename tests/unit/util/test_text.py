@@ -36,12 +36,14 @@ LIVE = (
     "$x$",
 )
 TEXTS = st.lists(
-    st.sampled_from([*LIVE, "`", "``", "|", "\\", "\\|", "word", "\u202e"]) | st.text(max_size=4), max_size=8
+    st.sampled_from([*LIVE, "`", "``", "|", "\\", "\\|", "word", "\u202e"]) | st.text(max_size=4),
+    max_size=8,
 )
 
 
 def outside_code(markdown: str) -> str:
-    """Return what is not in a code span: an opening row of backticks ends at the next row of the same length."""
+    """Return what is not in a code span: an opening row of backticks ends at the next row of the
+    same length."""
     rest, outside = markdown, []
     while match := re.search("`+", rest):
         outside.append(rest[: match.start()])
@@ -64,7 +66,9 @@ def test_text_with_an_effect_becomes_code(text: str) -> None:
         assert is_inert(outside_code(markdown_inline(words)))
 
 
-@pytest.mark.parametrize("text", ["", "a plain title, with 2 words (and more): end", "vllm 0.8.5.post1", "it's so/so"])
+@pytest.mark.parametrize(
+    "text", ["", "a plain title, with 2 words (and more): end", "vllm 0.8.5.post1", "it's so/so"]
+)
 def test_plain_text_stays_as_it_is(text: str) -> None:
     assert markdown_inline(text) == text
 

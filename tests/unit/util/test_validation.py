@@ -30,17 +30,33 @@ SCHEMA = {
         "box": {
             "anyOf": [
                 {"type": "null"},
-                {"type": "object", "required": ["size"], "properties": {"size": {"type": "integer"}}},
+                {
+                    "type": "object",
+                    "required": ["size"],
+                    "properties": {"size": {"type": "integer"}},
+                },
             ]
         },
     },
 }
-GOOD = {"name": "ab", "kind": "hang", "count": 3, "tags": ["x", "y"], "table": {"a": True}, "slug": "a"}
+GOOD = {
+    "name": "ab",
+    "kind": "hang",
+    "count": 3,
+    "tags": ["x", "y"],
+    "table": {"a": True},
+    "slug": "a",
+}
 
 
 @pytest.fixture
-def check(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Callable[[object], list[str]]:
-    """Return ``problems`` for SCHEMA. Each test uses another schema name, because validators are cached by name."""
+def check(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Callable[[object], list[str]]:
+    """Return ``problems`` for SCHEMA.
+
+    Each test uses another schema name, because validators are cached by name.
+    """
     monkeypatch.setattr(validation, "load_schema", lambda name: SCHEMA)
     return lambda document: problems(document, request.node.nodeid)
 
@@ -69,7 +85,10 @@ def test_a_valid_document_has_no_problems(check: Callable[[object], list[str]]) 
         ({"tags": ["x", "x"]}, "tags = ['x', 'x']: holds a value twice"),
         ({"tags": ["1", "2", "3", "4"]}, "tags = ['1', '2', '3', '4']: at most 3 allowed"),
         ({"table": {"a": "x"}}, "table.a = 'x': allowed is true or false or a number"),
-        ({"table": {"A": True}}, "table.A: not a name for a key here; allowed is lower-case letters"),
+        (
+            {"table": {"A": True}},
+            "table.A: not a name for a key here; allowed is lower-case letters",
+        ),
         ({"slug": "ab"}, "slug = 'ab': allowed is one letter"),
     ],
 )
@@ -85,7 +104,9 @@ def test_a_missing_key_is_described(check: Callable[[object], list[str]]) -> Non
 
 
 def test_problems_are_in_document_order_and_bounded(check: Callable[[object], list[str]]) -> None:
-    assert [line.partition(" ")[0] for line in check({**GOOD, "slug": "", "kind": "", "count": ""})] == [
+    assert [
+        line.partition(" ")[0] for line in check({**GOOD, "slug": "", "kind": "", "count": ""})
+    ] == [
         "count",
         "kind",
         "slug",

@@ -31,7 +31,9 @@ def test_a_version_with_too_many_digits_is_invalid() -> None:
     assert requirement_of(f"vllm=={DIGITS}") is None
     assert marker_holds(f"python_version < '{DIGITS}'", {}) is None
     assert not Range("vllm", "<1").check({"vllm": DIGITS})
-    inventory = parse_list(f"ray==1\nvllm=={DIGITS}\nx-{DIGITS}-py3-none-any.whl\nvllm {DIGITS}\n".encode(), "list")
+    inventory = parse_list(
+        f"ray==1\nvllm=={DIGITS}\nx-{DIGITS}-py3-none-any.whl\nvllm {DIGITS}\n".encode(), "list"
+    )
     assert inventory.versions == {"ray": ("1",)}
 
 
@@ -42,7 +44,8 @@ def test_deeply_nested_markers_are_invalid() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["numpy<2\n--index-url https://example.org", "numpy<2\r-e .", "a\x0b", "numpy\u2028--pre"]
+    "line",
+    ["numpy<2\n--index-url https://example.org", "numpy<2\r-e .", "a\x0b", "numpy\u2028--pre"],
 )
 def test_a_requirement_is_one_line(line: str) -> None:
     assert requirement_of(line) is None
@@ -60,7 +63,9 @@ def test_any_text(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "needed", [{"c"}, {"a", "h"}, {"b", "c", "g"}, set("abcdefgh")], ids=lambda needed: "".join(sorted(needed))
+    "needed",
+    [{"c"}, {"a", "h"}, {"b", "c", "g"}, set("abcdefgh")],
+    ids=lambda needed: "".join(sorted(needed)),
 )
 def test_the_fewest_names_that_restore_a_stage_are_found(needed: set[str]) -> None:
     found = fewest("abcdefgh", lambda names: needed <= set(names))

@@ -76,9 +76,15 @@ def _summary(smoke: Smoke) -> str:
         "undecided" if outcome.missing is None else "missing" if outcome.missing else "exist"
         for outcome in smoke.outcomes
     )
-    words = [f"{counts[state]} uses {state}" for state in ("exist", "missing", "undecided") if counts[state]]
+    words = [
+        f"{counts[state]} uses {state}"
+        for state in ("exist", "missing", "undecided")
+        if counts[state]
+    ]
     if smoke.starts:
-        words.append(f"{sum(not start.error for start in smoke.starts)} of {len(smoke.starts)} servers started")
+        words.append(
+            f"{sum(not start.error for start in smoke.starts)} of {len(smoke.starts)} servers started"
+        )
     return ", ".join(words) or "nothing to check"
 
 
@@ -92,7 +98,11 @@ def _lines(smoke: Smoke) -> list[str]:
     for start in smoke.starts:
         where = str(start.command.place) if start.command.place.file else "no command"
         left_out = f" (without {', '.join(start.tried.left_out)})" if start.tried.left_out else ""
-        result = f"did not start: {start.error}" if start.error else "started, and generated a token"
-        lines.append(f"{where}: vllm serve {' '.join(start.tried.words)}".rstrip() + f"{left_out}: {result}")
+        result = (
+            f"did not start: {start.error}" if start.error else "started, and generated a token"
+        )
+        lines.append(
+            f"{where}: vllm serve {' '.join(start.tried.words)}".rstrip() + f"{left_out}: {result}"
+        )
     lines += [f"{use.place}: {use.name}: the history says otherwise" for use in smoke.differs]
     return list(dict.fromkeys(lines))

@@ -1,6 +1,8 @@
-"""What an environment has of the uses of a project: each is imported or bound there, and each command line is started.
+"""What an environment has of the uses of a project: each is imported or bound there, and each
+command line is started.
 
-Nothing of the project is run. The environment gets names, numbers of arguments, and options of which vLLM itself lists the value.
+Nothing of the project is run. The environment gets names, numbers of arguments, and options of
+which vLLM itself lists the value.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ Ask = Callable[..., Any]
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """``missing``: what the environment lacks of a use; empty if it has it, None if importing and starting do not say."""
+    """``missing``: what the environment lacks of a use; empty if it has it, None if importing and
+    starting do not say."""
 
     use: Use
     missing: str | None
@@ -47,7 +50,10 @@ class Outcome:
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """One start of the server. ``error``: why it did not get to its first token; empty if it did."""
+    """One start of the server.
+
+    ``error``: why it did not get to its first token; empty if it did.
+    """
 
     command: Command
     tried: ServerWords
@@ -70,7 +76,10 @@ class Offered:
 
 @dataclasses.dataclass(frozen=True)
 class Smoke:
-    """Results in one environment. ``offered``: what the servers had; ``differs``: uses of which the history says something else."""
+    """Results in one environment.
+
+    ``offered``: what the servers had; ``differs``: uses of which the history says something else.
+    """
 
     environment: str
     version: str
@@ -106,16 +115,31 @@ class Served(Protocol):
     def post(self, path: str, body: Mapping[str, Any]) -> Any: ...
 
 
-def smoke(session: Session, environment: str, project: Project, history: History, say: Callable[[str], None]) -> Smoke:
-    """Return what ``environment`` has of a project. Raises the errors of building and importing it."""
+def smoke(
+    session: Session,
+    environment: str,
+    project: Project,
+    history: History,
+    say: Callable[[str], None],
+) -> Smoke:
+    """Return what ``environment`` has of a project.
+
+    Raises the errors of building and importing it.
+    """
     target = session.target(environment)
     if target.device == "none":
         raise Unsupported(f"{environment} has no vLLM", needs="vLLM")
     version = target.versions["vllm"]
     checker = Checker(history)
-    number = history.releases.index(version) if version in history.releases else len(history.releases) - 1
+    number = (
+        history.releases.index(version)
+        if version in history.releases
+        else len(history.releases) - 1
+    )
     live = [use for use in project.uses if use.live is None or number in use.live]
-    recorded = {use: checker.statuses(use)[number] for use in live} if version in history.releases else {}
+    recorded = (
+        {use: checker.statuses(use)[number] for use in live} if version in history.releases else {}
+    )
     ask = probe_in(session, target, _TARGET_FILE)
     say(f"{environment}: checking {len(live)} uses")
     outcomes = dict(_checked(ask, live))
@@ -144,7 +168,10 @@ def smoke(session: Session, environment: str, project: Project, history: History
 
 
 def _checked(ask: Ask, uses: Sequence[Use]) -> Iterator[tuple[Use, str | None]]:
-    """Yield what is missing of each use that can be asked for without a server. The same question is asked once."""
+    """Yield what is missing of each use that can be asked for without a server.
+
+    The same question is asked once.
+    """
     answers: dict[Any, str | None] = {}
     for use in dict.fromkeys([*uses, *(other for one in uses for other in one.instead_of)]):
         question = _question(use)
@@ -166,7 +193,8 @@ def _asked(ask: Ask, function: str, arguments: Mapping[str, Any]) -> str | None:
 
 
 def _question(use: Use) -> tuple[str, dict[str, Any]] | None:
-    """Return the function of ``usage.py`` that checks a use, with its arguments; None for what only a server says."""
+    """Return the function of ``usage.py`` that checks a use, with its arguments; None for what only
+    a server says."""
     targets = list(use.targets)
     if use.kind == "name":
         return "name", {"targets": targets}
@@ -196,7 +224,8 @@ def _question(use: Use) -> tuple[str, dict[str, Any]] | None:
 def _commands(
     project: Project, live: Sequence[Use], history: History, number: int
 ) -> Iterator[tuple[Command, ServerWords]]:
-    """Yield the commands to start, those with equal words once; a plain one if routes or metrics are used and there is no command."""
+    """Yield the commands to start, those with equal words once; a plain one if routes or metrics
+    are used and there is no command."""
     options = history.table("options")
 
     def choices(name: str) -> tuple[str, ...]:
@@ -204,11 +233,18 @@ def _commands(
         return tuple({choice for text in texts for choice in Option.of(text).choices})
 
     def allowed(name: str, value: str) -> bool:
-        return is_listed(name, value, choices, lambda kind, parser: f"{kind}:{parser}" in history.table("parsers"))
+        return is_listed(
+            name,
+            value,
+            choices,
+            lambda kind, parser: f"{kind}:{parser}" in history.table("parsers"),
+        )
 
     places = {use.place for use in live if use.kind == "option"}
     commands = [
-        command for command in project.commands if not command.options or command.place.file in {p.file for p in places}
+        command
+        for command in project.commands
+        if not command.options or command.place.file in {p.file for p in places}
     ]
     if not commands and any(use.kind in ("route", "metric") for use in live):
         commands = [_NOWHERE]
@@ -219,7 +255,9 @@ def _commands(
     yield from list(distinct.values())[:MAX_STARTS]
 
 
-def _start(session: Session, environment: str, command: Command, tried: ServerWords) -> tuple[Start, Offered]:
+def _start(
+    session: Session, environment: str, command: Command, tried: ServerWords
+) -> tuple[Start, Offered]:
     """Start a server, wait for its first token, and read which routes and metrics it has."""
     spec = EngineSpec(command_line=tried.words)
     target = session.target(environment)
@@ -236,16 +274,22 @@ def _start(session: Session, environment: str, command: Command, tried: ServerWo
 
 
 def offered_by(server: Served) -> Offered:
-    """Return the routes in a server's description of its API, and the metrics that it reports after its first token."""
+    """Return the routes in a server's description of its API, and the metrics that it reports after
+    its first token."""
     document = server.get("/openapi.json").json()
     paths = frozenset((document.get("paths") if isinstance(document, dict) else None) or ())
     if _COMPLETIONS in paths:
-        server.post(_COMPLETIONS, {"model": server.model, "prompt": "One token, please", "max_tokens": 1})
+        server.post(
+            _COMPLETIONS, {"model": server.model, "prompt": "One token, please", "max_tokens": 1}
+        )
     return Offered(paths, _metrics(server))
 
 
 def _metrics(server: Served) -> frozenset[str]:
-    """Return the names of the metrics. Older engines first report them some time after a request: wait until tokens are counted."""
+    """Return the names of the metrics.
+
+    Older engines first report them some time after a request: wait until tokens are counted.
+    """
     deadline = Deadline.after("metrics", METRICS_S)
     while True:
         names = frozenset(_METRIC_LINE.findall(server.get("/metrics").text))
@@ -257,7 +301,8 @@ def _metrics(server: Served) -> frozenset[str]:
 def _offered(use: Use, offered: Offered, recorded: str) -> str | None:
     """Return what is missing of a route or a metric.
 
-    A server may offer more with other options, so what it does not offer is missing only if the history says the same (``recorded``).
+    A server may offer more with other options, so what it does not offer is missing only if the
+    history says the same (``recorded``).
     """
     name = use.targets[0]
     there = offered.routes if use.kind == "route" else offered.metrics
@@ -270,5 +315,9 @@ def _offered(use: Use, offered: Offered, recorded: str) -> str | None:
 
 def _reason(error: RegressError) -> str:
     """Return the last line of a failure that says something."""
-    lines = [line.strip() for line in str(error.args[0] if error.args else error).splitlines() if line.strip()]
+    lines = [
+        line.strip()
+        for line in str(error.args[0] if error.args else error).splitlines()
+        if line.strip()
+    ]
     return (lines or [type(error).__name__])[0][:500]

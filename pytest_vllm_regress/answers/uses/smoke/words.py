@@ -1,4 +1,5 @@
-"""The words with which a command line of a project is tried: its options without anything that runs code or needs its model, files or GPUs."""
+"""The words with which a command line of a project is tried: its options without anything that runs
+code or needs its model, files or GPUs."""
 
 from __future__ import annotations
 
@@ -10,7 +11,12 @@ from ..model import Command
 from ..strings import PARSER_OPTIONS
 
 _NUMBER = re.compile(r"-?\d{1,9}(?:\.\d{1,9})?")
-_SMALL = {"--max-model-len": "512", "--max-num-seqs": "8", "--max-num-batched-tokens": "2048", "--block-size": "16"}
+_SMALL = {
+    "--max-model-len": "512",
+    "--max-num-seqs": "8",
+    "--max-num-batched-tokens": "2048",
+    "--block-size": "16",
+}
 """Sizes that the simulated device is given in place of the project's."""
 _LEFT_OUT = re.compile(
     r"--(?:.*-parallel.*|data-parallel.*|nnodes|node-rank|master-.*|headless|api-server-count|host|port|uds|root-path"
@@ -29,7 +35,11 @@ class ServerWords:
 
 
 def server_words(command: Command, allowed: Callable[[str, str], bool]) -> ServerWords:
-    """Return what is tried of a command. A value is passed on if it is a number, or if ``allowed`` knows it as one that vLLM lists for the option."""
+    """Return what is tried of a command.
+
+    A value is passed on if it is a number, or if ``allowed`` knows it as one that vLLM lists for
+    the option.
+    """
     words: list[str] = []
     left_out: list[str] = []
     for name, value in command.options:
@@ -50,7 +60,10 @@ def server_words(command: Command, allowed: Callable[[str, str], bool]) -> Serve
 
 
 def is_listed(
-    name: str, value: str, choices: Callable[[str], tuple[str, ...]], has_parser: Callable[[str, str], bool]
+    name: str,
+    value: str,
+    choices: Callable[[str], tuple[str, ...]],
+    has_parser: Callable[[str, str], bool],
 ) -> bool:
     """Return whether vLLM lists a value for an option: a choice, or a registered parser."""
     if name in PARSER_OPTIONS:

@@ -1,6 +1,8 @@
-"""Stands in for torch in environments of xgrammar alone. A torch takes gigabytes, and xgrammar only allocates its bitmasks with it.
+"""Stands in for torch in environments of xgrammar alone. A torch takes gigabytes, and xgrammar only
+allocates its bitmasks with it.
 
-The masks are numpy arrays: xgrammar fills them through DLPack, before 0.1.25 through a pointer. Everything else that torch has is absent.
+The masks are numpy arrays: xgrammar fills them through DLPack, before 0.1.25 through a pointer.
+Everything else that torch has is absent.
 """
 
 from types import SimpleNamespace
@@ -10,7 +12,10 @@ import numpy
 
 
 class Tensor:
-    """Name for annotations. Masks are not instances of it: apache-tvm-ffi would convert those with torch's own functions."""
+    """Name for annotations.
+
+    Masks are not instances of it: apache-tvm-ffi would convert those with torch's own functions.
+    """
 
 
 FloatTensor = LongTensor = Tensor

@@ -1,4 +1,5 @@
-"""A Qwen2-Audio checkpoint: an audio encoder and a chat model, in the file layout of the original release."""
+"""A Qwen2-Audio checkpoint: an audio encoder and a chat model, in the file layout of the original
+release."""
 
 from __future__ import annotations
 
@@ -13,18 +14,25 @@ _PLACE = ("<|audio_bos|>", "<|AUDIO|>", "<|audio_eos|>")
 _SECONDS = 30  # vLLM expects audio features of exactly this length
 _POSITIONS = 50 * _SECONDS
 _TEXT_PART = "{% elif part['type'] == 'text' %}"
-_TEMPLATE = CHAT_TEMPLATE.replace(_TEXT_PART, "{% elif part['type'] == 'audio' %}" + "".join(_PLACE) + _TEXT_PART)
+_TEMPLATE = CHAT_TEMPLATE.replace(
+    _TEXT_PART, "{% elif part['type'] == 'audio' %}" + "".join(_PLACE) + _TEXT_PART
+)
 
 
 def tokenizer() -> Tokenizer:
-    """Return the tokenizer of the text models, with the tokens that mark where audio goes in a prompt."""
+    """Return the tokenizer of the text models, with the tokens that mark where audio goes in a
+    prompt."""
     text = byte_level()
     letters = len(json.loads(text.files["vocab.json"]))
     first = letters + len(added_tokens())
     ids = {**text.ids, **{content: first + number for number, content in enumerate(_PLACE)}}
-    document, config = (json.loads(text.files[name]) for name in ("tokenizer.json", "tokenizer_config.json"))
+    document, config = (
+        json.loads(text.files[name]) for name in ("tokenizer.json", "tokenizer_config.json")
+    )
     document["added_tokens"] += [{"id": ids[content], **added_token(content)} for content in _PLACE]
-    config["added_tokens_decoder"] |= {str(ids[content]): added_token(content) for content in _PLACE}
+    config["added_tokens_decoder"] |= {
+        str(ids[content]): added_token(content) for content in _PLACE
+    }
     config["additional_special_tokens"] += _PLACE
     # The processor requires this class.
     config |= {"tokenizer_class": "Qwen2Tokenizer", "processor_class": "Qwen2AudioProcessor"}
@@ -65,7 +73,8 @@ def config(tokenizer: Tokenizer, shape: Shape) -> dict[str, Any]:
 
 
 def documents(tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return generation_config.json, the configuration of the feature extractor, and the chat template in the file that processors read."""
+    """Return generation_config.json, the configuration of the feature extractor, and the chat
+    template in the file that processors read."""
     return {
         **qwen.generation(tokenizer),
         "preprocessor_config.json": {

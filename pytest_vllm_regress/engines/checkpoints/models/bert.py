@@ -9,13 +9,31 @@ from ..shapes import Shape, Tokenizer, Weights, json_bytes, padded_size
 from ..tokenizers import added_token
 
 _SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-_WORDS = ("the", "cat", "on", "sat", "mat", "and", "##s", "##ing", "one", "two", "three", "what", "is", "a")
+_WORDS = (
+    "the",
+    "cat",
+    "on",
+    "sat",
+    "mat",
+    "and",
+    "##s",
+    "##ing",
+    "one",
+    "two",
+    "three",
+    "what",
+    "is",
+    "a",
+)
 
 
 def wordpiece() -> Tokenizer:
-    """Return BERT's tokenizer: lower case, word pieces, ``[CLS]`` and ``[SEP]`` around texts, token types for pairs."""
+    """Return BERT's tokenizer: lower case, word pieces, ``[CLS]`` and ``[SEP]`` around texts, token
+    types for pairs."""
     letters = [*string.ascii_lowercase, *string.digits, *string.punctuation]
-    listed = list(dict.fromkeys([*_SPECIALS, *letters, *(f"##{letter}" for letter in letters), *_WORDS]))
+    listed = list(
+        dict.fromkeys([*_SPECIALS, *letters, *(f"##{letter}" for letter in letters), *_WORDS])
+    )
     vocabulary = {text: number for number, text in enumerate(listed)}
     ids = {text: vocabulary[text] for text in _SPECIALS}
     files = {
@@ -80,7 +98,8 @@ def reranker_weights(vocabulary_size: int, s: Shape) -> Weights:
 
 
 def no_documents(tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return no documents, because an encoder generates no text and needs no generation_config.json."""
+    """Return no documents, because an encoder generates no text and needs no
+    generation_config.json."""
     return {}
 
 
@@ -98,7 +117,9 @@ def _tokenizer(vocabulary: dict[str, int], ids: dict[str, int]) -> dict[str, Any
     def marked(text: str, kind: int) -> dict[str, Any]:
         return {"SpecialToken": {"id": text, "type_id": kind}}
 
-    first, second = ({"Sequence": {"id": letter, "type_id": kind}} for kind, letter in enumerate("AB"))
+    first, second = (
+        {"Sequence": {"id": letter, "type_id": kind}} for kind, letter in enumerate("AB")
+    )
     single = [marked("[CLS]", 0), first, marked("[SEP]", 0)]
     return {
         "version": "1.0",
@@ -117,7 +138,10 @@ def _tokenizer(vocabulary: dict[str, int], ids: dict[str, int]) -> dict[str, Any
             "type": "TemplateProcessing",
             "single": single,
             "pair": [*single, second, marked("[SEP]", 1)],
-            "special_tokens": {text: {"id": text, "ids": [ids[text]], "tokens": [text]} for text in ("[CLS]", "[SEP]")},
+            "special_tokens": {
+                text: {"id": text, "ids": [ids[text]], "tokens": [text]}
+                for text in ("[CLS]", "[SEP]")
+            },
         },
         "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
         "model": {

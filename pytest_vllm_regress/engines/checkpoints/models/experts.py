@@ -1,4 +1,5 @@
-"""A mixture-of-experts model in the file layout of Qwen1.5-MoE: each token uses two of four experts, and a shared one."""
+"""A mixture-of-experts model in the file layout of Qwen1.5-MoE: each token uses two of four
+experts, and a shared one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Llama checkpoints for other tokenizers. transformers 5 always uses Qwen2's own tokenizer for a Qwen2 model, whatever the checkpoint names."""
+"""Llama checkpoints for other tokenizers. transformers 5 always uses Qwen2's own tokenizer for a
+Qwen2 model, whatever the checkpoint names."""
 
 from __future__ import annotations
 
@@ -11,7 +12,9 @@ _QWEN = ("attention_dropout", "max_window_layers", "sliding_window", "use_slidin
 
 
 def config(tokenizer: Tokenizer, shape: Shape) -> dict[str, Any]:
-    shared = {name: value for name, value in text_config(tokenizer, shape).items() if name not in _QWEN}
+    shared = {
+        name: value for name, value in text_config(tokenizer, shape).items() if name not in _QWEN
+    }
     return {
         **shared,
         "architectures": ["LlamaForCausalLM"],
@@ -24,4 +27,8 @@ def config(tokenizer: Tokenizer, shape: Shape) -> dict[str, Any]:
 
 def weights(vocabulary_size: int, s: Shape) -> Weights:
     """Yield the weights of Qwen2 without its biases."""
-    return ((name, shape) for name, shape in text_weights(vocabulary_size, s) if not name.endswith(".bias"))
+    return (
+        (name, shape)
+        for name, shape in text_weights(vocabulary_size, s)
+        if not name.endswith(".bias")
+    )

@@ -1,7 +1,9 @@
-"""Mistral's own tokenizer, tekken.json, which the package mistral_common reads, for engines with ``tokenizer_mode="mistral"``.
+"""Mistral's own tokenizer, tekken.json, which the package mistral_common reads, for engines with
+``tokenizer_mode="mistral"``.
 
-Control tokens come first. The vocabulary of the other text models follows in the same order, so token n of a script is number n of that vocabulary
-here, too. No text is encoded as a control token. The two tokens around scripts are therefore part of the vocabulary; the pattern never splits them.
+Control tokens come first. The vocabulary of the other text models follows in the same order, so
+token n of a script is number n of that vocabulary here, too. No text is encoded as a control token.
+The two tokens around scripts are therefore part of the vocabulary; the pattern never splits them.
 """
 
 from __future__ import annotations
@@ -15,10 +17,19 @@ from ..shapes import Shape, Tokenizer, json_bytes, padded_size
 from ..tokenizers import vocabulary
 from . import llama
 
-# Numbered as in every tokenizer up to version 7. mistral_common before 1.6 does not read control tokens from the file.
+# Numbered as in every tokenizer up to version 7. mistral_common before 1.6 does not read control
+# tokens from the file.
 CONTROL = (
     *("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]"),
-    *("[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]"),
+    *(
+        "[TOOL_RESULTS]",
+        "[/TOOL_RESULTS]",
+        "[TOOL_CALLS]",
+        "[IMG]",
+        "<pad>",
+        "[IMG_BREAK]",
+        "[IMG_END]",
+    ),
     *("[PREFIX]", "[MIDDLE]", "[SUFFIX]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CONTENT]"),
 )
 _VERSION = "v7"  # the newest version that mistral_common 1.5 reads, which vLLM 0.7 requires
@@ -31,14 +42,17 @@ _SPLIT = (
 
 
 def tekken() -> Tokenizer:
-    """Return the tokenizer. Additional control tokens fill the padding of the vocabulary, so that every token which a model may generate has a
+    """Return the tokenizer. Additional control tokens fill the padding of the vocabulary, so that
+    every token which a model may generate has a
     text."""
     listed = vocabulary_bytes()
     size = padded_size(len(CONTROL) + 1 + len(listed))
     controls = size - len(listed)
     ids = {text: number for number, text in enumerate(CONTROL)}
     ids |= {text: controls + listed.index(text.encode()) for text in (START, END)}
-    return Tokenizer(ids, size, {TEKKEN: json_bytes(_document(listed, controls))}, "<s>", "</s>", "<pad>")
+    return Tokenizer(
+        ids, size, {TEKKEN: json_bytes(_document(listed, controls))}, "<s>", "</s>", "<pad>"
+    )
 
 
 def vocabulary_bytes() -> list[bytes]:
@@ -51,7 +65,12 @@ def vocabulary_bytes() -> list[bytes]:
 def config(tokenizer: Tokenizer, shape: Shape) -> dict[str, Any]:
     plain = llama.config(tokenizer, shape)
     del plain["attention_bias"], plain["mlp_bias"]
-    return {**plain, "architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": None}
+    return {
+        **plain,
+        "architectures": ["MistralForCausalLM"],
+        "model_type": "mistral",
+        "sliding_window": None,
+    }
 
 
 def _document(listed: list[bytes], controls: int) -> dict[str, Any]:
@@ -67,7 +86,10 @@ def _document(listed: list[bytes], controls: int) -> dict[str, Any]:
             {"rank": rank, "token_bytes": base64.b64encode(word).decode(), "token_str": _text(word)}
             for rank, word in enumerate(listed)
         ],
-        "special_tokens": [{"rank": rank, "token_str": text, "is_control": True} for rank, text in enumerate(CONTROL)],
+        "special_tokens": [
+            {"rank": rank, "token_str": text, "is_control": True}
+            for rank, text in enumerate(CONTROL)
+        ],
         "type": "Tekken",
     }
 

@@ -1,4 +1,5 @@
-"""Qwen checkpoints in the file layout of the original releases: text (Qwen2), its draft model, vision (Qwen2.5-VL), and a classifier."""
+"""Qwen checkpoints in the file layout of the original releases: text (Qwen2), its draft model,
+vision (Qwen2.5-VL), and a classifier."""
 
 from __future__ import annotations
 
@@ -92,7 +93,11 @@ def generation(tokenizer: Tokenizer) -> dict[str, Any]:
     """Return generation_config.json, which says how a text ends."""
     ids = {
         name: tokenizer.ids[token]
-        for name, token in (("bos", tokenizer.begin), ("eos", tokenizer.end), ("pad", tokenizer.pad))
+        for name, token in (
+            ("bos", tokenizer.begin),
+            ("eos", tokenizer.end),
+            ("pad", tokenizer.pad),
+        )
     }
     return {
         "generation_config.json": {
@@ -104,7 +109,8 @@ def generation(tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def vision_files(tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return the files of the image processor, and the chat template in the file where processors before transformers 5 look for it."""
+    """Return the files of the image processor, and the chat template in the file where processors
+    before transformers 5 look for it."""
     return {
         **generation(tokenizer),
         "preprocessor_config.json": dict(_PREPROCESSOR),
@@ -120,7 +126,11 @@ def trunk(vocabulary_size: int, s: Shape) -> Weights:
         at = f"model.layers.{layer}."
         yield at + "input_layernorm.weight", (s.hidden,)
         yield at + "post_attention_layernorm.weight", (s.hidden,)
-        for name, rows in (("q", s.heads * head), ("k", s.kv_heads * head), ("v", s.kv_heads * head)):
+        for name, rows in (
+            ("q", s.heads * head),
+            ("k", s.kv_heads * head),
+            ("v", s.kv_heads * head),
+        ):
             yield f"{at}self_attn.{name}_proj.weight", (rows, s.hidden)
             yield f"{at}self_attn.{name}_proj.bias", (rows,)
         yield at + "self_attn.o_proj.weight", (s.hidden, s.heads * head)
@@ -155,7 +165,8 @@ def text_weights(vocabulary_size: int, s: Shape) -> Weights:
 
 
 def draft_config(tokenizer: Tokenizer, shape: Shape) -> dict[str, Any]:
-    """Return the configuration of the text model's first layer, which often, but not always, predicts the same tokens."""
+    """Return the configuration of the text model's first layer, which often, but not always,
+    predicts the same tokens."""
     return text_config(tokenizer, dataclasses.replace(shape, layers=1))
 
 

@@ -1,4 +1,5 @@
-"""A Whisper checkpoint: an audio encoder and a text decoder, in the file layout of the original releases."""
+"""A Whisper checkpoint: an audio encoder and a text decoder, in the file layout of the original
+releases."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from ..tokenizers import MARKERS, SPECIALS, added_token, added_tokens, tokenizer
 MELS = 80
 _SOURCE = 1500  # positions of half a minute
 _TARGET = 1024
-# All languages of the original releases, because vLLM lets the model choose among those it knows when it detects the language.
+# All languages of the original releases, because vLLM lets the model choose among those it knows
+# when it detects the language.
 _CODES = (
     "en zh de es ru ko fr ja pt tr pl ca nl ar sv it id hi fi vi he uk el ms cs ro da hu ta no th ur hr bg lt la mi ml "
     "cy sk te fa lv bn sr az sl kn et mk br eu is hy ne mn bs kk sq sw gl mr pa si km sn yo so af oc ka be tg sd gu am "
@@ -26,7 +28,8 @@ _TASKS = (
 
 
 def tokenizer() -> Tokenizer:
-    """Return the tokenizer of the text models with additional tokens for the decoder's languages and tasks."""
+    """Return the tokenizer of the text models with additional tokens for the decoder's languages
+    and tasks."""
     letters, merges = vocabulary()
     ids = added_tokens()
     ids |= {text: len(letters) + len(ids) + number for number, text in enumerate(_TASKS)}
@@ -38,7 +41,12 @@ def tokenizer() -> Tokenizer:
         "normalizer.json": json_bytes({}),
     }
     return Tokenizer(
-        ids, padded_size(len(letters) + len(ids)), files, "<|endoftext|>", "<|endoftext|>", "<|endoftext|>"
+        ids,
+        padded_size(len(letters) + len(ids)),
+        files,
+        "<|endoftext|>",
+        "<|endoftext|>",
+        "<|endoftext|>",
     )
 
 
@@ -82,14 +90,19 @@ def documents(tokenizer: Tokenizer) -> dict[str, Any]:
     """Return the configuration of the feature extractor, and generation_config.json."""
     end = tokenizer.ids["<|endoftext|>"]
     return {
-        "preprocessor_config.json": {**feature_extractor(30), "processor_class": "WhisperProcessor"},
+        "preprocessor_config.json": {
+            **feature_extractor(30),
+            "processor_class": "WhisperProcessor",
+        },
         "generation_config.json": {
             "bos_token_id": end,
             "decoder_start_token_id": tokenizer.ids["<|startoftranscript|>"],
             "eos_token_id": end,
             "pad_token_id": end,
             "lang_to_id": {text: tokenizer.ids[text] for text in _LANGUAGES},
-            "task_to_id": {text: tokenizer.ids[f"<|{text}|>"] for text in ("translate", "transcribe")},
+            "task_to_id": {
+                text: tokenizer.ids[f"<|{text}|>"] for text in ("translate", "transcribe")
+            },
             "no_timestamps_token_id": tokenizer.ids["<|notimestamps|>"],
         },
     }

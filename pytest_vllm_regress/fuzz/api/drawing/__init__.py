@@ -1,1 +1,2 @@
-"""Which requests are made: valid ones, the fields that a server describes, and the values that they are set to."""
+"""Which requests are made: valid ones, the fields that a server describes, and the values that they
+are set to."""

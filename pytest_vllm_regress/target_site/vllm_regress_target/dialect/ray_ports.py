@@ -1,9 +1,12 @@
-"""Ports of the Ray clusters that vLLM starts, protected from the time Ray chooses one until it listens on it.
+"""Ports of the Ray clusters that vLLM starts, protected from the time Ray chooses one until it
+listens on it.
 
-Ray picks a port on which nobody listens and passes it to its daemons, which listen seconds later. In the meantime another Ray may pick the same port
-(ray#8254, mentioned in ``ray/_private/node.py``), or the kernel may use it for an outgoing connection. A raylet then talks to the wrong process
-and exits. Here Ray still chooses, but ports of the kernel's ephemeral range are rejected, and so are ports that another Ray of this user has chosen,
-as long as its driver lives.
+Ray picks a port on which nobody listens and passes it to its daemons, which listen seconds later.
+In the meantime another Ray may pick the same port (ray#8254, mentioned in
+``ray/_private/node.py``), or the kernel may use it for an outgoing connection. A raylet then talks
+to the wrong process and exits. Here Ray still chooses, but ports of the kernel's ephemeral range
+are rejected, and so are ports that another Ray of this user has chosen, as long as its driver
+lives.
 """
 
 import contextlib
@@ -23,7 +26,8 @@ _LAST_PORT, _MIN_LEFT = 65535, 1000
 
 
 def watch() -> None:
-    """Protect Ray's choice of ports in this process and its forks, now or as soon as Ray is imported."""
+    """Protect Ray's choice of ports in this process and its forks, now or as soon as Ray is
+    imported."""
     module = sys.modules.get(_MODULE)
     if module is not None:
         guard(module.Node)
@@ -32,9 +36,16 @@ def watch() -> None:
 
 
 def guard(node: Any) -> None:
-    """Make Ray's class ``node`` choose ports that no other Ray has chosen. A class that chooses in another way is not changed."""
+    """Make Ray's class ``node`` choose ports that no other Ray has chosen.
+
+    A class that chooses in another way is not changed.
+    """
     original = getattr(node, _METHOD, None)
-    if original is None or _EXCLUDED not in inspect.signature(original).parameters or hasattr(original, "__wrapped__"):
+    if (
+        original is None
+        or _EXCLUDED not in inspect.signature(original).parameters
+        or hasattr(original, "__wrapped__")
+    ):
         return
 
     @functools.wraps(original)
@@ -51,8 +62,12 @@ def guard(node: Any) -> None:
 
 
 def _ephemeral_ports() -> Sequence[int]:
-    """Return the ports that the kernel uses for outgoing connections (ip_local_port_range, ip(7)); empty if too few would be left above them."""
-    with contextlib.suppress(OSError, ValueError), open("/proc/sys/net/ipv4/ip_local_port_range") as file:
+    """Return the ports that the kernel uses for outgoing connections (ip_local_port_range, ip(7));
+    empty if too few would be left above them."""
+    with (
+        contextlib.suppress(OSError, ValueError),
+        open("/proc/sys/net/ipv4/ip_local_port_range") as file,
+    ):
         first, last = map(int, file.read().split())
         if last <= _LAST_PORT - _MIN_LEFT:
             return range(first, last + 1)
@@ -60,7 +75,8 @@ def _ephemeral_ports() -> Sequence[int]:
 
 
 def _lease(port: int) -> bool:
-    """Lock the port for this process by one byte of a file; the lock ends with the process. Return False if another process has it.
+    """Lock the port for this process by one byte of a file; the lock ends with the process. Return
+    False if another process has it.
 
     Returns True without a lock if the file cannot be opened.
     """
@@ -69,7 +85,9 @@ def _lease(port: int) -> bool:
         if _file is None:
             folder = os.path.dirname(os.environ["RAY_TMPDIR"])
             path = os.path.join(folder, "vllm-regress-ray-ports-{}".format(os.getuid()))
-            _file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+            _file = os.open(
+                path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600
+            )
         try:
             fcntl.lockf(_file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
         except BlockingIOError:
@@ -78,7 +96,10 @@ def _lease(port: int) -> bool:
 
 
 _file: Optional[int] = None
-"""The lock file. It is never closed, because closing a file releases all locks that the process has on it."""
+"""The lock file.
+
+It is never closed, because closing a file releases all locks that the process has on it.
+"""
 
 
 class _Finder(importlib.abc.MetaPathFinder):

@@ -43,4 +43,6 @@ def adapter(values: Dict[str, Any]) -> Any:
     """Return vLLM's LoRARequest for an adapter given by name, number and path."""
     from vllm.lora.request import LoRARequest
 
-    return LoRARequest(lora_name=values["name"], lora_int_id=values["number"], lora_path=values["path"])
+    return LoRARequest(
+        lora_name=values["name"], lora_int_id=values["number"], lora_path=values["path"]
+    )

@@ -20,7 +20,8 @@ class SimulationGap(RuntimeError):
 def call_with(function: Callable[..., Any], values: dict[str, Any]) -> Any:
     """Call ``function`` with those of ``values`` that are named like its parameters.
 
-    A dataclass is called with its fields. Raises :class:`SimulationGap` for a required parameter without a value.
+    A dataclass is called with its fields. Raises :class:`SimulationGap` for a required parameter
+    without a value.
     """
     arguments, missing = {}, []
     for parameter in inspect.signature(function).parameters.values():

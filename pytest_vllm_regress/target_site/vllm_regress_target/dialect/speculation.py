@@ -1,4 +1,5 @@
-"""Speculative decoding: vLLM's ``speculative_config``, which was several engine arguments up to 0.7, and how versions draft."""
+"""Speculative decoding: vLLM's ``speculative_config``, which was several engine arguments up to
+0.7, and how versions draft."""
 
 import importlib.util
 from typing import Any, Dict, Set
@@ -22,7 +23,8 @@ def translate(config: Dict[str, Any], spec: Dict[str, Any], fields: Set[str]) ->
     method = config.get("method", "draft_model")
     if spec["device"] == "sim" and method != "ngram":
         raise Unsupported(
-            "the simulated device drafts by n-grams only: {!r} needs a network".format(method), device="sim"
+            "the simulated device drafts by n-grams only: {!r} needs a network".format(method),
+            device="sim",
         )
     if spec["generation"] == "V0" and importlib.util.find_spec("vllm.spec_decode") is None:
         raise known.missing_feature("speculative decoding in V0", version())
@@ -43,7 +45,9 @@ def translate(config: Dict[str, Any], spec: Dict[str, Any], fields: Set[str]) ->
 def drafts_by_ngrams(config: Any) -> bool:
     """Return whether vLLM's speculative configuration drafts by n-grams."""
     method = getattr(config, "method", None)
-    return method == "ngram" or (method is None and getattr(config, "ngram_prompt_lookup_max", 0) > 0)
+    return method == "ngram" or (
+        method is None and getattr(config, "ngram_prompt_lookup_max", 0) > 0
+    )
 
 
 def disable_flash_attention_scorer(config: Any) -> None:
@@ -66,4 +70,6 @@ def undrafted_requests(rows: Any) -> Set[str]:
         from vllm.v1.spec_decode.utils import is_spec_decode_supported
     except ImportError:  # 0.7 excludes nothing, and the newest versions draft for every request
         return set()
-    return {request_id for request_id in rows.req_ids if not is_spec_decode_supported(request_id, rows)}
+    return {
+        request_id for request_id in rows.req_ids if not is_spec_decode_supported(request_id, rows)
+    }

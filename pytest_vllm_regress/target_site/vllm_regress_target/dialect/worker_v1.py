@@ -1,6 +1,8 @@
-"""What vLLM's V1 engine core sends to its workers, and what it expects back, in the form of the installed version.
+"""What vLLM's V1 engine core sends to its workers, and what it expects back, in the form of the
+installed version.
 
-vLLM is imported inside the functions, because the agent imports this package before it imports vLLM.
+vLLM is imported inside the functions, because the agent imports this package before it imports
+vLLM.
 """
 
 import contextlib
@@ -13,7 +15,8 @@ from .signatures import SimulationGap, call_with, field_type, first_attribute, h
 
 
 def preload() -> None:
-    """Import the modules of vLLM that every worker needs, so that a process which forks workers imports them once."""
+    """Import the modules of vLLM that every worker needs, so that a process which forks workers
+    imports them once."""
     for name in (
         "vllm.v1.worker.gpu_input_batch",
         "vllm.v1.sample.sampler",
@@ -35,8 +38,9 @@ def scheduler_class() -> Any:
 class CachedRequest(NamedTuple):
     """A request that the scheduler has sent before and schedules again.
 
-    ``tokens`` are the output tokens that the scheduler sends with it: those after the computed ones or, if the request sat out the previous step,
-    all of them. ``end`` is the position after the last of them. ``output_count`` is the number of output tokens to keep, None if the scheduler
+    ``tokens`` are the output tokens that the scheduler sends with it: those after the computed ones
+    or, if the request sat out the previous step, all of them. ``end`` is the position after the
+    last of them. ``output_count`` is the number of output tokens to keep, None if the scheduler
     does not say.
     """
 
@@ -59,7 +63,9 @@ def input_batch(vllm_config: Any, device: Any, vocab_size: int, block_size: int)
             "max_num_reqs": scheduler.max_num_seqs,
             "max_model_len": model.max_model_len,
             "max_num_batched_tokens": scheduler.max_num_batched_tokens,
-            "max_num_blocks_per_req": [blocks] if has_parameter(InputBatch, "block_sizes") else blocks,
+            "max_num_blocks_per_req": [blocks]
+            if has_parameter(InputBatch, "block_sizes")
+            else blocks,
             "device": device,
             "pin_memory": False,
             "vocab_size": vocab_size,
@@ -80,7 +86,10 @@ def _kernel_block_sizes(input_batch_class: Any, block_size: int) -> Any:
 
 
 def _logits_processors(input_batch_class: Any, vllm_config: Any, device: Any) -> Any:
-    """Make vLLM's V1 logits processors. None if the ``InputBatch`` makes them itself or this vLLM has none."""
+    """Make vLLM's V1 logits processors.
+
+    None if the ``InputBatch`` makes them itself or this vLLM has none.
+    """
     if not has_parameter(input_batch_class, "logitsprocs"):
         return None
     from vllm.v1.sample import logits_processor
@@ -94,7 +103,9 @@ def _logits_processors(input_batch_class: Any, vllm_config: Any, device: Any) ->
         "pin_memory_available": False,
         "max_num_reqs": vllm_config.scheduler_config.max_num_seqs + 1,
     }
-    return call_with(first_attribute(logits_processor, "build_logitsprocs", "init_builtin_logitsprocs"), values)
+    return call_with(
+        first_attribute(logits_processor, "build_logitsprocs", "init_builtin_logitsprocs"), values
+    )
 
 
 def request_state(new: Any, generator: Any) -> Any:
@@ -103,24 +114,32 @@ def request_state(new: Any, generator: Any) -> Any:
 
     prefill = getattr(new, "prefill_token_ids", None) or []
     values = {name: getattr(new, name) for name in vars(new)}
-    values.update(generator=generator, output_token_ids=list(prefill[len(new.prompt_token_ids or ()) :]))
+    values.update(
+        generator=generator, output_token_ids=list(prefill[len(new.prompt_token_ids or ()) :])
+    )
     return call_with(CachedRequestState, values)
 
 
 def embedded_prompt(new: Any) -> Tuple[Any, Any]:
-    """Return the prompt embeddings of a new request and which positions are tokens; None where there are none."""
+    """Return the prompt embeddings of a new request and which positions are tokens; None where
+    there are none."""
     return getattr(new, "prompt_embeds", None), getattr(new, "prompt_is_token_ids", None)
 
 
 def cached_requests(cached: Any) -> Iterator[CachedRequest]:
-    """Read the known requests of a scheduler output: a list of objects at first, one object of columns in later versions."""
+    """Read the known requests of a scheduler output: a list of objects at first, one object of
+    columns in later versions."""
     if isinstance(cached, list):
         for request in cached:
             end = request.num_computed_tokens + len(request.new_token_ids)
-            yield CachedRequest(request.req_id, request.num_computed_tokens, request.new_token_ids, end, None)
+            yield CachedRequest(
+                request.req_id, request.num_computed_tokens, request.new_token_ids, end, None
+            )
         return
     all_tokens = getattr(cached, "all_token_ids", None) or {}
-    output_counts: Sequence[Optional[int]] = getattr(cached, "num_output_tokens", None) or [None] * len(cached.req_ids)
+    output_counts: Sequence[Optional[int]] = getattr(cached, "num_output_tokens", None) or [
+        None
+    ] * len(cached.req_ids)
     for index, request_id in enumerate(cached.req_ids):
         computed = cached.num_computed_tokens[index]
         tokens = cached.new_token_ids[index] if cached.new_token_ids else []
@@ -132,8 +151,13 @@ def cached_requests(cached: Any) -> Iterator[CachedRequest]:
 
 
 def add_requests(rows: Any, requests: Sequence[Any], freed: List[int]) -> None:
-    """Add requests to the ``InputBatch`` and close the gaps. ``freed`` are the rows whose requests were removed."""
-    if has_parameter(rows.condense, "empty_req_indices"):  # this version leaves it to the caller to track empty rows
+    """Add requests to the ``InputBatch`` and close the gaps.
+
+    ``freed`` are the rows whose requests were removed.
+    """
+    if has_parameter(
+        rows.condense, "empty_req_indices"
+    ):  # this version leaves it to the caller to track empty rows
         freed = sorted(freed, reverse=True)
         for request in requests:
             rows.add_request(request, freed.pop() if freed else None)
@@ -154,7 +178,9 @@ def sampler(model_config: Any) -> Any:
     """Make vLLM's sampler."""
     from vllm.v1.sample.sampler import Sampler
 
-    return call_with(Sampler, {"logprobs_mode": getattr(model_config, "logprobs_mode", "raw_logprobs")})
+    return call_with(
+        Sampler, {"logprobs_mode": getattr(model_config, "logprobs_mode", "raw_logprobs")}
+    )
 
 
 def speculates(vllm_config: Any) -> bool:
@@ -163,7 +189,8 @@ def speculates(vllm_config: Any) -> bool:
 
 
 def samples_separately() -> bool:
-    """Return whether ``execute_model`` returns None and ``sample_tokens`` the output (0.11 and later)."""
+    """Return whether ``execute_model`` returns None and ``sample_tokens`` the output (0.11 and
+    later)."""
     from vllm.v1.worker.worker_base import WorkerBase
 
     return hasattr(WorkerBase, "sample_tokens")
@@ -174,7 +201,9 @@ def masks_cover_drafts() -> bool:
     with contextlib.suppress(ImportError):  # V1 of 0.7 has no structured output
         from vllm.v1.structured_output import StructuredOutputManager
 
-        return has_parameter(StructuredOutputManager.grammar_bitmask, "scheduled_spec_decode_tokens")
+        return has_parameter(
+            StructuredOutputManager.grammar_bitmask, "scheduled_spec_decode_tokens"
+        )
     return False
 
 
@@ -186,7 +215,8 @@ def logprobs_by_request() -> bool:
 
 
 def draft_token_ids(request_ids: List[str], drafts: List[List[int]]) -> Any:
-    """Return the drafts as ``take_draft_token_ids`` reports them; None for versions that take them from the worker's output."""
+    """Return the drafts as ``take_draft_token_ids`` reports them; None for versions that take them
+    from the worker's output."""
     from vllm.v1 import outputs
 
     draft_class = getattr(outputs, "DraftTokenIds", None)
@@ -204,13 +234,28 @@ def model_runner_output(values: Dict[str, Any]) -> Any:
     """Make vLLM's ``ModelRunnerOutput``; fields without a value and without a default become None."""
     from vllm.v1.outputs import ModelRunnerOutput
 
-    required = (field.name for field in dataclasses.fields(ModelRunnerOutput) if _is_required(field))
-    empty: Dict[str, Any] = {"req_ids": [], "req_id_to_index": {}, "sampled_token_ids": [], "prompt_logprobs_dict": {}}
-    values = {**dict.fromkeys((*required, "logprobs", "pooler_output", "spec_token_ids")), **empty, **values}
-    if values["sampled_token_ids"] and "ndarray" in field_type(ModelRunnerOutput, "sampled_token_ids"):
+    required = (
+        field.name for field in dataclasses.fields(ModelRunnerOutput) if _is_required(field)
+    )
+    empty: Dict[str, Any] = {
+        "req_ids": [],
+        "req_id_to_index": {},
+        "sampled_token_ids": [],
+        "prompt_logprobs_dict": {},
+    }
+    values = {
+        **dict.fromkeys((*required, "logprobs", "pooler_output", "spec_token_ids")),
+        **empty,
+        **values,
+    }
+    if values["sampled_token_ids"] and "ndarray" in field_type(
+        ModelRunnerOutput, "sampled_token_ids"
+    ):
         import numpy as np
 
-        values["sampled_token_ids"] = [np.asarray(row, dtype=np.int32) for row in values["sampled_token_ids"]]
+        values["sampled_token_ids"] = [
+            np.asarray(row, dtype=np.int32) for row in values["sampled_token_ids"]
+        ]
     return call_with(ModelRunnerOutput, values)
 
 
@@ -219,16 +264,22 @@ def start_connector(vllm_config: Any, kv_cache_config: Any) -> None:
     from vllm.distributed import kv_transfer
 
     call_with(
-        kv_transfer.ensure_kv_transfer_initialized, {"vllm_config": vllm_config, "kv_cache_config": kv_cache_config}
+        kv_transfer.ensure_kv_transfer_initialized,
+        {"vllm_config": vllm_config, "kv_cache_config": kv_cache_config},
     )
 
 
 def connector_handshake(connector: Any) -> Any:
-    """Return the connector's handshake metadata by rank, or None. The rank is (pipeline, tensor) where vLLM has pipelines of connectors."""
+    """Return the connector's handshake metadata by rank, or None.
+
+    The rank is (pipeline, tensor) where vLLM has pipelines of connectors.
+    """
     from vllm.distributed import get_pp_group, get_tp_group
     from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
 
-    metadata = connector.get_handshake_metadata() if hasattr(connector, "get_handshake_metadata") else None
+    metadata = (
+        connector.get_handshake_metadata() if hasattr(connector, "get_handshake_metadata") else None
+    )
     if metadata is None:
         return None
     rank = get_tp_group().rank_in_group
@@ -237,7 +288,10 @@ def connector_handshake(connector: Any) -> Any:
 
 
 def connector_output(connector: Any, scheduled: Any) -> Dict[str, Any]:
-    """Return what the connector has finished, as fields of a step's output: ``kv_connector_output``, or two sets of requests up to 0.10.0."""
+    """Return what the connector has finished, as fields of a step's output:
+
+    ``kv_connector_output``, or two sets of requests up to 0.10.0.
+    """
     from vllm.v1 import outputs
 
     sending, receiving = connector.get_finished(scheduled.finished_req_ids)
@@ -280,15 +334,21 @@ def compilation_times() -> Any:
 
 
 def generation_tasks(model_config: Any) -> Tuple[str, ...]:
-    """Return the generation tasks that vLLM's own model runner would report: text, transcription or both."""
+    """Return the generation tasks that vLLM's own model runner would report: text, transcription or
+    both."""
     info = getattr(model_config, "_model_info", None)
     if not getattr(info, "supports_transcription", False):
         return ("generate",)
-    return ("transcription",) if getattr(info, "supports_transcription_only", False) else ("generate", "transcription")
+    return (
+        ("transcription",)
+        if getattr(info, "supports_transcription_only", False)
+        else ("generate", "transcription")
+    )
 
 
 def layer_spec(vllm_config: Any) -> Any:
-    """Return the cache specification of one layer, full attention or a Mamba state, for vLLM's scheduler."""
+    """Return the cache specification of one layer, full attention or a Mamba state, for vLLM's
+    scheduler."""
     from vllm.v1 import kv_cache_interface
 
     model, cache = vllm_config.model_config, vllm_config.cache_config

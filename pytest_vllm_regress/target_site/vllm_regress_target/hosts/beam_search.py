@@ -1,4 +1,5 @@
-"""Beam search by an engine in this process: all prompts at once offline, one by one with an asynchronous engine."""
+"""Beam search by an engine in this process: all prompts at once offline, one by one with an
+asynchronous engine."""
 
 import asyncio
 from typing import Any, Dict, List
@@ -12,10 +13,15 @@ def offline(engine: Any, prompts: List[Any], params: Any) -> List[List[Json]]:
     """Return the beams of ``LLM.beam_search`` for each prompt, the best one first."""
     with engines.as_unsupported():
         outputs = engine.beam_search(prompts, params)
-    return [[_beam(beam, beam.text, beam.tokens, beam.cum_logprob) for beam in output.sequences] for output in outputs]
+    return [
+        [_beam(beam, beam.text, beam.tokens, beam.cum_logprob) for beam in output.sequences]
+        for output in outputs
+    ]
 
 
-async def asynchronous(engine: Any, prompts: List[Any], params: Any, first: int) -> List[List[Json]]:
+async def asynchronous(
+    engine: Any, prompts: List[Any], params: Any, first: int
+) -> List[List[Json]]:
     """Like ``offline``, for an asynchronous engine. Request numbers begin at ``first``.
 
     Raises ``Unsupported`` if the engine has no beam search.
@@ -25,7 +31,8 @@ async def asynchronous(engine: Any, prompts: List[Any], params: Any, first: int)
     tokenizer = await engine.get_tokenizer()
     tokenized = [_tokenized(prompt, tokenizer) for prompt in prompts]
     searches = (
-        _search(engine, prompt, params, "regress-{}".format(number)) for number, prompt in enumerate(tokenized, first)
+        _search(engine, prompt, params, "regress-{}".format(number))
+        for number, prompt in enumerate(tokenized, first)
     )
     return list(await asyncio.gather(*searches))
 
@@ -43,7 +50,12 @@ async def _search(engine: Any, prompt: Json, params: Any, request_id: str) -> Li
             if output.finished:
                 text, tokens = prompt.get("prompt") or "", list(output.prompt_token_ids)
                 return [
-                    _beam(beam, text + beam.text, tokens + list(beam.token_ids), beam.cumulative_logprob)
+                    _beam(
+                        beam,
+                        text + beam.text,
+                        tokens + list(beam.token_ids),
+                        beam.cumulative_logprob,
+                    )
                     for beam in output.outputs
                 ]
     raise RuntimeError("the beam search {} ended without an answer".format(request_id))

@@ -53,14 +53,18 @@ class EngineHost(EngineMaintenance):
         priority: Optional[List[int]] = None,
         in_turn: bool = False,
     ) -> List[Any]:
-        """Generate. An offline engine returns one result per prompt, an async engine the list of streamed results per prompt.
+        """Generate. An offline engine returns one result per prompt, an async engine the list of
+        streamed results per prompt.
 
-        ``abort_after`` (async only): abort each request after this many results, or each after its own number.
+        ``abort_after`` (async only): abort each request after this many results, or each after its
+        own number.
         ``in_turn`` (async only): send each request after the previous one has begun to answer.
         """
         samplings = sampling if isinstance(sampling, list) else [sampling] * len(prompts)
         if len(samplings) != len(prompts):
-            raise ValueError("{} prompts, but {} sampling parameters".format(len(prompts), len(samplings)))
+            raise ValueError(
+                "{} prompts, but {} sampling parameters".format(len(prompts), len(samplings))
+            )
         params = [requests.sampling_params(options, output_kind) for options in samplings]
         inputs = [self._input(prompt) for prompt in prompts]
         more: Json = {}  # further arguments by vLLM's name, each with one value per request
@@ -70,7 +74,10 @@ class EngineHost(EngineMaintenance):
             more["priority"] = priority
         with engines.as_unsupported():
             if self._front == "offline":
-                return [_result(output) for output in self._engine.generate(inputs, params, use_tqdm=False, **more)]
+                return [
+                    _result(output)
+                    for output in self._engine.generate(inputs, params, use_tqdm=False, **more)
+                ]
             generate_calls = [
                 (prompt, param, {name: values[number] for name, values in more.items()})
                 for number, (prompt, param) in enumerate(zip(inputs, params))
@@ -80,7 +87,10 @@ class EngineHost(EngineMaintenance):
 
     def beam_search(self, prompts: List[Prompt], params: Json) -> List[List[Json]]:
         """Return the beams of each prompt, the best one first."""
-        inputs = [{"prompt": prompt} if isinstance(prompt, str) else self._input(prompt) for prompt in prompts]
+        inputs = [
+            {"prompt": prompt} if isinstance(prompt, str) else self._input(prompt)
+            for prompt in prompts
+        ]
         search_params = requests.beam_search_params(params)
         if self._front == "offline":
             return beam_search.offline(self._engine, inputs, search_params)
@@ -91,11 +101,14 @@ class EngineHost(EngineMaintenance):
         """Call ``LLM.chat`` (offline only)."""
         if self._front != "offline":
             raise Unsupported(
-                "chat is a method of the offline engine; use a server for chat completions", needs="another front"
+                "chat is a method of the offline engine; use a server for chat completions",
+                needs="another front",
             )
         return [
             _result(output)
-            for output in self._engine.chat(messages, requests.sampling_params(sampling), use_tqdm=False)
+            for output in self._engine.chat(
+                messages, requests.sampling_params(sampling), use_tqdm=False
+            )
         ]
 
     def pool(self, task: str, prompts: List[Prompt]) -> List[Any]:
@@ -111,7 +124,8 @@ class EngineHost(EngineMaintenance):
         return pooling.offline(self._engine, "score", text, others)
 
     def call(self, file: str, function: str, arguments: Json) -> Any:
-        """Run a probe function with the engine as its first argument; a coroutine function runs on the engine's loop."""
+        """Run a probe function with the engine as its first argument; a coroutine function runs on
+        the engine's loop."""
         value = calls.load_function(file, function)(self._engine, **arguments)
         return self._run(value) if asyncio.iscoroutine(value) else value
 
@@ -131,11 +145,15 @@ class EngineHost(EngineMaintenance):
         engines.shut_down_async(engine)
         return None
 
-    async def _gather(self, generate_calls: List[Any], aborts: List[Optional[int]], in_turn: bool) -> List[Any]:
+    async def _gather(
+        self, generate_calls: List[Any], aborts: List[Optional[int]], in_turn: bool
+    ) -> List[Any]:
         streams: List[Any] = []
         for (prompt, params, more), abort_after in zip(generate_calls, aborts):
             begun = asyncio.Event()
-            streams.append(asyncio.ensure_future(self._stream(prompt, params, more, abort_after, begun)))
+            streams.append(
+                asyncio.ensure_future(self._stream(prompt, params, more, abort_after, begun))
+            )
             if in_turn:
                 waiting = asyncio.ensure_future(begun.wait())
                 await asyncio.wait({waiting, streams[-1]}, return_when=asyncio.FIRST_COMPLETED)
@@ -195,7 +213,10 @@ def _logprobs(steps: Any) -> Optional[List[Optional[Dict[str, float]]]]:
     """Return, for each position, log probabilities by token id (a string, as keys in JSON are)."""
     if steps is None:
         return None
-    return [None if step is None else {str(token): _number(entry) for token, entry in step.items()} for step in steps]
+    return [
+        None if step is None else {str(token): _number(entry) for token, entry in step.items()}
+        for step in steps
+    ]
 
 
 def _number(entry: Any) -> float:

@@ -13,7 +13,10 @@ _LOADED: Dict[Tuple[str, str], grammars.Backend] = {}
 
 
 def warm(tokenizer: str, backends: List[str]) -> List[str]:
-    """Load the backends in this process, for the children it will fork. Returns the installed ones."""
+    """Load the backends in this process, for the children it will fork.
+
+    Returns the installed ones.
+    """
     installed = [name for name in backends if grammars.installed(name)]
     for name in installed:
         _backend(name, tokenizer)
@@ -49,14 +52,22 @@ def check_schema(
 
     The reply has these keys:
 
-    - ``valid`` and ``invalid``: for each text, the index at which it is refused character by character, and the same token by
+    - ``valid`` and ``invalid``: for each text, the index at which it is refused character by
+      character, and the same token by
       token; None if it is accepted.
     - ``walks``: seeded random walks under the mask, each at most ``max_tokens`` long.
-    - ``carried``: where a grammar's state, transferred as the backend offers, behaved differently, or why it cannot be transferred.
+    - ``carried``: where a grammar's state, transferred as the backend offers, behaved differently,
+      or why it cannot be transferred.
     - ``error``: the exception the backend raised, and ``during`` what; earlier results are kept.
     - ``timings``, on request: seconds to compile, for the first mask and for every later mask.
     """
-    reply: Dict[str, Any] = {"valid": [], "invalid": [], "walks": [], "carried": None, "error": None}
+    reply: Dict[str, Any] = {
+        "valid": [],
+        "invalid": [],
+        "walks": [],
+        "carried": None,
+        "error": None,
+    }
     clock = _Clock() if timings else None
     loaded = _backend(backend, tokenizer)
     during = "compile"
@@ -70,13 +81,21 @@ def check_schema(
                 reply[kind].append(
                     [
                         loaded.refused_at(grammar, text),
-                        grammars.first_refused_index(grammar.walk(), loaded.vocabulary, text, whole=True),
+                        grammars.first_refused_index(
+                            grammar.walk(), loaded.vocabulary, text, whole=True
+                        ),
                     ]
                 )
         for number in range(walks):
             during = "walk {}".format(number)
             reply["walks"].append(
-                _walk(grammar, loaded.vocabulary, random.Random(seed * 1000 + number), max_tokens, clock)
+                _walk(
+                    grammar,
+                    loaded.vocabulary,
+                    random.Random(seed * 1000 + number),
+                    max_tokens,
+                    clock,
+                )
             )
         if walks:
             during = "sending the state"
@@ -84,10 +103,18 @@ def check_schema(
     except (KeyboardInterrupt, SystemExit, MemoryError):
         raise
     except BaseException as error:  # Rust panics are not subclasses of Exception
-        reply["error"] = {"type": type(error).__name__, "message": str(error)[:2000], "during": during}
+        reply["error"] = {
+            "type": type(error).__name__,
+            "message": str(error)[:2000],
+            "during": during,
+        }
         return reply
     if clock is not None:
-        reply["timings"] = {"compile": compiled, "first": clock.seconds[:1], "masks": clock.seconds[1:]}
+        reply["timings"] = {
+            "compile": compiled,
+            "first": clock.seconds[:1],
+            "masks": clock.seconds[1:],
+        }
     return reply
 
 

@@ -14,7 +14,10 @@ class EngineMaintenance(ABC):
     _engine: Any
 
     def sleep(self, level: int) -> None:
-        """Put the engine to sleep. Level 1 drops the KV cache and offloads the weights; level 2 drops both."""
+        """Put the engine to sleep.
+
+        Level 1 drops the KV cache and offloads the weights; level 2 drops both.
+        """
         self._call_engine("sleep", level=level)
 
     def wake_up(self) -> None:

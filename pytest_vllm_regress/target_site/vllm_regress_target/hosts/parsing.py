@@ -1,4 +1,5 @@
-"""Asks the parsers of the installed vLLM: what a text means as a whole, and in each of several cuts into deltas.
+"""Asks the parsers of the installed vLLM: what a text means as a whole, and in each of several cuts
+into deltas.
 
 Its functions are called in a probe process. Exceptions of parsers are answers.
 """
@@ -25,7 +26,10 @@ class Encoder:
         self._ids: Dict[str, List[int]] = {}
 
     def ids(self, text: str) -> List[int]:
-        """Return the token ids of a text. Cached, because drawn texts consist of few distinct pieces."""
+        """Return the token ids of a text.
+
+        Cached, because drawn texts consist of few distinct pieces.
+        """
         if text not in self._ids:
             if len(self._ids) > 50000:
                 self._ids.clear()
@@ -39,14 +43,19 @@ def registered() -> Json:
     return parsing.registered()
 
 
-def ask(tool: str, reasoning: str, tokenizer: str, tools: List[Json], questions: List[Json]) -> Json:
-    """Return the answers to ``questions``, each with ``text``, ``cuts``, ``ends``, ``options`` and ``prompt``.
+def ask(
+    tool: str, reasoning: str, tokenizer: str, tools: List[Json], questions: List[Json]
+) -> Json:
+    """Return the answers to ``questions``, each with ``text``, ``cuts``, ``ends``, ``options`` and
+    ``prompt``.
 
-    A cut is a list of pieces of the text. Its member of ``ends`` tells whether the end-of-sequence token comes alone, in a delta without text, or
-    with the last piece. ``options`` are those of the chat template, and ``prompt`` is what it writes behind the header of the answer.
+    A cut is a list of pieces of the text. Its member of ``ends`` tells whether the end-of-sequence
+    token comes alone, in a delta without text, or with the last piece. ``options`` are those of the
+    chat template, and ``prompt`` is what it writes behind the header of the answer.
 
-    The reply has ``seconds`` in which the parsers worked, the number of ``deltas``, and for each question ``whole`` and ``streams``: answers
-    (``dialect.parsing.answer``), or ``error`` with type, message and where it was raised.
+    The reply has ``seconds`` in which the parsers worked, the number of ``deltas``, and for each
+    question ``whole`` and ``streams``: answers (``dialect.parsing.answer``), or ``error`` with
+    type, message and where it was raised.
     """
     logging.disable(logging.CRITICAL)  # parsers log each exception that they catch
     if tokenizer not in _LOADED:
@@ -63,7 +72,9 @@ def ask(tool: str, reasoning: str, tokenizer: str, tools: List[Json], questions:
         prompt = question["prompt"]
         if prompt not in parsers_of:
             ids = encoder.ids(PROMPT + prompt)
-            parsers_of[prompt] = parsing.parsing(tool or None, reasoning or None, encoder.tokenizer, ids)
+            parsers_of[prompt] = parsing.parsing(
+                tool or None, reasoning or None, encoder.tokenizer, ids
+            )
         parsers = parsers_of[prompt]
         whole = _guarded(parsers.whole, question["text"], encoder.ids(question["text"]), request)
         streams = []
@@ -94,7 +105,8 @@ def _guarded(function: Any, *arguments: Any) -> Json:
 
 
 def _where(error: BaseException) -> str:
-    """Return the innermost function of vLLM in which an exception was raised, without line numbers, which change with every release."""
+    """Return the innermost function of vLLM in which an exception was raised, without line numbers,
+    which change with every release."""
     frames: List[Tuple[str, str]] = [
         (frame.filename, frame.name) for frame in traceback.extract_tb(error.__traceback__)
     ]

@@ -1,4 +1,5 @@
-"""Pooling requests to an engine in this process: all at once offline, one by one with an asynchronous engine."""
+"""Pooling requests to an engine in this process: all at once offline, one by one with an
+asynchronous engine."""
 
 import asyncio
 import inspect
@@ -11,7 +12,8 @@ _METHODS = {"embed": "embed", "classify": "classify", "token_embed": "encode", "
 
 
 def offline(engine: Any, task: str, *inputs: Any) -> List[Any]:
-    """Return the answers of ``LLM``'s method for the task as JSON: numbers, lists of them, or lists of lists."""
+    """Return the answers of ``LLM``'s method for the task as JSON: numbers, lists of them, or lists
+    of lists."""
     name = _METHODS[task]
     method = getattr(engine, name, None)
     if method is None:
@@ -25,7 +27,10 @@ def offline(engine: Any, task: str, *inputs: Any) -> List[Any]:
 
 async def asynchronous(engine: Any, task: str, inputs: List[Any], first: int) -> List[Any]:
     """Like ``offline``, for an asynchronous engine. Request numbers begin at ``first``."""
-    answers = (_answer(engine, task, item, "regress-{}".format(number)) for number, item in enumerate(inputs, first))
+    answers = (
+        _answer(engine, task, item, "regress-{}".format(number))
+        for number, item in enumerate(inputs, first)
+    )
     return list(await asyncio.gather(*answers))
 
 

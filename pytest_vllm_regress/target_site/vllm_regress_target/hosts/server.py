@@ -26,11 +26,19 @@ def run(channel: FrameSocket, request: Frame) -> int:
         channel.send(calls.failure(error))
         return 1
     if arguments["api_key"]:
-        os.environ["VLLM_API_KEY"] = arguments["api_key"]  # in the environment, so that process lists do not show it
-    facts = {"argv": argv, "env": server_plan.env, "notes": server_plan.notes, "sound_needs": installed.sound_needs()}
+        os.environ["VLLM_API_KEY"] = arguments[
+            "api_key"
+        ]  # in the environment, so that process lists do not show it
+    facts = {
+        "argv": argv,
+        "env": server_plan.env,
+        "notes": server_plan.notes,
+        "sound_needs": installed.sound_needs(),
+    }
     channel.send({"ok": True, "value": facts})
     sys.argv = argv
-    # As in a separate server process. Otherwise it would be the engine's child and die when vLLM kills the engine's process tree.
+    # As in a separate server process. Otherwise it would be the engine's child and die when vLLM
+    # kills the engine's process tree.
     resource_tracker.ensure_running()
     status = main()
     return status if isinstance(status, int) else 0

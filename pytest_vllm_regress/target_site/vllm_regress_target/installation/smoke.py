@@ -1,4 +1,5 @@
-"""Functions that ``vllm-regress drift`` calls in a target: does this installation import, and does its command print its help?"""
+"""Functions that ``vllm-regress drift`` calls in a target: does this installation import, and does
+its command print its help?"""
 
 import contextlib
 import importlib
@@ -22,7 +23,9 @@ def serve_help() -> int:
 
     Raises ``RuntimeError`` if the command ends with another status than 0 or prints nothing.
     """
-    dialect = importlib.import_module("vllm_regress_target.dialect.commandline")  # this file is loaded by its path
+    dialect = importlib.import_module(
+        "vllm_regress_target.dialect.commandline"
+    )  # this file is loaded by its path
     command = dialect.console_script("vllm")
     if command is None:
         raise RuntimeError("the installation has no command vllm")
@@ -30,7 +33,9 @@ def serve_help() -> int:
     status = _run(command, ["vllm", "serve", "--help"], out)
     text = out.getvalue()
     if status not in (None, 0) or not text.strip():
-        raise RuntimeError("vllm serve --help ended with {!r} and printed {!r}".format(status, text[-500:]))
+        raise RuntimeError(
+            "vllm serve --help ended with {!r} and printed {!r}".format(status, text[-500:])
+        )
     return len(text)
 
 

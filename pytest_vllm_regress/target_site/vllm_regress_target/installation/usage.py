@@ -1,7 +1,8 @@
 """Whether the installed vLLM has what a project uses, for ``vllm-regress uses --run``.
 
-Names are imported and signatures bound. Nothing of the project is here but names and numbers, and nothing of vLLM is called. Each function takes the
-values of one use and returns what is missing: an empty text if everything exists, None if that cannot be said.
+Names are imported and signatures bound. Nothing of the project is here but names and numbers, and
+nothing of vLLM is called. Each function takes the values of one use and returns what is missing: an
+empty text if everything exists, None if that cannot be said.
 """
 
 import importlib
@@ -15,7 +16,8 @@ _TOOL_MANAGERS = ("vllm.tool_parsers", "vllm.entrypoints.openai.tool_parsers")
 
 
 class Undecided(Exception):
-    """Importing does not say: an attribute of an instance, or a module that needs something that is not installed."""
+    """Importing does not say: an attribute of an instance, or a module that needs something that is
+    not installed."""
 
 
 class Missing(Exception):
@@ -37,9 +39,13 @@ def call(targets: List[str], positional: int, keywords: List[str]) -> Optional[s
             signature.bind_partial(*values, **dict.fromkeys(keywords))
         except TypeError as error:
             return str(error)
-        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values()):
+        if any(
+            parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values()
+        ):
             named = {
-                p.name for p in signature.parameters.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+                p.name
+                for p in signature.parameters.values()
+                if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
             }
             if not set(keywords) <= named:
                 raise Undecided
@@ -48,10 +54,13 @@ def call(targets: List[str], positional: int, keywords: List[str]) -> Optional[s
     return _answer(bind)
 
 
-def override(targets: List[str], method: str, names: List[str], positional: int, more: List[bool]) -> Optional[str]:
+def override(
+    targets: List[str], method: str, names: List[str], positional: int, more: List[bool]
+) -> Optional[str]:
     """Check that the class has the method, and that an override takes what vLLM passes.
 
-    ``names`` and ``positional``: what the override takes by name and by position. ``more``: whether it takes any others, by position and by name.
+    ``names`` and ``positional``: what the override takes by name and by position. ``more``: whether
+    it takes any others, by position and by name.
     """
 
     def compare() -> str:
@@ -78,10 +87,13 @@ def override(targets: List[str], method: str, names: List[str], positional: int,
 
 
 def option(flag: str, value: str = "") -> Optional[str]:
-    """Check that ``vllm serve`` has the option and, with a value, that this is one of those that it allows."""
+    """Check that ``vllm serve`` has the option and, with a value, that this is one of those that it
+    allows."""
 
     def check() -> str:
-        serve_parser = importlib.import_module("vllm_regress_target.dialect.commandline").serve_parser
+        serve_parser = importlib.import_module(
+            "vllm_regress_target.dialect.commandline"
+        ).serve_parser
 
         actions = serve_parser()._actions
         if len(actions) < 2:
@@ -93,19 +105,26 @@ def option(flag: str, value: str = "") -> Optional[str]:
             return ""
         if not action.choices:
             raise Undecided
-        return "" if value in map(str, action.choices) else "{} does not allow {}".format(flag, value)
+        return (
+            "" if value in map(str, action.choices) else "{} does not allow {}".format(flag, value)
+        )
 
     return _answer(check)
 
 
 def parser(kind: str, wanted: str) -> Optional[str]:
-    """Check that a tool or a reasoning parser of this name is registered. ``kind``: tool or reasoning."""
+    """Check that a tool or a reasoning parser of this name is registered.
+
+    ``kind``: tool or reasoning.
+    """
 
     def check() -> str:
         if kind == "tool":
             get = _first_module(_TOOL_MANAGERS).ToolParserManager.get_tool_parser
         else:
-            get = importlib.import_module("vllm.reasoning").ReasoningParserManager.get_reasoning_parser
+            get = importlib.import_module(
+                "vllm.reasoning"
+            ).ReasoningParserManager.get_reasoning_parser
         try:
             get(wanted)
         except KeyError:
@@ -130,7 +149,10 @@ def _answer(check: Callable[[], str]) -> Optional[str]:
         return check()[:MAX_TEXT]
     except Missing as missing:
         return str(missing)[:MAX_TEXT]
-    except (Exception, SystemExit):  # a module of vLLM that needs a package or hardware that is not here, for example
+    except (
+        Exception,
+        SystemExit,
+    ):  # a module of vLLM that needs a package or hardware that is not here, for example
         return None
 
 
@@ -175,7 +197,8 @@ def _find(path: str) -> Tuple[Any, bool]:
 
 
 def _in_module(module: str, value: Any, attribute: str) -> Tuple[str, Any]:
-    """Return what ``from module import attribute`` means: the name of a submodule, else nothing, and the value."""
+    """Return what ``from module import attribute`` means: the name of a submodule, else nothing,
+    and the value."""
     try:
         found = getattr(value, attribute)
     except AttributeError:
@@ -184,13 +207,16 @@ def _in_module(module: str, value: Any, attribute: str) -> Tuple[str, Any]:
             return submodule, importlib.import_module(submodule)
         except ModuleNotFoundError as error:
             if error.name == submodule:
-                raise Missing("cannot import name {!r} from {!r}".format(attribute, module)) from None
+                raise Missing(
+                    "cannot import name {!r} from {!r}".format(attribute, module)
+                ) from None
             raise
     return (found.__name__, found) if inspect.ismodule(found) else ("", found)
 
 
 def _signature(paths: List[str]) -> Tuple[inspect.Signature, int]:
-    """Return a signature, and how many arguments Python adds in front: 1 for a method that is called on an instance."""
+    """Return a signature, and how many arguments Python adds in front: 1 for a method that is
+    called on an instance."""
     value, through_instance = _first(paths)
     if not callable(value):
         raise Undecided
@@ -202,8 +228,11 @@ def _signature(paths: List[str]) -> Tuple[inspect.Signature, int]:
 
 
 def _is_unbound(owner: Any, attribute: str, value: Any) -> bool:
-    """Return whether an attribute of a class is a function that gets the instance when it is called."""
-    return inspect.isfunction(value) and not isinstance(inspect.getattr_static(owner, attribute), staticmethod)
+    """Return whether an attribute of a class is a function that gets the instance when it is
+    called."""
+    return inspect.isfunction(value) and not isinstance(
+        inspect.getattr_static(owner, attribute), staticmethod
+    )
 
 
 def _first_module(names: Tuple[str, ...]) -> Any:

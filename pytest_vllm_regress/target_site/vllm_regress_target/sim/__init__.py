@@ -1,9 +1,12 @@
-"""The simulated device: a vLLM platform plug-in that lets a stock CUDA wheel run on a machine without a GPU.
+"""The simulated device: a vLLM platform plug-in that lets a stock CUDA wheel run on a machine
+without a GPU.
 
-Everything in vLLM is real except the neural network: the worker computes no attention and no matrix product. Its logits are a
-pure function of a request's token history. vLLM's own sampler, logits processors and grammar masks do the rest.
+Everything in vLLM is real except the neural network: the worker computes no attention and no matrix
+product. Its logits are a pure function of a request's token history. vLLM's own sampler, logits
+processors and grammar masks do the rest.
 
-This module uses only the standard library, because vLLM calls :func:`register` in every process, long before it needs the platform.
+This module uses only the standard library, because vLLM calls :func:`register` in every process,
+long before it needs the platform.
 """
 
 import logging
@@ -20,7 +23,8 @@ PLATFORM = "vllm_regress_target.sim.platform.SimPlatform"
 
 
 def register() -> Optional[str]:
-    """Entry point of the group ``vllm.platform_plugins``: return the platform's qualified name, or None to change nothing."""
+    """Entry point of the group ``vllm.platform_plugins``: return the platform's qualified name, or
+    None to change nothing."""
     if os.environ.get(DEVICE_VARIABLE) != "sim":
         return None
     # There is nothing to compile, and on a CPU torch.compile needs a C++ compiler.
@@ -31,11 +35,13 @@ def register() -> Optional[str]:
 
 
 class YieldThenSleep(threading.local):
-    """Replacement for ``os.sched_yield``, which vLLM's processes call in a loop to wait for each other.
+    """Replacement for ``os.sched_yield``, which vLLM's processes call in a loop to wait for each
+    other.
 
-    A wait yields for 2 ms; then each call sleeps for an eighth of the time waited since, at most 5 ms. Without this, each idle worker
-    would keep a core busy as long as its engine lives. Moreover, on some kernels (such as Linux 6.18) a process that only yields keeps the
-    others from running for many seconds.
+    A wait yields for 2 ms; then each call sleeps for an eighth of the time waited since, at most 5
+    ms. Without this, each idle worker would keep a core busy as long as its engine lives. Moreover,
+    on some kernels (such as Linux 6.18) a process that only yields keeps the others from running
+    for many seconds.
     """
 
     _YIELD_S, _SLEEP_FRACTION, _MAX_SLEEP_S = 2e-3, 1 / 8, 5e-3
@@ -60,7 +66,8 @@ class YieldThenSleep(threading.local):
 
 
 def preload() -> None:
-    """Import what engine processes need, in a process that will fork them. This saves each of them about 0.4 s.
+    """Import what engine processes need, in a process that will fork them. This saves each of them
+    about 0.4 s.
 
     Call it after vLLM was imported for this device. It starts nothing.
     """
@@ -83,7 +90,8 @@ def preload() -> None:
         "setproctitle",
         "xgrammar",
     ):
-        # Not every vLLM has all of these. An import that fails here fails again, with its full error, when it is needed.
+        # Not every vLLM has all of these. An import that fails here fails again, with its full
+        # error, when it is needed.
         with contextlib.suppress(Exception):
             importlib.import_module(name, __name__)
 
@@ -91,7 +99,8 @@ def preload() -> None:
 def skip_unchanged_log_levels() -> None:
     """Make ``Logger.setLevel`` ignore a level that is already set.
 
-    Otherwise each call clears the caches of all loggers, and vLLM sets the levels of its two hundred loggers in each process.
+    Otherwise each call clears the caches of all loggers, and vLLM sets the levels of its two
+    hundred loggers in each process.
     """
     set_level_of_logger = logging.Logger.setLevel
 

@@ -1,8 +1,9 @@
 """LoRA adapters, loaded and checked by vLLM's own loader. Nothing is computed with them.
 
-An adapter's effect on the logits depends on the bytes of its weights. As on a real device, they are read when vLLM passes the adapter
-and are kept under vLLM's number for it. Therefore an adapter that was replaced on disk, or two adapters with the same number, have the
-same effect as on a real device.
+An adapter's effect on the logits depends on the bytes of its weights. As on a real device, they are
+read when vLLM passes the adapter and are kept under vLLM's number for it. Therefore an adapter that
+was replaced on disk, or two adapters with the same number, have the same effect as on a real
+device.
 """
 
 import glob
@@ -25,7 +26,9 @@ def load_adapter(vllm_config: Any, lora_request: Any) -> Any:
         _adapter_manager=_manager(loader._manager_cls),
         _lora_model_cls=worker_manager.LoRAModel,
         lora_config=vllm_config.lora_config,
-        max_position_embeddings=getattr(vllm_config.model_config.hf_config, "max_position_embeddings", None),
+        max_position_embeddings=getattr(
+            vllm_config.model_config.hf_config, "max_position_embeddings", None
+        ),
         vocab_size=vllm_config.model_config.get_vocab_size(),
         embedding_modules={},
         embedding_padding_modules=[],
@@ -34,10 +37,17 @@ def load_adapter(vllm_config: Any, lora_request: Any) -> Any:
 
 
 def _manager(kind: type) -> Any:
-    """Return an instance of vLLM's manager without a network, so that this version's checks of adapters run. Unknown attributes are None."""
-    manager: Any = type("Manager", (kind,), {"__init__": lambda self: None, "__getattr__": lambda self, name: None})()
+    """Return an instance of vLLM's manager without a network, so that this version's checks of
+    adapters run. Unknown attributes are None."""
+    manager: Any = type(
+        "Manager", (kind,), {"__init__": lambda self: None, "__getattr__": lambda self, name: None}
+    )()
     manager.model = SimpleNamespace(supported_lora_modules=MODULES, packed_modules_mapping=PACKED)
-    manager.supported_lora_modules, manager.packed_modules_mapping, manager.modules = MODULES, PACKED, {}
+    manager.supported_lora_modules, manager.packed_modules_mapping, manager.modules = (
+        MODULES,
+        PACKED,
+        {},
+    )
     return manager
 
 
@@ -49,14 +59,18 @@ class Adapters:
         self._digests: Dict[int, bytes] = {}
 
     def add(self, request: Any) -> bool:
-        """Load an adapter unless it is loaded already and need not be reloaded. Raises vLLM's exceptions."""
+        """Load an adapter unless it is loaded already and need not be reloaded.
+
+        Raises vLLM's exceptions.
+        """
         if request.lora_int_id not in self._digests or getattr(request, "load_inplace", False):
             load_adapter(self._config, request)
             self._digests[request.lora_int_id] = _digest(request.lora_path)
         return True
 
     def fingerprint(self, request: Optional[Any]) -> bytes:
-        """Return a digest of the request's adapter, loading it if necessary; empty without an adapter."""
+        """Return a digest of the request's adapter, loading it if necessary; empty without an
+        adapter."""
         if request is None:
             return b""
         if request.lora_int_id not in self._digests:

@@ -1,8 +1,9 @@
 """The requests of a V1 worker, kept in vLLM's own CachedRequestState and InputBatch.
 
-Between a scheduler output and the sampler, this module does with vLLM's own classes what vLLM's GPU model runner does. Their bugs (a wrong mask row,
-a stop token outside the vocabulary) therefore show as they do on a GPU. Only the block table is not updated after a request was added, because
-nothing reads a KV cache. What differs between vLLM versions is in ``dialect/worker_v1.py``.
+Between a scheduler output and the sampler, this module does with vLLM's own classes what vLLM's GPU
+model runner does. Their bugs (a wrong mask row, a stop token outside the vocabulary) therefore show
+as they do on a GPU. Only the block table is not updated after a request was added, because nothing
+reads a KV cache. What differs between vLLM versions is in ``dialect/worker_v1.py``.
 """
 
 from typing import Any, Dict, List, Optional, Tuple
@@ -21,21 +22,29 @@ class Batch:
     Attributes:
         requests: every unfinished request that the scheduler has sent, by id.
         prompts: the prompt tokens of each request. An embedded position has a number below zero.
-        rows: vLLM's InputBatch: the requests scheduled in the current step, in the order of the logits' rows.
+        rows: vLLM's InputBatch: the requests scheduled in the current step, in the order of the
+            logits' rows.
     """
 
-    def __init__(self, vllm_config: Any, device: torch.device, vocab_size: int, block_size: int) -> None:
+    def __init__(
+        self, vllm_config: Any, device: torch.device, vocab_size: int, block_size: int
+    ) -> None:
         self.device = device
         self.requests: Dict[str, Any] = {}
         self.prompts: Dict[str, List[int]] = {}
         self.rows = worker_v1.input_batch(vllm_config, device, vocab_size, block_size)
 
     def update(self, scheduled: Any) -> None:
-        """Apply one scheduler output: requests that finished, are new, continue, or are not scheduled in this step."""
+        """Apply one scheduler output: requests that finished, are new, continue, or are not
+        scheduled in this step."""
         freed = self._remove_rows(scheduled)
         for new in scheduled.scheduled_new_reqs:
-            self.requests[new.req_id] = worker_v1.request_state(new, self._generator(new.sampling_params))
-            self.prompts[new.req_id] = prompt_tokens(new.prompt_token_ids, *worker_v1.embedded_prompt(new))
+            self.requests[new.req_id] = worker_v1.request_state(
+                new, self._generator(new.sampling_params)
+            )
+            self.prompts[new.req_id] = prompt_tokens(
+                new.prompt_token_ids, *worker_v1.embedded_prompt(new)
+            )
         for cached in worker_v1.cached_requests(scheduled.scheduled_cached_reqs):
             request = self.requests[cached.request_id]
             request.num_computed_tokens = cached.computed
@@ -62,7 +71,9 @@ class Batch:
         for request_id in set(self.rows.req_id_to_index) - set(scheduled.num_scheduled_tokens):
             freed.append(self.rows.remove_request(request_id))
         for new in scheduled.scheduled_new_reqs:
-            if new.req_id in self.rows.req_id_to_index:  # a preempted request is sent again as a new one
+            if (
+                new.req_id in self.rows.req_id_to_index
+            ):  # a preempted request is sent again as a new one
                 freed.append(self.rows.remove_request(new.req_id))
         return [index for index in freed if index is not None]
 
@@ -74,21 +85,31 @@ class Batch:
         return generator
 
     def refresh(self) -> None:
-        """Update the state of vLLM's logits processors and sampler after tokens were added to the requests."""
+        """Update the state of vLLM's logits processors and sampler after tokens were added to the
+        requests."""
         worker_v1.refresh_metadata(self.rows)
 
 
 class PoolingBatch:
-    """The pooling requests of a V1 worker. Each is answered in the step that computes the last token of its prompt."""
+    """The pooling requests of a V1 worker.
+
+    Each is answered in the step that computes the last token of its prompt.
+    """
 
     def __init__(self, pooling: Pooling) -> None:
         self._pooling = pooling
         self._prompts: Dict[str, List[int]] = {}
         self._computed: Dict[str, int] = {}
-        self._params: Dict[str, Tuple[Any, int]] = {}  # pooling parameters, and the number of tokens computed at first
+        self._params: Dict[
+            str, Tuple[Any, int]
+        ] = {}  # pooling parameters, and the number of tokens computed at first
 
     def step(self, scheduled: Any) -> Tuple[List[str], List[Optional[torch.Tensor]]]:
-        """Apply one scheduler output. Returns the ids of the scheduled requests and their answers, None where a prompt is not computed completely."""
+        """Apply one scheduler output.
+
+        Returns the ids of the scheduled requests and their answers, None where a prompt is not
+        computed completely.
+        """
         for request_id in scheduled.finished_req_ids:
             self._prompts.pop(request_id, None)
             self._params.pop(request_id, None)
@@ -99,7 +120,10 @@ class PoolingBatch:
         for cached in worker_v1.cached_requests(scheduled.scheduled_cached_reqs):
             self._computed[cached.request_id] = cached.computed
         ids = list(scheduled.num_scheduled_tokens)
-        return ids, [self._answer(request_id, scheduled.num_scheduled_tokens[request_id]) for request_id in ids]
+        return ids, [
+            self._answer(request_id, scheduled.num_scheduled_tokens[request_id])
+            for request_id in ids
+        ]
 
     def _answer(self, request_id: str, count: int) -> Optional[torch.Tensor]:
         prompt = self._prompts[request_id]

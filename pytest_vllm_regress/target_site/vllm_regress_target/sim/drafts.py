@@ -1,4 +1,5 @@
-"""Draft tokens in V1, proposed by vLLM's own n-gram proposer, and the log probabilities of steps that accept drafts."""
+"""Draft tokens in V1, proposed by vLLM's own n-gram proposer, and the log probabilities of steps
+that accept drafts."""
 
 from typing import Any, List
 
@@ -13,7 +14,10 @@ BY_REQUEST = worker_v1.logprobs_by_request()
 
 
 class Drafter:
-    """Proposes the next tokens of each request. The first proposal compiles vLLM's search, which takes a few seconds."""
+    """Proposes the next tokens of each request.
+
+    The first proposal compiles vLLM's search, which takes a few seconds.
+    """
 
     def __init__(self, vllm_config: Any) -> None:
         from vllm.v1.spec_decode.ngram_proposer import NgramProposer
@@ -23,7 +27,9 @@ class Drafter:
         self._proposer = call_with(NgramProposer, {"vllm_config": vllm_config})
         self._whole_batch = speculation.proposes_for_whole_batch(self._proposer)
 
-    def propose(self, rows: Any, sampled: List[List[int]], histories: List[List[int]]) -> List[List[int]]:
+    def propose(
+        self, rows: Any, sampled: List[List[int]], histories: List[List[int]]
+    ) -> List[List[int]]:
         """Return a draft for each row of the batch; empty if there is none.
 
         Args:
@@ -32,12 +38,20 @@ class Drafter:
             histories: prompt and output of each row so far.
         """
         undrafted = speculation.undrafted_requests(rows)
-        sampled = [[] if request_id in undrafted else tokens for request_id, tokens in zip(rows.req_ids, sampled)]
+        sampled = [
+            [] if request_id in undrafted else tokens
+            for request_id, tokens in zip(rows.req_ids, sampled)
+        ]
         if self._whole_batch:
             return self._drafts_of_batch(rows, sampled, histories)
-        return [self._draft_of_row(history) if tokens else [] for tokens, history in zip(sampled, histories)]
+        return [
+            self._draft_of_row(history) if tokens else []
+            for tokens, history in zip(sampled, histories)
+        ]
 
-    def _drafts_of_batch(self, rows: Any, sampled: List[List[int]], histories: List[List[int]]) -> List[List[int]]:
+    def _drafts_of_batch(
+        self, rows: Any, sampled: List[List[int]], histories: List[List[int]]
+    ) -> List[List[int]]:
         contexts = np.zeros((len(histories), self._length), dtype=np.int32)
         for index, history in enumerate(histories):
             contexts[index, : len(history)] = history[: self._length]
@@ -45,7 +59,9 @@ class Drafter:
             "num_speculative_tokens": self._config.num_speculative_tokens,
             "sampled_token_ids": [np.asarray(tokens, dtype=np.int32) for tokens in sampled],
             "req_ids": list(rows.req_ids),
-            "num_tokens_no_spec": np.asarray([len(history) for history in histories], dtype=np.int32),
+            "num_tokens_no_spec": np.asarray(
+                [len(history) for history in histories], dtype=np.int32
+            ),
             "token_ids_cpu": contexts,
             "spec_decode_unsupported_reqs": set(),
         }
@@ -64,7 +80,8 @@ class Drafter:
 def join_logprobs(passes: List[Any], sampled: List[List[int]]) -> Any:
     """Return the log probabilities as lists for the scheduler, or None.
 
-    A vLLM that cannot assign several entries to a request gets one entry for each, that of its last token, as from its own model runner.
+    A vLLM that cannot assign several entries to a request gets one entry for each, that of its last
+    token, as from its own model runner.
 
     Args:
         passes: vLLM's tensors for the first, second ... token of every row.
@@ -75,16 +92,23 @@ def join_logprobs(passes: List[Any], sampled: List[List[int]]) -> Any:
     if len(passes) == 1:
         return passes[0].tolists()
     if BY_REQUEST:
-        picked = [(place, index) for index, tokens in enumerate(sampled) for place in range(len(tokens))]
+        picked = [
+            (place, index) for index, tokens in enumerate(sampled) for place in range(len(tokens))
+        ]
         ends = [0]
         for tokens in sampled:
             ends.append(ends[-1] + len(tokens))
         return _rows(passes, picked).tolists(ends)
-    return _rows(passes, [(max(0, len(tokens) - 1), index) for index, tokens in enumerate(sampled)]).tolists()
+    return _rows(
+        passes, [(max(0, len(tokens) - 1), index) for index, tokens in enumerate(sampled)]
+    ).tolists()
 
 
 def _rows(passes: List[Any], picked: List[Any]) -> Any:
     columns = zip(*(tensors[:3] for tensors in passes))
     return LogprobsTensors(
-        *(torch.stack([column[place][index] for place, index in picked]) for column in map(list, columns))
+        *(
+            torch.stack([column[place][index] for place, index in picked])
+            for column in map(list, columns)
+        )
     )

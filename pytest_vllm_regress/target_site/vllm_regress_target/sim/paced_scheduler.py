@@ -1,4 +1,5 @@
-"""A scheduler for measurements of a server's states: its steps take time, and a request can make it stuck."""
+"""A scheduler for measurements of a server's states: its steps take time, and a request can make it
+stuck."""
 
 import threading
 import time
@@ -11,7 +12,8 @@ Scheduler: Any = worker_v1.scheduler_class()
 
 
 class PacedScheduler(Scheduler):  # type: ignore[misc,unused-ignore]
-    """vLLM's scheduler, with a pause before each step, so that a stream surely runs when a signal arrives."""
+    """vLLM's scheduler, with a pause before each step, so that a stream surely runs when a signal
+    arrives."""
 
     def add_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         if getattr(request, "max_tokens", None) == STUCK_TOKENS:

@@ -1,4 +1,7 @@
-"""What ``paced_scheduler.py`` and its users agree on. They cannot import that module, because it imports vLLM."""
+"""What ``paced_scheduler.py`` and its users agree on.
+
+They cannot import that module, because it imports vLLM.
+"""
 
 SCHEDULER = "vllm_regress_target.sim.paced_scheduler.PacedScheduler"
 STEP_S = 0.05

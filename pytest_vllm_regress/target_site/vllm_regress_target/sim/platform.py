@@ -15,7 +15,8 @@ WORKER_V0 = "vllm_regress_target.sim.worker_v0.SimWorker"
 WORKER_V1 = "vllm_regress_target.sim.worker_v1.SimWorker"
 SPECULATIVE_WORKER_V0 = "vllm.spec_decode.spec_decode_worker.create_spec_worker"
 PREFERS_V1 = "VLLM_REGRESS_SIM_PREFERS_V1"
-"""Variable: vLLM chooses V1 wherever it does on CUDA, not V0 as on platforms of others (0.8 to 0.10)."""
+"""Variable: vLLM chooses V1 wherever it does on CUDA, not V0 as on platforms of others (0.8 to
+0.10)."""
 MEMORY = 16 << 30  # bytes; vLLM derives defaults such as the batch's token budget from it
 
 
@@ -23,13 +24,13 @@ class SimPlatform(Platform):
     """The simulated device as a vLLM platform. The package's docstring describes it."""
 
     _enum = PlatformEnum.OOT
-    device_name = "cpu"  # vLLM creates torch devices with this name; get_device_name() is for people
+    device_name = (
+        "cpu"  # vLLM creates torch devices with this name; get_device_name() is for people
+    )
     device_type = "cpu"
     dispatch_key = "CPU"
     dist_backend = "gloo"
-    ray_device_key = (
-        "GPU"  # the only resource for which Ray assigns numbers to workers; the dialect declares enough of them
-    )
+    ray_device_key = "GPU"  # the only resource for which Ray assigns numbers to workers; the dialect declares enough of them
     simple_compile_backend = "eager"
     supported_quantization: Any = []  # noqa: RUF012  # as the base class declares it
     device_control_env_var = "VLLM_REGRESS_VISIBLE_DEVICES"
@@ -60,7 +61,11 @@ class SimPlatform(Platform):
 
     @classmethod
     def set_device(cls, device: Any) -> None:
-        """Do nothing. Without this method the output thread of some versions dies of NotImplementedError and the engine hangs."""
+        """Do nothing.
+
+        Without this method the output thread of some versions dies of NotImplementedError and the
+        engine hangs.
+        """
 
     @classmethod
     def manual_seed_all(cls, seed: int) -> None:
@@ -94,7 +99,9 @@ class SimPlatform(Platform):
 
     @classmethod
     def get_attn_backend_cls(cls, *args: Any, **kwargs: Any) -> str:
-        raise SimulationGap("vLLM asked for an attention backend, but the simulated device computes no attention")
+        raise SimulationGap(
+            "vLLM asked for an attention backend, but the simulated device computes no attention"
+        )
 
     @classmethod
     def get_punica_wrapper(cls) -> str:
@@ -105,7 +112,10 @@ class SimPlatform(Platform):
         """Set the worker class and reject options that need a real network."""
         if uses_v1() and not simulates_v1():
             raise SimulationGap("the V1 engine of vLLM before 0.7.3")
-        parallel, speculative = vllm_config.parallel_config, getattr(vllm_config, "speculative_config", None)
+        parallel, speculative = (
+            vllm_config.parallel_config,
+            getattr(vllm_config, "speculative_config", None),
+        )
         if parallel.worker_cls == "auto":
             parallel.worker_cls = WORKER_V1 if uses_v1() else WORKER_V0
             if speculative is not None and not uses_v1():  # vLLM's own worker wraps ours
@@ -117,4 +127,6 @@ class SimPlatform(Platform):
         if speculative is not None and not speculation.drafts_by_ngrams(speculative):
             raise SimulationGap("drafts come from n-grams only: any other method needs a network")
         if getattr(vllm_config.scheduler_config, "num_scheduler_steps", 1) > 1:
-            raise SimulationGap("multi-step scheduling (num_scheduler_steps > 1) runs inside the GPU model runner")
+            raise SimulationGap(
+                "multi-step scheduling (num_scheduler_steps > 1) runs inside the GPU model runner"
+            )

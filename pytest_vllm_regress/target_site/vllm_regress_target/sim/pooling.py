@@ -1,4 +1,5 @@
-"""Pooling without a network: embeddings and class probabilities as a pure function of the prompt's tokens."""
+"""Pooling without a network: embeddings and class probabilities as a pure function of the prompt's
+tokens."""
 
 from typing import Any, List, Tuple
 
@@ -13,7 +14,8 @@ _TOKENWISE = ("encode", "reward", "token_embed", "token_classify")
 
 
 class Pooling:
-    """Answers pooling requests with unit vectors of the model's width or probabilities of its classes. Prompts that share tokens are similar."""
+    """Answers pooling requests with unit vectors of the model's width or probabilities of its
+    classes. Prompts that share tokens are similar."""
 
     def __init__(self, synthetic: SyntheticLogits, model_config: Any) -> None:
         self._synthetic = synthetic
@@ -25,18 +27,30 @@ class Pooling:
     def tasks(self, known: Tuple[str, ...]) -> Tuple[str, ...]:
         """Return the tasks among vLLM's ``known`` ones that the model supports."""
         if self._classifies:
-            supported = {"encode", "classify", "token_classify", *(["score"] if self._labels == 1 else [])}
+            supported = {
+                "encode",
+                "classify",
+                "token_classify",
+                *(["score"] if self._labels == 1 else []),
+            }
         else:
             supported = {"encode", "embed", "token_embed"}
         return tuple(task for task in known if task in supported)
 
     def answer(self, tokens: List[int], params: Any, start: int = 0) -> torch.Tensor:
-        """Return the answer to a request. Token-wise answers begin at ``start``: positions in the prefix cache are not computed."""
+        """Return the answer to a request.
+
+        Token-wise answers begin at ``start``: positions in the prefix cache are not computed.
+        """
         if getattr(params, "late_interaction_params", None) is not None:
-            raise SimulationGap("late interaction computes scores inside the worker, which is not simulated")
+            raise SimulationGap(
+                "late interaction computes scores inside the worker, which is not simulated"
+            )
         task = dialect.task_of(params, self._model_config)
         if task in _TOKENWISE:
-            return torch.stack([self._token(tokens[: index + 1], params) for index in range(start, len(tokens))])
+            return torch.stack(
+                [self._token(tokens[: index + 1], params) for index in range(start, len(tokens))]
+            )
         if self._classifies:
             classes = self._classes(tokens, params)
             return classes[0] if task == "score" else classes

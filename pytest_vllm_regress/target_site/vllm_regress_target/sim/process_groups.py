@@ -10,7 +10,8 @@ from ..dialect.signatures import call_with
 
 
 def start_process_groups(worker: Any) -> None:
-    """Create the world, tensor-parallel and pipeline-parallel groups of a worker, then set its random seed."""
+    """Create the world, tensor-parallel and pipeline-parallel groups of a worker, then set its
+    random seed."""
     from vllm.distributed import parallel_state
 
     parallel = worker.parallel_config
@@ -31,8 +32,12 @@ def start_process_groups(worker: Any) -> None:
         {
             "tensor_model_parallel_size": parallel.tensor_parallel_size,
             "pipeline_model_parallel_size": parallel.pipeline_parallel_size,
-            "prefill_context_model_parallel_size": getattr(parallel, "prefill_context_parallel_size", 1),
-            "decode_context_model_parallel_size": getattr(parallel, "decode_context_parallel_size", 1),
+            "prefill_context_model_parallel_size": getattr(
+                parallel, "prefill_context_parallel_size", 1
+            ),
+            "decode_context_model_parallel_size": getattr(
+                parallel, "decode_context_parallel_size", 1
+            ),
         },
     )
     seed = worker.model_config.seed

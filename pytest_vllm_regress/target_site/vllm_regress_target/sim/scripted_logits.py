@@ -1,9 +1,10 @@
 """Logits that make the simulated model follow the script in its prompt.
 
-The script is found in the prompt's own tokens, and the position in it is the number of tokens generated so far. It therefore needs no
-channel of its own, and preemption, chunked prefill, prefix caching and parallel workers cannot change it. The rest of vLLM is unaffected:
-grammars still mask, and penalties and biases still apply. If they make the model deviate from its script, that is recorded for the
-controller.
+The script is found in the prompt's own tokens, and the position in it is the number of tokens
+generated so far. It therefore needs no channel of its own, and preemption, chunked prefill, prefix
+caching and parallel workers cannot change it. The rest of vLLM is unaffected: grammars still mask,
+and penalties and biases still apply. If they make the model deviate from its script, that is
+recorded for the controller.
 """
 
 import functools
@@ -27,10 +28,13 @@ _SPACES = {0x120: " ", 0x10A: "\n"}  # in byte-level BPE's alphabet
 class ScriptedLogits:
     """Logits that follow the request's script if it has one, and synthetic ones otherwise.
 
-    ``report_deviations``: whether this worker reports deviations from a script; one rank of each group does.
+    ``report_deviations``: whether this worker reports deviations from a script; one rank of each
+    group does.
     """
 
-    def __init__(self, synthetic: SyntheticLogits, model_config: Any, report_deviations: bool) -> None:
+    def __init__(
+        self, synthetic: SyntheticLogits, model_config: Any, report_deviations: bool
+    ) -> None:
         self._synthetic = synthetic
         self._report_deviations = report_deviations
         self._reported: Set[str] = set()
@@ -44,7 +48,9 @@ class ScriptedLogits:
         self._texts.update({number: text for text, number in added.items()})
         self._decode = functools.lru_cache(maxsize=4096)(self._read)
 
-    def row(self, request_id: str, prompt: List[int], output: List[int], adapter: bytes = b"") -> np.ndarray:
+    def row(
+        self, request_id: str, prompt: List[int], output: List[int], adapter: bytes = b""
+    ) -> np.ndarray:
         """Return the logits after `output` of the request."""
         row = self._synthetic.after(prompt + output, adapter)
         step = self._step(request_id, prompt, len(output))
@@ -55,14 +61,18 @@ class ScriptedLogits:
             row[token] = np.log(share)
         return row
 
-    def check_sampled(self, request_id: str, prompt: List[int], output: List[int], token: int, row: Any) -> None:
+    def check_sampled(
+        self, request_id: str, prompt: List[int], output: List[int], token: int, row: Any
+    ) -> None:
         """Compare the sampled token with the script. `row` are the logits that the sampler got."""
         if not self._report_deviations or request_id in self._reported:
             return
         step = self._step(request_id, prompt, len(output))
         if step is None or any(token == expected for expected, _ in step):
             return
-        if not self._follows(request_id, prompt, output):  # V0 also asks for the token after a draft
+        if not self._follows(
+            request_id, prompt, output
+        ):  # V0 also asks for the token after a draft
             return
         masked = all(float(row[expected]) == float("-inf") for expected, _ in step)
         self._report(
@@ -76,7 +86,10 @@ class ScriptedLogits:
 
     def _follows(self, request_id: str, prompt: List[int], output: List[int]) -> bool:
         steps = (self._step(request_id, prompt, position) for position in range(len(output)))
-        return all(step and any(token == expected for expected, _ in step) for token, step in zip(output, steps))
+        return all(
+            step and any(token == expected for expected, _ in step)
+            for token, step in zip(output, steps)
+        )
 
     def _step(self, request_id: str, prompt: List[int], position: int) -> Optional[script.Step]:
         start, end = self._markers
@@ -89,7 +102,9 @@ class ScriptedLogits:
             answers = self._decode(tuple(payload))
             choice = script.choice_of(request_id) if len(answers) > 1 else 0
             if choice >= len(answers):
-                raise ValueError("choice {} has no script: {} were given".format(choice, len(answers)))
+                raise ValueError(
+                    "choice {} has no script: {} were given".format(choice, len(answers))
+                )
             return answers[choice].at(position, self._synthetic.end)
         except ValueError as error:
             self._report(request_id, problem=str(error))
@@ -100,7 +115,11 @@ class ScriptedLogits:
         numbered = tuple(map(self._numbers.of, answers))
         for token in (token for answer in numbered for step in answer.steps for token, _ in step):
             if not int(token) < self._synthetic.vocab_size:
-                raise ValueError("token {} is not in the vocabulary of {}".format(token, self._synthetic.vocab_size))
+                raise ValueError(
+                    "token {} is not in the vocabulary of {}".format(
+                        token, self._synthetic.vocab_size
+                    )
+                )
         return numbered
 
     def _show(self, tokens: Sequence[int]) -> str:

@@ -1,11 +1,13 @@
 """Logits as a pure function of a request's tokens, in place of a neural network.
 
-The same history gives the same logits in every process, engine generation and vLLM version. Temperature 0 is therefore exactly
-reproducible, and preemption, chunked prefill and prefix caching cannot change an output.
+The same history gives the same logits in every process, engine generation and vLLM version.
+Temperature 0 is therefore exactly reproducible, and preemption, chunked prefill and prefix caching
+cannot change an output.
 
-Logits are normal noise with biases that imitate a trained network. Outputs end now and then. Quotes and brackets close soon, because a
-random walk under a JSON grammar would rarely end otherwise. Control characters and invalid UTF-8 are rare. Special tokens other than the
-end-of-text token, and padding of the vocabulary, are almost never drawn. A temperature of 2 brings the rare tokens back.
+Logits are normal noise with biases that imitate a trained network. Outputs end now and then. Quotes
+and brackets close soon, because a random walk under a JSON grammar would rarely end otherwise.
+Control characters and invalid UTF-8 are rare. Special tokens other than the end-of-text token, and
+padding of the vocabulary, are almost never drawn. A temperature of 2 brings the rare tokens back.
 """
 
 import hashlib
@@ -19,9 +21,7 @@ import torch
 from .. import script, vocabularies
 
 ENDING = 1.0 / 40  # fraction of rows that favour the end of the text
-ENDING_VARIABLE = (
-    "VLLM_REGRESS_SIM_ENDING"  # another fraction, for tests that expect the longer texts of trained models
-)
+ENDING_VARIABLE = "VLLM_REGRESS_SIM_ENDING"  # another fraction, for tests that expect the longer texts of trained models
 CLOSING = {'"': 2.5, "}": 2.5, "]": 2.5, ",": 1.0, "{": -2.0, "[": -2.0}
 CONTROL = -7.0  # a byte below 0x20, or DEL
 HIGH = -5.0  # a single byte above 0x7f, most often invalid UTF-8
@@ -46,7 +46,9 @@ class SyntheticLogits:
         biases = dict(_token_biases(tokenizer_of(model_config)))
         for token in range(self.vocab_size if biases else 0):
             if token not in self._ends:
-                self._bias[token] = biases.get(token, SPECIAL)  # tokens that the tokenizer does not have are padding
+                self._bias[token] = biases.get(
+                    token, SPECIAL
+                )  # tokens that the tokenizer does not have are padding
 
     def after(self, tokens: Sequence[int], adapter: bytes = b"") -> np.ndarray:
         """Return the row after all `tokens`. `adapter` is the digest of the LoRA adapter."""
@@ -56,7 +58,8 @@ class SyntheticLogits:
         return self._row(int.from_bytes(state.digest(), "little"))
 
     def within(self, tokens: Sequence[int], start: int, stop: int) -> np.ndarray:
-        """Return the rows after tokens[:start + 1] to tokens[:stop], one for each position from start to stop - 1."""
+        """Return the rows after tokens[:start + 1] to tokens[:stop], one for each position from
+        start to stop - 1."""
         history = np.asarray(tokens, dtype=np.int64)
         state = self._root.copy()
         state.update(history[:start].tobytes())
@@ -67,14 +70,16 @@ class SyntheticLogits:
         return np.stack(rows) if rows else np.zeros((0, self.vocab_size), dtype=np.float32)
 
     def pooled(self, tokens: Sequence[int], size: int) -> np.ndarray:
-        """Return `size` numbers for a whole prompt: the sum of its tokens' numbers, plus a small part that depends on their order."""
+        """Return `size` numbers for a whole prompt: the sum of its tokens' numbers, plus a small
+        part that depends on their order."""
         total = 0.1 * self._noise(tokens, size)
         for token in tokens:
             total += self._noise([token], size)
         return total
 
     def last(self, tokens: Sequence[int], size: int) -> np.ndarray:
-        """Return `size` numbers for the last of `tokens`: its own numbers, plus a small part that depends on the tokens before it."""
+        """Return `size` numbers for the last of `tokens`: its own numbers, plus a small part that
+        depends on the tokens before it."""
         return self._noise(tokens[-1:], size) + 0.1 * self._noise(tokens, size)
 
     def stack(self, rows: List[np.ndarray]) -> torch.Tensor:
@@ -90,7 +95,9 @@ class SyntheticLogits:
     def _noise(self, tokens: Sequence[int], size: int) -> np.ndarray:
         state = self._root.copy()
         state.update(np.asarray(tokens, dtype=np.int64).tobytes())
-        generator = np.random.Generator(np.random.Philox(key=int.from_bytes(state.digest(), "little")))
+        generator = np.random.Generator(
+            np.random.Philox(key=int.from_bytes(state.digest(), "little"))
+        )
         return generator.standard_normal(size, dtype=np.float32)
 
     def _row(self, seed: int) -> np.ndarray:
@@ -111,7 +118,8 @@ def _end_tokens(model_config: Any) -> List[int]:
 
 
 def tokenizer_of(model_config: Any) -> Dict[str, Any]:
-    """Return the model's tokenizer in the format of tokenizer.json; empty if there is none or it is too large. All tokens are then drawn alike."""
+    """Return the model's tokenizer in the format of tokenizer.json; empty if there is none or it is
+    too large. All tokens are then drawn alike."""
     folder = str(getattr(model_config, "tokenizer", None) or model_config.model)
     return vocabularies.of_checkpoint(
         vocabularies.folder_of(folder), str(getattr(model_config, "tokenizer_mode", "auto"))
@@ -135,7 +143,8 @@ def _token_biases(tokenizer: Dict[str, Any]) -> Iterable[Any]:
 def _rarity(text: str) -> float:
     """Return the bias of a token.
 
-    It matters for single characters of byte-level BPE, where U+0100 to U+0143 stand for unprintable bytes, and for SentencePiece's bytes.
+    It matters for single characters of byte-level BPE, where U+0100 to U+0143 stand for unprintable
+    bytes, and for SentencePiece's bytes.
     """
     if re.fullmatch("<0x[0-9A-F]{2}>", text):
         return HIGH
@@ -150,7 +159,8 @@ def _rarity_of(character: str) -> float:
 
 
 def prompt_tokens(tokens: Any, embeddings: Any, are_tokens: Any = None) -> List[int]:
-    """Return the prompt as numbers: token ids, and negative numbers for embeddings. Equal embeddings have equal numbers.
+    """Return the prompt as numbers: token ids, and negative numbers for embeddings. Equal
+    embeddings have equal numbers.
 
     `are_tokens` says which positions are tokens, if both are given.
     """

@@ -1,4 +1,7 @@
-"""The worker side of a KV connector: told of each step, and asked what it finished. There is no cache to read or write."""
+"""The worker side of a KV connector: told of each step, and asked what it finished.
+
+There is no cache to read or write.
+"""
 
 import copy
 from typing import Any, Dict, List
@@ -10,10 +13,12 @@ from ..dialect import worker_v1
 
 
 class Transfers:
-    """Runs the connector that ``kv_transfer_config`` names, as vLLM's model runner does around a forward pass.
+    """Runs the connector that ``kv_transfer_config`` names, as vLLM's model runner does around a
+    forward pass.
 
-    The connector never gets ``register_kv_caches``, because nothing is allocated. vLLM's OffloadingConnector gets a worker whose copies succeed
-    at once; other connectors that copy blocks fail at their first transfer.
+    The connector never gets ``register_kv_caches``, because nothing is allocated. vLLM's
+    OffloadingConnector gets a worker whose copies succeed at once; other connectors that copy
+    blocks fail at their first transfer.
     """
 
     def __init__(self, vllm_config: Any, kv_cache_config: Any) -> None:
@@ -27,7 +32,11 @@ class Transfers:
 
     def handshake(self) -> Any:
         """Return the metadata that the connector shares with those of other workers, or None."""
-        return worker_v1.connector_handshake(get_kv_transfer_group()) if has_kv_transfer_group() else None
+        return (
+            worker_v1.connector_handshake(get_kv_transfer_group())
+            if has_kv_transfer_group()
+            else None
+        )
 
     def step(self, scheduled: Any) -> None:
         """Start the loads and saves of a step, and keep what has finished for ``attach``."""
@@ -42,7 +51,10 @@ class Transfers:
         connector.clear_connector_metadata()
 
     def attach(self, output: Any) -> Any:
-        """Return ``output`` with what the connector finished in this step. A shared empty output is copied."""
+        """Return ``output`` with what the connector finished in this step.
+
+        A shared empty output is copied.
+        """
         if not self._fields or output is None:
             return output
         output = copy.copy(output)
@@ -53,7 +65,10 @@ class Transfers:
 
 
 class OffloadedCopies:
-    """Stand-in for the worker that copies blocks to and from host memory. Each copy finishes in the step that submits it."""
+    """Stand-in for the worker that copies blocks to and from host memory.
+
+    Each copy finishes in the step that submits it.
+    """
 
     def __init__(self) -> None:
         self._submitted: List[int] = []

@@ -30,8 +30,8 @@ SWAP_BLOCKS = 1024
 class SimWorker(AdapterMixin, WorkerBase):
     """One rank of a simulated V0 engine.
 
-    Requests arrive as at a GPU worker: by reference in the engine's own process, pickled (with logits processors) for another pipeline
-    stage.
+    Requests arrive as at a GPU worker: by reference in the engine's own process, pickled (with
+    logits processors) for another pipeline stage.
     """
 
     def __init__(
@@ -59,7 +59,9 @@ class SimWorker(AdapterMixin, WorkerBase):
         self.device = torch.device("cpu")
         runner = getattr(self.model_config, "runner_type", "generate")
         if runner not in ("generate", "transcription", "pooling"):  # transcription generates text
-            raise SimulationGap(f"the runner {runner!r}: the simulated device only generates and pools")
+            raise SimulationGap(
+                f"the runner {runner!r}: the simulated device only generates and pools"
+            )
         self._pools = runner == "pooling"
         start_process_groups(self)
         logger.info("%s (rank %d of %d)", DEVICE_NAME, self.rank, self.parallel_config.world_size)
@@ -69,7 +71,9 @@ class SimWorker(AdapterMixin, WorkerBase):
         self._synthetic = SyntheticLogits(self.model_config)
         self._adapters = Adapters(self.vllm_config)
         self._scripted = ScriptedLogits(
-            self._synthetic, self.model_config, report_deviations=self.is_driver_worker or get_tp_group().is_first_rank
+            self._synthetic,
+            self.model_config,
+            report_deviations=self.is_driver_worker or get_tp_group().is_first_rank,
         )
         self._pooling = Pooling(self._synthetic, self.model_config)
         self._processor = LogitsProcessor(self._synthetic.vocab_size, logits_as_input=True)
@@ -97,7 +101,11 @@ class SimWorker(AdapterMixin, WorkerBase):
         self.cache_config.num_cpu_blocks = num_cpu_blocks
 
     def execute_model(self, execute_model_req: Optional[Any] = None) -> Optional[List[Any]]:
-        """Execute one step. The driver of a tensor-parallel group signals each step to the other ranks; an empty signal ends their loop."""
+        """Execute one step.
+
+        The driver of a tensor-parallel group signals each step to the other ranks; an empty signal
+        ends their loop.
+        """
         if get_tp_group().world_size > 1:
             if not self.is_driver_worker:
                 return [] if broadcast_tensor_dict(src=0) else None
@@ -130,7 +138,9 @@ class SimWorker(AdapterMixin, WorkerBase):
             self.generators.pop(finished, None)
         rows: List[np.ndarray] = []
         lengths, query_lengths = [], []
-        sampling: List[Any] = []  # for each sequence that samples: request, prompt, output, index of its row
+        sampling: List[
+            Any
+        ] = []  # for each sequence that samples: request, prompt, output, index of its row
         for group in groups:
             for sequence in group.seq_data.values():
                 start, stop = _span(group, sequence)
@@ -138,24 +148,34 @@ class SimWorker(AdapterMixin, WorkerBase):
                 query_lengths.append(stop - start)
                 tokens = _tokens(sequence)
                 if group.is_prompt and group.sampling_params.prompt_logprobs is not None:
-                    rows.extend(self._synthetic.within(tokens, start, stop - 1 if group.do_sample else stop))
+                    rows.extend(
+                        self._synthetic.within(tokens, start, stop - 1 if group.do_sample else stop)
+                    )
                 if group.do_sample:
-                    prompt, output = tokens[: sequence.get_prompt_len()], tokens[sequence.get_prompt_len() : stop]
+                    prompt, output = (
+                        tokens[: sequence.get_prompt_len()],
+                        tokens[sequence.get_prompt_len() : stop],
+                    )
                     sampling.append((group.request_id, prompt, output, len(rows)))
                     adapter = self._adapters.fingerprint(group.lora_request)
                     rows.append(self._scripted.row(group.request_id, prompt, output, adapter))
-        metadata = SamplingMetadata.prepare(groups, lengths, query_lengths, "cpu", False, self.generators)
+        metadata = SamplingMetadata.prepare(
+            groups, lengths, query_lengths, "cpu", False, self.generators
+        )
         logits = self._processor(None, self._synthetic.stack(rows), metadata)
         original = logits.clone()  # the sampler may overwrite its argument
         sampled: SamplerOutput = self.sampler(logits, metadata)
         samples = [sample for group in sampled.outputs for sample in group.samples]
         for (request_id, prompt, output, row), sample in zip(sampling, samples):
-            self._scripted.check_sampled(request_id, prompt, output, sample.output_token, original[row])
+            self._scripted.check_sampled(
+                request_id, prompt, output, sample.output_token, original[row]
+            )
         return sampled
 
 
 class _Runner:
-    """The model runner that vLLM's speculative worker accesses directly, for example to make the sampler return probabilities."""
+    """The model runner that vLLM's speculative worker accesses directly, for example to make the
+    sampler return probabilities."""
 
     disable_logprobs = True
 
@@ -173,7 +193,9 @@ class _Runner:
         """Where vLLM looks for the sampler from 0.8 on."""
         return self._worker.sampler
 
-    def get_generators(self, finished_request_ids: Optional[Any] = None) -> Dict[str, torch.Generator]:
+    def get_generators(
+        self, finished_request_ids: Optional[Any] = None
+    ) -> Dict[str, torch.Generator]:
         return self._worker.generators
 
 

@@ -36,7 +36,12 @@ class SimWorker(AdapterMixin, WorkerBase):
     """One rank of a simulated V1 engine."""
 
     def __init__(
-        self, vllm_config: Any, local_rank: int, rank: int, distributed_init_method: str, **kwargs: Any
+        self,
+        vllm_config: Any,
+        local_rank: int,
+        rank: int,
+        distributed_init_method: str,
+        **kwargs: Any,
     ) -> None:
         super().__init__(
             vllm_config=vllm_config,
@@ -55,7 +60,9 @@ class SimWorker(AdapterMixin, WorkerBase):
         self.device = torch.device("cpu")
         runner = getattr(self.model_config, "runner_type", "generate")
         if runner not in ("generate", "auto", "transcription", "pooling"):
-            raise SimulationGap(f"the runner {runner!r}: the simulated device only generates and pools")
+            raise SimulationGap(
+                f"the runner {runner!r}: the simulated device only generates and pools"
+            )
         self._pools = runner == "pooling"
         start_process_groups(self)
         logger.info("%s (rank %d of %d)", DEVICE_NAME, self.rank, self.parallel_config.world_size)
@@ -70,7 +77,11 @@ class SimWorker(AdapterMixin, WorkerBase):
             pooling = Pooling(self._synthetic, self.model_config)
             self._tasks, self._pooling = pooling.tasks(task_names()), PoolingBatch(pooling)
             return
-        self._drafter = Drafter(self.vllm_config) if worker_v1.speculates(self.vllm_config) and self._last else None
+        self._drafter = (
+            Drafter(self.vllm_config)
+            if worker_v1.speculates(self.vllm_config) and self._last
+            else None
+        )
         self._scripted = ScriptedLogits(
             self._synthetic, self.model_config, report_deviations=get_tp_group().is_first_rank
         )
@@ -92,8 +103,13 @@ class SimWorker(AdapterMixin, WorkerBase):
         return ["NHD"]
 
     def get_kv_cache_spec(self) -> Dict[str, Any]:
-        """Return one layer per pipeline stage, which is enough for vLLM's scheduler to manage real blocks."""
-        return {f"model.layers.{get_pp_group().rank_in_group}.self_attn.attn": worker_v1.layer_spec(self.vllm_config)}
+        """Return one layer per pipeline stage, which is enough for vLLM's scheduler to manage real
+        blocks."""
+        return {
+            f"model.layers.{get_pp_group().rank_in_group}.self_attn.attn": worker_v1.layer_spec(
+                self.vllm_config
+            )
+        }
 
     def determine_available_memory(self) -> int:
         (spec,) = self.get_kv_cache_spec().values()
@@ -135,7 +151,9 @@ class SimWorker(AdapterMixin, WorkerBase):
         if self._pools:
             ids, vectors = self._pooling.step(scheduler_output)
             places = {request_id: index for index, request_id in enumerate(ids)}
-            return worker_v1.model_runner_output({"req_ids": ids, "req_id_to_index": places, "pooler_output": vectors})
+            return worker_v1.model_runner_output(
+                {"req_ids": ids, "req_id_to_index": places, "pooler_output": vectors}
+            )
         self._batch.update(scheduler_output)
         if not scheduler_output.total_num_scheduled_tokens:
             return worker_v1.empty_output()
@@ -154,7 +172,8 @@ class SimWorker(AdapterMixin, WorkerBase):
 
     @torch.inference_mode()
     def _sample(self, scheduled: Any, grammar: Any) -> ModelRunnerOutput:
-        """Sample one token for each request, and more in the same step while a request follows its draft.
+        """Sample one token for each request, and more in the same step while a request follows its
+        draft.
 
         Each further token is sampled as in a separate step, so drafts never change an answer.
         """
@@ -163,11 +182,13 @@ class SimWorker(AdapterMixin, WorkerBase):
         masks = GrammarMasks(grammar, drafts, MASKS_COVER_DRAFTS)
         prompts = self._prompt_logprobs(scheduled)
         scheduled_requests = [requests[request_id] for request_id in rows.req_ids]
-        # Rows whose prompt is not completely computed yet are sampled like the others; their tokens are discarded.
+        # Rows whose prompt is not completely computed yet are sampled like the others; their tokens
+        # are discarded.
         active = [
             index
             for index, (request_id, request) in enumerate(zip(rows.req_ids, scheduled_requests))
-            if request.num_computed_tokens + scheduled.num_scheduled_tokens[request_id] >= request.num_tokens
+            if request.num_computed_tokens + scheduled.num_scheduled_tokens[request_id]
+            >= request.num_tokens
         ]
         sampled: List[List[int]] = [[] for _ in scheduled_requests]
         logprobs: List[Any] = []
@@ -178,13 +199,18 @@ class SimWorker(AdapterMixin, WorkerBase):
                 sampled[index] += tokens[index]
                 scheduled_requests[index].output_token_ids.extend(tokens[index])
             logprobs.append(output.logprobs_tensors)
-            active = [index for index in active if _follows_draft(drafts.get(rows.req_ids[index]), sampled[index])]
+            active = [
+                index
+                for index in active
+                if _follows_draft(drafts.get(rows.req_ids[index]), sampled[index])
+            ]
             if active:
                 self._batch.refresh()
         if self._drafter is not None:
             prompt_tokens = self._batch.prompts
             histories = [
-                prompt_tokens[request_id] + requests[request_id].output_token_ids for request_id in rows.req_ids
+                prompt_tokens[request_id] + requests[request_id].output_token_ids
+                for request_id in rows.req_ids
             ]
             self._drafts = (list(rows.req_ids), self._drafter.propose(rows, sampled, histories))
         return worker_v1.model_runner_output(
@@ -199,7 +225,10 @@ class SimWorker(AdapterMixin, WorkerBase):
         )
 
     def _sample_once(self, active: List[int], masks: GrammarMasks, position: int) -> Any:
-        """Sample one token for every row. The random state of rows that are not `active` does not change."""
+        """Sample one token for every row.
+
+        The random state of rows that are not `active` does not change.
+        """
         rows, requests = self._batch.rows, self._batch.requests
         rows_of_logits = [self._synthetic.blank()] * len(rows.req_ids)
         for index in active:
@@ -212,7 +241,9 @@ class SimWorker(AdapterMixin, WorkerBase):
         logits = self._synthetic.stack(rows_of_logits)
         masks.apply(logits, rows.req_id_to_index, position)
         original = logits.clone()  # the sampler may overwrite its argument
-        inactive = {index: generator for index, generator in rows.generators.items() if index not in active}
+        inactive = {
+            index: generator for index, generator in rows.generators.items() if index not in active
+        }
         states = {index: generator.get_state() for index, generator in inactive.items()}
         sampled = self._sampler(logits=logits, sampling_metadata=rows.sampling_metadata)
         for index, state in states.items():
@@ -221,11 +252,14 @@ class SimWorker(AdapterMixin, WorkerBase):
             request_id = rows.req_ids[index]
             prompt, request = self._batch.prompts[request_id], requests[request_id]
             for token in sampled.sampled_token_ids[index].tolist():
-                self._scripted.check_sampled(request_id, prompt, request.output_token_ids, token, original[index])
+                self._scripted.check_sampled(
+                    request_id, prompt, request.output_token_ids, token, original[index]
+                )
         return sampled
 
     def take_draft_token_ids(self) -> Any:
-        """Return the drafts of the last step, in versions that ask for them; in others they are part of the output."""
+        """Return the drafts of the last step, in versions that ask for them; in others they are
+        part of the output."""
         drafts, self._drafts = self._drafts, None
         return None if drafts is None else worker_v1.draft_token_ids(*drafts)
 
@@ -236,23 +270,33 @@ class SimWorker(AdapterMixin, WorkerBase):
             count_per_token = getattr(request.sampling_params, "prompt_logprobs", None)
             length = getattr(request, "num_prompt_tokens", len(prompt))
             before = request.num_computed_tokens
-            if count_per_token is None or request.output_token_ids or not before < length <= before + count:
+            if (
+                count_per_token is None
+                or request.output_token_ids
+                or not before < length <= before + count
+            ):
                 continue
             every = self._synthetic.vocab_size
-            logprobs[request_id] = self._score_prompt(prompt, every if count_per_token == -1 else count_per_token)
+            logprobs[request_id] = self._score_prompt(
+                prompt, every if count_per_token == -1 else count_per_token
+            )
         return logprobs
 
     def _score_prompt(self, prompt: List[int], count: int) -> LogprobsTensors:
         parts = []
         for start in range(0, len(prompt) - 1, PROMPT_ROWS):
             stop = min(start + PROMPT_ROWS, len(prompt) - 1)
-            scores = self._sampler.compute_logprobs(torch.from_numpy(self._synthetic.within(prompt, start, stop)))
+            scores = self._sampler.compute_logprobs(
+                torch.from_numpy(self._synthetic.within(prompt, start, stop))
+            )
             target = torch.tensor(prompt[start + 1 : stop + 1], dtype=torch.int64)
             parts.append(self._sampler.gather_logprobs(scores, count, target)[:3])
         if not parts:
             shape = (0, count + 1)
             return LogprobsTensors(
-                torch.zeros(shape, dtype=torch.int32), torch.zeros(shape), torch.zeros(0, dtype=torch.int32)
+                torch.zeros(shape, dtype=torch.int32),
+                torch.zeros(shape),
+                torch.zeros(0, dtype=torch.int32),
             )
         return LogprobsTensors(*(torch.cat(columns) for columns in zip(*parts)))
 
@@ -276,7 +320,8 @@ class SimWorker(AdapterMixin, WorkerBase):
     reset_mm_cache = reset_encoder_cache
 
     def get_kv_connector_handshake_metadata(self) -> Any:
-        """Return the metadata that the KV connector shares with the connectors of other workers, or None."""
+        """Return the metadata that the KV connector shares with the connectors of other workers, or
+        None."""
         return None if self._transfers is None else self._transfers.handshake()
 
     def profile(self, *args: Any, **kwargs: Any) -> None:
@@ -287,7 +332,10 @@ class SimWorker(AdapterMixin, WorkerBase):
 
 
 class _Runner:
-    """The model runner that Ray's workers call directly. A pipeline stage passes on empty hidden states."""
+    """The model runner that Ray's workers call directly.
+
+    A pipeline stage passes on empty hidden states.
+    """
 
     def __init__(self, worker: SimWorker) -> None:
         self._worker = worker
@@ -302,4 +350,6 @@ class _Runner:
 
 def _follows_draft(draft: Optional[List[int]], sampled: List[int]) -> bool:
     """Whether the last sampled token is the one that was drafted for its position."""
-    return draft is not None and len(sampled) <= len(draft) and draft[len(sampled) - 1] == sampled[-1]
+    return (
+        draft is not None and len(sampled) <= len(draft) and draft[len(sampled) - 1] == sampled[-1]
+    )

@@ -1,4 +1,7 @@
-"""A fake torch that can hold GPU memory. The fake NVML counts this memory as long as the process lives."""
+"""A fake torch that can hold GPU memory.
+
+The fake NVML counts this memory as long as the process lives.
+"""
 
 import os
 from types import SimpleNamespace
@@ -31,5 +34,7 @@ def empty(size, dtype, device):
 
 
 cuda = SimpleNamespace(
-    synchronize=lambda: None, get_device_name=lambda number: "stand-in", _is_in_bad_fork=lambda: False
+    synchronize=lambda: None,
+    get_device_name=lambda number: "stand-in",
+    _is_in_bad_fork=lambda: False,
 )

@@ -1,4 +1,5 @@
-"""A fake of the package soundfile that reads WAV files with the standard library, so that tests of audio need no download."""
+"""A fake of the package soundfile that reads WAV files with the standard library, so that tests of
+audio need no download."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Simulated process trees: each prints the text of a documented hang, and then either really hangs, or keeps working and answers later."""
+"""Simulated process trees: each prints the text of a documented hang, and then either really hangs,
+or keeps working and answers later."""
 
 import fcntl
 import http.server
@@ -61,7 +62,11 @@ def poll_for_ever():
 def restart_for_ever():
     while True:
         subprocess.run(
-            [sys.executable, "-c", "raise SystemExit('the documented text {}'.format(__import__('os').getpid()))"]
+            [
+                sys.executable,
+                "-c",
+                "raise SystemExit('the documented text {}'.format(__import__('os').getpid()))",
+            ]
         )
         time.sleep(0.3)
 
@@ -119,7 +124,9 @@ def log_now_and_then():
 
 def stopped_and_continued():
     say()
-    helper = f"import os, signal, time; time.sleep({LONG_S}); os.kill({os.getpid()}, signal.SIGCONT)"
+    helper = (
+        f"import os, signal, time; time.sleep({LONG_S}); os.kill({os.getpid()}, signal.SIGCONT)"
+    )
     subprocess.Popen([sys.executable, "-c", helper])
     os.kill(os.getpid(), signal.SIGSTOP)
     return "continued"
@@ -169,7 +176,8 @@ def slow_disk():
 
 
 def wait_uninterruptibly():
-    """A process that waits for a disk is in state D, like one that has called vfork and waits for the child's exec."""
+    """A process that waits for a disk is in state D, like one that has called vfork and waits for
+    the child's exec."""
     say()
     program = (
         "import ctypes, os\n"

@@ -8,9 +8,7 @@ from collections.abc import Mapping
 from pytest_vllm_regress.answers.api_history.snapshot import SnapshotReader
 from pytest_vllm_regress.answers.api_history.store import History
 
-METADATA = (
-    "Metadata-Version: 2.1\nName: vllm\nRequires-Python: >=3.9\nRequires-Dist: numpy<2; python_version < '3.13'\n"
-)
+METADATA = "Metadata-Version: 2.1\nName: vllm\nRequires-Python: >=3.9\nRequires-Dist: numpy<2; python_version < '3.13'\n"
 
 
 def wheel(files: Mapping[str, str], metadata: str = METADATA) -> dict[str, bytes]:

@@ -79,7 +79,12 @@ def test_the_first_missing_part_is_named(lookup: Lookup, path: str, owner: str, 
 
 @pytest.mark.parametrize(
     "path",
-    ["vllm.engine.Child().anything", "vllm.engine.Model().forward", "vllm.LLM().generate().text", "vllm.__path__"],
+    [
+        "vllm.engine.Child().anything",
+        "vllm.engine.Model().forward",
+        "vllm.LLM().generate().text",
+        "vllm.__path__",
+    ],
 )
 def test_what_the_sources_do_not_say_is_unknown(lookup: Lookup, path: str) -> None:
     with pytest.raises(Unknown):

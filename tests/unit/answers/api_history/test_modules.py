@@ -8,7 +8,12 @@ import textwrap
 import pytest
 
 from pytest_vllm_regress.answers.api_history.definitions import Signature, bases_of, signature_of
-from pytest_vllm_regress.answers.api_history.modules import Module, absolute, module_name, read_module
+from pytest_vllm_regress.answers.api_history.modules import (
+    Module,
+    absolute,
+    module_name,
+    read_module,
+)
 
 
 def read(source: str, path: str = "vllm/sample.py") -> Module:
@@ -22,7 +27,9 @@ def signature(text: str) -> Signature:
 
 
 def test_functions_have_parameters_kinds_and_defaults() -> None:
-    symbols = read("async def f(a, /, b=1, *c, d, e='x', **g): ...\ndef h(*, k: int = 2) -> str: ...").symbols
+    symbols = read(
+        "async def f(a, /, b=1, *c, d, e='x', **g): ...\ndef h(*, k: int = 2) -> str: ..."
+    ).symbols
     assert symbols == {"f": "async def(a, /, b=1, *c, d, e='x', **g)", "h": "def(*, k=2)"}
     kinds = {p.name: (p.kind, p.default) for p in signature(symbols["f"]).parameters}
     assert kinds == {
@@ -111,7 +118,9 @@ def test_names_that_getattr_imports_exist() -> None:
 
 
 def test_definitions_in_branches_count_and_a_fallback_does_not_hide_the_class() -> None:
-    symbols = read("try:\n    class A: ...\nexcept ImportError:\n    A = None\nif X:\n    def f(): ...").symbols
+    symbols = read(
+        "try:\n    class A: ...\nexcept ImportError:\n    A = None\nif X:\n    def f(): ..."
+    ).symbols
     assert symbols == {"A": "class()", "f": "def()"}
 
 
@@ -124,12 +133,22 @@ def test_definitions_in_branches_count_and_a_fallback_does_not_hide_the_class() 
             "f",
             "deprecated arguments: a use b instead",
         ),
-        ("def f():\n    logger.warning('x is deprecated and '\n 'will be removed in v0.9')", "f", None),
-        ("_M = ('--old is deprecated. ' 'Use --new instead.')", "_M", "--old is deprecated. Use --new instead."),
+        (
+            "def f():\n    logger.warning('x is deprecated and '\n 'will be removed in v0.9')",
+            "f",
+            None,
+        ),
+        (
+            "_M = ('--old is deprecated. ' 'Use --new instead.')",
+            "_M",
+            "--old is deprecated. Use --new instead.",
+        ),
         ("class C:\n    a: int = 1\n    '''Deprecated: will be removed in v1.'''", "C.a", None),
     ],
 )
-def test_deprecations_are_kept_with_their_place(source: str, name: str, message: str | None) -> None:
+def test_deprecations_are_kept_with_their_place(
+    source: str, name: str, message: str | None
+) -> None:
     deprecations = read(source).deprecations
     assert list(deprecations.values()) == [name]
     assert message is None or list(deprecations) == [message]

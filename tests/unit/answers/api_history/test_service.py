@@ -11,7 +11,10 @@ from pytest_vllm_regress.answers.api_history.service import Option
 
 def trees(**sources: str) -> dict[str, ast.Module]:
     """Return parsed modules; ``__`` in a name stands for a slash."""
-    return {f"vllm/{name.replace('__', '/')}.py": ast.parse(textwrap.dedent(text)) for name, text in sources.items()}
+    return {
+        f"vllm/{name.replace('__', '/')}.py": ast.parse(textwrap.dedent(text))
+        for name, text in sources.items()
+    }
 
 
 def options(**sources: str) -> dict[str, Option]:
@@ -83,10 +86,22 @@ def test_inverse_options_that_the_parser_adds_to_boolean_ones() -> None:
         group.add_argument("--enable-mode", **kwargs["enable_mode"])
         group.add_argument("--disable-stats", action=argparse.BooleanOptionalAction)
         """
-    assert options(engine__arg_utils=arguments).keys() == {"--enable-logs", "--enable-mode", "--disable-stats"}
-    parser = "class A:\n    _inverse_prefixes = {'--enable-': '--disable-', '--disable-': '--enable-'}"
+    assert options(engine__arg_utils=arguments).keys() == {
+        "--enable-logs",
+        "--enable-mode",
+        "--disable-stats",
+    }
+    parser = (
+        "class A:\n    _inverse_prefixes = {'--enable-': '--disable-', '--disable-': '--enable-'}"
+    )
     names = options(engine__arg_utils=arguments, utils__argparse_utils=parser)
-    assert names.keys() == {"--enable-logs", "--enable-mode", "--disable-stats", "--disable-logs", "--enable-stats"}
+    assert names.keys() == {
+        "--enable-logs",
+        "--enable-mode",
+        "--disable-stats",
+        "--disable-logs",
+        "--enable-stats",
+    }
 
 
 def test_environment_variables_with_defaults() -> None:
@@ -122,7 +137,11 @@ def test_routes_metrics_parsers_and_groups() -> None:
     )
     assert service.routes(sources) == {"/generate": "", "/health": "GET", "/v1/score": "POST"}
     assert list(service.metrics(sources)) == ["vllm:num_requests_running"]
-    assert service.parsers(sources) == {"reasoning:r1": "R1", "tool:hermes": "Hermes", "tool:pro": "Hermes"}
+    assert service.parsers(sources) == {
+        "reasoning:r1": "R1",
+        "tool:hermes": "Hermes",
+        "tool:pro": "Hermes",
+    }
     assert list(service.plugin_groups(sources)) == ["vllm.general_plugins"]
 
 

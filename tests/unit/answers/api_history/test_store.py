@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress.answers.api_history.store import FILE, MOVES, History, history
-from pytest_vllm_regress.answers.api_history.timeline import Table, append, definition_at, intervals, releases_with
+from pytest_vllm_regress.answers.api_history.timeline import (
+    Table,
+    append,
+    definition_at,
+    intervals,
+    releases_with,
+)
 from pytest_vllm_regress.environments.index.releases import known_releases
 from tests.unit.answers.api_history.releases import history_of, wheel
 
@@ -95,5 +101,7 @@ def test_a_symbol_that_returns_has_not_moved() -> None:
 
 def test_the_shipped_history_has_all_releases_and_is_small() -> None:
     known = [str(version) for version in known_releases("vllm")]
-    assert history().releases == known[known.index("0.7.0") :], "run `python docs/build_api_history.py`"
+    assert history().releases == known[known.index("0.7.0") :], (
+        "run `python docs/build_api_history.py`"
+    )
     assert FILE.stat().st_size <= MAX_BYTES

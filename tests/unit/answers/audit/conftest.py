@@ -1,4 +1,7 @@
-"""Fake interpreters and lists. Nothing is installed, and the only process is an interpreter's path query."""
+"""Fake interpreters and lists.
+
+Nothing is installed, and the only process is an interpreter's path query.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,8 @@ Install = Callable[..., Path]
 
 @pytest.fixture
 def install(tmp_path: Path) -> Install:
-    """``install(site, "vllm", "0.8.4", requires=(...))`` writes a distribution's metadata into tmp_path/site."""
+    """``install(site, "vllm", "0.8.4", requires=(...))`` writes a distribution's metadata into
+    tmp_path/site."""
 
     def write(
         site: str,
@@ -52,7 +56,10 @@ def ray(install: Install) -> Callable[[str, str], Path]:
             site,
             "ray",
             version,
-            files={"ray/__init__.py": "", "ray/_version.py": f'commit = "x"\nversion = "{version}"\n'},
+            files={
+                "ray/__init__.py": "",
+                "ray/_version.py": f'commit = "x"\nversion = "{version}"\n',
+            },
         )
 
     return write

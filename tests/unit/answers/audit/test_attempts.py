@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress import cli
-from pytest_vllm_regress.answers.audit.attempts import FILE, Attempts, count_attempts, read_attempts, total
+from pytest_vllm_regress.answers.audit.attempts import (
+    FILE,
+    Attempts,
+    count_attempts,
+    read_attempts,
+    total,
+)
 from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.proofs.fingerprint import code_fingerprint
 from pytest_vllm_regress.cases.results import RunResult, TestResult, write_results
@@ -19,13 +25,28 @@ from tests.helpers.cases import CaseFile
 
 @pytest.fixture
 def case(tmp_path: Path) -> Case:
-    return CaseFile("one", old=("vllm-0.8.4",), new=("vllm-0.8.5",)).write(tmp_path, {"test_one.py": "# first\n"})
+    return CaseFile("one", old=("vllm-0.8.4",), new=("vllm-0.8.5",)).write(
+        tmp_path, {"test_one.py": "# first\n"}
+    )
 
 
-def run_of(case: Case, verdict: Verdict, started_at: float, environment: str = "vllm-0.8.4") -> RunResult:
+def run_of(
+    case: Case, verdict: Verdict, started_at: float, environment: str = "vllm-0.8.4"
+) -> RunResult:
     code = code_fingerprint(case.directory)
     return RunResult(
-        (TestResult("one", "one::test", verdict, "", "sim", environment, started_at=started_at, code=code),)
+        (
+            TestResult(
+                "one",
+                "one::test",
+                verdict,
+                "",
+                "sim",
+                environment,
+                started_at=started_at,
+                code=code,
+            ),
+        )
     )
 
 
@@ -48,7 +69,9 @@ def test_each_run_of_a_proof_counts_once(case: Case, tmp_path: Path) -> None:
 
 def test_several_tests_of_a_case_are_one_run(case: Case, tmp_path: Path) -> None:
     (result,) = run_of(case, Verdict.REPRODUCED, 1.0).results
-    second = dataclasses.replace(result, test="one::second", verdict=Verdict.INCONCLUSIVE, started_at=9.0)
+    second = dataclasses.replace(
+        result, test="one::second", verdict=Verdict.INCONCLUSIVE, started_at=9.0
+    )
     assert count_attempts(tmp_path, [case], [RunResult((result, second))]) == 1
     assert read_attempts(tmp_path)["one"]["vllm-0.8.4 sim"].inconclusive == 1
 
@@ -59,15 +82,21 @@ def test_a_changed_test_starts_anew(case: Case, tmp_path: Path) -> None:
     (case.directory / "test_one.py").write_text("second = 1\n")
     assert count_attempts(tmp_path, [case], [before]) == 0
     assert count_attempts(tmp_path, [case], [run_of(case, Verdict.REPRODUCED, 2.0)]) == 1
-    assert read_attempts(tmp_path)["one"]["vllm-0.8.4 sim"] == Attempts(code_fingerprint(case.directory), 1, 1, 0, 2.0)
+    assert read_attempts(tmp_path)["one"]["vllm-0.8.4 sim"] == Attempts(
+        code_fingerprint(case.directory), 1, 1, 0, 2.0
+    )
 
 
 def test_an_environment_that_was_not_built_is_an_attempt(case: Case, tmp_path: Path) -> None:
-    unbuilt = TestResult("one", "one", Verdict.INCONCLUSIVE, "not built", "sim", "vllm-0.8.4", started_at=1.0)
+    unbuilt = TestResult(
+        "one", "one", Verdict.INCONCLUSIVE, "not built", "sim", "vllm-0.8.4", started_at=1.0
+    )
     assert count_attempts(tmp_path, [case], [RunResult((unbuilt,))]) == 1
 
 
-def test_report_counts_attempts(case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_counts_attempts(
+    case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     paths = [tmp_path / "first.json", tmp_path / "second.json"]
     for number, path in enumerate(paths):
         write_results(path, run_of(case, Verdict.REPRODUCED, float(number + 1)))

@@ -101,7 +101,9 @@ def test_text(cases: Path, affected: Path, fine: Path, capsys: pytest.CaptureFix
     assert audit(cases, fine, affected) == 1
 
 
-def test_standard_input(cases: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_standard_input(
+    cases: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     for content, code in ((b"vllm==0.8.4\nray==2.43.0", 1), (b"vllm==0.8.5", 0), (b"", 2)):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
         assert audit(cases, "-") == code
@@ -133,10 +135,14 @@ def test_sarif(cases: Path, affected: Path, fine: Path, capsys: pytest.CaptureFi
     assert json.loads(capsys.readouterr().out)["runs"][0]["results"] == []
 
 
-def test_an_image_of_another_version_is_noted(cases: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_image_of_another_version_is_noted(
+    cases: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for version, noted in (("0.8.4", True), ("0.11.0", False)):
         audit(cases, f"vllm=={version}", "--serve", "docker run vllm/vllm-openai:v0.11.0 --model M")
-        assert ("the image has vLLM 0.11.0, but the audit is of vllm==0.8.4" in capsys.readouterr().err) is noted
+        assert (
+            "the image has vLLM 0.11.0, but the audit is of vllm==0.8.4" in capsys.readouterr().err
+        ) is noted
 
 
 def test_tags_and_links_of_sarif_rules_are_unique() -> None:
@@ -153,10 +159,14 @@ def test_ignored_cases_do_not_count_and_are_named(
     assert audit(cases, affected, "--ignore", "demo") == 0
     assert "ignored: demo" in capsys.readouterr().out
     assert audit(cases, affected, "--ignore", "demi") == 2
-    assert "no case and no preflight check has this id. Did you mean demo?" in capsys.readouterr().err
+    assert (
+        "no case and no preflight check has this id. Did you mean demo?" in capsys.readouterr().err
+    )
 
 
-def test_bad_input(cases: Path, affected: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input(
+    cases: Path, affected: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "large").touch()
     with (tmp_path / "large").open("r+b") as file:
         file.truncate(MAX_BYTES + 1)
@@ -180,9 +190,17 @@ def test_bad_input(cases: Path, affected: Path, tmp_path: Path, capsys: pytest.C
         assert words in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("target", ["vllm===0.8.4", "vllm==0.8.4", "vllm == 0.8.4; python_version >= '3.13'"])
-def test_a_pinned_requirement(tmp_path: Path, capsys: pytest.CaptureFixture[str], target: str) -> None:
-    cases = dataclasses.replace(CASE, affected=">=0.8,<0.8.5").write(tmp_path / "cases").directory.parent
+@pytest.mark.parametrize(
+    "target", ["vllm===0.8.4", "vllm==0.8.4", "vllm == 0.8.4; python_version >= '3.13'"]
+)
+def test_a_pinned_requirement(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], target: str
+) -> None:
+    cases = (
+        dataclasses.replace(CASE, affected=">=0.8,<0.8.5")
+        .write(tmp_path / "cases")
+        .directory.parent
+    )
     assert audit(cases, target) == 1
     assert f"{target}: vllm 0.8.4" in capsys.readouterr().out
 
@@ -200,12 +218,16 @@ def test_options_that_no_release_has_are_noted(
     )
 
 
-def test_a_directory_of_packages(cases: Path, install: Install, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_directory_of_packages(
+    cases: Path, install: Install, capsys: pytest.CaptureFixture[str]
+) -> None:
     install("image/site-packages", "vllm", "0.8.4")
     assert audit(cases, install("image/site-packages", "ray", "2.43.0")) == 1
 
 
-def test_an_interpreter(cases: Path, affected_target: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interpreter(
+    cases: Path, affected_target: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     dataclasses.replace(CASE, affected=">=0.8,<0.8.5").write(cases)
     for target in (affected_target, affected_target.parents[1]):
         assert audit(cases, target) == 1
@@ -214,7 +236,10 @@ def test_an_interpreter(cases: Path, affected_target: Path, capsys: pytest.Captu
     (target,) = json.loads(capsys.readouterr().out)["targets"]
     assert target["preflight"] == []
     assert audit(cases) == 2  # the interpreter that runs the tests
-    assert "has no vLLM, so that the audit would prove nothing. Name what has it" in capsys.readouterr().err
+    assert (
+        "has no vLLM, so that the audit would prove nothing. Name what has it"
+        in capsys.readouterr().err
+    )
 
 
 def test_nothing_heavy_is_imported(affected_target: Path) -> None:
@@ -228,5 +253,6 @@ def test_nothing_heavy_is_imported(affected_target: Path) -> None:
 def test_help_names_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["audit", "--help"]) == 0
     assert re.search(
-        r"0 nothing found .*; 1 something found; 2 usage", " ".join(capsys.readouterr().out.replace("│", "").split())
+        r"0 nothing found .*; 1 something found; 2 usage",
+        " ".join(capsys.readouterr().out.replace("│", "").split()),
     )

@@ -34,27 +34,45 @@ def case(tmp_path: Path) -> Case:
     return CaseFile("one", affected=">=0.8.5,<0.9.1", old=(), new=()).write(tmp_path)
 
 
-def result(verdict: Verdict, version: str, device: str = "sim", environment: str = "") -> TestResult:
+def result(
+    verdict: Verdict, version: str, device: str = "sim", environment: str = ""
+) -> TestResult:
     name = environment or f"vllm-{version}"
-    return TestResult("one", "one::test", verdict, "", device, name, {"vllm": version}, started_at=DAY)
+    return TestResult(
+        "one", "one::test", verdict, "", device, name, {"vllm": version}, started_at=DAY
+    )
 
 
-def recorded(case: Case, outcomes: Mapping[str, Verdict], device: str = "sim") -> tuple[Boundary, ...]:
-    record(case.directory.parent, [case], [result(verdict, version, device) for version, verdict in outcomes.items()])
+def recorded(
+    case: Case, outcomes: Mapping[str, Verdict], device: str = "sim"
+) -> tuple[Boundary, ...]:
+    record(
+        case.directory.parent,
+        [case],
+        [result(verdict, version, device) for version, verdict in outcomes.items()],
+    )
     return boundaries(case, read_table([case]), releases)
 
 
 def test_an_end_is_observed_when_the_adjacent_releases_show_opposites(case: Case) -> None:
-    lower, upper = recorded(case, {"0.8.4": Verdict.FIXED, "0.8.5": Verdict.REPRODUCED, "0.9.0": Verdict.REPRODUCED})
+    lower, upper = recorded(
+        case, {"0.8.4": Verdict.FIXED, "0.8.5": Verdict.REPRODUCED, "0.9.0": Verdict.REPRODUCED}
+    )
     assert str(lower) == "vllm >=0.8.5 observed (0.8.5 shows it, 0.8.4 passes, on sim)"
     assert str(upper) == "vllm <0.9.1 inferred (0.9.0 shows it; 0.9.1 not run yet)"
     assert (upper.missing, upper.contradicted) == (("0.9.1",), False)
 
 
 def test_a_post_release_is_a_release_of_its_own(case: Case) -> None:
-    changed = dataclasses.replace(case, affected=(dataclasses.replace(case.affected[0], specifier=">=0.9"),))
+    changed = dataclasses.replace(
+        case, affected=(dataclasses.replace(case.affected[0], specifier=">=0.9"),)
+    )
     (lower,) = recorded(changed, {"0.8.5": Verdict.FIXED, "0.9.0": Verdict.REPRODUCED})
-    assert (lower.inside, lower.outside, lower.missing) == ("0.9.0", "0.8.5.post1", ("0.8.5.post1",))
+    assert (lower.inside, lower.outside, lower.missing) == (
+        "0.9.0",
+        "0.8.5.post1",
+        ("0.8.5.post1",),
+    )
 
 
 def test_each_alternative_of_a_range_has_its_ends(case: Case) -> None:
@@ -100,7 +118,9 @@ def test_a_release_inside_that_passes_contradicts_the_range(case: Case) -> None:
 def test_a_run_with_a_sound_version_of_another_package_contradicts_nothing(case: Case) -> None:
     openai = dataclasses.replace(case.affected[0], package="openai", specifier="<2.25")
     both = dataclasses.replace(case, affected=(case.affected[0], openai))
-    upper = recorded(both, {"0.9.0": Verdict.FIXED, "0.9.1": Verdict.FIXED})[1]  # with an openai outside its range
+    upper = recorded(both, {"0.9.0": Verdict.FIXED, "0.9.1": Verdict.FIXED})[
+        1
+    ]  # with an openai outside its range
     assert (upper.observed, upper.contradicted) == (False, False)
     assert upper.reason == "0.9.0 passes; 0.9.1 passes"
 
@@ -130,7 +150,9 @@ def test_results_are_judged_by_the_present_range(case: Case) -> None:
 
 def test_only_what_others_can_repeat_is_recorded_and_a_clear_verdict_stays(case: Case) -> None:
     place = case.directory.parent
-    local = [result(Verdict.FIXED, "0.9.1", environment=name) for name in ("vllm@abc", "/bin/python")]
+    local = [
+        result(Verdict.FIXED, "0.9.1", environment=name) for name in ("vllm@abc", "/bin/python")
+    ]
     assert record(place, [case], [*local, result(Verdict.FIXED, "0.9.1")]) == 1
     assert record(place, [case], [result(Verdict.INCONCLUSIVE, "0.9.1")]) == 0
     assert (place / FILE).read_text().splitlines() == [
@@ -143,16 +165,24 @@ def test_only_what_others_can_repeat_is_recorded_and_a_clear_verdict_stays(case:
 
 
 def test_a_verdict_names_the_test_that_gave_it(case: Case) -> None:
-    place, later = case.directory.parent, dataclasses.replace(result(Verdict.FIXED, "0.9.1"), code="0123456789abcdef")
+    place, later = (
+        case.directory.parent,
+        dataclasses.replace(result(Verdict.FIXED, "0.9.1"), code="0123456789abcdef"),
+    )
     assert record(place, [case], [result(Verdict.FIXED, "0.9.1")]) == 1
     assert [record(place, [case], [later]) for _ in range(2)] == [1, 0]
-    assert [(entry.verdict, entry.code) for entry in read_file(place / FILE)["one"]] == [(Verdict.FIXED, later.code)]
+    assert [(entry.verdict, entry.code) for entry in read_file(place / FILE)["one"]] == [
+        (Verdict.FIXED, later.code)
+    ]
 
 
 def test_an_audit_says_where_a_failure_was_observed(case: Case) -> None:
     recorded(case, {"0.9.0": Verdict.REPRODUCED})
     table = read_table([case])
-    assert observation(case, {"vllm": "0.9.0+cu129"}, table) == "observed on vllm 0.9.0+cu129 (sim, 2026-05-28)"
+    assert (
+        observation(case, {"vllm": "0.9.0+cu129"}, table)
+        == "observed on vllm 0.9.0+cu129 (sim, 2026-05-28)"
+    )
     assert observation(case, {"vllm": "0.8.5"}, table) == ""
 
 
@@ -174,7 +204,10 @@ def test_commands_show_and_record_boundaries(
     code = code_fingerprint(case.directory)
     outcomes = {"0.9.0": Verdict.REPRODUCED, "0.9.1": Verdict.FIXED}
     outcome = RunResult(
-        tuple(dataclasses.replace(result(verdict, version), code=code) for version, verdict in outcomes.items())
+        tuple(
+            dataclasses.replace(result(verdict, version), code=code)
+            for version, verdict in outcomes.items()
+        )
     )
     write_results(tmp_path / "results.json", outcome)
     command = ["--cases", str(tmp_path)]
@@ -193,7 +226,11 @@ def test_commands_show_and_record_boundaries(
     plan = [*command, "matrix", "--releases", ">=0.9", "--missing", "--plan", "github"]
     assert cli.main([*plan[:4], ">0", *plan[5:]]) == 0
     jobs = json.loads(capsys.readouterr().out)["include"]
-    assert [name for job in jobs for name in job["environments"]] == ["vllm-0.8.4", "vllm-0.8.5", "vllm-0.8.5.post1"]
+    assert [name for job in jobs for name in job["environments"]] == [
+        "vllm-0.8.4",
+        "vllm-0.8.5",
+        "vllm-0.8.5.post1",
+    ]
     assert all("--missing" in job["command"] for job in jobs)
     assert cli.main(plan) == 2
     assert "a clear one for every case in these environments" in capsys.readouterr().err

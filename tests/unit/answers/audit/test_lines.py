@@ -10,16 +10,24 @@ import pytest
 from pytest_vllm_regress import cli
 from tests.helpers import ROOT
 
-SERVE = "vllm serve MODEL --tensor-parallel-size 2 --enable-auto-tool-choice --tool-call-parser hermes"
+SERVE = (
+    "vllm serve MODEL --tensor-parallel-size 2 --enable-auto-tool-choice --tool-call-parser hermes"
+)
 
 
 def audit(*arguments: str) -> int:
     return cli.main(["--cases", str(ROOT / "cases"), "audit", "vllm==0.8.4", *arguments])
 
 
-def test_a_failure_is_one_line_of_at_most_100_characters_worst_first(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failure_is_one_line_of_at_most_100_characters_worst_first(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert audit() == 1
-    lines = [line for line in capsys.readouterr().out.splitlines() if "  vllm-" in line and "to do" not in line]
+    lines = [
+        line
+        for line in capsys.readouterr().out.splitlines()
+        if "  vllm-" in line and "to do" not in line
+    ]
     assert len(lines) > 30
     assert max(map(len, lines)) <= 100
     assert lines[0].split("  ")[1] == "engine death"
@@ -35,18 +43,30 @@ def test_verbose_prints_everything(capsys: pytest.CaptureFixture[str]) -> None:
 def test_serve_ranks_the_failures_and_says_why(capsys: pytest.CaptureFixture[str]) -> None:
     assert audit("--serve", SERVE) == 1
     output = capsys.readouterr().out
-    headings = [line.partition(":")[0] for line in output.splitlines() if line.startswith(("reach", "unknown", "not"))]
+    headings = [
+        line.partition(":")[0]
+        for line in output.splitlines()
+        if line.startswith(("reach", "unknown", "not"))
+    ]
     assert sorted(headings, key=["reachable", "unknown", "not reachable"].index) == headings
     assert "\nreachable: --tool-call-parser is hermes\n" in output
     assert "\nnot reachable: --pipeline-parallel-size is 1, it needs 2 or more\n" in output
     assert audit("--serve", SERVE, "--json") == 1
     (target,) = json.loads(capsys.readouterr().out)["targets"]
     reach = {finding["case"]: finding["relevance"]["reach"] for finding in target["findings"]}
-    assert (reach["vllm-31501"], reach["vllm-7557"], reach["vllm-15080"]) == ("reachable", "not reachable", "unknown")
+    assert (reach["vllm-31501"], reach["vllm-7557"], reach["vllm-15080"]) == (
+        "reachable",
+        "not reachable",
+        "unknown",
+    )
 
 
 def test_failures_that_cannot_show_do_not_count(capsys: pytest.CaptureFixture[str]) -> None:
-    reachable = [finding for finding in _findings(capsys, SERVE) if finding["relevance"]["reach"] != "not reachable"]
+    reachable = [
+        finding
+        for finding in _findings(capsys, SERVE)
+        if finding["relevance"]["reach"] != "not reachable"
+    ]
     ignored = [word for finding in reachable for word in ("--ignore", finding["case"])]
     assert audit("--serve", SERVE, *ignored) == 0
     assert audit(*ignored) == 1

@@ -124,19 +124,23 @@ def test_an_address_of_vllm_is_vllm_without_a_version(cases: tuple[Case, ...], l
     assert "has no version, so that nothing is known about vllm" in notes(inventory, cases)[0]
 
 
-@pytest.mark.parametrize("line", ["--find-links /srv/vllm", "-e /srv/vllm-tools", "git+https://github.com/vllm/tools"])
+@pytest.mark.parametrize(
+    "line", ["--find-links /srv/vllm", "-e /srv/vllm-tools", "git+https://github.com/vllm/tools"]
+)
 def test_other_addresses_are_not_vllm(line: str) -> None:
     assert parse_list(f"ray==2.43.0\n{line}".encode(), "list").unpinned == {}
 
 
 def test_an_address_counts_where_its_marker_may_hold() -> None:
-    assert versions("ray==2.43.0\n./vllm-0.8.4.tar.gz ; python_version < '3'\n") == {"ray": ("2.43.0",)}
+    assert versions("ray==2.43.0\n./vllm-0.8.4.tar.gz ; python_version < '3'\n") == {
+        "ray": ("2.43.0",)
+    }
 
 
 def test_markers_for_another_python_or_machine_count() -> None:
-    assert versions("vllm==0.8.4 ; python_version >= '3.13'\nvllm==0.7.3 ; python_version < '3.13'\n") == {
-        "vllm": ("0.8.4", "0.7.3")
-    }
+    assert versions(
+        "vllm==0.8.4 ; python_version >= '3.13'\nvllm==0.7.3 ; python_version < '3.13'\n"
+    ) == {"vllm": ("0.8.4", "0.7.3")}
 
 
 def test_included_files_are_read_within_limits(tmp_path: Path) -> None:
@@ -156,8 +160,12 @@ def test_included_files_are_read_within_limits(tmp_path: Path) -> None:
         read_list(top)
 
 
-def test_constraints_give_versions_to_packages_that_the_list_names(cases: tuple[Case, ...], tmp_path: Path) -> None:
-    (tmp_path / "pins.txt").write_text("vllm==0.8.4\nxgrammar==0.1\noutlines-core>=1\n-c more.txt\n")
+def test_constraints_give_versions_to_packages_that_the_list_names(
+    cases: tuple[Case, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "pins.txt").write_text(
+        "vllm==0.8.4\nxgrammar==0.1\noutlines-core>=1\n-c more.txt\n"
+    )
     (tmp_path / "more.txt").write_text("ray==2.43.0\n-c pins.txt\n")
     (tmp_path / "base.txt").write_text("ray\n")
     top = tmp_path / "top.txt"
@@ -173,8 +181,12 @@ def test_constraints_give_versions_to_packages_that_the_list_names(cases: tuple[
         read_list(top)
 
 
-@pytest.mark.parametrize("constraints", ["https://example.org/pins.txt", "../pins.txt", "none.txt", ""])
-def test_constraints_that_are_not_read_are_noted(cases: tuple[Case, ...], tmp_path: Path, constraints: str) -> None:
+@pytest.mark.parametrize(
+    "constraints", ["https://example.org/pins.txt", "../pins.txt", "none.txt", ""]
+)
+def test_constraints_that_are_not_read_are_noted(
+    cases: tuple[Case, ...], tmp_path: Path, constraints: str
+) -> None:
     (tmp_path / "pins.txt").write_text("vllm==0.8.4\n")
     (tmp_path / "lists").mkdir()
     top = tmp_path / "lists" / "top.txt"
@@ -182,7 +194,9 @@ def test_constraints_that_are_not_read_are_noted(cases: tuple[Case, ...], tmp_pa
     inventory = read_list(top)
     assert inventory.versions == {}
     assert notes(inventory, cases)[0].startswith("constraints were not read: ")
-    assert notes(parse_list(b"-c pins.txt\nvllm", "standard input"), cases)[0].startswith("constraints were not read: ")
+    assert notes(parse_list(b"-c pins.txt\nvllm", "standard input"), cases)[0].startswith(
+        "constraints were not read: "
+    )
 
 
 @pytest.mark.parametrize(
@@ -207,7 +221,8 @@ def test_a_file_that_is_not_a_list_is_refused(content: bytes, words: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "included", ["../secret.txt", "/etc/passwd", "/proc/self/environ", "link.txt", "sub/../../secret.txt"]
+    "included",
+    ["../secret.txt", "/etc/passwd", "/proc/self/environ", "link.txt", "sub/../../secret.txt"],
 )
 def test_included_files_must_be_below_the_list(tmp_path: Path, included: str) -> None:
     """Neither a path nor a link leads out of the folder, and no content from outside is shown."""

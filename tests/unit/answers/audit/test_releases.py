@@ -11,7 +11,14 @@ import pytest
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.answers.audit.matching import find
 from pytest_vllm_regress.answers.audit.package_lists import parse_list
-from pytest_vllm_regress.answers.audit.releases import better, by_severity, locked, named_releases, overview, table
+from pytest_vllm_regress.answers.audit.releases import (
+    better,
+    by_severity,
+    locked,
+    named_releases,
+    overview,
+    table,
+)
 from pytest_vllm_regress.answers.audit.severity import Severity, severity
 from pytest_vllm_regress.cases.loading import load_all_cases
 from pytest_vllm_regress.cases.model import Case
@@ -56,9 +63,15 @@ def make(tmp_path: Path) -> Make:
     return write
 
 
-def advice(cases: tuple[Case, ...], pin: str) -> tuple[str | None, bool, int, str | None, tuple[str, ...]] | None:
+def advice(
+    cases: tuple[Case, ...], pin: str
+) -> tuple[str | None, bool, int, str | None, tuple[str, ...]] | None:
     upgrade = better(find(parse_list(pin.encode(), "list"), cases), cases)
-    return (upgrade.without, upgrade.earlier, upgrade.other, upgrade.fewest, upgrade.kept) if upgrade else None
+    return (
+        (upgrade.without, upgrade.earlier, upgrade.other, upgrade.fewest, upgrade.kept)
+        if upgrade
+        else None
+    )
 
 
 @pytest.mark.parametrize(
@@ -73,7 +86,9 @@ def advice(cases: tuple[Case, ...], pin: str) -> tuple[str | None, bool, int, st
         ("leak", '"wrong-result"', Severity.LEAK),
     ],
 )
-def test_severity_follows_from_the_case(make: Make, family: str, kind: str, expected: Severity) -> None:
+def test_severity_follows_from_the_case(
+    make: Make, family: str, kind: str, expected: Severity
+) -> None:
     (case,) = make(a={"family": family, "kind": kind, "affected": 'vllm = ">=0.7"'})
     assert severity(case) is expected
 
@@ -83,11 +98,15 @@ def test_every_case_of_the_project_has_a_severity_and_the_gravest_comes_first(ma
     findings = by_severity(find(parse_list(b"vllm==0.8.4\nray==2.43.0\n", "list"), cases))
     ranks = [severity(finding.case).rank for finding in findings]
     assert ranks == sorted(ranks)
-    assert {Severity.HANG, Severity.WRONG_RESULT} <= {severity(finding.case) for finding in findings}
+    assert {Severity.HANG, Severity.WRONG_RESULT} <= {
+        severity(finding.case) for finding in findings
+    }
 
 
 def test_releases_are_those_that_ranges_and_evidence_name(make: Make) -> None:
-    assert [str(release) for release in named_releases(make(a=">=0.7,<0.8.5", b=">=0.9,!=0.10.*"))] == [
+    assert [
+        str(release) for release in named_releases(make(a=">=0.7,<0.8.5", b=">=0.9,!=0.10.*"))
+    ] == [
         *("0.7", "0.8.4", "0.8.5", "0.9", "0.9.2", "0.10"),
     ]
 
@@ -99,26 +118,42 @@ def test_the_nearest_later_release_without_the_failures_is_advised(make: Make) -
     assert advice(cases, "vllm==0.10") is None
 
 
-def test_an_earlier_release_is_advised_only_if_no_later_one_is_free_of_the_failures(make: Make) -> None:
-    assert advice(make(a=">=0.9", b=">=0.7,<0.8"), "vllm==0.9.1") == ("0.8.5.post1", True, 0, "0.9.2", ("a",))
+def test_an_earlier_release_is_advised_only_if_no_later_one_is_free_of_the_failures(
+    make: Make,
+) -> None:
+    assert advice(make(a=">=0.9", b=">=0.7,<0.8"), "vllm==0.9.1") == (
+        "0.8.5.post1",
+        True,
+        0,
+        "0.9.2",
+        ("a",),
+    )
 
 
-def test_a_release_that_only_a_case_names_is_advised_if_it_is_newer_than_all_known(make: Make) -> None:
+def test_a_release_that_only_a_case_names_is_advised_if_it_is_newer_than_all_known(
+    make: Make,
+) -> None:
     assert advice(make(a=">=0.9,<99.1"), "vllm==0.9.1") == ("99.1", False, 0, "99.1", ())
 
 
-def test_without_such_a_release_the_later_one_with_the_fewest_failures_is_advised(make: Make) -> None:
+def test_without_such_a_release_the_later_one_with_the_fewest_failures_is_advised(
+    make: Make,
+) -> None:
     cases = make(a=">=0.5", b=">=0.5,<0.8.5", c=">=0.8.5,<0.8.5.post1")
     assert advice(cases, "vllm==0.8.4") == (None, False, 1, "0.8.5", ("a",))
 
 
 def test_other_packages_keep_their_versions(make: Make) -> None:
-    cases = make(both={"affected": 'vllm = "<0.9"\nray = ">=2.40"'}, alone={"affected": 'ray = ">=2.40"'})
+    cases = make(
+        both={"affected": 'vllm = "<0.9"\nray = ">=2.40"'}, alone={"affected": 'ray = ">=2.40"'}
+    )
     assert advice(cases, "vllm==0.8.4\nray==2.43.0") == ("0.9.0", False, 0, "0.9.0", ())
     assert advice(cases, "ray==2.43.0") is None
 
 
-def test_the_overview_lists_failures_that_the_next_release_does_not_have(make: Make, tmp_path: Path) -> None:
+def test_the_overview_lists_failures_that_the_next_release_does_not_have(
+    make: Make, tmp_path: Path
+) -> None:
     cases = make(a="<0.9", b={"affected": 'ray = "<2.40"', "family": "leak"})
     locks = tmp_path / "locks"
     locks.mkdir()
@@ -144,7 +179,9 @@ def test_the_overview_lists_failures_that_the_next_release_does_not_have(make: M
 def test_the_command_shows_releases_and_a_release(capsys: pytest.CaptureFixture[str]) -> None:
     cases = ["--cases", str(ROOT / "cases")]
     assert cli.main([*cases, "audit", "--releases", "--json"]) == 0
-    releases = {release["vllm"]: release for release in json.loads(capsys.readouterr().out)["releases"]}
+    releases = {
+        release["vllm"]: release for release in json.loads(capsys.readouterr().out)["releases"]
+    }
     assert len(releases) >= 10
     assert "vllm-17173" in releases["0.8.4"]["gone_in_next"]
     assert cli.main([*cases, "audit", "--vllm", "0.8.4", "-v"]) == 1
@@ -157,8 +194,12 @@ def test_the_command_shows_releases_and_a_release(capsys: pytest.CaptureFixture[
     assert [finding["case"] for finding in target["findings"]] == releases["0.8.4"]["failures"]
 
 
-@pytest.mark.parametrize("arguments", [["--releases", "--sarif"], ["--releases", "--vllm", "0.8.4"]])
-def test_releases_excludes_other_options(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "arguments", [["--releases", "--sarif"], ["--releases", "--vllm", "0.8.4"]]
+)
+def test_releases_excludes_other_options(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main(["--cases", str(ROOT / "cases"), "audit", *arguments]) == 2
     assert "--releases summarizes all releases" in capsys.readouterr().err
 

@@ -77,11 +77,20 @@ def test_a_command_line() -> None:
 @pytest.mark.parametrize(
     ("arguments", "options"),
     [
-        ("--tensor-parallel 2", {"tensor_parallel_size": "2"}),  # argparse accepts the beginning of a name
+        (
+            "--tensor-parallel 2",
+            {"tensor_parallel_size": "2"},
+        ),  # argparse accepts the beginning of a name
         ("--tensor_par=2", {"tensor_parallel_size": "2"}),
         ("--no-enable-prefix", {"no_enable_prefix_caching": True, "enable_prefix_caching": False}),
-        ("--structured-outputs-c.backend xgrammar", {"structured_outputs_config.backend": "xgrammar"}),
-        ("--enable-lora -dcp 2 -n=3", {"enable_lora": True, "decode_context_parallel_size": "2", "nnodes": "3"}),
+        (
+            "--structured-outputs-c.backend xgrammar",
+            {"structured_outputs_config.backend": "xgrammar"},
+        ),
+        (
+            "--enable-lora -dcp 2 -n=3",
+            {"enable_lora": True, "decode_context_parallel_size": "2", "nnodes": "3"},
+        ),
         ("-O3 --enable-lora", {"optimization_level": "3", "enable_lora": True}),
         ("--help", {"help": True}),
     ],
@@ -105,7 +114,9 @@ def test_options_may_be_shortened(arguments: str, options: dict[str, Any]) -> No
         (" ".join(f"--{'a' * n}" for n in range(3, 10)), "'--aaa' is no", []),
     ],
 )  # fmt: skip
-def test_options_that_no_release_has_are_noted(arguments: str, note: str, open_options: list[str]) -> None:
+def test_options_that_no_release_has_are_noted(
+    arguments: str, note: str, open_options: list[str]
+) -> None:
     (deployment,) = read_deployments(f"vllm serve M {arguments}")
     assert deployment.notes[0].startswith(note)
     assert len(deployment.notes) <= 6
@@ -121,7 +132,9 @@ RUN = "docker run --rm --gpus all -e VLLM_USE_V1=0 --env=A=$B -e TOKEN --ipc=hos
     [
         f"{RUN} vllm/vllm-openai:v0.8.4 --model M -tp 2",
         f"{RUN} vllm/vllm-openai M -tp 2 && docker ps",
-        f"sudo {RUN} registry/team/vllm:1 --model M -tp 2".replace("docker run", "docker container run"),
+        f"sudo {RUN} registry/team/vllm:1 --model M -tp 2".replace(
+            "docker run", "docker container run"
+        ),
         f"{RUN} team/image vllm serve M -tp 2".replace("docker", "/usr/bin/podman"),
         f"{RUN} --entrypoint vllm vllm/vllm-openai serve M -tp 2",
         f"{RUN} --entrypoint bash vllm/vllm-openai -c 'pip list && exec vllm serve M -tp 2'",
@@ -178,7 +191,11 @@ def test_helm_values(tmp_path: Path) -> None:
 
 def test_a_dockerfile(tmp_path: Path) -> None:
     deployment = read(tmp_path, "Dockerfile", DOCKERFILE)
-    assert deployment.options == {"model": "M", "no_enable_prefix_caching": True, "enable_prefix_caching": False}
+    assert deployment.options == {
+        "model": "M",
+        "no_enable_prefix_caching": True,
+        "enable_prefix_caching": False,
+    }
     assert deployment.variables == {"VLLM_USE_V1": "1", "OTHER": "2"}
 
 
@@ -197,11 +214,17 @@ def test_a_script(tmp_path: Path) -> None:
         ("deep.yaml", "[" * 100_000, "not valid YAML"),
         ("build.sh", "docker build -t vllm/vllm-openai .", "starts no vLLM"),
         ("other.sh", "docker run -v /opt/vllm:/x --name vllm redis --x y", "starts no vLLM"),
-        ("shell.sh", "docker run rocm/vllm bash\ndocker run --entrypoint bash vllm/vllm-openai", "starts no vLLM"),
+        (
+            "shell.sh",
+            "docker run rocm/vllm bash\ndocker run --entrypoint bash vllm/vllm-openai",
+            "starts no vLLM",
+        ),
         ("cut.sh", "docker run --name vllm", "starts no vLLM"),
     ],
 )
-def test_what_starts_no_vllm_is_refused(tmp_path: Path, name: str, content: str, words: str) -> None:
+def test_what_starts_no_vllm_is_refused(
+    tmp_path: Path, name: str, content: str, words: str
+) -> None:
     (tmp_path / name).write_text(content)
     with pytest.raises(UsageError, match=words):
         read_deployments(str(tmp_path / name))

@@ -46,7 +46,12 @@ def reach(case_id: str, arguments: str, version: str, **variables: str) -> Reach
         ("vllm-30931", "0.11.2", "--enable-lora", REACHABLE),
         ("vllm-30931", "0.11.2", "--enable-lora --no-enable-prefix-caching", NOT),
         ("vllm-30931", "0.11.2", "", NOT),
-        ("vllm-24885", "0.13.0", "", REACHABLE),  # the test's own scheduler only makes it show at once
+        (
+            "vllm-24885",
+            "0.13.0",
+            "",
+            REACHABLE,
+        ),  # the test's own scheduler only makes it show at once
         ("vllm-50529", "0.33.0", "", REACHABLE),
         ("vllm-46240", "0.17.0", "", NOT),
         ("vllm-46240", "0.17.0", '--kv-transfer-config \'{"kv_connector": "X"}\'', REACHABLE),
@@ -60,7 +65,9 @@ def reach(case_id: str, arguments: str, version: str, **variables: str) -> Reach
         ("vllm-48115", "0.8.4", "--guided-decoding-backend outlines", UNKNOWN),
     ],
 )
-def test_the_configuration_decides(case_id: str, version: str, arguments: str, expected: Reach) -> None:
+def test_the_configuration_decides(
+    case_id: str, version: str, arguments: str, expected: Reach
+) -> None:
     assert reach(case_id, arguments, version) is expected
 
 
@@ -73,7 +80,9 @@ def test_the_engine_that_a_variable_selects_decides() -> None:
 
 def test_the_most_relevant_deployment_counts_and_is_named(tmp_path: Path) -> None:
     (tmp_path / "start.sh").write_text("vllm serve A\nvllm serve B -tp 2\n")
-    answer = relevance(CASES["vllm-11737"], {"vllm": "0.8.4"}, read_deployments(str(tmp_path / "start.sh")))
+    answer = relevance(
+        CASES["vllm-11737"], {"vllm": "0.8.4"}, read_deployments(str(tmp_path / "start.sh"))
+    )
     assert answer.reach is REACHABLE
     assert answer.reason.endswith("start.sh: --tensor-parallel-size is 2")
 

@@ -12,7 +12,9 @@ from pytest_vllm_regress.answers.explain.log import explain
 from pytest_vllm_regress.cases.model import Case
 from tests.helpers.cases import CaseFile
 
-BANNER = "INFO 11-22 02:28:08 [core.py:58] Initializing a V1 LLM engine (v{}) with config: model='x'\n"
+BANNER = (
+    "INFO 11-22 02:28:08 [core.py:58] Initializing a V1 LLM engine (v{}) with config: model='x'\n"
+)
 DIED = 'ERROR 11-23 17:35:54 [core.py:634] RuntimeError: the queue of "a" is gone\n'
 TRACEBACK = """Traceback (most recent call last):
   File "/x/lib/python3.11/site-packages/vllm/v1/engine/core.py", line 26{n}, in step
@@ -25,7 +27,13 @@ ValueError: no room for block {n} of /home/somebody/model at 0x7ff{n}
 
 @pytest.fixture
 def death(tmp_path: Path) -> Case:
-    text = CaseFile(id="death", kind="engine-death", phase="request", pattern='the queue of "\\w+" is gone', omits="it")
+    text = CaseFile(
+        id="death",
+        kind="engine-death",
+        phase="request",
+        pattern='the queue of "\\w+" is gone',
+        omits="it",
+    )
     return text.write(tmp_path)
 
 

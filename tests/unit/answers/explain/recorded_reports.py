@@ -17,15 +17,27 @@ def recorded(cases: tuple[Case, ...], *verdicts: Verdict) -> Iterator[TestResult
     """Yield the recorded results with these verdicts that have an observation."""
     for case in cases:
         for run in load_observations(case):
-            yield from (result for result in run.results if result.observation and result.verdict in verdicts)
+            yield from (
+                result
+                for result in run.results
+                if result.observation and result.verdict in verdicts
+            )
 
 
 def pytest_output(result: TestResult, *, versions: bool) -> bytes:
-    """Return the result as pytest prints it: the failure and its parts, each line after an E. ``versions``: after a `pip freeze`."""
+    """Return the result as pytest prints it: the failure and its parts, each line after an E.
+
+    ``versions``: after a `pip freeze`.
+    """
     assert result.observation is not None
     parts = result.observation.parts
     error = f"pytest_vllm_regress.errors.ChildError: {result.observation.summary}"
     assertion = parts.get(Part.ASSERTION)
-    lines = [f"AssertionError: {assertion}" if assertion else error, *(parts[part] for part in PARTS if part in parts)]
+    lines = [
+        f"AssertionError: {assertion}" if assertion else error,
+        *(parts[part] for part in PARTS if part in parts),
+    ]
     freeze = [f"{name}=={version}" for name, version in result.versions.items()] if versions else []
-    return "\n".join([*freeze, *(f"E   {line}" for text in lines for line in text.splitlines()), ""]).encode()
+    return "\n".join(
+        [*freeze, *(f"E   {line}" for text in lines for line in text.splitlines()), ""]
+    ).encode()

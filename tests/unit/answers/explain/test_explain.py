@@ -1,4 +1,5 @@
-"""What `explain` says about a log: lines, certainty, versions, other failures; and logs that are made to do harm."""
+"""What `explain` says about a log: lines, certainty, versions, other failures; and logs that are
+made to do harm."""
 
 from __future__ import annotations
 
@@ -38,22 +39,31 @@ ValueError: the shared words
         ("/usr/lib/python3.11/multiprocessing/queues.py", Certainty.CERTAIN),
     ],
 )
-def test_an_exception_of_another_program_is_only_possible(file: str, expected: Certainty, tmp_path: Path) -> None:
-    case = CaseFile(kind="exception", phase="request", pattern="the shared words", omits="it").write(tmp_path)
+def test_an_exception_of_another_program_is_only_possible(
+    file: str, expected: Certainty, tmp_path: Path
+) -> None:
+    case = CaseFile(
+        kind="exception", phase="request", pattern="the shared words", omits="it"
+    ).write(tmp_path)
     assert certainty(BANNER.format("0.8.4") + PROGRAM.format(file=file), case) is expected
 
 
 def test_a_prompt_is_no_failure(tmp_path: Path) -> None:
-    case = CaseFile(kind="exception", phase="request", pattern="ValueError: the shared words", omits="it").write(
-        tmp_path
-    )
+    case = CaseFile(
+        kind="exception", phase="request", pattern="ValueError: the shared words", omits="it"
+    ).write(tmp_path)
     level = "INFO 11-22 02:28:08 [logger.py:39] "
-    prompt = f"{level}Received request cmpl-1: prompt: 'Why ValueError: the shared words?', params: x\n"
+    prompt = (
+        f"{level}Received request cmpl-1: prompt: 'Why ValueError: the shared words?', params: x\n"
+    )
     assert not explained(
         BANNER.format("0.8.4") + prompt + f"{level}it said ValueError: the shared words\n", case
     ).findings
     assert explained(
-        BANNER.format("0.8.4") + prompt + "ERROR 11-22 02:28:09 [x.py:1] ValueError: the shared words\n", case
+        BANNER.format("0.8.4")
+        + prompt
+        + "ERROR 11-22 02:28:09 [x.py:1] ValueError: the shared words\n",
+        case,
     ).findings
 
 
@@ -65,7 +75,9 @@ def test_a_death_without_its_cause_and_a_traceback_without_its_end_are_said() ->
     )
     (failure,) = explained(refers).unknown
     assert failure.signature.exception == "EngineDeadError"
-    assert [group.signature.exception for group in explained(TRACEBACK.format(n=1) + refers).unknown] == ["ValueError"]
+    assert [
+        group.signature.exception for group in explained(TRACEBACK.format(n=1) + refers).unknown
+    ] == ["ValueError"]
     cut = TRACEBACK.format(n=1).rpartition("    raise")[0]
     assert explained("INFO: x\n" + cut).notes == (
         "the log ends inside the traceback that begins on line 2; its exception is missing",
@@ -73,12 +85,17 @@ def test_a_death_without_its_cause_and_a_traceback_without_its_end_are_said() ->
     assert explained(TRACEBACK.format(n=1)).notes == ()
 
 
-def test_the_command_for_a_new_case_can_be_run(death: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Regression: a part of the pattern was masked as a secret, which made it an invalid regular expression."""
+def test_the_command_for_a_new_case_can_be_run(
+    death: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Regression: a part of the pattern was masked as a secret, which made it an invalid regular
+    expression."""
     message = "api_key: sk-aaaabbbbccccdddd rejected by /srv/x after 3 s"
     log = tmp_path / "log"
     log.write_text(
-        BANNER.format("0.8.4") + TRACEBACK.format(n=1).rpartition("ValueError")[0] + f"ValueError: {message}\n"
+        BANNER.format("0.8.4")
+        + TRACEBACK.format(n=1).rpartition("ValueError")[0]
+        + f"ValueError: {message}\n"
     )
     assert cli.main(["--cases", str(death.directory.parent), "explain", str(log)]) == 0
     (line,) = (line for line in capsys.readouterr().out.splitlines() if "new case:" in line)
@@ -92,11 +109,16 @@ def test_an_assertion_is_only_possible_unless_the_log_names_the_case(tmp_path: P
     case = CaseFile().write(tmp_path)
     failed = BANNER.format("0.8.4") + "E   AssertionError: expected 8, got 1\n"
     assert certainty(failed, case) is Certainty.POSSIBLE
-    assert certainty(f"{failed}FAILED cases/demo/test_demo.py::test - AssertionError\n", case) is Certainty.CERTAIN
+    assert (
+        certainty(f"{failed}FAILED cases/demo/test_demo.py::test - AssertionError\n", case)
+        is Certainty.CERTAIN
+    )
     assert explained("a server's log: expected 8, got 1\n", case).findings == ()
 
 
-def test_cases_with_the_same_text_are_alternatives_unless_one_is_outside_its_range(tmp_path: Path) -> None:
+def test_cases_with_the_same_text_are_alternatives_unless_one_is_outside_its_range(
+    tmp_path: Path,
+) -> None:
     old, new = (
         CaseFile(id=name, kind="exception", pattern="is gone", affected=affected).write(tmp_path)
         for name, affected in (("old", "<0.8.5"), ("new", ">=0.8"))
@@ -137,14 +159,20 @@ def test_a_documented_failure_and_what_follows_from_it_are_no_other_failures(dea
     )
     assert explained(consequence + caused, death).unknown == ()
     assert (
-        explained('Traceback (most recent call last):\n  File "my.py", line 1, in f\nKeyError: 1\n', death).unknown
+        explained(
+            'Traceback (most recent call last):\n  File "my.py", line 1, in f\nKeyError: 1\n', death
+        ).unknown
         == ()
     )
 
 
 def test_an_exception_that_another_one_caused_is_not_counted_again() -> None:
     chain = "\nThe above exception was the direct cause of the following exception:\n\n"
-    log = TRACEBACK.format(n=1) + chain + TRACEBACK.format(n=1).replace("ValueError: ", "RuntimeError: ")
+    log = (
+        TRACEBACK.format(n=1)
+        + chain
+        + TRACEBACK.format(n=1).replace("ValueError: ", "RuntimeError: ")
+    )
     assert [failure.signature.exception for failure in explained(log).unknown] == ["ValueError"]
 
 
@@ -155,16 +183,23 @@ def test_lines_of_two_processes_are_kept_apart() -> None:
         for line in TRACEBACK.format(n=2).replace("ValueError: ", "KeyError: ").splitlines()
     ]
     log = "".join(f"{a}\nINFO:     a request\n{b}\n" for a, b in zip(first, second, strict=True))
-    assert {failure.signature.exception for failure in explained(log).unknown} == {"ValueError", "KeyError"}
+    assert {failure.signature.exception for failure in explained(log).unknown} == {
+        "ValueError",
+        "KeyError",
+    }
 
 
 def test_a_traceback_in_a_record_of_json_is_read() -> None:
     record = json.dumps({"log": TRACEBACK.format(n=1)})
-    assert [failure.signature.exception for failure in explained(f"{record}\n").unknown] == ["ValueError"]
+    assert [failure.signature.exception for failure in explained(f"{record}\n").unknown] == [
+        "ValueError"
+    ]
 
 
 def test_an_exception_of_pythons_library_counts_only_where_it_was_recorded(tmp_path: Path) -> None:
-    case = CaseFile(id="parsed", kind="exception", pattern="JSONDecodeError: Expecting value").write(tmp_path)
+    case = CaseFile(
+        id="parsed", kind="exception", pattern="JSONDecodeError: Expecting value"
+    ).write(tmp_path)
     of_python = '  File "/usr/lib/python3.11/json/decoder.py", line 355, in raw_decode\n    raise\n'
     traceback = TRACEBACK.format(n=1).replace(
         "ValueError: ", of_python + "json.decoder.JSONDecodeError: Expecting value "
@@ -193,7 +228,9 @@ def test_an_exception_of_pythons_library_counts_only_where_it_was_recorded(tmp_p
     elsewhere = traceback.replace("scheduler.py", "another.py")
     other = explained(f"json.decoder.JSONDecodeError: Expecting value\n{elsewhere}", case)
     assert other.findings == ()
-    assert [failure.signature.exception for failure in other.unknown] == ["JSONDecodeError"], "it is not lost"
+    assert [failure.signature.exception for failure in other.unknown] == ["JSONDecodeError"], (
+        "it is not lost"
+    )
 
 
 @pytest.mark.parametrize(
@@ -216,7 +253,9 @@ def test_prefixes_of_ci_systems_containers_and_vllm_are_removed() -> None:
     line = "2026-01-01T00:00:00.123Z web-1  | \x1b[31m(EngineCore_0 pid=12)\x1b[0m ERROR 11-23 17:35:54 [core.py:6] [rank0]: KeyError: 1"
     prefix, text = strip_prefix(line)
     assert text == "KeyError: 1"
-    assert source_of(prefix) == source_of(strip_prefix(line.replace("17:35:54", "18:00:00").replace(".123Z", ".9Z"))[0])
+    assert source_of(prefix) == source_of(
+        strip_prefix(line.replace("17:35:54", "18:00:00").replace(".123Z", ".9Z"))[0]
+    )
 
 
 def test_a_log_larger_than_a_block_keeps_its_line_numbers_and_little_memory(death: Case) -> None:
@@ -234,7 +273,14 @@ def test_a_log_larger_than_a_block_keeps_its_line_numbers_and_little_memory(deat
 
 @pytest.mark.parametrize("before", [0, 5_000, 20_000, 3 * BLOCK])
 def test_a_very_long_line_is_searched_around_the_text(before: int, death: Case) -> None:
-    log = b"first\n" + b"y" * before + DIED.encode().strip() + b"y" * 100_000 + b"\nlast\n" + DIED.encode()
+    log = (
+        b"first\n"
+        + b"y" * before
+        + DIED.encode().strip()
+        + b"y" * 100_000
+        + b"\nlast\n"
+        + DIED.encode()
+    )
     (finding,) = explained(log, death).findings
     assert finding.lines == (2, 4)
 
@@ -259,7 +305,9 @@ def test_a_pattern_that_is_too_slow_is_named_and_not_searched_again(
     assert len(calls) == 1
 
 
-def test_searches_of_one_case_that_are_slow_together_end(death: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_searches_of_one_case_that_are_slow_together_end(
+    death: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Regression: each search was allowed seconds, for any number of lines."""
     now = 0.0
     calls = []
@@ -277,8 +325,12 @@ def test_searches_of_one_case_that_are_slow_together_end(death: Case, monkeypatc
     assert index.too_slow == {"death": "the searches for its pattern took more than 10 s together"}
 
 
-@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="no file whose beginning cannot be read")
-def test_a_log_that_cannot_be_read_is_refused(death: Case, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.skipif(
+    not Path("/proc/self/mem").exists(), reason="no file whose beginning cannot be read"
+)
+def test_a_log_that_cannot_be_read_is_refused(
+    death: Case, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Regression: an internal error."""
     assert cli.main(["--cases", str(death.directory.parent), "explain", "/proc/self/mem"]) == 2
     assert "/proc/self/mem: cannot be read" in capsys.readouterr().err
@@ -288,7 +340,10 @@ def test_the_command_masks_secrets_escapes_control_characters_and_ends_with_1(
     death: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = tmp_path / "log"
-    log.write_text(DIED + TRACEBACK.format(n=1).replace("no room", "no room \x1b]0;title\x07 password=hunter2000"))
+    log.write_text(
+        DIED
+        + TRACEBACK.format(n=1).replace("no room", "no room \x1b]0;title\x07 password=hunter2000")
+    )
     arguments = ["--cases", str(death.directory.parent), "explain", str(log)]
     assert cli.main(arguments) == 1
     output = capsys.readouterr().out
@@ -301,7 +356,9 @@ def test_the_command_masks_secrets_escapes_control_characters_and_ends_with_1(
     assert "hunter2000" not in json.dumps(document)
 
 
-def test_the_command_ends_with_0_without_a_documented_failure_and_2_without_a_log(death: Case, tmp_path: Path) -> None:
+def test_the_command_ends_with_0_without_a_documented_failure_and_2_without_a_log(
+    death: Case, tmp_path: Path
+) -> None:
     log = tmp_path / "log"
     log.write_text(TRACEBACK.format(n=1))
     arguments = ["--cases", str(death.directory.parent), "explain"]
@@ -309,12 +366,19 @@ def test_the_command_ends_with_0_without_a_documented_failure_and_2_without_a_lo
     assert cli.main([*arguments, str(tmp_path / "none")]) == 2
 
 
-def test_what_is_no_text_log_is_named(death: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_text_log_is_named(
+    death: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     arguments = ["--cases", str(death.directory.parent), "explain"]
     for name, content, status, words in (
         ("empty", b"", 0, "note: {} is empty"),
         ("windows", DIED.encode("utf-16"), 2, "{}: is in UTF-16. Convert it first"),
-        ("log.gz", gzip.compress(DIED.encode()), 2, "{}: is compressed by gzip. Unpack it first: gzip -cd LOG"),
+        (
+            "log.gz",
+            gzip.compress(DIED.encode()),
+            2,
+            "{}: is compressed by gzip. Unpack it first: gzip -cd LOG",
+        ),
         ("binary", DIED.encode() + b"\0\1", 2, "{}: is not text"),
     ):
         log = tmp_path / name

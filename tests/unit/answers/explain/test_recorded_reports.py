@@ -28,7 +28,9 @@ def test_recorded_failures_are_recognized_and_not_mistaken_for_others(versions: 
         count += 1
         if result.case_id not in [finding.case.id for finding in findings]:
             missed.append(result.case_id)
-        if any(result.case_id not in (finding.case.id, *finding.alternatives) for finding in findings):
+        if any(
+            result.case_id not in (finding.case.id, *finding.alternatives) for finding in findings
+        ):
             mistaken.append(result.case_id)
     assert count >= 100
     assert len(missed) <= 0.05 * count, missed

@@ -48,7 +48,12 @@ def test_versions_are_read_where_a_log_names_them(line: str, death: Case) -> Non
 
 @pytest.mark.parametrize(
     "line",
-    ["  Uninstalling vllm-0.8.4:", " - vllm==0.8.4", "tool 1 requires vllm==0.8.4, but you have none", "vllm>=0.8.4"],
+    [
+        "  Uninstalling vllm-0.8.4:",
+        " - vllm==0.8.4",
+        "tool 1 requires vllm==0.8.4, but you have none",
+        "vllm>=0.8.4",
+    ],
 )
 def test_versions_that_are_not_installed_do_not_count(line: str, death: Case) -> None:
     assert certainty(f"{line}\n{DIED}", death) is Certainty.LIKELY
@@ -66,14 +71,24 @@ def test_each_container_has_its_own_version(death: Case) -> None:
         ("b", BANNER.format("0.8.5")), ("a", BANNER.format("0.8.4")), ("b", DIED), ("a", DIED)
     ))  # fmt: skip
     found = {finding.versions["vllm"]: finding for finding in explained(log, death).findings}
-    assert {version: finding.lines for version, finding in found.items()} == {"0.8.5": (3,), "0.8.4": (4,)}
-    assert found["0.8.5"].certainty is Certainty.OUTSIDE and found["0.8.4"].certainty is Certainty.CERTAIN
-    outside = explained("pip: Successfully installed vllm-0.8.4\n" + f"engine-c  | {DIED}", death).findings
+    assert {version: finding.lines for version, finding in found.items()} == {
+        "0.8.5": (3,),
+        "0.8.4": (4,),
+    }
+    assert (
+        found["0.8.5"].certainty is Certainty.OUTSIDE
+        and found["0.8.4"].certainty is Certainty.CERTAIN
+    )
+    outside = explained(
+        "pip: Successfully installed vllm-0.8.4\n" + f"engine-c  | {DIED}", death
+    ).findings
     assert outside[0].versions == {"vllm": "0.8.4"}, "a line of no container counts for all"
 
 
 def test_a_failure_before_and_after_an_upgrade_is_two_results(death: Case) -> None:
-    found = explained(BANNER.format("0.8.4") + DIED + BANNER.format("0.8.5") + DIED + DIED, death).findings
+    found = explained(
+        BANNER.format("0.8.4") + DIED + BANNER.format("0.8.5") + DIED + DIED, death
+    ).findings
     assert [(finding.certainty, finding.lines) for finding in found] == [
         (Certainty.CERTAIN, (2,)),
         (Certainty.OUTSIDE, (4, 5)),

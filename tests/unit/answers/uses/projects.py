@@ -26,4 +26,7 @@ def answer_for(folder: Path, history: History, files: Mapping[str, str]) -> Answ
 
 def missing(result: Answer) -> dict[str, list[str]]:
     """Return what each release lacks, without the places."""
-    return {release: [problem.text for problem in problems] for release, problems in result.problems.items()}
+    return {
+        release: [problem.text for problem in problems]
+        for release, problems in result.problems.items()
+    }

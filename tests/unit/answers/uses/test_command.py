@@ -26,7 +26,9 @@ def _made_up_history(two_releases: History, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def pyproject(specifier: str) -> dict[str, str]:
-    return {"pyproject.toml": f'[project]\nname = "x"\ndependencies = ["numpy", "vllm{specifier}"]\n'}
+    return {
+        "pyproject.toml": f'[project]\nname = "x"\ndependencies = ["numpy", "vllm{specifier}"]\n'
+    }
 
 
 @pytest.mark.parametrize(
@@ -42,7 +44,9 @@ def pyproject(specifier: str) -> dict[str, str]:
         ({"Dockerfile": "FROM vllm/vllm-openai:v2.0\nENV VLLM_OLD=1\n"}, 0),  # only ignored
     ],
 )
-def test_the_exit_code_is_about_the_declared_range(tmp_path: Path, declaration: dict[str, str], code: int) -> None:
+def test_the_exit_code_is_about_the_declared_range(
+    tmp_path: Path, declaration: dict[str, str], code: int
+) -> None:
     assert cli.main(["uses", str(write(tmp_path, {**OLD, **declaration}))]) == code
 
 
@@ -127,7 +131,11 @@ def test_usage_errors(arguments: list[str]) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "specifiers"),
     [
-        ("pyproject.toml", '[project.optional-dependencies]\nx = ["VLLM >=0.8 , <0.9"]', ["<0.9,>=0.8"]),
+        (
+            "pyproject.toml",
+            '[project.optional-dependencies]\nx = ["VLLM >=0.8 , <0.9"]',
+            ["<0.9,>=0.8"],
+        ),
         ("pyproject.toml", '[dependency-groups]\nx = ["vllm==0.8.5"]', ["==0.8.5"]),
         ("pyproject.toml", '[tool.poetry.dependencies]\nvllm = "^0.8.5"', [">=0.8.5,<0.9"]),
         ("pyproject.toml", '[tool.poetry.dependencies]\nvllm = {version = ">=0.8"}', [">=0.8"]),
@@ -142,12 +150,15 @@ def test_declared_ranges(name: str, text: str, specifiers: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text"), [("pyproject.toml", "vllm [\n"), ("setup.cfg", "vllm\n"), ("setup.py", "vllm(")]
+    ("name", "text"),
+    [("pyproject.toml", "vllm [\n"), ("setup.cfg", "vllm\n"), ("setup.py", "vllm(")],
 )
 def test_a_file_with_ranges_that_cannot_be_parsed_is_noted(
     tmp_path: Path, two_releases: History, name: str, text: str
 ) -> None:
-    with pytest.raises(ValueError, match=r"line|never closed|sections|TOML|expected|Expected|Invalid"):
+    with pytest.raises(
+        ValueError, match=r"line|never closed|sections|TOML|expected|Expected|Invalid"
+    ):
         declared_in(text, name)
     (note,) = answer_for(tmp_path, two_releases, {name: text}).project.notes
     assert note.startswith(f"left out: {name}: cannot be parsed")
@@ -155,13 +166,18 @@ def test_a_file_with_ranges_that_cannot_be_parsed_is_noted(
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("requirements.txt", "vllm=0.8\n"), ("pyproject.toml", '[project]\ndependencies = [\n "vllm=0.8"\n]\n')],
+    [
+        ("requirements.txt", "vllm=0.8\n"),
+        ("pyproject.toml", '[project]\ndependencies = [\n "vllm=0.8"\n]\n'),
+    ],
 )
 def test_a_requirement_with_one_equals_sign_is_noted(
     tmp_path: Path, two_releases: History, name: str, text: str
 ) -> None:
     (note,) = answer_for(tmp_path, two_releases, {name: text}).project.notes
-    assert "vllm=0.8' is not a valid requirement, so that the range of vllm in it is not known" in note
+    assert (
+        "vllm=0.8' is not a valid requirement, so that the range of vllm in it is not known" in note
+    )
 
 
 def test_a_folder_without_files_is_noted(tmp_path: Path, two_releases: History) -> None:
@@ -169,7 +185,9 @@ def test_a_folder_without_files_is_noted(tmp_path: Path, two_releases: History) 
     assert note.startswith("nothing to read")
 
 
-def test_hostile_files_are_left_out_and_nothing_leaves_the_tree(tmp_path: Path, two_releases: History) -> None:
+def test_hostile_files_are_left_out_and_nothing_leaves_the_tree(
+    tmp_path: Path, two_releases: History
+) -> None:
     outside = tmp_path / "outside.py"
     outside.write_text("from vllm.utils import get_port")
     project = tmp_path / "project"
@@ -196,7 +214,9 @@ def test_hostile_files_are_left_out_and_nothing_leaves_the_tree(tmp_path: Path, 
     assert len(result.project.notes) >= 5
 
 
-def test_names_cannot_control_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_cannot_control_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write(tmp_path, {"\x1b[31mred\n::error::x.py": "from vllm.utils import get_port\n"})
     assert cli.main(["uses", str(tmp_path)]) == 0
     output = capsys.readouterr().out

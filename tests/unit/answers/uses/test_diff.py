@@ -43,7 +43,10 @@ def test_everything_that_changed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_only_what_the_project_uses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     project = write(
         tmp_path,
-        {"a.py": "from vllm import LLM, Params\nLLM('m')\nParams(guided='x')\n", "b.sh": "vllm serve m --mode b\n"},
+        {
+            "a.py": "from vllm import LLM, Params\nLLM('m')\nParams(guided='x')\n",
+            "b.sh": "vllm serve m --mode b\n",
+        },
     )
     assert cli.main(["uses", "--diff", "1.0", "2.0", str(project), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
@@ -53,9 +56,14 @@ def test_only_what_the_project_uses(tmp_path: Path, capsys: pytest.CaptureFixtur
         ("symbols", "vllm.llm:LLM.__init__"),
         ("symbols", "vllm.params:Params.guided"),
     }
-    assert changes["symbols", "vllm.params:Params.guided"]["places"] == [{"file": "a.py", "line": 3, "cell": 0}]
+    assert changes["symbols", "vllm.params:Params.guided"]["places"] == [
+        {"file": "a.py", "line": 3, "cell": 0}
+    ]
     assert cli.main(["uses", "--diff", "1.0", "2.0", str(project), "--markdown"]) == 0
-    assert "| options | ` --mode ` | changed no longer allows a | ` b.sh:1 ` |" in capsys.readouterr().out
+    assert (
+        "| options | ` --mode ` | changed no longer allows a | ` b.sh:1 ` |"
+        in capsys.readouterr().out
+    )
 
 
 def test_back_to_an_earlier_release(capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,7 +45,11 @@ def test_a_module_that_is_chosen_by_the_release_needs_only_that_release(
 def test_a_module_that_anything_else_imports_needs_every_release(
     tmp_path: Path, two_releases: History, others: dict[str, str]
 ) -> None:
-    files = {"app/__init__.py": CHOICE.format("import app.vllm_1_0.worker"), "app/vllm_1_0/worker.py": OLD, **others}
+    files = {
+        "app/__init__.py": CHOICE.format("import app.vllm_1_0.worker"),
+        "app/vllm_1_0/worker.py": OLD,
+        **others,
+    }
     assert missing(answer_for(tmp_path, two_releases, files))["2.0"] == GONE
 
 
@@ -53,7 +57,10 @@ def test_a_program_and_a_module_without_vllm_in_its_path_need_every_release(
     tmp_path: Path, two_releases: History
 ) -> None:
     program = f"{OLD}\nif __name__ == '__main__':\n    get_port()"
-    files = {"app/__init__.py": CHOICE.format("import app.vllm_1_0.worker"), "app/vllm_1_0/worker.py": program}
+    files = {
+        "app/__init__.py": CHOICE.format("import app.vllm_1_0.worker"),
+        "app/vllm_1_0/worker.py": program,
+    }
     assert missing(answer_for(tmp_path / "program", two_releases, files))["2.0"] == GONE
     files = {"app/__init__.py": CHOICE.format("import app.old.worker"), "app/old/worker.py": OLD}
     assert missing(answer_for(tmp_path / "path", two_releases, files))["2.0"] == GONE
@@ -62,10 +69,16 @@ def test_a_program_and_a_module_without_vllm_in_its_path_need_every_release(
 def test_a_module_that_nothing_imports_counts_as_its_folder_for_a_release(
     tmp_path: Path, two_releases: History
 ) -> None:
-    files = {"app/__init__.py": CHOICE.format("import app.vllm_1_0.worker"), "app/vllm_1_0/worker.py": "import vllm"}
+    files = {
+        "app/__init__.py": CHOICE.format("import app.vllm_1_0.worker"),
+        "app/vllm_1_0/worker.py": "import vllm",
+    }
     for folder, lacking in (("vllm_1_0", []), ("vllm_other", GONE)):
         more = {f"app/{folder}/unused.py": OLD}
-        assert missing(answer_for(tmp_path / folder, two_releases, {**files, **more}))["2.0"] == lacking
+        assert (
+            missing(answer_for(tmp_path / folder, two_releases, {**files, **more}))["2.0"]
+            == lacking
+        )
 
 
 def test_a_module_passes_on_for_which_releases_it_is_loaded() -> None:

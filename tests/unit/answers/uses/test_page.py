@@ -23,4 +23,6 @@ def test_the_example_prints_what_the_page_says(
     monkeypatch.chdir(tmp_path)
     assert cli.main(["uses"]) == 1
     expected, _ = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)  # the second is of --run
-    assert capsys.readouterr().out == expected, "the history or the command changed: write the page's output anew"
+    assert capsys.readouterr().out == expected, (
+        "the history or the command changed: write the page's output anew"
+    )

@@ -121,21 +121,31 @@ def test_what_is_no_breakage(tmp_path: Path, two_releases: History, source: str)
 
 def test_a_name_of_another_file_is_no_guard(tmp_path: Path, two_releases: History) -> None:
     first = "import vllm\nNEW = Version(vllm.__version__) < Version('2')"
-    result = answer_for(tmp_path, two_releases, {"a.py": first, "b.py": f"from a import NEW\nif NEW:\n    {OLD}"})
+    result = answer_for(
+        tmp_path, two_releases, {"a.py": first, "b.py": f"from a import NEW\nif NEW:\n    {OLD}"}
+    )
     assert missing(result)["2.0"] == ["the module vllm.utils has no get_port"]
 
 
 def test_a_method_that_vllm_adds_later_is_the_project_s_own_before(tmp_path: Path) -> None:
     method = "class W:\n    def load(self): ..."
-    history = history_of({"1": {"w.py": "class W: ..."}, "2": {"w.py": method}, "3": {"w.py": "class W: ..."}})
-    source = "from vllm.w import W\nclass Own(W):\n    def load(self): ...\n    def other(self): ..."
+    history = history_of(
+        {"1": {"w.py": "class W: ..."}, "2": {"w.py": method}, "3": {"w.py": "class W: ..."}}
+    )
+    source = (
+        "from vllm.w import W\nclass Own(W):\n    def load(self): ...\n    def other(self): ..."
+    )
     result = answer_for(tmp_path, history, {"a.py": source})
     assert [len(problems) for problems in result.problems.values()] == [0, 0, 1]
     assert result.unknown == ()
 
 
-def test_a_fallback_that_no_release_needs_is_not_missed(tmp_path: Path, two_releases: History) -> None:
-    source = "try:\n    from vllm import LLM\nexcept ImportError:\n    from vllm.utils import get_port"
+def test_a_fallback_that_no_release_needs_is_not_missed(
+    tmp_path: Path, two_releases: History
+) -> None:
+    source = (
+        "try:\n    from vllm import LLM\nexcept ImportError:\n    from vllm.utils import get_port"
+    )
     assert lacking(tmp_path, two_releases, source) == []
 
 
@@ -169,15 +179,22 @@ def test_overrides_of_overloads_and_class_methods_are_not_compared(tmp_path: Pat
     history = history_of({"1": {"w.py": OVERLOADED}})
     source = "from vllm.w import W\nclass Own(W):\n    def load(self, path): ...\n    @classmethod\n    def from_args(cls, args): ..."
     assert missing(answer_for(tmp_path, history, {"a.py": source})) == {"1": []}
-    changed = history_of({"1": {"w.py": "class W:\n    def start(self): ..."}, "2": {"w.py": OVERLOADED}})
+    changed = history_of(
+        {"1": {"w.py": "class W:\n    def start(self): ..."}, "2": {"w.py": OVERLOADED}}
+    )
     own = "from vllm.w import W\nclass Own(W):\n    def start(self): ..."
     assert len(missing(answer_for(tmp_path, changed, {"a.py": own}))["2"]) == 1
 
 
-def test_an_attribute_that_a_class_below_the_annotated_one_has_is_not_missed(tmp_path: Path) -> None:
+def test_an_attribute_that_a_class_below_the_annotated_one_has_is_not_missed(
+    tmp_path: Path,
+) -> None:
     base = "class A:\n    x = 1\nclass User:\n    def __init__(self, a: A): self.a = a"
     history = history_of(
-        {"1": {"m.py": base}, "2": {"m.py": base.replace("x = 1", "y = 1") + "\nclass B(A):\n    x = 1"}}
+        {
+            "1": {"m.py": base},
+            "2": {"m.py": base.replace("x = 1", "y = 1") + "\nclass B(A):\n    x = 1"},
+        }
     )
     source = "from vllm.m import User\ndef f(u: User): return u.a.x"
     assert missing(answer_for(tmp_path, history, {"a.py": source})) == {"1": [], "2": []}

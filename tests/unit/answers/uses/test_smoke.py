@@ -1,4 +1,7 @@
-"""What is tried of a project in environments, and the report of it. With a real environment: tests/engine/uses."""
+"""What is tried of a project in environments, and the report of it.
+
+With a real environment: tests/engine/uses.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +25,18 @@ HERE = Place("a.sh", 1)
 
 
 def words(*options: tuple[str, str]) -> ServerWords:
-    return server_words(Command(HERE, options), lambda name, value: (name, value) == ("--mode", "fast"))
+    return server_words(
+        Command(HERE, options), lambda name, value: (name, value) == ("--mode", "fast")
+    )
 
 
 def test_numbers_flags_and_values_that_vllm_lists_are_passed_on() -> None:
-    tried = words(("--enable-x", ""), ("--limit", "5"), ("--mode", "fast"), ("--max-model-len", "131072"))
-    assert tried == ServerWords(("--enable-x", "--limit", "5", "--mode", "fast", "--max-model-len", "512"), ())
+    tried = words(
+        ("--enable-x", ""), ("--limit", "5"), ("--mode", "fast"), ("--max-model-len", "131072")
+    )
+    assert tried == ServerWords(
+        ("--enable-x", "--limit", "5", "--mode", "fast", "--max-model-len", "512"), ()
+    )
 
 
 @pytest.mark.parametrize(
@@ -46,7 +55,9 @@ def test_numbers_flags_and_values_that_vllm_lists_are_passed_on() -> None:
         ("--api-key", "1"),
     ],
 )
-def test_values_of_the_project_and_options_that_run_code_are_left_out(option: tuple[str, str]) -> None:
+def test_values_of_the_project_and_options_that_run_code_are_left_out(
+    option: tuple[str, str],
+) -> None:
     assert words(option) == ServerWords((), (option[0],))
 
 
@@ -74,7 +85,12 @@ def result() -> Smoke:
     }
     start = Start(Command(HERE, ()), ServerWords(("--x",), ("--y",)), "\x1b[31mdied")
     return Smoke(
-        "env", "1.0", tuple(Outcome(use, missing) for use, missing in uses.items()), (start,), Offered(), (first,)
+        "env",
+        "1.0",
+        tuple(Outcome(use, missing) for use, missing in uses.items()),
+        (start,),
+        Offered(),
+        (first,),
     )
 
 
@@ -86,7 +102,10 @@ def test_what_is_missing_counts_unless_it_is_handled() -> None:
 
 def test_the_report_names_everything_that_is_missing() -> None:
     lines = list(text([result()]))
-    assert lines[0] == "\nenv, vLLM 1.0: 1 uses exist, 4 uses missing, 1 uses undecided, 0 of 1 servers started"
+    assert (
+        lines[0]
+        == "\nenv, vLLM 1.0: 1 uses exist, 4 uses missing, 1 uses undecided, 0 of 1 servers started"
+    )
     assert "  a.sh:1: vllm.handled: gone (handled)" in lines
     assert "  a.sh:1: vllm.first: the history says otherwise" in lines
     (start,) = (line for line in lines if "vllm serve" in line)
@@ -94,7 +113,10 @@ def test_the_report_names_everything_that_is_missing() -> None:
     assert "\x1b" not in start
     assert "vllm.first" in markdown([result()])
     (document,) = to_json([result()])
-    assert document["failed"] and [use["exists"] for use in document["uses"]] == [False] * 4 + [True, None]
+    assert document["failed"] and [use["exists"] for use in document["uses"]] == [False] * 4 + [
+        True,
+        None,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -111,7 +133,8 @@ def test_usage_errors(arguments: list[str]) -> None:
 
 
 class LateMetrics:
-    """A server that has metrics only some requests of /metrics after its first token, as V0 engines do."""
+    """A server that has metrics only some requests of /metrics after its first token, as V0 engines
+    do."""
 
     model = "tiny"
 

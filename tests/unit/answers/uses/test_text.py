@@ -53,7 +53,9 @@ spec:
         ("board.json", '{"expr": "rate(vllm:old_count[1m])"}', {"board.json:1: there is no metric vllm:old"}),
     ],
 )  # fmt: skip
-def test_files(tmp_path: Path, two_releases: History, name: str, text: str, expected: set[str]) -> None:
+def test_files(
+    tmp_path: Path, two_releases: History, name: str, text: str, expected: set[str]
+) -> None:
     result = answer_for(tmp_path, two_releases, {name: text})
     assert {str(problem).partition(" (now")[0] for problem in result.problems["2.0"]} == expected
     assert result.problems["1.0"] == ()
@@ -84,7 +86,10 @@ def test_names_that_no_release_has_are_listed(
 def test_notebooks_are_read_cell_by_cell(tmp_path: Path, two_releases: History) -> None:
     cells = [
         {"cell_type": "markdown", "source": "from vllm.utils import get_port"},
-        {"cell_type": "code", "source": ["%time\n", "!pip install vllm\n", "from vllm.utils import get_port\n"]},
+        {
+            "cell_type": "code",
+            "source": ["%time\n", "!pip install vllm\n", "from vllm.utils import get_port\n"],
+        },
         {"cell_type": "code", "source": "!vllm serve m --old-flag"},
         {"cell_type": "code", "source": "import vllm +"},
         "nonsense",

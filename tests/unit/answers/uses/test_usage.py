@@ -74,10 +74,17 @@ def test_calls(target: str, positional: int, keywords: list[str], missing: str |
 
 
 def test_overrides() -> None:
-    assert usage.override(["vllm.LLM"], "generate", ["self", "prompts", "fast"], 1, [False, False]) == ""
-    assert "fast" in str(usage.override(["vllm.LLM"], "generate", ["self", "prompts"], 1, [False, False]))
+    assert (
+        usage.override(["vllm.LLM"], "generate", ["self", "prompts", "fast"], 1, [False, False])
+        == ""
+    )
+    assert "fast" in str(
+        usage.override(["vllm.LLM"], "generate", ["self", "prompts"], 1, [False, False])
+    )
     assert usage.override(["vllm.LLM"], "generate", ["self"], 0, [True, True]) == ""
-    assert usage.override(["vllm.LLM"], "gone", [], 0, [False, False]) == "the class LLM has no gone"
+    assert (
+        usage.override(["vllm.LLM"], "gone", [], 0, [False, False]) == "the class LLM has no gone"
+    )
 
 
 def test_variables_and_parsers() -> None:

@@ -1,4 +1,5 @@
-"""Forged LoRA adapters: shapes that fit the model, one folder for equal adapters, and broken adapters."""
+"""Forged LoRA adapters: shapes that fit the model, one folder for equal adapters, and broken
+adapters."""
 
 from __future__ import annotations
 
@@ -21,12 +22,20 @@ def test_matrices_fit_the_model(head: int, tmp_path: Path) -> None:
     model = load_file(base / "model.safetensors")
     config = json.loads((place / "adapter_config.json").read_text())
     weights = load_file(place / "adapter_model.safetensors")
-    assert place.is_absolute() and config["r"] == 4 and config["target_modules"] == ["q_proj", "v_proj"]
+    assert (
+        place.is_absolute()
+        and config["r"] == 4
+        and config["target_modules"] == ["q_proj", "v_proj"]
+    )
     for name in [name for name in weights if ".lora_A." in name]:
         changed = model[name.removeprefix("base_model.model.").replace("lora_A.", "")]
         down, up = weights[name], weights[name.replace("lora_A", "lora_B")]
-        assert (up @ down).shape == changed.shape and down.shape[0] == 4 and abs(up @ down).max() > 0
-    assert len(weights) == 2 * sum(name.endswith(("q_proj.weight", "v_proj.weight")) for name in model)
+        assert (
+            (up @ down).shape == changed.shape and down.shape[0] == 4 and abs(up @ down).max() > 0
+        )
+    assert len(weights) == 2 * sum(
+        name.endswith(("q_proj.weight", "v_proj.weight")) for name in model
+    )
 
 
 @pytest.fixture
@@ -35,7 +44,9 @@ def base(tmp_path: Path) -> Path:
 
 
 def test_adapters_with_other_names_share_a_folder(base: Path, tmp_path: Path) -> None:
-    assert ensure_adapter(Adapter("a"), base, tmp_path) == ensure_adapter(Adapter("b"), base, tmp_path)
+    assert ensure_adapter(Adapter("a"), base, tmp_path) == ensure_adapter(
+        Adapter("b"), base, tmp_path
+    )
     others = {
         ensure_adapter(adapter, base, tmp_path)
         for adapter in (Adapter("a"), Adapter("a", seed=1), Adapter("a", rank=4))
@@ -47,12 +58,17 @@ def test_missing_files_are_written_again(base: Path, tmp_path: Path) -> None:
     weights = ensure_adapter(Adapter("a"), base, tmp_path) / "adapter_model.safetensors"
     whole = weights.read_bytes()
     weights.write_bytes(whole[:100])
-    assert ensure_adapter(Adapter("a"), base, tmp_path) == weights.parent and weights.read_bytes() == whole
+    assert (
+        ensure_adapter(Adapter("a"), base, tmp_path) == weights.parent
+        and weights.read_bytes() == whole
+    )
 
 
 def test_a_broken_adapter_is_unreadable(base: Path, tmp_path: Path) -> None:
     with pytest.raises(SafetensorError):
-        load_file(ensure_adapter(Adapter("a", broken=True), base, tmp_path) / "adapter_model.safetensors")
+        load_file(
+            ensure_adapter(Adapter("a", broken=True), base, tmp_path) / "adapter_model.safetensors"
+        )
 
 
 def test_a_model_without_sizes_is_a_usage_error(tmp_path: Path) -> None:
@@ -60,7 +76,9 @@ def test_a_model_without_sizes_is_a_usage_error(tmp_path: Path) -> None:
         ensure_adapter(Adapter("a"), tmp_path / "nothing", tmp_path)
 
 
-@pytest.mark.parametrize("values", [{"name": ""}, {"name": "a", "rank": 0}, {"name": "a", "seed": -1}])
+@pytest.mark.parametrize(
+    "values", [{"name": ""}, {"name": "a", "rank": 0}, {"name": "a", "seed": -1}]
+)
 def test_bad_values_are_usage_errors(values: dict[str, object]) -> None:
     with pytest.raises(UsageError, match="an adapter needs"):
         Adapter(**values)  # type: ignore[arg-type]

@@ -69,7 +69,10 @@ def test_a_missing_file_is_restored(tmp_path: Path) -> None:
 def test_an_adapter_fits_the_text_model(tmp_path: Path) -> None:
     snapshot = ensure_alias("owner/some-lora", tmp_path / "hub", tmp_path / "checkpoints")
     assert snapshot is not None
-    assert {path.name for path in snapshot.iterdir()} == {"adapter_config.json", "adapter_model.safetensors"}
+    assert {path.name for path in snapshot.iterdir()} == {
+        "adapter_config.json",
+        "adapter_model.safetensors",
+    }
     assert ensure_alias("owner/eagle", tmp_path / "hub", tmp_path / "checkpoints") is None
 
 
@@ -85,7 +88,9 @@ def test_an_old_name_without_an_owner_has_a_stand_in(tmp_path: Path) -> None:
     assert snapshot_of("gpt2", tmp_path / "hub") == snapshot
 
 
-@pytest.mark.parametrize("name", ["../x", "a/../b", "a/b/c", "a--b/c", "model", "", "a/b\n", "/etc"])
+@pytest.mark.parametrize(
+    "name", ["../x", "a/../b", "a/b/c", "a--b/c", "model", "", "a/b\n", "/etc"]
+)
 def test_what_is_no_name_of_the_hub_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match="not a name of the hub"):
         ensure_alias(name, tmp_path / "hub", tmp_path / "checkpoints")

@@ -12,7 +12,12 @@ import pytest
 from safetensors.numpy import load_file
 
 from pytest_vllm_regress.engines.checkpoints.forge import ensure_checkpoint
-from pytest_vllm_regress.engines.checkpoints.kinds import KINDS, arguments_of, kind_named, unmet_needs
+from pytest_vllm_regress.engines.checkpoints.kinds import (
+    KINDS,
+    arguments_of,
+    kind_named,
+    unmet_needs,
+)
 from pytest_vllm_regress.engines.checkpoints.sentencepiece import model_file, pieces
 from pytest_vllm_regress.errors import UsageError
 
@@ -24,28 +29,43 @@ def test_every_token_id_is_within_the_vocabulary(kind: str, tmp_path: Path) -> N
     assert config["architectures"] == [kind_named(kind).architecture]
     assert max(kind_named(kind).tokenizer().ids.values()) < config["vocab_size"]
     weights = load_file(place / "model.safetensors")
-    widest = {tensor.shape[1] for name, tensor in weights.items() if tensor.shape[:1] == (config["vocab_size"],)}
+    widest = {
+        tensor.shape[1]
+        for name, tensor in weights.items()
+        if tensor.shape[:1] == (config["vocab_size"],)
+    }
     decoder = config.get("text_config", config)
     assert widest == {decoder.get("hidden_size") or decoder["d_model"]}
-    norms = [tensor for name, tensor in weights.items() if tensor.ndim == 1 and name.endswith(".weight")]
+    norms = [
+        tensor for name, tensor in weights.items() if tensor.ndim == 1 and name.endswith(".weight")
+    ]
     assert norms and all((tensor == 1).all() for tensor in norms)
 
 
-@pytest.mark.parametrize(("kind", "head", "labels"), [("classifier", "score", 3), ("reranker", "classifier", 1)])
+@pytest.mark.parametrize(
+    ("kind", "head", "labels"), [("classifier", "score", 3), ("reranker", "classifier", 1)]
+)
 def test_a_head_has_a_row_for_each_label(kind: str, head: str, labels: int, tmp_path: Path) -> None:
     place = ensure_checkpoint(kind, tmp_path)
     config = json.loads((place / "config.json").read_text())
     assert len(config["id2label"]) == len(config["label2id"]) == labels
-    assert load_file(place / "model.safetensors")[f"{head}.weight"].shape == (labels, config["hidden_size"])
+    assert load_file(place / "model.safetensors")[f"{head}.weight"].shape == (
+        labels,
+        config["hidden_size"],
+    )
 
 
 def test_a_draft_is_the_first_layer_of_the_text_model(tmp_path: Path) -> None:
     text, draft = (ensure_checkpoint(kind, tmp_path) for kind in ("text", "draft"))
-    text_weights, draft_weights = (load_file(place / "model.safetensors") for place in (text, draft))
+    text_weights, draft_weights = (
+        load_file(place / "model.safetensors") for place in (text, draft)
+    )
     assert {name for name in text_weights if name not in draft_weights} == {
         name for name in text_weights if ".layers.1." in name
     }
-    assert draft_weights and all((text_weights[name] == weights).all() for name, weights in draft_weights.items())
+    assert draft_weights and all(
+        (text_weights[name] == weights).all() for name, weights in draft_weights.items()
+    )
     assert json.loads((draft / "config.json").read_text())["num_hidden_layers"] == 1
     assert ensure_checkpoint("draft", tmp_path) == draft
 
@@ -57,13 +77,22 @@ def test_an_encoder_puts_its_tokens_around_texts_and_pairs(tmp_path: Path) -> No
     assert tokenizer["model"]["vocab"] == {word: number for number, word in enumerate(words)}
     listed = tokenizer["post_processor"]["pair"]
     kinds = [next(iter(part.values()))["type_id"] for part in listed]
-    assert [next(iter(part.values()))["id"] for part in listed] == ["[CLS]", "A", "[SEP]", "B", "[SEP]"]
+    assert [next(iter(part.values()))["id"] for part in listed] == [
+        "[CLS]",
+        "A",
+        "[SEP]",
+        "B",
+        "[SEP]",
+    ]
     assert kinds == [0, 0, 0, 1, 1]
     assert not (place / "generation_config.json").exists()
 
 
 def test_the_token_of_a_byte_has_the_byte_s_number() -> None:
-    """Scripts therefore mean the same in every forged vocabulary. Here each of their characters uses byte fallback."""
+    """Scripts therefore mean the same in every forged vocabulary.
+
+    Here each of their characters uses byte fallback.
+    """
     assert [text for text, _, _ in pieces()[:256]] == [f"<0x{byte:02X}>" for byte in range(256)]
 
 
@@ -98,16 +127,22 @@ def test_the_model_file_and_the_fast_tokenizer_agree(tmp_path: Path) -> None:
     place = ensure_checkpoint("sentencepiece", tmp_path)
     assert (place / "tokenizer.model").read_bytes() == model_file()
     listed = [
-        dict(fields(message)) for number, message in fields(model_file()) if number == 1 and isinstance(message, bytes)
+        dict(fields(message))
+        for number, message in fields(model_file())
+        if number == 1 and isinstance(message, bytes)
     ]
     texts = [piece[1].decode() for piece in listed if isinstance(piece[1], bytes)]
     model = json.loads((place / "tokenizer.json").read_text())["model"]
-    assert model["byte_fallback"] and model["vocab"] == {text: number for number, text in enumerate(texts)}
+    assert model["byte_fallback"] and model["vocab"] == {
+        text: number for number, text in enumerate(texts)
+    }
     scores = dict(zip(texts, (piece[2] for piece in listed), strict=True))
     merged = ["".join(pair.split(" ")) for pair in model["merges"]]
     assert [-np.float32(rank) for rank in range(len(merged))] == [scores[text] for text in merged]
     (trainer,) = [
-        dict(fields(message)) for number, message in fields(model_file()) if number == 2 and isinstance(message, bytes)
+        dict(fields(message))
+        for number, message in fields(model_file())
+        if number == 2 and isinstance(message, bytes)
     ]
     assert [texts[int(trainer[number])] for number in (40, 41, 42)] == ["<unk>", "<s>", "</s>"]
     assert trainer[3] == 2 and trainer[35] == 1  # BPE, byte fallback
@@ -115,14 +150,21 @@ def test_the_model_file_and_the_fast_tokenizer_agree(tmp_path: Path) -> None:
 
 def test_a_tokenizer_without_a_fast_version_has_only_the_model_file(tmp_path: Path) -> None:
     place = ensure_checkpoint("slow-tokenizer", tmp_path)
-    assert (place / "spiece.model").read_bytes() == model_file() and not (place / "tokenizer.json").exists()
+    assert (place / "spiece.model").read_bytes() == model_file() and not (
+        place / "tokenizer.json"
+    ).exists()
 
 
 def test_packages_that_kinds_need() -> None:
     old, new = {"transformers": "4.48.2", "torchvision": "0.20.1"}, {"transformers": "4.49.0"}
     assert unmet_needs("vision", old) == ("transformers>=4.49",)
     assert unmet_needs("vision", new) == ("torchvision",)
-    assert unmet_needs("vision", old | new) == unmet_needs("text", {}) == unmet_needs("/a/path", {}) == ()
+    assert (
+        unmet_needs("vision", old | new)
+        == unmet_needs("text", {})
+        == unmet_needs("/a/path", {})
+        == ()
+    )
     assert arguments_of("mistral") == {"tokenizer_mode": "mistral"} and not arguments_of("text")
     with pytest.raises(UsageError, match="there are text, vision, classifier"):
         kind_named("poem")

@@ -26,7 +26,9 @@ def tekken(tmp_path: Path) -> dict[str, Any]:
     return read
 
 
-def test_the_vocabulary_of_the_other_models_follows_the_control_tokens(tekken: dict[str, Any]) -> None:
+def test_the_vocabulary_of_the_other_models_follows_the_control_tokens(
+    tekken: dict[str, Any],
+) -> None:
     words = [base64.b64decode(token["token_bytes"]) for token in tekken["vocab"]]
     assert words[:256] == [bytes([byte]) for byte in range(256)] and len(set(words)) == len(words)
     assert words[256:258] == [b'":', b'": '] and len(words) == len(vocabulary()[0]) + 2
@@ -35,12 +37,20 @@ def test_the_vocabulary_of_the_other_models_follows_the_control_tokens(tekken: d
     assert texts[0xC3] is None and texts[ord("a")] == "a" and texts[-2:] == [START, END]
     config, special = tekken["config"], tekken["special_tokens"]
     assert config["default_num_special_tokens"] + len(words) == config["default_vocab_size"]
-    assert config["default_num_special_tokens"] > len(special)  # mistral_common 1.5 wants one more at least
-    assert [token["token_str"] for token in special] == list(CONTROL) and CONTROL.index("[TOOL_CALLS]") == 9
+    assert config["default_num_special_tokens"] > len(
+        special
+    )  # mistral_common 1.5 wants one more at least
+    assert [token["token_str"] for token in special] == list(CONTROL) and CONTROL.index(
+        "[TOOL_CALLS]"
+    ) == 9
 
 
-@pytest.mark.parametrize("before", ["", "Hello", "Hello?", "a ", " ", "\n", "<", "<|", '":', "1", "\u00fc\U0001f600"])
-def test_the_pattern_never_splits_the_tokens_around_a_script(tekken: dict[str, Any], before: str) -> None:
+@pytest.mark.parametrize(
+    "before", ["", "Hello", "Hello?", "a ", " ", "\n", "<", "<|", '":', "1", "\u00fc\U0001f600"]
+)
+def test_the_pattern_never_splits_the_tokens_around_a_script(
+    tekken: dict[str, Any], before: str
+) -> None:
     pattern = tekken["config"]["pattern"]
     for in_tekken, in_python in (
         (r"[^\r\n\p{L}\p{N}]", r"[^\r\n\w]"),

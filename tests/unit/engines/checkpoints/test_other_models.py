@@ -1,4 +1,5 @@
-"""Checkpoints other than dense decoders: their weights match their configurations, and they follow scripts."""
+"""Checkpoints other than dense decoders: their weights match their configurations, and they follow
+scripts."""
 
 from __future__ import annotations
 
@@ -50,12 +51,19 @@ def test_a_state_has_the_size_of_the_configuration(tmp_path: Path) -> None:
 def test_a_sound_fits_the_encoder(tmp_path: Path) -> None:
     place, config, shapes = forged("speech", tmp_path)
     features = json.loads((place / "preprocessor_config.json").read_text())
-    assert shapes["model.encoder.conv1.weight"][1] == config["num_mel_bins"] == features["feature_size"]
+    assert (
+        shapes["model.encoder.conv1.weight"][1]
+        == config["num_mel_bins"]
+        == features["feature_size"]
+    )
     # the encoder's second convolution takes every other frame
     assert config["max_source_positions"] * 2 == features["nb_max_frames"]
     assert features["nb_max_frames"] * features["hop_length"] == features["n_samples"]
     for side, positions in (("encoder", "source"), ("decoder", "target")):
-        assert shapes[f"model.{side}.embed_positions.weight"][0] == config[f"max_{positions}_positions"]
+        assert (
+            shapes[f"model.{side}.embed_positions.weight"][0]
+            == config[f"max_{positions}_positions"]
+        )
         layers = {name.split(".")[3] for name in shapes if name.startswith(f"model.{side}.layers.")}
         assert len(layers) == config[f"{side}_layers"]
 
@@ -64,13 +72,24 @@ def test_a_sound_of_a_chat_has_its_place_and_fits_the_encoder(tmp_path: Path) ->
     place, config, shapes = forged("audio", tmp_path)
     features = json.loads((place / "preprocessor_config.json").read_text())
     encoder = config["audio_config"]
-    assert shapes["audio_tower.conv1.weight"][1] == encoder["num_mel_bins"] == features["feature_size"]
+    assert (
+        shapes["audio_tower.conv1.weight"][1] == encoder["num_mel_bins"] == features["feature_size"]
+    )
     assert encoder["max_source_positions"] * 2 == features["nb_max_frames"]
     assert shapes["audio_tower.embed_positions.weight"][0] == encoder["max_source_positions"]
-    assert shapes["multi_modal_projector.linear.weight"] == (config["text_config"]["hidden_size"], encoder["d_model"])
-    assert shapes["language_model.lm_head.weight"][0] == config["text_config"]["vocab_size"] == config["vocab_size"]
+    assert shapes["multi_modal_projector.linear.weight"] == (
+        config["text_config"]["hidden_size"],
+        encoder["d_model"],
+    )
+    assert (
+        shapes["language_model.lm_head.weight"][0]
+        == config["text_config"]["vocab_size"]
+        == config["vocab_size"]
+    )
     tokens = json.loads((place / "tokenizer.json").read_text())["added_tokens"]
-    assert ("<|AUDIO|>", config["audio_token_index"]) in [(token["content"], token["id"]) for token in tokens]
+    assert ("<|AUDIO|>", config["audio_token_index"]) in [
+        (token["content"], token["id"]) for token in tokens
+    ]
     template = json.loads((place / "chat_template.json").read_text())["chat_template"]
     content = [{"type": "audio"}, {"type": "text", "text": "What is it?"}]
     text = Template(template).render(messages=[{"role": "user", "content": content}])
@@ -81,7 +100,10 @@ def test_a_sound_of_a_chat_has_its_place_and_fits_the_encoder(tmp_path: Path) ->
 def test_a_script_has_the_same_tokens_in_every_vocabulary(kind: str, tmp_path: Path) -> None:
     place, config, _ = forged(kind, tmp_path)
     numbers = {
-        token["content"]: token["id"] for token in json.loads((place / "tokenizer.json").read_text())["added_tokens"]
+        token["content"]: token["id"]
+        for token in json.loads((place / "tokenizer.json").read_text())["added_tokens"]
     }
     assert {name: numbers[name] for name in added_tokens()} == added_tokens()
-    assert len(set(numbers.values())) == len(numbers) and max(numbers.values()) < config["vocab_size"]
+    assert (
+        len(set(numbers.values())) == len(numbers) and max(numbers.values()) < config["vocab_size"]
+    )

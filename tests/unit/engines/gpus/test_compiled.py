@@ -55,13 +55,17 @@ def test_kernels_are_listed() -> None:
         (["--all"], []),
     ],
 )
-def test_prune_removes_selected_kernels(arguments: list[str], left: list[str], prune: Prune) -> None:
+def test_prune_removes_selected_kernels(
+    arguments: list[str], left: list[str], prune: Prune
+) -> None:
     output = prune(*arguments)
     assert names() == left
     assert output.count("compiled kernels: removed") == 2 - len(left)
 
 
-def test_a_name_that_is_not_cached_is_reported_after_the_others_are_removed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_name_that_is_not_cached_is_reported_after_the_others_are_removed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert cli.main(["env", "prune", "vllm-0.9.2", "vllm-9.9"]) == 2
     assert names() == ["vllm-0.8.5"]
     assert "vllm-9.9: not in the cache, which had vllm-0.8.5, vllm-0.9.2" in capsys.readouterr().err

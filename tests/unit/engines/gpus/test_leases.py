@@ -1,4 +1,5 @@
-"""Leases of GPUs: between runs, all or none, in order of requests, by memory, and the wait at the end."""
+"""Leases of GPUs: between runs, all or none, in order of requests, by memory, and the wait at the
+end."""
 
 from __future__ import annotations
 
@@ -22,10 +23,16 @@ DEAD = 2**22 + 7
 
 
 class Card:
-    """GPUs of 80 GiB. ``held`` has bytes by GPU and pid, ``other`` bytes of processes that NVML does not report."""
+    """GPUs of 80 GiB.
+
+    ``held`` has bytes by GPU and pid, ``other`` bytes of processes that NVML does not report.
+    """
 
     def __init__(self, count: int) -> None:
-        self.devices = [CudaDevice(index, "stand-in", 80 * GIB, f"GPU-{index}", (9, 0)) for index in range(count)]
+        self.devices = [
+            CudaDevice(index, "stand-in", 80 * GIB, f"GPU-{index}", (9, 0))
+            for index in range(count)
+        ]
         self.held: dict[str, dict[int, int]] = {device.uuid: {} for device in self.devices}
         self.other = 0
         self.tells = True
@@ -46,7 +53,9 @@ def run(card: Card, tmp_path: Path) -> Callable[[], GpuLeases]:
     return lambda: GpuLeases(tmp_path, query_usage=card.look, same_pids=True)
 
 
-def take(run: GpuLeases, card: Card, count: int = 1, seconds: float = 0.3, needed: int = 4 * GIB) -> GpuLease:
+def take(
+    run: GpuLeases, card: Card, count: int = 1, seconds: float = 0.3, needed: int = 4 * GIB
+) -> GpuLease:
     return run.lease(card.devices, count, lambda device: needed, soon(seconds))
 
 
@@ -62,7 +71,9 @@ def test_two_runs_never_share(card: Card, run: Callable[[], GpuLeases]) -> None:
     first, second = take(run(), card), take(run(), card)
     assert {*indices(first), *indices(second)} == {0, 1}
     assert first.environment == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "0"}
-    with pytest.raises(DeviceBusy, match=r"waited 0\.3 s for GPUs.*GPU 0: held by another run; GPU 1: held") as caught:
+    with pytest.raises(
+        DeviceBusy, match=r"waited 0\.3 s for GPUs.*GPU 0: held by another run; GPU 1: held"
+    ) as caught:
         take(run(), card)
     assert caught.value.kind == "limit"  # never a hang
     assert first.release(soon()) == ()
@@ -73,7 +84,10 @@ def test_a_gpu_is_identified_by_uuid_not_by_index(card: Card, run: Callable[[], 
     """Containers count their GPUs from 0, so locks named by index would allow two runs on one GPU."""
     first = take(run(), card)
     assert [device.uuid for device in first.devices] == ["GPU-0"]
-    card.devices = [dataclasses.replace(card.devices[1], index=0), dataclasses.replace(card.devices[0], index=1)]
+    card.devices = [
+        dataclasses.replace(card.devices[1], index=0),
+        dataclasses.replace(card.devices[0], index=1),
+    ]
     second = take(run(), card)
     assert [device.uuid for device in second.devices] == ["GPU-1"]
     with pytest.raises(DeviceBusy):
@@ -95,11 +109,15 @@ def test_an_exclusive_gpu_is_not_shared(card: Card, run: Callable[[], GpuLeases]
     card.devices = [CudaDevice(0, "x", 80 * GIB, "GPU-0", compute_mode="exclusive process")]
     own_run = run()
     take(own_run, card)
-    with pytest.raises(DeviceBusy, match="an engine of this run is on it, and its compute mode is exclusive"):
+    with pytest.raises(
+        DeviceBusy, match="an engine of this run is on it, and its compute mode is exclusive"
+    ):
         take(own_run, card)
 
 
-def test_idle_engines_end_before_waiting_for_other_runs(card: Card, run: Callable[[], GpuLeases]) -> None:
+def test_idle_engines_end_before_waiting_for_other_runs(
+    card: Card, run: Callable[[], GpuLeases]
+) -> None:
     own_run = run()
     pooled = take(own_run, card, needed=60 * GIB)
     card.held["GPU-0"][os.getpid()] = 60 * GIB
@@ -126,11 +144,16 @@ def test_gpus_are_leased_all_or_none(card: Card, run: Callable[[], GpuLeases]) -
     assert indices(take(run(), card, count=2, seconds=60)) == [0, 1]
 
 
-def test_the_longest_waiting_run_is_next(card: Card, run: Callable[[], GpuLeases], tmp_path: Path) -> None:
+def test_the_longest_waiting_run_is_next(
+    card: Card, run: Callable[[], GpuLeases], tmp_path: Path
+) -> None:
     """A run that released a GPU does not take it again before the run that waited for it."""
     card.devices = card.devices[:1]
     reports: list[str] = []
-    holder, waiter = run(), GpuLeases(tmp_path, query_usage=card.look, report=reports.append, same_pids=True)
+    holder, waiter = (
+        run(),
+        GpuLeases(tmp_path, query_usage=card.look, report=reports.append, same_pids=True),
+    )
     held = take(holder, card)
     leases: list[GpuLease] = []
     waiting = threading.Thread(target=lambda: leases.append(take(waiter, card, seconds=60)))
@@ -138,7 +161,10 @@ def test_the_longest_waiting_run_is_next(card: Card, run: Callable[[], GpuLeases
     waiting.start()
     while not holder.requested_by_others():
         assert waiting.is_alive()
-    assert "waiting for GPUs, at most 60 s. 1 of 1 GPUs wanted: GPU 0: held by another run" in reports[0]
+    assert (
+        "waiting for GPUs, at most 60 s. 1 of 1 GPUs wanted: GPU 0: held by another run"
+        in reports[0]
+    )
     held.release(soon())
     with pytest.raises(DeviceBusy):
         take(holder, card, seconds=0)
@@ -148,7 +174,9 @@ def test_the_longest_waiting_run_is_next(card: Card, run: Callable[[], GpuLeases
     assert list((tmp_path / "waiting").iterdir()) == []
 
 
-def test_a_killed_waiter_does_not_block_others(card: Card, run: Callable[[], GpuLeases], tmp_path: Path) -> None:
+def test_a_killed_waiter_does_not_block_others(
+    card: Card, run: Callable[[], GpuLeases], tmp_path: Path
+) -> None:
     (tmp_path / "waiting").mkdir()
     (tmp_path / "waiting" / "0-1-x.lock").touch()
     (tmp_path / "waiting" / "0-1-x.gpus").write_text("GPU-0 GPU-1")
@@ -157,7 +185,9 @@ def test_a_killed_waiter_does_not_block_others(card: Card, run: Callable[[], Gpu
 
 
 def test_impossible_requests_are_unsupported(card: Card, run: Callable[[], GpuLeases]) -> None:
-    with pytest.raises(Unsupported, match=r"needs 3 GPUs; 2 can be used here: 0 \(stand-in\), 1 \(stand-in\)"):
+    with pytest.raises(
+        Unsupported, match=r"needs 3 GPUs; 2 can be used here: 0 \(stand-in\), 1 \(stand-in\)"
+    ):
         take(run(), card, count=3)
     with pytest.raises(Unsupported, match=r"more memory: 0 \(stand-in\) 80\.0 GiB, needs 90\.0"):
         take(run(), card, needed=90 * GIB)
@@ -177,7 +207,9 @@ def test_another_tenant_leaves_enough_memory_or_is_named(
 ) -> None:
     card.held["GPU-0"][os.getpid()] = card.held["GPU-1"][os.getpid()] = 20 * GIB
     take(run(), card).release(soon())
-    with pytest.raises(DeviceBusy, match=rf"60\.0 GiB free, 70\.0 needed; process {os.getpid()} \(.+\): 20\.0 GiB"):
+    with pytest.raises(
+        DeviceBusy, match=rf"60\.0 GiB free, 70\.0 needed; process {os.getpid()} \(.+\): 20\.0 GiB"
+    ):
         take(run(), card, needed=70 * GIB, seconds=0)
     foreign = GpuLeases(tmp_path, query_usage=card.look, same_pids=False)
     with pytest.raises(DeviceBusy, match=r"1 processes of another pid namespace, 20\.0 GiB"):
@@ -186,14 +218,17 @@ def test_another_tenant_leaves_enough_memory_or_is_named(
 
 def test_a_gpu_that_nvml_lost_is_not_leased(card: Card, tmp_path: Path) -> None:
     run = GpuLeases(
-        tmp_path, query_usage=lambda uuid: "NVML failed: GPU is lost" if uuid == "GPU-0" else card.look(uuid)
+        tmp_path,
+        query_usage=lambda uuid: "NVML failed: GPU is lost" if uuid == "GPU-0" else card.look(uuid),
     )
     assert indices(take(run, card)) == [1]
 
 
 def test_a_gpu_lost_during_a_lease_is_released(card: Card, tmp_path: Path) -> None:
     lost: list[str] = []
-    run = GpuLeases(tmp_path, query_usage=lambda uuid: "NVML failed: GPU is lost" if lost else card.look(uuid))
+    run = GpuLeases(
+        tmp_path, query_usage=lambda uuid: "NVML failed: GPU is lost" if lost else card.look(uuid)
+    )
     lease = take(run, card)
     lost.append("now")
     assert lease.release(soon()) == ()
@@ -201,7 +236,9 @@ def test_a_gpu_lost_during_a_lease_is_released(card: Card, tmp_path: Path) -> No
     assert indices(take(run, card)) == [0]
 
 
-def test_release_waits_for_own_memory_and_not_for_other_tenants(card: Card, run: Callable[[], GpuLeases]) -> None:
+def test_release_waits_for_own_memory_and_not_for_other_tenants(
+    card: Card, run: Callable[[], GpuLeases]
+) -> None:
     lease = take(run(), card)
     card.held["GPU-0"] = {DEAD: 30 * GIB}
     lease.claim([DEAD])
@@ -210,7 +247,9 @@ def test_release_waits_for_own_memory_and_not_for_other_tenants(card: Card, run:
     assert lease.release(soon(10)) == ()
 
 
-def test_release_waits_for_a_process_that_died_before_it_was_claimed(card: Card, run: Callable[[], GpuLeases]) -> None:
+def test_release_waits_for_a_process_that_died_before_it_was_claimed(
+    card: Card, run: Callable[[], GpuLeases]
+) -> None:
     lease = take(run(), card)
     card.held["GPU-0"] = {DEAD: GIB}
     threading.Timer(0.3, card.held["GPU-0"].clear).start()
@@ -218,7 +257,9 @@ def test_release_waits_for_a_process_that_died_before_it_was_claimed(card: Card,
     assert not card.held["GPU-0"]
 
 
-def test_memory_that_is_not_released_is_reported_by_process(card: Card, run: Callable[[], GpuLeases]) -> None:
+def test_memory_that_is_not_released_is_reported_by_process(
+    card: Card, run: Callable[[], GpuLeases]
+) -> None:
     lease = take(run(), card)
     card.held["GPU-0"] = {DEAD: 3 * GIB}
     assert lease.release(soon()) == (f"GPU 0: 3.0 GiB not released by process {DEAD} (ended)",)
@@ -226,7 +267,9 @@ def test_memory_that_is_not_released_is_reported_by_process(card: Card, run: Cal
     assert indices(take(run(), card)) == [0]
 
 
-def test_memory_without_a_known_owner_is_not_reported(card: Card, run: Callable[[], GpuLeases]) -> None:
+def test_memory_without_a_known_owner_is_not_reported(
+    card: Card, run: Callable[[], GpuLeases]
+) -> None:
     card.tells = False
     lease = take(run(), card)
     card.other = 30 * GIB
@@ -239,7 +282,9 @@ def test_memory_without_a_known_owner_is_not_reported(card: Card, run: Callable[
     assert lease.release(soon()) == ()
 
 
-def test_pids_of_another_namespace_are_not_attributed_to_this_run(card: Card, tmp_path: Path) -> None:
+def test_pids_of_another_namespace_are_not_attributed_to_this_run(
+    card: Card, tmp_path: Path
+) -> None:
     run = GpuLeases(tmp_path, query_usage=card.look, same_pids=False)
     lease = take(run, card)
     card.held["GPU-0"] = {DEAD: 3 * GIB}

@@ -12,7 +12,10 @@ H100, T4 = "NVIDIA H100", "Tesla T4"
 
 
 def machine(*names: str) -> Machine:
-    gpus = tuple(Gpu(index, name, 80 * 2**30, f"GPU-{index}{index}-abc", (9, 0)) for index, name in enumerate(names))
+    gpus = tuple(
+        Gpu(index, name, 80 * 2**30, f"GPU-{index}{index}-abc", (9, 0))
+        for index, name in enumerate(names)
+    )
     return Machine("580", (13, 0), gpus)
 
 
@@ -20,7 +23,15 @@ MIG = Machine(
     "580",
     (13, 0),
     (
-        Gpu(0, "A100", 80, "GPU-00", (8, 0), mig=True, slices=(Slice("MIG-1", "s", 10), Slice("MIG-2", "s", 10))),
+        Gpu(
+            0,
+            "A100",
+            80,
+            "GPU-00",
+            (8, 0),
+            mig=True,
+            slices=(Slice("MIG-1", "s", 10), Slice("MIG-2", "s", 10)),
+        ),
         Gpu(1, "A100", 80, "GPU-11", (8, 0), mig=True),
     ),
 )
@@ -64,7 +75,13 @@ def test_an_ambiguous_uuid_prefix_selects_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("setting", "selectors"),
-    [(None, ["MIG-1", "MIG-2"]), ("0", ["MIG-1"]), ("MIG-2", ["MIG-2"]), ("GPU-00", []), ("MIG-3", [])],
+    [
+        (None, ["MIG-1", "MIG-2"]),
+        ("0", ["MIG-1"]),
+        ("MIG-2", ["MIG-2"]),
+        ("GPU-00", []),
+        ("MIG-3", []),
+    ],
 )
 def test_slices(setting: str | None, selectors: list[str]) -> None:
     assert [device.selector for device in select_devices(MIG, setting, None)[0]] == selectors
@@ -77,7 +94,8 @@ def test_mig_mode_without_a_slice_is_reported() -> None:
 def test_indices_of_different_gpus_need_an_order() -> None:
     mixed = machine(T4, H100)
     with pytest.raises(
-        UsageError, match=r"is ambiguous: .*0 Tesla T4, 1 NVIDIA H100.*Set CUDA_DEVICE_ORDER=PCI_BUS_ID"
+        UsageError,
+        match=r"is ambiguous: .*0 Tesla T4, 1 NVIDIA H100.*Set CUDA_DEVICE_ORDER=PCI_BUS_ID",
     ):
         select_devices(mixed, "1", None)
     assert [device.name for device in select_devices(mixed, "1", "PCI_BUS_ID")[0]] == [H100]

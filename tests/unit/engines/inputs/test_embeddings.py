@@ -34,7 +34,9 @@ class Reader(pickle.Unpickler):
 def parts(text: str) -> tuple[Any, list[float], set[str]]:
     """Return the pickled call, the numbers, and the other files of the archive."""
     with zipfile.ZipFile(io.BytesIO(base64.b64decode(text))) as archive:
-        assert archive.testzip() is None and all(entry.compress_type == 0 for entry in archive.infolist())
+        assert archive.testzip() is None and all(
+            entry.compress_type == 0 for entry in archive.infolist()
+        )
         files = {entry.split("/", 1)[1]: archive.read(entry) for entry in archive.namelist()}
     values = array.array("f", files.pop("data/0"))
     return Reader(io.BytesIO(files.pop("data.pkl"))).load(), list(values), set(files)

@@ -34,5 +34,7 @@ def test_a_png_has_the_requested_size(width: int, height: int) -> None:
 
 
 def test_a_truncated_image_is_the_beginning_of_the_whole() -> None:
-    whole, broken = (base64.b64decode(png_url(56, 56, keep=keep).split(",")[1]) for keep in (None, 60))
+    whole, broken = (
+        base64.b64decode(png_url(56, 56, keep=keep).split(",")[1]) for keep in (None, 60)
+    )
     assert broken == whole[:60] and len(whole) > 60

@@ -19,12 +19,20 @@ def choice(index: int, **delta: object) -> dict[str, object]:
 @pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
 def test_whole_answers_of_every_version_are_equal(name: str) -> None:
     calls = [
-        {"id": f"call-{number}", "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+        {
+            "id": f"call-{number}",
+            "type": "function",
+            "function": {"name": call.name, "arguments": call.arguments},
+        }
         for number, call in enumerate(CALLS)
     ]
     answer = {
         "choices": [
-            {"index": 1, "message": {"content": None, name: "hm", "tool_calls": calls}, "finish_reason": "tool_calls"},
+            {
+                "index": 1,
+                "message": {"content": None, name: "hm", "tool_calls": calls},
+                "finish_reason": "tool_calls",
+            },
             {"index": 0, "message": {"content": "yes"}, "finish_reason": "stop"},
         ]
     }
@@ -43,7 +51,11 @@ def test_streamed_answers_of_every_version_are_equal(name: str) -> None:
         {"choices": [choice(1, **{name: "h"}), choice(0, content="ye")]},
         {"choices": [choice(1, **{name: "m", "content": None})]},
         {"choices": [choice(1, tool_calls=[{**call(0, name="weather"), "id": "call-7"}])]},
-        {"choices": [choice(1, tool_calls=[call(0, arguments='{"city": "U'), call(1, name="time")])]},
+        {
+            "choices": [
+                choice(1, tool_calls=[call(0, arguments='{"city": "U'), call(1, name="time")])
+            ]
+        },
         {"choices": [choice(1, tool_calls=[call(1, arguments="{}"), call(0, arguments='lm"}')])]},
         {"choices": [choice(1, end="tool_calls"), choice(0, content="s", end="stop")]},
         {"choices": [], "usage": {"completion_tokens": 9}},

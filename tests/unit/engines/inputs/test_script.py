@@ -11,7 +11,13 @@ from pytest_vllm_regress.engines.checkpoints.forge import ensure_checkpoint
 from pytest_vllm_regress.engines.checkpoints.tokenizers import added_tokens
 from pytest_vllm_regress.engines.inputs.script import Script, ScriptWatch
 from pytest_vllm_regress.errors import ScriptError, Unsupported, UsageError
-from pytest_vllm_regress.target_site.vllm_regress_target.script import END, START, Answer, Token, decode
+from pytest_vllm_regress.target_site.vllm_regress_target.script import (
+    END,
+    START,
+    Answer,
+    Token,
+    decode,
+)
 
 IDS = added_tokens()
 
@@ -28,11 +34,17 @@ def sure(*tokens: Token) -> tuple[tuple[tuple[Token, float], ...], ...]:
 
 def test_a_text_becomes_bytes_and_markers() -> None:
     script = Script.text("a\u00e9<think>b<|im_end|>")
-    assert said(script.prompt("Hello")) == (Answer(sure(97, 0xC3, 0xA9, "<think>", 98, "<|im_end|>"), ends=True),)
+    assert said(script.prompt("Hello")) == (
+        Answer(sure(97, 0xC3, 0xA9, "<think>", 98, "<|im_end|>"), ends=True),
+    )
 
 
 def test_joined_scripts_end_as_the_last_does() -> None:
-    script = Script.raw(b"\xf0\x9f").then(Script.either({"a": 0.75, 98: 0.25})).then(Script.tokens([300], end=False))
+    script = (
+        Script.raw(b"\xf0\x9f")
+        .then(Script.either({"a": 0.75, 98: 0.25}))
+        .then(Script.tokens([300], end=False))
+    )
     (answer,) = said(script.prompt("Hello"))
     assert answer == Answer((*sure(0xF0, 0x9F), ((97, 0.75), (98, 0.25)), *sure(300)), ends=False)
     assert said(script.then("x").prompt("Hello"))[0].ends
@@ -40,7 +52,10 @@ def test_joined_scripts_end_as_the_last_does() -> None:
 
 def test_each_choice_has_its_own_script() -> None:
     first, second = Script.text("one"), Script.text("|two~", end=False)
-    assert said(first.prompt("Hello", second)) == (Answer(first.steps, True), Answer(second.steps, False))
+    assert said(first.prompt("Hello", second)) == (
+        Answer(first.steps, True),
+        Answer(second.steps, False),
+    )
 
 
 @pytest.mark.parametrize(
@@ -64,8 +79,15 @@ def test_impossible_scripts_are_usage_errors(make: object) -> None:
 
 def test_engines_that_cannot_follow_scripts_reject_them(tmp_path: Path) -> None:
     forged, other = ensure_checkpoint("text", tmp_path / "forged"), tmp_path
-    request = {"messages": [{"role": "user", "content": [{"type": "text", "text": Script.text("x").prompt()}]}]}
-    for device, model, words in (("cpu", forged, "device cpu"), ("sim", other, "forged checkpoint")):
+    request = {
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": Script.text("x").prompt()}]}
+        ]
+    }
+    for device, model, words in (
+        ("cpu", forged, "device cpu"),
+        ("sim", other, "forged checkpoint"),
+    ):
         watch = ScriptWatch.of({"device": device, "model_path": str(model)}, tmp_path / "notes")
         watch.admit({"messages": [{"role": "user", "content": "no script"}], "n": 2})
         with pytest.raises(Unsupported, match=words):
@@ -78,10 +100,19 @@ def test_a_script_that_could_not_be_followed_is_raised_once(tmp_path: Path) -> N
     watch = ScriptWatch("", notes)
     assert list(watch.environment.values()) == [str(notes)]
     watch.check()
-    note = {"request": "7", "position": 3, "wanted": "b", "got": "c", "said": "aaa", "why": "masked"}
+    note = {
+        "request": "7",
+        "position": 3,
+        "wanted": "b",
+        "got": "c",
+        "said": "aaa",
+        "why": "masked",
+    }
     with notes.open("a") as file:
         file.write(json.dumps(note) + "\n" + '{"request": "8", ')
-    with pytest.raises(ScriptError, match=r"request 7 .* at token 3, after 'aaa', wanted 'b', got 'c': its grammar"):
+    with pytest.raises(
+        ScriptError, match=r"request 7 .* at token 3, after 'aaa', wanted 'b', got 'c': its grammar"
+    ):
         watch.check()
     watch.check()
     with notes.open("a") as file:
@@ -99,6 +130,8 @@ def test_scripts_do_not_change_the_drawn_rows(kind: str, tmp_path: Path) -> None
     """Rows depend on the vocabulary's size and the ids of special tokens, so neither may change."""
     place = ensure_checkpoint(kind, tmp_path)
     assert json.loads((place / "config.json").read_text())["vocab_size"] == 320
-    assert (IDS["<|endoftext|>"], IDS["<|im_end|>"], IDS["<|video_pad|>"]) == (296, 298, 303) and max(
-        IDS.values()
-    ) < 320
+    assert (IDS["<|endoftext|>"], IDS["<|im_end|>"], IDS["<|video_pad|>"]) == (
+        296,
+        298,
+        303,
+    ) and max(IDS.values()) < 320

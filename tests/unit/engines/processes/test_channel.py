@@ -34,14 +34,18 @@ def receive(channel: Channel) -> Any:
     return channel.receive(Deadline.after("request", 0), lambda frame: "ok" in frame)
 
 
-def test_an_answer_that_has_arrived_counts_after_the_deadline(ends: tuple[Channel, socket.socket]) -> None:
+def test_an_answer_that_has_arrived_counts_after_the_deadline(
+    ends: tuple[Channel, socket.socket],
+) -> None:
     channel, peer = ends
     peer.sendall(b'{"ok": true}\n')
     assert receive(channel) == {"ok": True}
 
 
 @pytest.mark.parametrize("sent", [b"", b'{"ok": t', b'{"event": "ready"}\n' * 3])
-def test_without_an_answer_the_deadline_is_missed(ends: tuple[Channel, socket.socket], sent: bytes) -> None:
+def test_without_an_answer_the_deadline_is_missed(
+    ends: tuple[Channel, socket.socket], sent: bytes
+) -> None:
     channel, peer = ends
     peer.sendall(sent)
     with pytest.raises(DeadlineExceeded, match="no answer within 0 s"):

@@ -56,21 +56,30 @@ def test_the_first_of_several_nested_tracebacks_counts(tmp_path: Path) -> None:
 
 def test_an_engine_process_that_has_ended_is_named(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    while "time.sleep" not in " ".join(psutil.Process(process.pid).cmdline()):  # it is between fork and exec
+    while "time.sleep" not in " ".join(
+        psutil.Process(process.pid).cmdline()
+    ):  # it is between fork and exec
         time.sleep(0.01)
     engine = EngineProcesses()
     assert not engine.adopted
     engine.adopt([psutil.Process(process.pid)])
     assert engine.adopted and engine.lost() == ()
     process.kill()
-    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # its parent has not waited for it yet
+    os.waitid(
+        os.P_PID, process.pid, os.WEXITED | os.WNOWAIT
+    )  # its parent has not waited for it yet
     (words,) = engine.lost()
-    assert words.startswith(f"{process.pid} has ended: killed by SIGKILL (") and "time.sleep" in words
+    assert (
+        words.startswith(f"{process.pid} has ended: killed by SIGKILL (") and "time.sleep" in words
+    )
     process.wait()
     assert engine.lost() == (words,)  # remembered: the exit status cannot be read again
     life = SimpleNamespace()
     failures = ChildFailures(
-        ChildFacts("engine 1", tmp_path / "log"), cast(Lifecycle, life), LogWindow(tmp_path / "log"), engine
+        ChildFacts("engine 1", tmp_path / "log"),
+        cast(Lifecycle, life),
+        LogWindow(tmp_path / "log"),
+        engine,
     )
     assert failures.parts(exception=Masked("KeyError: 1"), exit=Masked("killed by SIGKILL")) == {
         Part.EXCEPTION: "KeyError: 1",

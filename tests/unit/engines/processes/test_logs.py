@@ -17,7 +17,12 @@ def test_text_matches_once_even_in_two_pieces(tmp_path: Path) -> None:
     logs = LogFollower(log, None, r"waiting for \w+")
     logs.read()
     assert logs.matches == 0  # it was in the log before
-    for piece, matches in (("waiting f", 0), ("or others\nand more\n", 1), ("nothing\n", 1), ("waiting for é\n", 2)):
+    for piece, matches in (
+        ("waiting f", 0),
+        ("or others\nand more\n", 1),
+        ("nothing\n", 1),
+        ("waiting for é\n", 2),
+    ):
         with log.open("a") as stream:
             stream.write(piece)
         logs.read()
@@ -33,7 +38,9 @@ def test_the_excerpt_of_a_match_is_masked(tmp_path: Path) -> None:
     assert logs.excerpt == "waiting for ***"
 
 
-def test_a_slow_pattern_does_not_delay_the_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_pattern_does_not_delay_the_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sampling, "_SEARCH_S", 0.2)
     log = tmp_path / "log"
     logs = LogFollower(log, None, "(?:x+x+)+y")
@@ -61,7 +68,11 @@ def test_a_repeated_line_of_a_raylet_is_not_progress(tmp_path: Path) -> None:
     full = "[2026-11-22 16:14:{}] is over 95% full, available space: {} GB\n"
     first = size_after("\x1b[33m(raylet)\x1b[0m " + full.format(43, 4.4), full.format(43, 4.4))
     assert first > 0
-    assert size_after("\x1b[33m(raylet)\x1b[0m " + full.format(54, 4.3), full.format(54, 4.3)) == first
+    assert (
+        size_after("\x1b[33m(raylet)\x1b[0m " + full.format(54, 4.3), full.format(54, 4.3)) == first
+    )
     assert size_after("", "a worker has died\n") > first
     before = size_after("step 1\n", "")
-    assert size_after("step 2\n", "") > before  # the family's own words count, however like the last ones they are
+    assert (
+        size_after("step 2\n", "") > before
+    )  # the family's own words count, however like the last ones they are

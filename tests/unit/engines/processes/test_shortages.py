@@ -1,4 +1,5 @@
-"""Resources that an engine ran out of: measured from kernel files, and reported with the amount that is needed."""
+"""Resources that an engine ran out of: measured from kernel files, and reported with the amount
+that is needed."""
 
 from __future__ import annotations
 
@@ -9,7 +10,13 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress.engines.gpus.fit import LEAST_SHM
-from pytest_vllm_regress.engines.processes.shortages import FILES, Room, all_memory, available, shortage
+from pytest_vllm_regress.engines.processes.shortages import (
+    FILES,
+    Room,
+    all_memory,
+    available,
+    shortage,
+)
 from pytest_vllm_regress.util.sizes import GIB, MIB
 
 PLENTY = Room(8 * GIB, 8 * GIB, None, 0, FILES)
@@ -51,14 +58,19 @@ def test_a_small_dev_shm_is_not_blamed_for_a_clear_error() -> None:
 
 def test_memory_of_the_container() -> None:
     message = shortage(room(oom_kills=2), room(oom_kills=3, memory_limit=2 * GIB), "")
-    assert "out of memory" in message and "1 of the container's" in message and "2048 MiB" in message
+    assert (
+        "out of memory" in message and "1 of the container's" in message and "2048 MiB" in message
+    )
     assert shortage(room(oom_kills=2), room(oom_kills=2, memory_limit=2 * GIB), "") == ""
 
 
 def test_open_files() -> None:
     message = shortage(PLENTY, room(files=64), "OSError: [Errno 24] Too many open files: '/x'")
     assert "`ulimit -n` is 64" in message and str(FILES) in message
-    assert shortage(PLENTY, room(files=64), "RuntimeError: Cannot resolve 127.0.0.1", silent=True) == message
+    assert (
+        shortage(PLENTY, room(files=64), "RuntimeError: Cannot resolve 127.0.0.1", silent=True)
+        == message
+    )
     assert shortage(PLENTY, room(files=64), "ValueError: no such model") == ""
 
 
@@ -100,10 +112,14 @@ def test_limits_and_counters_are_read_from_the_control_group(
 def test_a_machine_without_figures(tmp_path: Path) -> None:
     resources = available(tmp_path / "no", tmp_path / "no", tmp_path / "no")
     assert (resources.shm_free, resources.memory_limit, resources.oom_kills) == (None, None, 0)
-    assert shortage(resources, resources, "No space left on device", silent=True) == "" and "files" in str(resources)
+    assert shortage(
+        resources, resources, "No space left on device", silent=True
+    ) == "" and "files" in str(resources)
 
 
-@pytest.mark.parametrize(("content", "share"), [("1048576\n", 1048576), ("max\n", None), ("", None), (None, None)])
+@pytest.mark.parametrize(
+    ("content", "share"), [("1048576\n", 1048576), ("max\n", None), ("", None), (None, None)]
+)
 def test_memory_of_a_container(tmp_path: Path, content: str | None, share: int | None) -> None:
     own = tmp_path / "own"
     own.write_text("0::/a\n")

@@ -1,4 +1,5 @@
-"""A server of completions that is right, without sockets or processes, and faults that can be planted in it."""
+"""A server of completions that is right, without sockets or processes, and faults that can be
+planted in it."""
 
 from __future__ import annotations
 
@@ -13,7 +14,12 @@ from pytest_vllm_regress.engines.process_list import ProcessInfo
 from pytest_vllm_regress.fuzz.api.starting import Running
 from pytest_vllm_regress.surveys.states.growth import Growth, measure_growth
 
-LIMITS = {"max_tokens": (1, 512), "priority": (-(2**63), 2**63 - 1), "n": (1, 4), "top_k": (-1, 2**31 - 1)}
+LIMITS = {
+    "max_tokens": (1, 512),
+    "priority": (-(2**63), 2**63 - 1),
+    "n": (1, 4),
+    "top_k": (-1, 2**31 - 1),
+}
 TRACEBACK = """ERROR 11-24 15:36:26 [serving.py:1] Traceback (most recent call last):
 ERROR 11-24 15:36:26 [serving.py:1]   File "/x/site-packages/vllm/entrypoints/serving.py", line 7, in create
 ERROR 11-24 15:36:26 [serving.py:1]     pack(priority)
@@ -24,7 +30,11 @@ DESCRIPTION = {
     "paths": {
         "/v1/completions": {
             "post": {
-                "requestBody": {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Request"}}}}
+                "requestBody": {
+                    "content": {
+                        "application/json": {"schema": {"$ref": "#/components/schemas/Request"}}
+                    }
+                }
             }
         },
         "/health": {"get": {}},
@@ -91,7 +101,9 @@ class StandIn:
         if body.get("stream", False) not in (True, False):
             return refused("stream")
         return (
-            streamed([chunk("length"), "[DONE]"]) if body.get("stream") else httpx.Response(200, json=chunk("length"))
+            streamed([chunk("length"), "[DONE]"])
+            if body.get("stream")
+            else httpx.Response(200, json=chunk("length"))
         )
 
 
@@ -122,7 +134,10 @@ class Log:
 
 
 class StandInStarter:
-    """Starts stand-ins. ``servers``: those that were started. ``dies_after``: number of starts after which it is interrupted."""
+    """Starts stand-ins. ``servers``: those that were started.
+
+    ``dies_after``: number of starts after which it is interrupted.
+    """
 
     environment = "vllm-0.33.0"
 
@@ -135,7 +150,9 @@ class StandInStarter:
     def start(self, name: str) -> Running:
         server = StandIn(self._fault)
         self.servers.append(server)
-        client = httpx.Client(base_url="http://stand-in", transport=httpx.MockTransport(server.handle))
+        client = httpx.Client(
+            base_url="http://stand-in", transport=httpx.MockTransport(server.handle)
+        )
 
         def stop() -> None:
             self.stopped += 1
@@ -157,7 +174,15 @@ class StandInStarter:
 def growth_of(server: StandIn, send: Callable[[int], object], requests: int) -> dict[str, Growth]:
     """Measure the memory of a stand-in, which is a number."""
     process = SimpleNamespace(processes=lambda: [ProcessInfo(1, "server", "server", "")])
-    return dict(measure_growth(process, send, requests=requests, warm_up=0, read=lambda pid: (server.memory,) * 2))  # type: ignore[arg-type]
+    return dict(
+        measure_growth(
+            process,  # type: ignore[arg-type]
+            send,
+            requests=requests,
+            warm_up=0,
+            read=lambda pid: (server.memory,) * 2,
+        )
+    )
 
 
 def keeps_every_request(server: StandIn, body: dict[str, Any]) -> httpx.Response | None:
@@ -173,7 +198,9 @@ def fills_a_cache(server: StandIn, body: dict[str, Any]) -> httpx.Response | Non
 def raises_for_a_huge_priority(server: StandIn, body: dict[str, Any]) -> httpx.Response | None:
     if isinstance(body.get("priority"), int) and body["priority"] >= 2**63:
         server.logged += TRACEBACK
-        return httpx.Response(500, json={"error": {"message": "int too big to convert", "code": 500}})
+        return httpx.Response(
+            500, json={"error": {"message": "int too big to convert", "code": 500}}
+        )
     return None
 
 
@@ -215,12 +242,16 @@ def breaks_the_connection(server: StandIn, body: dict[str, Any]) -> httpx.Respon
 
 
 def forgets_the_end(server: StandIn, body: dict[str, Any]) -> httpx.Response | None:
-    return streamed([chunk("length")]) if body.get("stream") is True and body.get("n") == 2 else None
+    return (
+        streamed([chunk("length")]) if body.get("stream") is True and body.get("n") == 2 else None
+    )
 
 
 def errs_in_the_stream(server: StandIn, body: dict[str, Any]) -> httpx.Response | None:
     if body.get("stream") is True and body.get("n") == 2:
-        return streamed([{"error": {"message": "boom", "type": "InternalServerError", "code": 500}}, "[DONE]"])
+        return streamed(
+            [{"error": {"message": "boom", "type": "InternalServerError", "code": 500}}, "[DONE]"]
+        )
     return None
 
 

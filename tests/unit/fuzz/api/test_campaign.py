@@ -1,4 +1,5 @@
-"""A campaign reports nothing on a server that is right, finds each planted fault, resumes, and gives the same findings for the same seed."""
+"""A campaign reports nothing on a server that is right, finds each planted fault, resumes, and
+gives the same findings for the same seed."""
 
 from __future__ import annotations
 
@@ -30,10 +31,14 @@ def short_campaigns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Schemathesis takes a tenth of a second for a body."""
     monkeypatch.setattr(draw, "DRAWN_SHARE", 100)
     plain = {"model": "m", "prompt": "Hi"}
-    monkeypatch.setattr(draw, "bases_of", lambda server, route: (plain, {**plain, "stream": True, "n": 1}))
+    monkeypatch.setattr(
+        draw, "bases_of", lambda server, route: (plain, {**plain, "stream": True, "n": 1})
+    )
 
 
-def run(folder: Path, starter: StandInStarter, plan: CampaignPlan = PLAN, jobs: int = 1) -> ApiCampaign:
+def run(
+    folder: Path, starter: StandInStarter, plan: CampaignPlan = PLAN, jobs: int = 1
+) -> ApiCampaign:
     folder.mkdir(exist_ok=True)
     checker = ApiChecker(starter, jobs=jobs)
     campaign = ApiCampaign(checker, plan, folder, lambda line: None)
@@ -53,15 +58,22 @@ def test_memory_that_grows_with_every_request_is_a_finding(tmp_path: Path) -> No
     assert "server: 1000 bytes per request (1000 to 1000)" in finding.problem.words
     again = load(tmp_path / finding.name)
     assert again == finding
-    assert replay(again, ApiChecker(StandInStarter(stand_in.keeps_every_request)))[0] == "STILL FAILS"
+    assert (
+        replay(again, ApiChecker(StandInStarter(stand_in.keeps_every_request)))[0] == "STILL FAILS"
+    )
     assert replay(again, ApiChecker(StandInStarter()))[0] == "FIXED"
 
 
 @pytest.mark.parametrize("fault", [None, stand_in.fills_a_cache])
-def test_memory_that_does_not_grow_any_more_is_no_finding(tmp_path: Path, fault: Fault | None) -> None:
+def test_memory_that_does_not_grow_any_more_is_no_finding(
+    tmp_path: Path, fault: Fault | None
+) -> None:
     campaign = run(tmp_path, StandInStarter(fault), GROWTH)
     assert campaign.findings == []
-    assert [step["asked"] for step in campaign.steps if step["label"].endswith("memory")] == [200, 400]
+    assert [step["asked"] for step in campaign.steps if step["label"].endswith("memory")] == [
+        200,
+        400,
+    ]
 
 
 def test_nothing_is_reported_about_a_server_that_is_right(tmp_path: Path) -> None:
@@ -76,7 +88,11 @@ def test_nothing_is_reported_about_a_server_that_is_right(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("fault", "outcome", "body"),
     [
-        (stand_in.raises_for_a_huge_priority, Outcome.SERVER_ERROR, {"model": "m", "priority": 2**63}),
+        (
+            stand_in.raises_for_a_huge_priority,
+            Outcome.SERVER_ERROR,
+            {"model": "m", "priority": 2**63},
+        ),
         (stand_in.says_nothing, Outcome.SERVER_ERROR, {"model": "m", "n": []}),
         (stand_in.dies_of_a_list, Outcome.ENGINE_DEAD, {"model": "m", "top_k": []}),
         (stand_in.is_stuck_by_a_list, Outcome.ENGINE_STUCK, {"model": "m", "top_k": []}),
@@ -104,7 +120,10 @@ def test_a_planted_fault_is_found_and_shrunk_to_the_least_request(
 def test_a_finding_names_exception_and_function_of_its_cause(tmp_path: Path) -> None:
     (finding,) = run(tmp_path, StandInStarter(stand_in.raises_for_a_huge_priority)).findings
     assert finding.problem.key == "OverflowError in vllm/entrypoints/serving.py:create"
-    assert finding.traceback == "vllm/entrypoints/serving.py:7 create\nOverflowError: int too big to convert"
+    assert (
+        finding.traceback
+        == "vllm/entrypoints/serving.py:7 create\nOverflowError: int too big to convert"
+    )
 
 
 class Killed(ApiChecker):
@@ -124,10 +143,17 @@ def test_a_campaign_that_was_killed_resumes_with_the_same_findings(tmp_path: Pat
     killed = tmp_path / "killed"
     killed.mkdir()
     with pytest.raises(KeyboardInterrupt):
-        ApiCampaign(Killed(StandInStarter(stand_in.raises_for_a_huge_priority)), PLAN, killed, lambda line: None).run()
+        ApiCampaign(
+            Killed(StandInStarter(stand_in.raises_for_a_huge_priority)),
+            PLAN,
+            killed,
+            lambda line: None,
+        ).run()
     assert 0 < len(json.loads((killed / "campaign.json").read_text())["steps"]) < len(whole.steps)
     resumed = run(killed, StandInStarter(stand_in.raises_for_a_huge_priority))
-    assert [finding.to_json() for finding in resumed.findings] == [finding.to_json() for finding in whole.findings]
+    assert [finding.to_json() for finding in resumed.findings] == [
+        finding.to_json() for finding in whole.findings
+    ]
     assert [step["label"] for step in resumed.steps] == [step["label"] for step in whole.steps]
 
 
@@ -136,13 +162,19 @@ def test_the_findings_do_not_depend_on_the_number_of_servers(tmp_path: Path) -> 
     starter = StandInStarter(stand_in.forgets_the_end)
     two = run(tmp_path / "two", starter, jobs=2)
     assert len(starter.servers) == starter.stopped == 2
-    assert [finding.to_json() for finding in two.findings] == [finding.to_json() for finding in one.findings]
+    assert [finding.to_json() for finding in two.findings] == [
+        finding.to_json() for finding in one.findings
+    ]
 
 
 def test_the_same_seed_asks_the_same_questions_and_another_seed_others(tmp_path: Path) -> None:
     starters = [StandInStarter() for _ in range(3)]
     for number, (starter, seed) in enumerate(zip(starters, (3, 3, 4), strict=True)):
-        run(tmp_path / str(number), starter, CampaignPlan(seed=seed, servers=("text",), rounds=2, examples=60))
+        run(
+            tmp_path / str(number),
+            starter,
+            CampaignPlan(seed=seed, servers=("text",), rounds=2, examples=60),
+        )
     first, same, other = (list(starter.requests()) for starter in starters)
     assert first == same
     assert first != other
@@ -151,13 +183,20 @@ def test_the_same_seed_asks_the_same_questions_and_another_seed_others(tmp_path:
 def test_the_budget_counts_over_resumptions(tmp_path: Path) -> None:
     plan = CampaignPlan(seed=3, servers=("text",), rounds=None, minutes=1)
     campaign = ApiCampaign(ApiChecker(StandInStarter()), plan, tmp_path, lambda line: None)
-    (tmp_path / "campaign.json").write_text(json.dumps({"plan": campaign.key, "spent": 61, "steps": []}))
+    (tmp_path / "campaign.json").write_text(
+        json.dumps({"plan": campaign.key, "spent": 61, "steps": []})
+    )
     assert run(tmp_path, StandInStarter(), plan).steps == []
 
 
 def test_routes_that_suspend_the_engine_are_not_asked(tmp_path: Path) -> None:
-    campaign = run(tmp_path, StandInStarter(), CampaignPlan(servers=("text",), rounds=1, examples=8))
-    assert [step["label"] for step in campaign.steps] == ["text: GET /health", "text: POST /v1/completions"]
+    campaign = run(
+        tmp_path, StandInStarter(), CampaignPlan(servers=("text",), rounds=1, examples=8)
+    )
+    assert [step["label"] for step in campaign.steps] == [
+        "text: GET /health",
+        "text: POST /v1/completions",
+    ]
 
 
 def test_an_unknown_kind_of_server_is_refused_with_the_kinds_that_there_are(tmp_path: Path) -> None:
@@ -168,22 +207,34 @@ def test_an_unknown_kind_of_server_is_refused_with_the_kinds_that_there_are(tmp_
 @pytest.fixture(scope="module")
 def silent(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The document of a finding: a server that says nothing."""
-    (finding,) = run(tmp_path_factory.mktemp("silent"), StandInStarter(stand_in.says_nothing)).findings
+    (finding,) = run(
+        tmp_path_factory.mktemp("silent"), StandInStarter(stand_in.says_nothing)
+    ).findings
     return finding.to_json()
 
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("format", 2), ("surplus", 1), ("api", {"server": "x"}), ("releases", {"1": "maybe"}), ("question", {"body": 1})],
+    [
+        ("format", 2),
+        ("surplus", 1),
+        ("api", {"server": "x"}),
+        ("releases", {"1": "maybe"}),
+        ("question", {"body": 1}),
+    ],
 )
-def test_a_damaged_finding_is_refused_by_name(silent: dict[str, Any], tmp_path: Path, key: str, value: object) -> None:
+def test_a_damaged_finding_is_refused_by_name(
+    silent: dict[str, Any], tmp_path: Path, key: str, value: object
+) -> None:
     path = tmp_path / "damaged.json"
     path.write_text(json.dumps({**silent, key: value}))
     with pytest.raises(UsageError, match=path.name):
         load(path)
 
 
-def test_a_finding_about_an_unknown_server_is_refused(silent: dict[str, Any], tmp_path: Path) -> None:
+def test_a_finding_about_an_unknown_server_is_refused(
+    silent: dict[str, Any], tmp_path: Path
+) -> None:
     path = tmp_path / "other.json"
     path.write_text(json.dumps({**silent, "question": {**silent["question"], "server": "other"}}))
     with pytest.raises(UsageError, match="'other' is not one of text"):

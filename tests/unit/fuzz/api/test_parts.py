@@ -1,4 +1,5 @@
-"""The parts of the search: changes of bodies, fields of a description, drawn bodies, causes in logs, types of clients, the report."""
+"""The parts of the search: changes of bodies, fields of a description, drawn bodies, causes in
+logs, types of clients, the report."""
 
 from __future__ import annotations
 
@@ -35,7 +36,9 @@ Traceback (most recent call last):
 vllm.v1.engine.exceptions.EngineGenerateError
 """
 )
-QUESTION = Question("text", "POST", "/v1/completions", "/v1/completions", '{"model": "m", "n": "it\'s"}')
+QUESTION = Question(
+    "text", "POST", "/v1/completions", "/v1/completions", '{"model": "m", "n": "it\'s"}'
+)
 
 
 def test_a_field_is_set_at_any_depth() -> None:
@@ -46,12 +49,25 @@ def test_a_field_is_set_at_any_depth() -> None:
     assert without_field({"a": 1}, ("b", "c")) == {"a": 1}
 
 
-def test_fields_are_found_through_references_and_alternatives_and_end_in_a_recursive_schema() -> None:
-    node = {"type": "object", "properties": {"name": {"type": "string"}, "next": {"$ref": "#/components/schemas/Node"}}}
+def test_fields_are_found_through_references_and_alternatives_and_end_in_a_recursive_schema() -> (
+    None
+):
+    node = {
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "next": {"$ref": "#/components/schemas/Node"}},
+    }
     document = {"components": {"schemas": {"Node": node}}}
     schema = {"anyOf": [{"type": "null"}, {"$ref": "#/components/schemas/Node"}]}
-    found = fields(document, {"type": "object", "properties": {"tree": schema, "list": {"items": schema}}})
-    assert {("tree",), ("tree", "name"), ("tree", "next", "name"), ("list", 0), ("list", 0, "name")} <= set(found)
+    found = fields(
+        document, {"type": "object", "properties": {"tree": schema, "list": {"items": schema}}}
+    )
+    assert {
+        ("tree",),
+        ("tree", "name"),
+        ("tree", "next", "name"),
+        ("list", 0),
+        ("list", 0, "name"),
+    } <= set(found)
     assert max(map(len, found)) == 3
 
 
@@ -60,7 +76,9 @@ def test_routes_that_suspend_the_engine_have_a_reason() -> None:
     assert all(NOT_ASKED.values())
 
 
-@pytest.mark.parametrize(("server", "route"), [("text", "/v1/chat/completions"), ("score", "/v2/rerank")])
+@pytest.mark.parametrize(
+    ("server", "route"), [("text", "/v1/chat/completions"), ("score", "/v2/rerank")]
+)
 def test_valid_requests_name_the_model(server: str, route: str) -> None:
     bases = bases_of(server, route)
     assert bases
@@ -69,7 +87,9 @@ def test_valid_requests_name_the_model(server: str, route: str) -> None:
 
 def test_schemathesis_draws_bodies_with_described_fields_alone() -> None:
     completions = next(one for one in operations(DESCRIPTION) if one.route == "/v1/completions")
-    drawn = Drawer("text", DESCRIPTION).questions(completions, 7, 1000, 30)  # the sweep has ended by then
+    drawn = Drawer("text", DESCRIPTION).questions(
+        completions, 7, 1000, 30
+    )  # the sweep has ended by then
     assert drawn == Drawer("text", DESCRIPTION).questions(completions, 7, 1000, 30)
     assert len(drawn) > 15
     described = set(DESCRIPTION["components"]["schemas"]["Request"]["properties"])  # type: ignore[index]
@@ -78,7 +98,10 @@ def test_schemathesis_draws_bodies_with_described_fields_alone() -> None:
 
 
 def test_the_cause_is_the_first_exception_of_a_chain() -> None:
-    assert cause(CHAINED) == ("OverflowError in vllm/entrypoints/serving.py:create", "int too big to convert")
+    assert cause(CHAINED) == (
+        "OverflowError in vllm/entrypoints/serving.py:create",
+        "int too big to convert",
+    )
     assert cause("INFO: POST /v1/completions 500") == ("", "")
 
 
@@ -89,7 +112,10 @@ def test_the_clients_accept_right_answers_and_what_openai_itself_sends() -> None
     usage = {"prompt_tokens": 1, "total_tokens": 1}
     answer = {"object": "list", "model": "m", "data": [vector], "usage": usage}
     assert refusal("/v1/embeddings", answer) == ("", "")
-    assert refusal("/v1/embeddings", {**answer, "usage": None})[0] == "CreateEmbeddingResponse: usage: model_type"
+    assert (
+        refusal("/v1/embeddings", {**answer, "usage": None})[0]
+        == "CreateEmbeddingResponse: usage: model_type"
+    )
     assert refusal("/tokenize", {"anything": 1}) == ("", "")
     key, words = refusal("/v1/completions", chunk("abandoned"))
     assert key == "Completion: choices.*.finish_reason: literal_error"
@@ -116,9 +142,13 @@ def test_the_curl_command_quotes_the_body() -> None:
 
 def test_the_report_has_what_upstreams_form_asks_for() -> None:
     found = Problem(Outcome.SERVER_ERROR, "TypeError in vllm/a.py:f", "HTTP 500: no")
-    finding = ApiFinding("vllm-0.33.0", {"vllm": "0.33.0"}, QUESTION, found, releases={"0.33.0": "STILL FAILS"})
+    finding = ApiFinding(
+        "vllm-0.33.0", {"vllm": "0.33.0"}, QUESTION, found, releases={"0.33.0": "STILL FAILS"}
+    )
     text = bug_form(finding)
-    assert text.startswith("Title: [Bug]: POST /v1/completions: server error: TypeError in vllm/a.py:f")
+    assert text.startswith(
+        "Title: [Bug]: POST /v1/completions: server error: TypeError in vllm/a.py:f"
+    )
     for words in (
         "### Your current environment",
         "### Describe the bug",
@@ -141,7 +171,10 @@ def test_a_case_is_drafted_from_a_finding_about_the_text_server(tmp_path: Path) 
     test = next(case.directory.glob("test_*.py")).read_text()
     compile(test, "test", "exec")
     assert "vllm_leg" in test and "finding.json" in test
-    assert json.loads((case.directory / "finding.json").read_text())["question"]["body"] == QUESTION.body
+    assert (
+        json.loads((case.directory / "finding.json").read_text())["question"]["body"]
+        == QUESTION.body
+    )
     other = dataclasses.replace(finding, question=dataclasses.replace(QUESTION, server="score"))
     with pytest.raises(UsageError, match="for the server text only"):
         draft_from_file(other.save(tmp_path), Draft())

@@ -28,15 +28,22 @@ def loses_results(request: Request, answer: Answer) -> Answer:
 def forgets_stop_with_seed(request: Request, answer: Answer) -> Answer:
     if "stop" not in request.options or "seed" not in request.options:
         return answer
-    return Answer(tuple(Choice("other", "stop", "x", choice.token_ids) for choice in answer.choices))
+    return Answer(
+        tuple(Choice("other", "stop", "x", choice.token_ids) for choice in answer.choices)
+    )
 
 
 class StandIn:
-    """Stands in for ``PairChecker``. ``dies_after``: number of questions after which it is killed."""
+    """Stands in for ``PairChecker``.
+
+    ``dies_after``: number of questions after which it is killed.
+    """
 
     environment, version = "vllm-0.33.0", "0.33.0"
 
-    def __init__(self, fault: Fault = lambda request, answer: answer, dies_after: int = 10**9) -> None:
+    def __init__(
+        self, fault: Fault = lambda request, answer: answer, dies_after: int = 10**9
+    ) -> None:
         self.versions = {"vllm": "0.33.0", "torch": "2.13"}
         self.questions = 0
         self._fault, self._dies_after = fault, dies_after

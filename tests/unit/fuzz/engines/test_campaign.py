@@ -1,4 +1,5 @@
-"""A campaign finds planted differences and shrinks them, finds nothing where both sides are equal, and resumes after it was killed."""
+"""A campaign finds planted differences and shrinks them, finds nothing where both sides are equal,
+and resumes after it was killed."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ from tests.unit.fuzz.engines.stand_in import Fault, StandIn, forgets_stop_with_s
 PLAN = CampaignPlan(seed=5, pairs=("batch", "stream", "tensor-parallel"), examples=60)
 
 
-def run(checker: StandIn, folder: Path, plan: CampaignPlan = PLAN, *others: StandIn) -> EngineCampaign:
+def run(
+    checker: StandIn, folder: Path, plan: CampaignPlan = PLAN, *others: StandIn
+) -> EngineCampaign:
     folder.mkdir(exist_ok=True)
     campaign = EngineCampaign([checker, *others], plan, folder, lambda line: None)  # type: ignore[list-item]
     campaign.run()
@@ -47,25 +50,35 @@ def test_a_pair_that_the_release_does_not_have_is_reported(tmp_path: Path) -> No
         (forgets_stop_with_seed, "text", {"stop", "seed"}),
     ],
 )
-def test_a_planted_difference_is_found_and_shrunk(tmp_path: Path, fault: Fault, kind: str, traits: set[str]) -> None:
-    findings = [finding for finding in run(StandIn(fault), tmp_path).findings if finding.pair == "batch"]
+def test_a_planted_difference_is_found_and_shrunk(
+    tmp_path: Path, fault: Fault, kind: str, traits: set[str]
+) -> None:
+    findings = [
+        finding for finding in run(StandIn(fault), tmp_path).findings if finding.pair == "batch"
+    ]
     assert {finding.difference.kind for finding in findings} == {kind}
     smallest = min(findings, key=lambda finding: len(finding.question.to_text()))
     (request,) = smallest.question.requests
     assert traits <= request.traits <= traits | {"max_tokens", "temperature", "seed", "script"}
 
 
-def test_a_campaign_that_was_killed_resumes_with_the_same_findings(whole: EngineCampaign, tmp_path: Path) -> None:
+def test_a_campaign_that_was_killed_resumes_with_the_same_findings(
+    whole: EngineCampaign, tmp_path: Path
+) -> None:
     with pytest.raises(KeyboardInterrupt):
         run(StandIn(loses_results, dies_after=whole.checker.questions - 20), tmp_path / "killed")  # type: ignore[attr-defined]
     resumed = run(StandIn(loses_results), tmp_path / "killed")
-    assert [finding.to_json() for finding in resumed.findings] == [finding.to_json() for finding in whole.findings]
+    assert [finding.to_json() for finding in resumed.findings] == [
+        finding.to_json() for finding in whole.findings
+    ]
 
 
 def test_several_engines_at_a_time_find_the_same(whole: EngineCampaign, tmp_path: Path) -> None:
     others = [StandIn(loses_results), StandIn(loses_results)]
     together = run(StandIn(loses_results), tmp_path / "together", PLAN, *others)
-    assert [finding.to_json() for finding in together.findings] == [finding.to_json() for finding in whole.findings]
+    assert [finding.to_json() for finding in together.findings] == [
+        finding.to_json() for finding in whole.findings
+    ]
     assert [other.questions > 20 for other in others] == [True, True]
 
 
@@ -97,15 +110,21 @@ def test_a_finding_is_a_file_that_replays(whole: EngineCampaign) -> None:
         assert replay(read, StandIn())[0] == "FIXED"  # type: ignore[arg-type]
 
 
-def test_a_finding_whose_pair_is_not_there_cannot_run(whole: EngineCampaign, tmp_path: Path) -> None:
+def test_a_finding_whose_pair_is_not_there_cannot_run(
+    whole: EngineCampaign, tmp_path: Path
+) -> None:
     document = {**whole.findings[0].to_json(), "pair": "tensor-parallel"}
     path = tmp_path / "other.json"
     path.write_text(json.dumps(document))
     assert replay(load(path), StandIn()) == ("CANNOT RUN", "there is no TPU")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("change", [{"pair": "../x"}, {"question": []}, {"difference": {"kind": 1, "words": ""}}])
-def test_a_file_of_another_form_is_refused(whole: EngineCampaign, tmp_path: Path, change: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "change", [{"pair": "../x"}, {"question": []}, {"difference": {"kind": 1, "words": ""}}]
+)
+def test_a_file_of_another_form_is_refused(
+    whole: EngineCampaign, tmp_path: Path, change: dict[str, Any]
+) -> None:
     path = tmp_path / "wrong.json"
     path.write_text(json.dumps({**whole.findings[0].to_json(), **change}))
     with pytest.raises(UsageError, match=r"wrong\.json"):

@@ -1,4 +1,5 @@
-"""Drawn requests depend on nothing but themselves, and each pair is asked only what it must agree on."""
+"""Drawn requests depend on nothing but themselves, and each pair is asked only what it must agree
+on."""
 
 from __future__ import annotations
 
@@ -23,9 +24,15 @@ def test_the_same_seed_draws_the_same_questions() -> None:
 def test_every_drawn_request_depends_on_nothing_but_itself(questions: list[Question]) -> None:
     requests = [request for question in questions for request in question.requests]
     assert [request.to_json() for request in requests if not is_sound(request)] == []
-    assert {"script", "adapter", "cache_salt", "abort", "token ids", "n", "stop"} <= frozenset().union(
-        *(request.traits for request in requests)
-    )
+    assert {
+        "script",
+        "adapter",
+        "cache_salt",
+        "abort",
+        "token ids",
+        "n",
+        "stop",
+    } <= frozenset().union(*(request.traits for request in requests))
 
 
 def test_simpler_questions_are_sound_too(questions: list[Question]) -> None:
@@ -40,7 +47,9 @@ def test_a_question_survives_its_file(questions: list[Question]) -> None:
 
 
 def test_a_pair_is_not_asked_for_what_it_does_not_have() -> None:
-    request = Request("Hi", ("a",), True, {"max_tokens": 1, "min_p": 0.5}, ("mine", 1), 2, "salt", 3)
+    request = Request(
+        "Hi", ("a",), True, {"max_tokens": 1, "min_p": 0.5}, ("mine", 1), 2, "salt", 3
+    )
     fitted = {pair.name: pair.fitted(Question(((request,),))) for pair in pairs("vllm-0.11.2")}
     kept = {name: question.requests[0].traits for name, question in fitted.items() if question}
     assert "adapter" in kept["prefix-cache"]

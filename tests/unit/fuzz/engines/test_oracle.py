@@ -32,7 +32,10 @@ def with_choice(**changes: object) -> Answer:
         (with_choice(logprobs=({97: -0.1, 98: -2.0},)), "number of logprobs"),
         (with_choice(sampled=(-0.1, -0.9)), "values of logprobs"),
         (dataclasses.replace(ANSWER, prompt_logprobs=None), "prompt_logprobs missing"),
-        (dataclasses.replace(ANSWER, prompt_logprobs=(None, {97: -3.0})), "values of prompt_logprobs"),
+        (
+            dataclasses.replace(ANSWER, prompt_logprobs=(None, {97: -3.0})),
+            "values of prompt_logprobs",
+        ),
         (Answer(error="refused", words="no"), "answered or refused"),
     ],
 )
@@ -43,14 +46,21 @@ def test_every_field_is_compared(other: Answer, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "other", [ANSWER, with_choice(token_ids=None, logprobs=None, sampled=None), with_choice(sampled=(-0.1001, -0.2))]
+    "other",
+    [
+        ANSWER,
+        with_choice(token_ids=None, logprobs=None, sampled=None),
+        with_choice(sampled=(-0.1001, -0.2)),
+    ],
 )
 def test_what_a_side_does_not_tell_and_rounding_are_no_difference(other: Answer) -> None:
     assert difference(ANSWER, other) is None
 
 
 def test_equal_refusals_agree_but_two_dead_engines_are_a_finding() -> None:
-    assert difference(Answer(error="refused", words="a"), Answer(error="refused", words="b")) is None
+    assert (
+        difference(Answer(error="refused", words="a"), Answer(error="refused", words="b")) is None
+    )
     dead = Answer(error="death of the engine")
     found = difference(dead, dead)
     assert found is not None
@@ -66,7 +76,9 @@ def test_an_aborted_request_has_a_beginning_of_the_answer() -> None:
 def test_a_text_that_is_not_that_of_its_tokens_contradicts_itself() -> None:
     request = Request("a", options={"max_tokens": 2})
     assert inconsistency(request, Answer((Choice("ab", "length", None, (97, 98)),))) is None
-    assert inconsistency(request, Answer((Choice("\ufffdab", "length", None, (97, 98)),))) is not None
+    assert (
+        inconsistency(request, Answer((Choice("\ufffdab", "length", None, (97, 98)),))) is not None
+    )
 
 
 def test_cached_tokens_must_come_from_a_request_with_the_same_adapter_and_salt() -> None:
@@ -76,7 +88,12 @@ def test_cached_tokens_must_come_from_a_request_with_the_same_adapter_and_salt()
     assert foreign_cache([plain, salted], 1, Answer((CHOICE,), cached=0)) is None
     assert foreign_cache([Request("a", options={"n": 2})], 0, cached) is None
     assert foreign_cache([plain, salted], 1, cached) is not None
-    assert foreign_cache([Request("a", adapter=("mine", 1)), Request("a", adapter=("mine", 2))], 1, cached) is not None
+    assert (
+        foreign_cache(
+            [Request("a", adapter=("mine", 1)), Request("a", adapter=("mine", 2))], 1, cached
+        )
+        is not None
+    )
 
 
 @pytest.mark.parametrize(
@@ -86,7 +103,14 @@ def test_cached_tokens_must_come_from_a_request_with_the_same_adapter_and_salt()
         ("abc", True, {"max_tokens": 2}, "ab", "length", None),
         ("ab", False, {"max_tokens": 5}, "ababa", "length", None),
         ("one two", True, {"max_tokens": 9, "stop": [" t"]}, "one", "stop", " t"),
-        ("one two", True, {"max_tokens": 9, "stop": [" t"], "include_stop_str_in_output": True}, "one t", "stop", " t"),
+        (
+            "one two",
+            True,
+            {"max_tokens": 9, "stop": [" t"], "include_stop_str_in_output": True},
+            "one t",
+            "stop",
+            " t",
+        ),
         ("one!", True, {"max_tokens": 9, "stop_token_ids": [33]}, "one", "stop", 33),
         ("a.", False, {"max_tokens": 6, "stop": ["."], "min_tokens": 3}, "a.a", "stop", "."),
         ("é", True, {"max_tokens": 1}, "", "length", None),
@@ -98,9 +122,9 @@ def test_a_script_determines_the_answer(
 ) -> None:
     answer = expected(Request("Hi", (said,), ends, options))
     assert answer is not None
-    assert [(choice.text, choice.finish_reason, choice.stop_reason) for choice in answer.choices] == [
-        (text, finish, stop)
-    ]
+    assert [
+        (choice.text, choice.finish_reason, choice.stop_reason) for choice in answer.choices
+    ] == [(text, finish, stop)]
 
 
 def test_nothing_is_expected_where_a_token_completes_two_stop_strings() -> None:
@@ -115,10 +139,21 @@ def test_nothing_is_expected_of_a_request_without_a_script_or_with_a_penalty() -
 
 
 def test_deltas_and_events_add_up_to_whole_answers() -> None:
-    part = {"index": 0, "token_ids": [97], "logprobs": None, "finish_reason": None, "stop_reason": None, "text": "a"}
+    part = {
+        "index": 0,
+        "token_ids": [97],
+        "logprobs": None,
+        "finish_reason": None,
+        "stop_reason": None,
+        "text": "a",
+    }
     results = [
         {"finished": False, "prompt_logprobs": [None, {"97": -1.0}], "outputs": [part]},
-        {"finished": True, "prompt_logprobs": [], "outputs": [{**part, "text": "b", "finish_reason": "length"}]},
+        {
+            "finished": True,
+            "prompt_logprobs": [],
+            "outputs": [{**part, "text": "b", "finish_reason": "length"}],
+        },
     ]
     streamed = of_stream(results, "delta")
     assert streamed.choices[0].text == "ab"
@@ -126,7 +161,16 @@ def test_deltas_and_events_add_up_to_whole_answers() -> None:
     assert streamed.prompt_logprobs == (None, {97: -1.0})
     events = [
         {"choices": [{"index": 0, "text": "a", "logprobs": {"token_logprobs": [-0.5]}}]},
-        {"choices": [{"index": 0, "text": "b", "logprobs": {"token_logprobs": [-1.5]}, "finish_reason": "stop"}]},
+        {
+            "choices": [
+                {
+                    "index": 0,
+                    "text": "b",
+                    "logprobs": {"token_logprobs": [-1.5]},
+                    "finish_reason": "stop",
+                }
+            ]
+        },
     ]
     served = of_events(events).choices[0]
     assert (served.text, served.finish_reason, served.sampled) == ("ab", "stop", (-0.5, -1.5))

@@ -1,4 +1,7 @@
-"""A stand-in for a server: one that is right, and faults that are planted in it. It has no process and no port; a signal changes its state."""
+"""A stand-in for a server: one that is right, and faults that are planted in it.
+
+It has no process and no port; a signal changes its state.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,9 @@ class StandIn:
     def __init__(self, *faults: str) -> None:
         self.spec = EngineSpec.create(extra={"enable_sleep_mode": True, "enable_lora": True})
         self.child = _Child()
-        self.client = httpx.Client(base_url=self.root_url, transport=httpx.MockTransport(self._answer))
+        self.client = httpx.Client(
+            base_url=self.root_url, transport=httpx.MockTransport(self._answer)
+        )
         self.faults, self.answered, self.loaded, self.core = faults, 0, False, "runs"
         self.sleeping, self.paused, self.weights = False, False, 0
         self.cached: set[tuple[str, int, str]] = set()
@@ -54,10 +59,15 @@ class StandIn:
         if process == "server":
             self.child.alive = False
         else:
-            self.core = {signal.SIGSTOP: "stopped", signal.SIGCONT: "runs"}.get(signal.Signals(number), "dead")
+            self.core = {signal.SIGSTOP: "stopped", signal.SIGCONT: "runs"}.get(
+                signal.Signals(number), "dead"
+            )
 
     def processes(self) -> list[ProcessInfo]:
-        return [ProcessInfo(number, role, role, "") for number, role in ((1, "server"), (2, "core"), (3, "worker"))]  # type: ignore[arg-type]
+        return [
+            ProcessInfo(number, role, role, "")  # type: ignore[arg-type]
+            for number, role in ((1, "server"), (2, "core"), (3, "worker"))
+        ]
 
     def metrics(self) -> Metrics:
         running = 1.0 if "requests stay counted" in self.faults else 0.0
@@ -99,11 +109,16 @@ class StandIn:
             return httpx.Response(404)
         self.answered += 1
         if not body.get("stream"):
-            return httpx.Response(200, json={"choices": [{"text": "a"}], "usage": self._usage(body)})
+            return httpx.Response(
+                200, json={"choices": [{"text": "a"}], "usage": self._usage(body)}
+            )
         return httpx.Response(200, content=b"".join(self._events(body)))
 
     def _state(self, path: str) -> httpx.Response:
-        states = {"/is_sleeping": self.sleeping, "/is_paused": self.paused or "it counts as paused" in self.faults}
+        states = {
+            "/is_sleeping": self.sleeping,
+            "/is_paused": self.paused or "it counts as paused" in self.faults,
+        }
         return httpx.Response(200, json={path[1:]: states[path]} if path in states else {})
 
     def _rest(self, url: httpx.URL) -> httpx.Response:
@@ -134,7 +149,11 @@ class StandIn:
         if "texts are exchanged" in self.faults:
             text = "x" + text
         for letter in (text * TOKENS)[:TOKENS]:
-            yield b"data: " + json.dumps({"choices": [{"index": 0, "text": letter}]}).encode() + b"\n\n"
+            yield (
+                b"data: "
+                + json.dumps({"choices": [{"index": 0, "text": letter}]}).encode()
+                + b"\n\n"
+            )
         if "streams are cut" not in self.faults:
             end = {"choices": [{"index": 0, "text": "", "finish_reason": "length"}]}
             yield b"data: " + json.dumps(end).encode() + b"\n\ndata: [DONE]\n\n"

@@ -1,4 +1,5 @@
-"""A campaign of stories finds and shrinks problems, resumes after it was killed, and its findings can be replayed."""
+"""A campaign of stories finds and shrinks problems, resumes after it was killed, and its findings
+can be replayed."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ class Checker:
 
     environment, version = "vllm-0.33.0", "0.33.0"
 
-    def __init__(self, wrong: set[Action], dies_after: int = 10**9, meets: Barrier | None = None) -> None:
+    def __init__(
+        self, wrong: set[Action], dies_after: int = 10**9, meets: Barrier | None = None
+    ) -> None:
         self.versions = {"vllm": "0.33.0"}
         self.stories = 0
         self._wrong, self._dies_after, self._meets = wrong, dies_after, meets
@@ -41,7 +44,11 @@ class Checker:
             self._meets.wait(timeout=60)
         if self.stories > self._dies_after:
             raise KeyboardInterrupt
-        return [Problem("something left", "a core")] if self._wrong and self._wrong <= set(story.actions) else []
+        return (
+            [Problem("something left", "a core")]
+            if self._wrong and self._wrong <= set(story.actions)
+            else []
+        )
 
 
 def run(*checkers: Checker, folder: Path, plan: CampaignPlan = PLAN) -> StoryCampaign:
@@ -60,7 +67,9 @@ def test_several_servers_find_the_same_and_share_the_stories(tmp_path: Path) -> 
     both = Barrier(2)  # passes only if two stories happen at the same time
     checkers = [Checker(WRONG, meets=both) for _ in range(2)]
     shared = run(*checkers, folder=tmp_path / "shared")
-    assert [finding.to_json() for finding in shared.findings] == [finding.to_json() for finding in alone.findings]
+    assert [finding.to_json() for finding in shared.findings] == [
+        finding.to_json() for finding in alone.findings
+    ]
     assert [step["label"] for step in shared.steps] == [step["label"] for step in alone.steps]
     assert all(checker.stories for checker in checkers)
 
@@ -82,7 +91,9 @@ def test_a_campaign_that_was_killed_resumes_with_the_same_findings(tmp_path: Pat
     with pytest.raises(KeyboardInterrupt):
         run(Checker(WRONG, dies_after=9), folder=tmp_path / "killed")
     resumed = run(Checker(WRONG), folder=tmp_path / "killed")
-    assert [finding.to_json() for finding in resumed.findings] == [finding.to_json() for finding in whole.findings]
+    assert [finding.to_json() for finding in resumed.findings] == [
+        finding.to_json() for finding in whole.findings
+    ]
     assert [step["label"] for step in resumed.steps] == [step["label"] for step in whole.steps]
 
 

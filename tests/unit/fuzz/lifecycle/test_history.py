@@ -24,7 +24,9 @@ def kinds(story: Story, *faults: str) -> set[str]:
 
 @pytest.mark.parametrize("faults", [(), ("it cannot pause",)])
 def test_a_server_that_is_right_has_no_problem_in_any_story(faults: tuple[str, ...]) -> None:
-    assert {story.to_text(): found for story in drawn(60, 3) if (found := kinds(story, *faults))} == {}
+    assert {
+        story.to_text(): found for story in drawn(60, 3) if (found := kinds(story, *faults))
+    } == {}
 
 
 @pytest.mark.parametrize(
@@ -39,19 +41,31 @@ def test_a_server_that_is_right_has_no_problem_in_any_story(faults: tuple[str, .
         ("adapters stay", (Action.LOAD, Action.UNLOAD), "an unloaded adapter is not unknown"),
         ("requests stay counted", (Action.ASK,), "metrics count requests that have ended"),
         ("requests run during a rest", (Action.SLEEP,), "requests run while the engine sleeps"),
-        ("requests run during a rest", (Action.STREAM, Action.SLEEP_BUSY), "requests run while the engine sleeps"),
+        (
+            "requests run during a rest",
+            (Action.STREAM, Action.SLEEP_BUSY),
+            "requests run while the engine sleeps",
+        ),
         (
             "requests run during a rest",
             (Action.SLEEP, Action.WAKE_WEIGHTS),
             "requests run while the KV cache is asleep",
         ),
-        ("requests run during a rest", (Action.PAUSE_KEEP,), "requests run while generation is paused"),
+        (
+            "requests run during a rest",
+            (Action.PAUSE_KEEP,),
+            "requests run while generation is paused",
+        ),
         (
             "it counts as paused",
             (Action.PAUSE, Action.RESUME),
             "/is_paused says true while the engine is awake and not paused",
         ),
-        ("the cache stays", (Action.REPEAT, Action.RESET, Action.REPEAT), "cached tokens after a reset"),
+        (
+            "the cache stays",
+            (Action.REPEAT, Action.RESET, Action.REPEAT),
+            "cached tokens after a reset",
+        ),
         (
             "weights are not told apart",
             (Action.LOAD, Action.REPEAT, Action.REPLACE, Action.REPEAT),

@@ -1,4 +1,7 @@
-"""Stand-ins for a parser: one that is right, and faults that are planted in it. They read the format of ``FORM``, and no vLLM is needed."""
+"""Stand-ins for a parser: one that is right, and faults that are planted in it.
+
+They read the format of ``FORM``, and no vLLM is needed.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,9 @@ FORM = Format(
     lambda call: f"<call>{json_call()(call)}</call>",
     thinking=("<think>", "</think>"),
 )
-_PARTS = re.compile(r"<think>(?P<thought>.*?)</think>|<call>(?P<call>.*?)</call>|(?P<text>[^<]+|<)", re.DOTALL)
+_PARTS = re.compile(
+    r"<think>(?P<thought>.*?)</think>|<call>(?P<call>.*?)</call>|(?P<text>[^<]+|<)", re.DOTALL
+)
 Fault = Callable[[dict[str, Any], Sequence[str]], dict[str, Any]]
 """Changes the right answer of a stream that came in these pieces."""
 
@@ -34,7 +39,10 @@ def right(text: str) -> dict[str, Any]:
 
 
 class StandIn:
-    """A parser whose streams show ``fault``, and whose answers to whole texts are right. ``questions`` counts what it was asked."""
+    """A parser whose streams show ``fault``, and whose answers to whole texts are right.
+
+    ``questions`` counts what it was asked.
+    """
 
     def __init__(self, fault: Fault = lambda answer, pieces: answer) -> None:
         self._fault = fault
@@ -45,7 +53,9 @@ class StandIn:
         return [
             {
                 "whole": right(question.text),
-                "streams": [self._fault(right(question.text), cut.pieces) for _, cut in question.cuts],
+                "streams": [
+                    self._fault(right(question.text), cut.pieces) for _, cut in question.cuts
+                ],
             }
             for question in questions
         ]

@@ -1,4 +1,5 @@
-"""A campaign resumes where it was killed, gives the same findings for the same seed, and its files replay."""
+"""A campaign resumes where it was killed, gives the same findings for the same seed, and its files
+replay."""
 
 from __future__ import annotations
 
@@ -22,17 +23,24 @@ PLAN = CampaignPlan(seed=3, examples=40)
 
 
 class Checker:
-    """Stands in for ``ParserChecker``. ``dies_after``: number of requests after which it is killed."""
+    """Stands in for ``ParserChecker``.
+
+    ``dies_after``: number of requests after which it is killed.
+    """
 
     environment, version = "vllm-0.11.2", "0.11.2"
 
-    def __init__(self, fault: Fault = loses_calls_that_come_at_once, dies_after: int = 10**9) -> None:
+    def __init__(
+        self, fault: Fault = loses_calls_that_come_at_once, dies_after: int = 10**9
+    ) -> None:
         self.work = Work()
         self.versions = {"vllm": "0.11.2", "transformers": "4.57"}
         self._parser, self._left = StandIn(fault), dies_after
 
     def registered(self) -> tuple[list[ParserName], list[ParserName]]:
-        return [ParserName("tool", "one", ("alias",)), ParserName("tool", "two")], [ParserName("tool", "broken")]
+        return [ParserName("tool", "one", ("alias",)), ParserName("tool", "two")], [
+            ParserName("tool", "broken")
+        ]
 
     def ask(self, parser: ParserName, form: Format, questions: Sequence[Question]) -> list[Reply]:
         self._left -= 1
@@ -43,7 +51,9 @@ class Checker:
 
 @pytest.fixture(autouse=True)
 def formats(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(campaigns, "formats_of", lambda kind, name: (FORM,) if name in ("one", "two") else ())
+    monkeypatch.setattr(
+        campaigns, "formats_of", lambda kind, name: (FORM,) if name in ("one", "two") else ()
+    )
 
 
 def run(checker: Checker, folder: Path, plan: CampaignPlan = PLAN) -> ParserCampaign:
@@ -68,7 +78,9 @@ def test_a_campaign_that_was_killed_resumes_with_the_same_findings(tmp_path: Pat
     with pytest.raises(KeyboardInterrupt):
         run(Checker(dies_after=8), tmp_path / "killed")
     resumed = run(Checker(), tmp_path / "killed")
-    assert [finding.to_json() for finding in resumed.findings] == [finding.to_json() for finding in whole.findings]
+    assert [finding.to_json() for finding in resumed.findings] == [
+        finding.to_json() for finding in whole.findings
+    ]
     assert len(resumed.steps) == len(whole.steps)
 
 
@@ -82,7 +94,9 @@ def test_finished_steps_are_not_run_again(tmp_path: Path) -> None:
 def test_the_budget_counts_over_resumptions(tmp_path: Path) -> None:
     plan = CampaignPlan(seed=3, examples=40, minutes=1, rounds=None)
     tmp_path.joinpath(JOURNAL).write_text(
-        json.dumps({"plan": ParserCampaign(Checker(), plan, tmp_path, print).key, "spent": 61, "steps": []})  # type: ignore[arg-type]
+        json.dumps(
+            {"plan": ParserCampaign(Checker(), plan, tmp_path, print).key, "spent": 61, "steps": []}  # type: ignore[arg-type]
+        )
     )
     assert run(Checker(), tmp_path, plan).steps == []
 
@@ -108,7 +122,8 @@ def test_a_finding_replays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("format", 2), ("parser", {"kind": "x"}), ("surplus", 1), ("kinds", ["never"])]
+    ("key", "value"),
+    [("format", 2), ("parser", {"kind": "x"}), ("surplus", 1), ("kinds", ["never"])],
 )
 def test_a_damaged_finding_is_refused_by_name(tmp_path: Path, key: str, value: object) -> None:
     path = tmp_path / run(Checker(), tmp_path).findings[0].name

@@ -22,7 +22,9 @@ QUESTIONS = [Question.of(Meaning(content=text), FORM) for text in ("a", "bad", "
         (ChildDied("died (SIGSEGV)", phase="probe"), "death of the process"),
     ],
 )
-def test_the_question_that_hangs_or_kills_is_answered_with_an_error(error: Exception, kind: str) -> None:
+def test_the_question_that_hangs_or_kills_is_answered_with_an_error(
+    error: Exception, kind: str
+) -> None:
     parser = StandIn()
 
     def ask(questions: Sequence[Question]) -> list[Reply]:
@@ -31,6 +33,8 @@ def test_the_question_that_hangs_or_kills_is_answered_with_an_error(error: Excep
         return parser(questions)
 
     replies = with_failures(ask, QUESTIONS)
-    found = [observations(question, reply) for question, reply in zip(QUESTIONS, replies, strict=True)]
+    found = [
+        observations(question, reply) for question, reply in zip(QUESTIONS, replies, strict=True)
+    ]
     assert (found[0], found[2]) == ([], [])
     assert {seen.problem.kind for seen in found[1]} == {kind}

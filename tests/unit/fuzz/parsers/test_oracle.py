@@ -19,7 +19,9 @@ def answer(**changes: Any) -> Answer:
 
 
 def test_outer_space_and_the_order_of_arguments_do_not_matter() -> None:
-    assert problem(MEANT, answer(calls=(("add", '{"city":"a","count":1.0}'),)), "stream", ()) is None
+    assert (
+        problem(MEANT, answer(calls=(("add", '{"city":"a","count":1.0}'),)), "stream", ()) is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -87,4 +89,9 @@ def test_a_marker_is_never_cut() -> None:
 
 
 def test_markers_stand_alone_between_the_texts() -> None:
-    assert cut("a<call>b</call>", ("<call>", "</call>"), CutKind.RUNS, 0).pieces == ("a", "<call>", "b", "</call>")
+    assert cut("a<call>b</call>", ("<call>", "</call>"), CutKind.RUNS, 0).pieces == (
+        "a",
+        "<call>",
+        "b",
+        "</call>",
+    )

@@ -1,4 +1,5 @@
-"""The search reports nothing of a parser that is right, and finds, shrinks and tells apart planted faults."""
+"""The search reports nothing of a parser that is right, and finds, shrinks and tells apart planted
+faults."""
 
 from __future__ import annotations
 
@@ -55,7 +56,9 @@ def test_an_exception_is_shrunk_to_the_letter_that_raises_it() -> None:
 
 
 def test_a_stream_without_an_end_is_a_finding() -> None:
-    assert {found.observed.problem.kind for found in findings_of(never_ends_without_content)} == {"no end"}
+    assert {found.observed.problem.kind for found in findings_of(never_ends_without_content)} == {
+        "no end"
+    }
 
 
 def test_known_findings_are_not_reported_again() -> None:
@@ -64,7 +67,9 @@ def test_known_findings_are_not_reported_again() -> None:
 
 
 def test_the_same_seed_draws_the_same_answers() -> None:
-    assert [meaning.to_text() for meaning in drawn(20, 7)] == [meaning.to_text() for meaning in drawn(20, 7)]
+    assert [meaning.to_text() for meaning in drawn(20, 7)] == [
+        meaning.to_text() for meaning in drawn(20, 7)
+    ]
     assert drawn(20, 7) != drawn(20, 8)
 
 
@@ -79,4 +84,9 @@ def test_drawn_answers_have_what_breaks_parsers() -> None:
         "backslash",
         "beyond ASCII",
     } <= drawn_features
-    assert {"negative number", "nesting", "empty object", "string that reads as another type"} <= drawn_features
+    assert {
+        "negative number",
+        "nesting",
+        "empty object",
+        "string that reads as another type",
+    } <= drawn_features

@@ -1,4 +1,5 @@
-"""Bisection over releases: the algorithm on any history, the search with simulated runs, its log, and the answer."""
+"""Bisection over releases: the algorithm on any history, the search with simulated runs, its log,
+and the answer."""
 
 from __future__ import annotations
 
@@ -18,14 +19,25 @@ from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.environments.index import releases
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.history.bisection import algorithm as bisection
-from pytest_vllm_regress.history.bisection.algorithm import Direction, State, changes, most_runs, next_candidate
+from pytest_vllm_regress.history.bisection.algorithm import (
+    Direction,
+    State,
+    changes,
+    most_runs,
+    next_candidate,
+)
 from pytest_vllm_regress.history.bisection.answer import Answer
 from pytest_vllm_regress.history.bisection.search import CandidateRunner, Plan, Search, state_of
 from pytest_vllm_regress.history.bisection.search_log import CandidateResult, SearchLog
 from pytest_vllm_regress.runner.batch import Batch, RunOutcome
 from tests.helpers.cases import CaseFile
 
-CASE = CaseFile(upstream=("https://github.com/vllm-project/vllm/issues/1",), affected=">=0.3,<0.8.5", old=(), new=())
+CASE = CaseFile(
+    upstream=("https://github.com/vllm-project/vllm/issues/1",),
+    affected=">=0.3,<0.8.5",
+    old=(),
+    new=(),
+)
 
 
 def search(history: Sequence[State], probes: int | None = None) -> dict[int, State]:
@@ -37,7 +49,11 @@ def search(history: Sequence[State], probes: int | None = None) -> dict[int, Sta
     return known
 
 
-@given(st.integers(2, 400).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n - 1), st.booleans())))
+@given(
+    st.integers(2, 400).flatmap(
+        lambda n: st.tuples(st.just(n), st.integers(1, n - 1), st.booleans())
+    )
+)
 def test_one_change_is_found_within_the_bound(drawn: tuple[int, int, bool]) -> None:
     count, at, fix = drawn
     old, new = (State.BAD, State.GOOD) if fix else (State.GOOD, State.BAD)
@@ -64,7 +80,10 @@ def test_changes_match_any_history(history: list[State]) -> None:
 def test_equal_ends_are_followed_by_probes_between_them() -> None:
     history = [State.GOOD] * 4 + [State.BAD] * 4 + [State.GOOD] * 4
     changes_between = changes(12, search(history))
-    assert [(change.low, change.high, change.is_fix) for change in changes_between] == [(3, 4, False), (7, 8, True)]
+    assert [(change.low, change.high, change.is_fix) for change in changes_between] == [
+        (3, 4, False),
+        (7, 8, True),
+    ]
     assert len(search([State.GOOD] * 64)) <= 2 * most_runs(64)
     assert len(search([State.GOOD] * 64, probes=0)) == 2
 
@@ -78,7 +97,8 @@ RELEASES = tuple(map(Version, ["0.3", "0.4", "0.5", "0.6", "0.7", "0.8", "0.8.po
 
 
 class StandIn:
-    """Stand-in for the runner: returns the verdict of ``truth`` for each release, records the runs, and may be interrupted."""
+    """Stand-in for the runner: returns the verdict of ``truth`` for each release, records the runs,
+    and may be interrupted."""
 
     def __init__(self, truth: Mapping[str, Verdict | str], interrupt_at: int | None = None) -> None:
         self.truth = truth
@@ -94,13 +114,23 @@ class StandIn:
         verdict = self.truth.get(release, Verdict.FIXED)
         if isinstance(verdict, str):
             return RunOutcome(
-                RunResult((TestResult("demo", "t", Verdict.INCONCLUSIVE, verdict, "sim", job.environment),)),
+                RunResult(
+                    (
+                        TestResult(
+                            "demo", "t", Verdict.INCONCLUSIVE, verdict, "sim", job.environment
+                        ),
+                    )
+                ),
                 (job.environment,),
             )
-        return RunOutcome(RunResult((TestResult("demo", "t", verdict, "as seen", "sim", job.environment),)))
+        return RunOutcome(
+            RunResult((TestResult("demo", "t", verdict, "as seen", "sim", job.environment),))
+        )
 
 
-def run_search(case: Case, stand_in: StandIn, log: SearchLog, lines: list[str] | None = None) -> Search:
+def run_search(
+    case: Case, stand_in: StandIn, log: SearchLog, lines: list[str] | None = None
+) -> Search:
     tell = (lines if lines is not None else []).append
     names = tuple(map(str, RELEASES))
     plan = Plan(case, names, tuple(f"env-{name}" for name in names))
@@ -116,7 +146,9 @@ def log_in(tmp_path: Path) -> SearchLog:
 BAD_UNTIL_0_7 = dict.fromkeys(("0.3", "0.4", "0.5", "0.6", "0.7"), Verdict.REPRODUCED)
 
 
-def test_answer_names_releases_days_and_tags(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answer_names_releases_days_and_tags(
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Answer, "_day", lambda self, version: "2025-01-01")
     log = log_in(tmp_path)
     run_search(case, StandIn({**BAD_UNTIL_0_7, "0.6": "no solution"}), log)
@@ -140,11 +172,17 @@ def test_the_range_of_the_case_file_is_ignored(case: Case, tmp_path: Path) -> No
     }
     bisection = run_search(case, StandIn(truth), log_in(tmp_path))
     (change,) = changes(len(RELEASES), bisection.known())
-    assert (str(RELEASES[change.low]), str(RELEASES[change.high]), change.is_fix) == ("0.8", "0.8.post1", False)
+    assert (str(RELEASES[change.low]), str(RELEASES[change.high]), change.is_fix) == (
+        "0.8",
+        "0.8.post1",
+        False,
+    )
 
 
 def test_inconclusive_is_repeated_and_then_skipped(case: Case, tmp_path: Path) -> None:
-    stand_in = StandIn({**BAD_UNTIL_0_7, "0.6": Verdict.INCONCLUSIVE, "0.5": Verdict.NOT_APPLICABLE})
+    stand_in = StandIn(
+        {**BAD_UNTIL_0_7, "0.6": Verdict.INCONCLUSIVE, "0.5": Verdict.NOT_APPLICABLE}
+    )
     bisection = run_search(case, stand_in, log_in(tmp_path))
     assert stand_in.ran.count("0.6") == 2
     assert stand_in.ran.count("0.5") <= 1
@@ -194,7 +232,18 @@ def test_state_follows_from_the_verdicts() -> None:
 
 def test_releases_are_stable_and_in_order() -> None:
     answer = json.dumps(
-        {"name": "x", "versions": ["0.10.0", "0.9.2", "0.10.1rc1", "0.9.0.1", "junk", "0.8.5.post1", "0.9.0.dev3"]}
+        {
+            "name": "x",
+            "versions": [
+                "0.10.0",
+                "0.9.2",
+                "0.10.1rc1",
+                "0.9.0.1",
+                "junk",
+                "0.8.5.post1",
+                "0.9.0.dev3",
+            ],
+        }
     )
     assert list(map(str, releases.parse(answer))) == ["0.8.5.post1", "0.9.0.1", "0.9.2", "0.10.0"]
 
@@ -214,9 +263,15 @@ def test_releases_are_stable_and_in_order() -> None:
     ],
 )
 def test_bad_input_ends_with_2(
-    case: Case, arguments: list[str], words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    case: Case,
+    arguments: list[str],
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("pytest_vllm_regress.history.bisection.run.releases", lambda package: RELEASES)
+    monkeypatch.setattr(
+        "pytest_vllm_regress.history.bisection.run.releases", lambda package: RELEASES
+    )
     assert cli.main(["--cases", str(case.directory.parent), "bisect", "demo", *arguments]) == 2
     assert words in capsys.readouterr().err
 

@@ -1,4 +1,5 @@
-"""What follows from verdicts on new releases: changes, edits of case files, and which ends of ranges are observed."""
+"""What follows from verdicts on new releases: changes, edits of case files, and which ends of
+ranges are observed."""
 
 from __future__ import annotations
 
@@ -31,15 +32,29 @@ Outcomes = dict[tuple[str, str], Verdict | Sequence[TestResult]]
 """Verdicts, or whole results, by case and environment."""
 
 
-def result(case_id: str, environment: str, verdict: Verdict, test: str = "t", variant: str | None = None) -> TestResult:
+def result(
+    case_id: str, environment: str, verdict: Verdict, test: str = "t", variant: str | None = None
+) -> TestResult:
     versions = {"vllm": environment.removeprefix("vllm-"), "xgrammar": XGRAMMAR}
-    return TestResult(case_id, test, verdict, "why", "sim", environment, versions, 1_780_000_000.0, variant=variant)
+    return TestResult(
+        case_id,
+        test,
+        verdict,
+        "why",
+        "sim",
+        environment,
+        versions,
+        1_780_000_000.0,
+        variant=variant,
+    )
 
 
 class Runs:
     """Runs batches with the outcomes of a test, and keeps which ran; what has no outcome is FIXED."""
 
-    def __init__(self, outcomes: Outcomes, unbuilt: tuple[str, ...] = (), interrupted: bool = False) -> None:
+    def __init__(
+        self, outcomes: Outcomes, unbuilt: tuple[str, ...] = (), interrupted: bool = False
+    ) -> None:
         self.outcomes, self.unbuilt, self.interrupted = outcomes, unbuilt, interrupted
         self.ran: list[tuple[str, list[str]]] = []
 
@@ -49,7 +64,11 @@ class Runs:
             self.ran.append((batch.environment, [case.id for case in batch.cases]))
             for case in batch.cases:
                 outcome = self.outcomes.get((case.id, batch.environment), Verdict.FIXED)
-                one = [result(case.id, batch.environment, outcome)] if isinstance(outcome, Verdict) else outcome
+                one = (
+                    [result(case.id, batch.environment, outcome)]
+                    if isinstance(outcome, Verdict)
+                    else outcome
+                )
                 results += one
         return RunOutcome(RunResult(tuple(results)), self.unbuilt, self.interrupted)
 
@@ -62,21 +81,29 @@ def watched(cases: Sequence[Case], runs: Runs, *releases: Release) -> Report:
 
 @pytest.fixture
 def back(tmp_path: Path) -> Case:
-    return CaseFile("back", affected=">=0.7,<0.8.5", old=("vllm-0.8.4",), new=("vllm-0.8.5",)).write(tmp_path)
+    return CaseFile(
+        "back", affected=">=0.7,<0.8.5", old=("vllm-0.8.4",), new=("vllm-0.8.5",)
+    ).write(tmp_path)
 
 
 @pytest.fixture
 def fixed_case(tmp_path: Path) -> Case:
     tables = "# why"
-    return CaseFile("gone", affected=">=0.15", old=("vllm-0.33.0",), new=(), tables=tables).write(tmp_path)
+    return CaseFile("gone", affected=">=0.15", old=("vllm-0.33.0",), new=(), tables=tables).write(
+        tmp_path
+    )
 
 
 @pytest.fixture
 def quiet(tmp_path: Path) -> Case:
-    return CaseFile("quiet", affected="<0.8.5", old=("vllm-0.8.4",), new=("vllm-0.8.5",)).write(tmp_path)
+    return CaseFile("quiet", affected="<0.8.5", old=("vllm-0.8.4",), new=("vllm-0.8.5",)).write(
+        tmp_path
+    )
 
 
-def test_a_failure_that_is_back_is_the_only_change_and_gives_the_only_edit(back: Case, quiet: Case) -> None:
+def test_a_failure_that_is_back_is_the_only_change_and_gives_the_only_edit(
+    back: Case, quiet: Case
+) -> None:
     report = watched([back, quiet], Runs({("back", "vllm-0.34.0"): Verdict.REGRESSED}))
     assert [(change.case.id, change.verdict, str(change.release)) for change in report.changes] == [
         ("back", Verdict.REGRESSED, "vllm 0.34.0")
@@ -86,11 +113,15 @@ def test_a_failure_that_is_back_is_the_only_change_and_gives_the_only_edit(back:
     assert back.path.read_text().count("||") == 0
 
 
-def test_the_adjacent_release_is_run_if_it_never_was_so_that_the_new_end_is_observed(back: Case) -> None:
+def test_the_adjacent_release_is_run_if_it_never_was_so_that_the_new_end_is_observed(
+    back: Case,
+) -> None:
     runs = Runs({("back", "vllm-0.34.0"): Verdict.REGRESSED})
     (edit,) = watched([back], runs).edits
     assert runs.ran == [("vllm-0.34.0", ["back"]), ("vllm-0.33.0", ["back"])]
-    assert [str(end) for end in edit.ends] == ["vllm >=0.34 observed (0.34.0 shows it, 0.33.0 passes, on sim)"]
+    assert [str(end) for end in edit.ends] == [
+        "vllm >=0.34 observed (0.34.0 shows it, 0.33.0 passes, on sim)"
+    ]
 
 
 def test_an_adjacent_release_with_the_failure_moves_the_end(back: Case) -> None:
@@ -100,10 +131,21 @@ def test_an_adjacent_release_with_the_failure_moves_the_end(back: Case) -> None:
     assert [str(change.release) for change in report.changes] == ["vllm 0.34.0", "vllm 0.33.0"]
 
 
-def test_a_fixed_case_is_closed_with_an_observed_end_and_evidence_of_the_fix(fixed_case: Case) -> None:
-    runs = Runs({("gone", "vllm-0.34.0"): Verdict.UNEXPECTEDLY_FIXED, ("gone", "vllm-0.33.0"): Verdict.REPRODUCED})
+def test_a_fixed_case_is_closed_with_an_observed_end_and_evidence_of_the_fix(
+    fixed_case: Case,
+) -> None:
+    runs = Runs(
+        {
+            ("gone", "vllm-0.34.0"): Verdict.UNEXPECTEDLY_FIXED,
+            ("gone", "vllm-0.33.0"): Verdict.REPRODUCED,
+        }
+    )
     report, table, count = write(watched([fixed_case], runs))
-    assert (report.written, table, count) == (True, fixed_case.directory.parent / "verdicts.json", 2)
+    assert (report.written, table, count) == (
+        True,
+        fixed_case.directory.parent / "verdicts.json",
+        2,
+    )
     closed = load_case(fixed_case.path)
     assert closed.affected_text() == "vllm >=0.15,<0.34"
     assert closed.evidence.fixed == ("vllm-0.34.0",)
@@ -130,7 +172,9 @@ def test_a_case_file_that_changed_meanwhile_is_not_overwritten(back: Case) -> No
 
 def test_an_unclear_verdict_is_a_change_without_an_edit(back: Case) -> None:
     report = watched([back], Runs({("back", "vllm-0.34.0"): Verdict.INCONCLUSIVE}))
-    assert [(change.verdict, change.by_hand) for change in report.changes] == [(Verdict.INCONCLUSIVE, "")]
+    assert [(change.verdict, change.by_hand) for change in report.changes] == [
+        (Verdict.INCONCLUSIVE, "")
+    ]
     assert report.edits == ()
 
 
@@ -139,8 +183,12 @@ def test_an_unclear_verdict_is_a_change_without_an_edit(back: Case) -> None:
     [(None, "its tests disagree"), ("form", "only a variant is not as expected")],
     ids=["tests disagree", "a variant"],
 )
-def test_what_a_range_cannot_say_is_left_to_a_person(tmp_path: Path, variant: str | None, words: str) -> None:
-    case = CaseFile("some", affected="<0.9", tables="[variants.form]\naffected = false").write(tmp_path)
+def test_what_a_range_cannot_say_is_left_to_a_person(
+    tmp_path: Path, variant: str | None, words: str
+) -> None:
+    case = CaseFile("some", affected="<0.9", tables="[variants.form]\naffected = false").write(
+        tmp_path
+    )
     shown = result("some", "vllm-0.34.0", Verdict.REGRESSED, "a", variant)
     mixed = [shown, result("some", "vllm-0.34.0", Verdict.FIXED, "b")]
     report = watched([case], Runs({("some", "vllm-0.34.0"): mixed}))
@@ -162,9 +210,13 @@ def test_which_of_several_packages_to_correct_is_left_to_a_person(tmp_path: Path
     assert report.edits == ()
 
 
-def test_releases_with_changes_stay_new_until_the_edits_are_written(back: Case, fixed_case: Case) -> None:
+def test_releases_with_changes_stay_new_until_the_edits_are_written(
+    back: Case, fixed_case: Case
+) -> None:
     old = Release("vllm", Version("0.32.0"))
-    runs = Runs({("back", "vllm-0.34.0"): Verdict.REGRESSED, ("gone", "vllm-0.32.0"): Verdict.REPRODUCED})
+    runs = Runs(
+        {("back", "vllm-0.34.0"): Verdict.REGRESSED, ("gone", "vllm-0.32.0"): Verdict.REPRODUCED}
+    )
     report = watched([back], runs, old, NEW)
     assert report.seen_releases == (old,)
     assert report.unexpected_releases == (NEW,)
@@ -179,7 +231,15 @@ def test_a_release_that_cannot_be_built_stays_new(back: Case) -> None:
 
 
 def test_an_interrupted_run_gives_no_report(back: Case) -> None:
-    assert look(plan([NEW], [back], LISTED["vllm"][-1]), LISTED, "2026-11-24", Runs({}, interrupted=True)) is None
+    assert (
+        look(
+            plan([NEW], [back], LISTED["vllm"][-1]),
+            LISTED,
+            "2026-11-24",
+            Runs({}, interrupted=True),
+        )
+        is None
+    )
 
 
 def test_the_report_says_the_same_as_lines_markdown_and_json(back: Case, quiet: Case) -> None:
@@ -192,7 +252,9 @@ def test_the_report_says_the_same_as_lines_markdown_and_json(back: Case, quiet: 
         "    vllm >=0.34 observed (0.34.0 shows it, 0.33.0 passes, on sim)",
     ]
     markdown = report.markdown()
-    assert "| REGRESSED | back | vllm 0.34.0 | sim | one result |" in markdown.replace("` ", "").replace(" `", "")
+    assert "| REGRESSED | back | vllm 0.34.0 | sim | one result |" in markdown.replace(
+        "` ", ""
+    ).replace(" `", "")
     assert report.diff().rstrip("\n") in markdown
     plain = report.to_json()
     assert [(edit["case"], edit["package"], edit["after"]) for edit in plain["edits"]] == [

@@ -26,7 +26,9 @@ Command = Callable[..., int]
 def cases(tmp_path: Path) -> tuple[Case, ...]:
     folder = tmp_path / "cases"
     return (
-        CaseFile("back", affected=">=0.7,<0.8.5", old=("vllm-0.8.4",), new=("vllm-0.8.5",)).write(folder),
+        CaseFile("back", affected=">=0.7,<0.8.5", old=("vllm-0.8.4",), new=("vllm-0.8.5",)).write(
+            folder
+        ),
         CaseFile("gone", affected=">=0.15", old=("vllm-0.33.0",), new=()).write(folder),
     )
 
@@ -44,7 +46,11 @@ def runs() -> Runs:
 
 @pytest.fixture
 def command(
-    tmp_path: Path, cases: tuple[Case, ...], runs: Runs, monkeypatch: pytest.MonkeyPatch, listed: list[str]
+    tmp_path: Path,
+    cases: tuple[Case, ...],
+    runs: Runs,
+    monkeypatch: pytest.MonkeyPatch,
+    listed: list[str],
 ) -> Command:
     """Run ``watch --state STATE`` on the cases, and return the exit code."""
 
@@ -64,7 +70,9 @@ def command(
     monkeypatch.setattr(changes, "run_batches", run_batches)
     monkeypatch.setattr(changes, "check_environments", lambda batches, gpu: None)
     monkeypatch.setattr(changes, "confirm_downloads", lambda names, yes, show: None)
-    return lambda *arguments: cli.main(["--cases", "cases", "watch", "--state", "state.json", *arguments])
+    return lambda *arguments: cli.main(
+        ["--cases", "cases", "watch", "--state", "state.json", *arguments]
+    )
 
 
 @pytest.fixture
@@ -114,7 +122,10 @@ def test_write_applies_the_edits_once(
 
 
 def test_nothing_runs_without_a_new_release(
-    command: Command, runs: Runs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: Command,
+    runs: Runs,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setitem(LISTED, "vllm", LISTED["vllm"][:-1])
     assert command() == 0
@@ -140,7 +151,12 @@ def test_a_release_that_cannot_be_built_is_tried_again(command: Command, runs: R
 
 
 def test_files_for_a_ci_job(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command("--diff", "edits.patch", "--markdown", "summary.md", "--results", "results", "--json") == 1
+    assert (
+        command(
+            "--diff", "edits.patch", "--markdown", "summary.md", "--results", "results", "--json"
+        )
+        == 1
+    )
     printed = json.loads(capsys.readouterr().out)
     assert [change["case"] for change in printed["changes"]] == ["back", "gone"]
     assert Path("edits.patch").read_text() == printed["diff"]
@@ -149,7 +165,9 @@ def test_files_for_a_ci_job(command: Command, capsys: pytest.CaptureFixture[str]
     assert len(list(Path("results").glob("*.json"))) == 1
 
 
-def test_chosen_cases_have_a_state_of_their_own(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
+def test_chosen_cases_have_a_state_of_their_own(
+    command: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
     for case_ids in ([], ["back"], ["gone"]):
         assert cli.main(["--cases", "cases", "watch", *case_ids]) == 1
     assert len(list(Path("cache/watch").glob("*.json"))) == 3

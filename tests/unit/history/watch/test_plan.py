@@ -23,8 +23,12 @@ def release(package: str, version: str) -> Release:
 @pytest.fixture
 def cases(tmp_path: Path) -> tuple[Case, ...]:
     return (
-        CaseFile("engine", affected="<0.9", old=("vllm-0.8.4",), new=("vllm-0.9.0",)).write(tmp_path),
-        CaseFile("library", affected={"xgrammar": "<1"}, old=("vllm-0.8.5",), new=()).write(tmp_path),
+        CaseFile("engine", affected="<0.9", old=("vllm-0.8.4",), new=("vllm-0.9.0",)).write(
+            tmp_path
+        ),
+        CaseFile("library", affected={"xgrammar": "<1"}, old=("vllm-0.8.5",), new=()).write(
+            tmp_path
+        ),
         CaseFile(
             "alone",
             affected={"xgrammar": ">=0.1.7"},
@@ -45,7 +49,9 @@ def test_a_release_is_new_unless_it_is_known_or_was_seen() -> None:
         "vllm": [Version(text) for text in ("0.32.0", "0.33.0", "0.33.1", "0.34.0")],
         "xgrammar": [Version("0.3")],
     }
-    news = new_releases(listed, {"vllm": [Version("0.32.0"), Version("0.33.0")]}, {"vllm": ["0.33.1"]})
+    news = new_releases(
+        listed, {"vllm": [Version("0.32.0"), Version("0.33.0")]}, {"vllm": ["0.33.1"]}
+    )
     assert list(map(str, news)) == ["vllm 0.34.0", "xgrammar 0.3"]
 
 
@@ -100,11 +106,16 @@ def test_one_look_a_day_unless_edits_are_left_to_write(
         ("[]", "allowed is a table"),
         ('{"schema": 2, "day": "", "seen": {}}', "schema"),
         ('{"schema": 1, "day": "today", "seen": {}}', "a day such as 2026-11-24"),
-        ('{"schema": 1, "day": "", "seen": {"vllm": ["new\\u001b"]}}', "a stable release such as 0.34.0"),
+        (
+            '{"schema": 1, "day": "", "seen": {"vllm": ["new\\u001b"]}}',
+            "a stable release such as 0.34.0",
+        ),
         ("{", "not valid JSON"),
     ],
 )
-def test_an_invalid_state_is_refused_with_what_is_allowed(tmp_path: Path, content: str, words: str) -> None:
+def test_an_invalid_state_is_refused_with_what_is_allowed(
+    tmp_path: Path, content: str, words: str
+) -> None:
     path = tmp_path / "watch.json"
     path.write_text(content)
     with pytest.raises(UsageError, match=words) as refused:

@@ -11,12 +11,25 @@ from pytest_vllm_regress.cases.model import Range
 from pytest_vllm_regress.history.watch.ranges import corrected
 
 RELEASES = ("0.8.4", "0.8.5", "0.9.0", "0.10.0", "0.33.0", "0.34.0", "0.35.0")
-SPECIFIERS = (">=0.8.5", "<0.9", ">=0.8.5,<0.33", "<0.8.5 || >=0.10,<0.34", "==0.9.0", "!=0.9", ">=0.40", ">=0.7")
+SPECIFIERS = (
+    ">=0.8.5",
+    "<0.9",
+    ">=0.8.5,<0.33",
+    "<0.8.5 || >=0.10,<0.34",
+    "==0.9.0",
+    "!=0.9",
+    ">=0.40",
+    ">=0.7",
+)
 
 
-def correct(specifier: str, shown: dict[str, bool], releases: tuple[str, ...] = RELEASES) -> str | None:
+def correct(
+    specifier: str, shown: dict[str, bool], releases: tuple[str, ...] = RELEASES
+) -> str | None:
     after = corrected(
-        Range("vllm", specifier), [Version(text) for text in releases], {Version(v): s for v, s in shown.items()}
+        Range("vllm", specifier),
+        [Version(text) for text in releases],
+        {Version(v): s for v, s in shown.items()},
     )
     return after.specifier if after else None
 
@@ -31,7 +44,9 @@ def correct(specifier: str, shown: dict[str, bool], releases: tuple[str, ...] = 
     ],
     ids=["newest", "two releases", "gone again", "a third time"],
 )
-def test_a_failure_that_comes_back_is_one_more_alternative(specifier: str, shown: dict[str, bool], after: str) -> None:
+def test_a_failure_that_comes_back_is_one_more_alternative(
+    specifier: str, shown: dict[str, bool], after: str
+) -> None:
     assert correct(specifier, shown) == after
 
 
@@ -45,7 +60,14 @@ def test_a_failure_that_comes_back_is_one_more_alternative(specifier: str, shown
         ("<0.8.5 || >=0.35", {"0.35.0": False}, "<0.8.5"),
         (">=0.15", {"0.10.0": False, "0.34.0": False, "0.35.0": True}, ">=0.15,!=0.34"),
     ],
-    ids=["newest", "two releases", "expected later", "last alternative", "empty alternative", "only one release"],
+    ids=[
+        "newest",
+        "two releases",
+        "expected later",
+        "last alternative",
+        "empty alternative",
+        "only one release",
+    ],
 )
 def test_a_failure_that_is_fixed_ends_before_the_first_release_without_it(
     specifier: str, shown: dict[str, bool], after: str
@@ -67,7 +89,9 @@ def test_a_fix_in_an_old_branch_says_nothing_about_later_releases_that_were_not_
     ],
     ids=["newest", "no lower bound", "until the next", "earlier"],
 )
-def test_a_range_next_to_the_release_is_extended(specifier: str, shown: dict[str, bool], after: str) -> None:
+def test_a_range_next_to_the_release_is_extended(
+    specifier: str, shown: dict[str, bool], after: str
+) -> None:
     assert correct(specifier, shown) == after
 
 
@@ -75,10 +99,17 @@ def test_nothing_is_left_of_a_range_that_no_release_confirms() -> None:
     assert correct(">=0.35", {"0.35.0": False}) is None
 
 
-@given(st.sampled_from(SPECIFIERS), st.dictionaries(st.sampled_from(RELEASES), st.booleans(), min_size=1))
-def test_the_corrected_range_agrees_with_every_release(specifier: str, shown: dict[str, bool]) -> None:
+@given(
+    st.sampled_from(SPECIFIERS),
+    st.dictionaries(st.sampled_from(RELEASES), st.booleans(), min_size=1),
+)
+def test_the_corrected_range_agrees_with_every_release(
+    specifier: str, shown: dict[str, bool]
+) -> None:
     text = correct(specifier, shown)
     if text is None:
         assert not any(shown.values())
     else:
-        assert all(Range("vllm", text).contains(version) is value for version, value in shown.items())
+        assert all(
+            Range("vllm", text).contains(version) is value for version, value in shown.items()
+        )

@@ -40,7 +40,11 @@ def test_a_record_names_the_package_and_its_sources(tmp_path: Path) -> None:
     case = CaseFile(affected={"vllm": "<0.8.5", "xgrammar": "<0.1.20"}).write(tmp_path)
     record = osv_record(case, ())
     assert record["id"] == "x_VLLMREGRESS-demo"
-    assert record["affected"][0]["package"] == {"ecosystem": "PyPI", "name": "vllm", "purl": "pkg:pypi/vllm"}
+    assert record["affected"][0]["package"] == {
+        "ecosystem": "PyPI",
+        "name": "vllm",
+        "purl": "pkg:pypi/vllm",
+    }
     assert record["references"] == [{"type": "REPORT", "url": "https://example.org/1"}]
     assert record["database_specific"]["also_needs"] == ["xgrammar <0.1.20"]
 
@@ -62,19 +66,31 @@ REFERENCES = {
 
 @pytest.mark.parametrize("case", project_cases(), ids=lambda case: case.id)
 def test_records_have_the_fields_that_the_schema_requires(case: Case) -> None:
-    """A part of the schema https://ossf.github.io/osv-schema/ 1.7.5: names, types and allowed values of the fields that records use."""
+    """A part of the schema https://ossf.github.io/osv-schema/ 1.7.5: names, types and allowed
+    values of the fields that records use."""
     try:
         record = osv_record(case, ())
     except UsageError:
         assert ">0.13" in case.affected_text()
         return
     assert {*record} == {
-        *("schema_version", "id", "modified", "summary", "details", "affected", "references", "database_specific")
+        *(
+            "schema_version",
+            "id",
+            "modified",
+            "summary",
+            "details",
+            "affected",
+            "references",
+            "database_specific",
+        )
     }
     assert re.match(r"1\.\d+\.\d+\Z", record["schema_version"]) and record["id"].startswith("x_")
     assert datetime.datetime.strptime(record["modified"], "%Y-%m-%dT%H:%M:%SZ")
     for affected in record["affected"]:
-        assert {*affected["package"]} == {"ecosystem", "name", "purl"} and affected["package"]["ecosystem"] == "PyPI"
+        assert {*affected["package"]} == {"ecosystem", "name", "purl"} and affected["package"][
+            "ecosystem"
+        ] == "PyPI"
         for affected_range in affected["ranges"]:
             assert affected_range["type"] == "ECOSYSTEM"
             names = [name for event in affected_range["events"] for name in event]

@@ -1,4 +1,5 @@
-"""The page of a run, as one file and as a folder: required content, and hostile texts that stay text."""
+"""The page of a run, as one file and as a folder: required content, and hostile texts that stay
+text."""
 
 from __future__ import annotations
 
@@ -52,19 +53,27 @@ def test_rows_with_something_unexpected_come_first() -> None:
 
 def test_only_cells_of_another_device_name_it() -> None:
     on_gpu = TestResult("a-case", "t", Verdict.FIXED, "", "gpu", "vllm-0.8.4", {"vllm": "0.8.4"})
-    table = page(RunResult((*RUN.results, on_gpu)), CASES).partition("<tbody>")[2].partition("</tbody>")[0]
+    table = (
+        page(RunResult((*RUN.results, on_gpu)), CASES)
+        .partition("<tbody>")[2]
+        .partition("</tbody>")[0]
+    )
     assert "<small>gpu</small>" in table
     assert "<small>sim</small>" not in table
 
 
-@pytest.mark.parametrize("html", [page(hostile.run(), CASES), *pages(hostile.run(), CASES).values()], ids=len)
+@pytest.mark.parametrize(
+    "html", [page(hostile.run(), CASES), *pages(hostile.run(), CASES).values()], ids=len
+)
 def test_a_page_loads_nothing(html: str) -> None:
     for tag, attributes in Tags(html).elements:
         assert "src" not in attributes, (tag, attributes)
         assert "style" not in attributes, (tag, attributes)
         assert tag not in ("link", "iframe", "object", "embed", "img", "svg", "form", "base"), tag
         assert not [name for name in attributes if name.startswith("on")], attributes
-        assert tag != "a" or (attributes["href"] or "").startswith(("#", "https://", "../", "cases/", "environments/"))
+        assert tag != "a" or (attributes["href"] or "").startswith(
+            ("#", "https://", "../", "cases/", "environments/")
+        )
 
 
 @pytest.mark.parametrize("html", [page(hostile.run()), *pages(hostile.run()).values()], ids=len)
@@ -85,11 +94,15 @@ def test_a_page_without_results_says_so() -> None:
     assert "No verdicts" in page(RunResult())
 
 
-@pytest.mark.parametrize("run", [RUN, hostile.run(), RunResult()], ids=["plain", "hostile", "empty"])
+@pytest.mark.parametrize(
+    "run", [RUN, hostile.run(), RunResult()], ids=["plain", "hostile", "empty"]
+)
 def test_all_links_of_a_folder_lead_somewhere(run: RunResult) -> None:
     written = pages(run, CASES)
     assert broken_links(written) == []
-    assert len(written) == 1 + len({r.case_id for r in run.results}) + len({r.environment for r in run.results})
+    assert len(written) == 1 + len({r.case_id for r in run.results}) + len(
+        {r.environment for r in run.results}
+    )
 
 
 def test_the_overview_of_a_folder_has_no_evidence() -> None:
@@ -101,14 +114,22 @@ def test_the_overview_of_a_folder_has_no_evidence() -> None:
 
 @pytest.mark.parametrize("name", ["../../outside", "a/b", "con\x00", ".git", "A", "x" * 300])
 def test_names_from_results_cannot_leave_the_folder(name: str, tmp_path: Path) -> None:
-    write_folder(tmp_path / "pages", pages(RunResult((TestResult(name, "t", Verdict.FIXED, "", "sim", name),))))
-    outside = [path for path in tmp_path.rglob("*.html") if not path.is_relative_to(tmp_path / "pages")]
+    write_folder(
+        tmp_path / "pages",
+        pages(RunResult((TestResult(name, "t", Verdict.FIXED, "", "sim", name),))),
+    )
+    outside = [
+        path for path in tmp_path.rglob("*.html") if not path.is_relative_to(tmp_path / "pages")
+    ]
     assert outside == []
     assert len(list((tmp_path / "pages").rglob("*.html"))) == 3
 
 
 def test_a_broken_link_is_found() -> None:
-    files = {"a.html": '<a href="b.html#there">x</a><a href="c.html">y</a>', "b.html": '<p id="here">'}
+    files = {
+        "a.html": '<a href="b.html#there">x</a><a href="c.html">y</a>',
+        "b.html": '<p id="here">',
+    }
     assert broken_links(files) == [
         "a.html: b.html#there: no such place in that page",
         "a.html: c.html: no such page",
@@ -119,7 +140,11 @@ def test_pages_that_are_gone_are_removed_and_nothing_else(tmp_path: Path) -> Non
     write_folder(tmp_path, {"index.html": "1", "cases/old.html": "1"})
     (tmp_path / "mine.txt").write_text("mine")
     write_folder(tmp_path, {"index.html": "2"})
-    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == [LIST, "index.html", "mine.txt"]
+    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == [
+        LIST,
+        "index.html",
+        "mine.txt",
+    ]
     assert (tmp_path / "index.html").read_text() == "2"
 
 
@@ -149,5 +174,7 @@ def test_report_writes_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_many_columns_show_signs_with_names() -> None:
-    html = page(RunResult(tuple(result(f"vllm-0.9.{number}", Verdict.FIXED) for number in range(12))))
+    html = page(
+        RunResult(tuple(result(f"vllm-0.9.{number}", Verdict.FIXED) for number in range(12)))
+    )
     assert html.partition("<tbody>")[2].count('aria-label="FIXED">✓</a>') == 12

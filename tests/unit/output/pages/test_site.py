@@ -36,11 +36,16 @@ def knowledge() -> Knowledge:
     return Knowledge(CASES, read_table(CASES), LOCKS)
 
 
-def test_every_case_release_and_document_has_a_page(site: dict[str, str], knowledge: Knowledge) -> None:
+def test_every_case_release_and_document_has_a_page(
+    site: dict[str, str], knowledge: Knowledge
+) -> None:
     assert {f"cases/{case.id}.html" for case in CASES} <= set(site)
     assert {f"releases/{name}.html" for name in knowledge.releases} <= set(site)
     assert {f"badges/{name}.svg" for name in knowledge.releases} <= set(site)
-    documents = {path.relative_to(ROOT).with_suffix(".html").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    documents = {
+        path.relative_to(ROOT).with_suffix(".html").as_posix()
+        for path in (ROOT / "docs").rglob("*.md")
+    }
     assert documents - {"docs/README.html"} | {"docs/index.html", "README.html"} <= set(site)
     assert len(knowledge.releases) >= 54
 
@@ -57,7 +62,9 @@ def test_pages_load_nothing_but_pictures_beside_them(site: dict[str, str]) -> No
             assert tag not in ("link", "iframe", "object", "embed", "form", "base"), (name, tag)
             assert "style" not in attributes, (name, tag)
             assert not [key for key in attributes if key.startswith("on")], (name, attributes)
-            assert "src" not in attributes or (tag == "img" and ":" not in (attributes["src"] or "")), (
+            assert "src" not in attributes or (
+                tag == "img" and ":" not in (attributes["src"] or "")
+            ), (
                 name,
                 attributes,
             )
@@ -69,19 +76,31 @@ def test_a_cases_page_says_what_is_known(site: dict[str, str]) -> None:
     text = " ".join(" ".join(Tags(html).words).split())
     for end in boundaries(case, read_table(CASES)):
         assert f"{end.package} {end.bound} {end.state} {end.reason}" in text
-    for expected in (case.workaround, "vllm-regress run vllm-17173 --env vllm-0.8.4", "found by bisection", "Why."):
+    for expected in (
+        case.workaround,
+        "vllm-regress run vllm-17173 --env vllm-0.8.4",
+        "found by bisection",
+        "Why.",
+    ):
         assert expected in text
     assert 'aria-label="0.8.4: REPRODUCED' in html
     assert 'class="FIXED edge observed-edge"><a href="../releases/0.8.5.html"' in html
 
 
-def test_a_releases_page_lists_failures_by_severity(site: dict[str, str], knowledge: Knowledge) -> None:
+def test_a_releases_page_lists_failures_by_severity(
+    site: dict[str, str], knowledge: Knowledge
+) -> None:
     html = site["releases/0.8.4.html"]
-    rows = re.findall(r'<tr><td>([a-z ]+)</td><th scope="row" class="case"><a href="../cases/([\w-]+).html">', html)
+    rows = re.findall(
+        r'<tr><td>([a-z ]+)</td><th scope="row" class="case"><a href="../cases/([\w-]+).html">',
+        html,
+    )
     failing = {case.id for case in CASES if knowledge.states(case)["0.8.4"].failing}
     assert {case_id for _, case_id in rows} == failing
     grades = [severity for severity, _ in rows]
-    assert grades == sorted(grades, key=["engine death", "hang", "wrong result", "refused", "leak"].index)
+    assert grades == sorted(
+        grades, key=["engine death", "hang", "wrong result", "refused", "leak"].index
+    )
     assert "Nearest better release: " in html
     assert f"vLLM 0.8.4: {len(failing)} known failures" in site["badges/0.8.4.svg"]
 
@@ -126,14 +145,19 @@ def test_a_clear_verdict_counts_more_than_the_range() -> None:
         ("xgrammar-0.1.27", ""),
     ],
 )
-def test_only_environments_of_plain_releases_count_as_the_release(environment: str, expected: str) -> None:
+def test_only_environments_of_plain_releases_count_as_the_release(
+    environment: str, expected: str
+) -> None:
     assert release_of(environment) == expected
 
 
 @pytest.mark.parametrize("failures", [0, 1, 9, 41])
 def test_a_badge_is_an_image_with_a_name(failures: int) -> None:
     root = ElementTree.fromstring(badge("vLLM <0.8.4>", failures))
-    assert root.get("aria-label") == f"vLLM <0.8.4>: {failures} known failure{'' if failures == 1 else 's'}"
+    assert (
+        root.get("aria-label")
+        == f"vLLM <0.8.4>: {failures} known failure{'' if failures == 1 else 's'}"
+    )
 
 
 def document(tmp_path: Path, text: str) -> tuple[str, tuple[str, ...]]:
@@ -141,7 +165,9 @@ def document(tmp_path: Path, text: str) -> tuple[str, tuple[str, ...]]:
     (tmp_path / "docs" / "a.md").write_text(text)
     (tmp_path / "docs" / "b.json").write_text("{}")
     rendered = render_document(
-        Sources(tmp_path, {"docs/a.md": "docs/a.html", "cases": "index.html"}), "docs/a.md", "docs/a.html"
+        Sources(tmp_path, {"docs/a.md": "docs/a.html", "cases": "index.html"}),
+        "docs/a.md",
+        "docs/a.html",
     )
     return str(rendered.html), rendered.missing
 
@@ -164,7 +190,9 @@ def test_a_document_is_rendered(tmp_path: Path, text: str, expected: str) -> Non
     assert missing == ()
 
 
-@pytest.mark.parametrize("text", ["[x](javascript:alert(1))", "[x](data:text/html,x)", "![x](vbscript:x)"])
+@pytest.mark.parametrize(
+    "text", ["[x](javascript:alert(1))", "[x](data:text/html,x)", "![x](vbscript:x)"]
+)
 def test_a_document_cannot_run_anything(tmp_path: Path, text: str) -> None:
     html, _ = document(tmp_path, text)
     assert "href" not in html
@@ -183,7 +211,9 @@ def own_cases(tmp_path: Path) -> Path:
     return tmp_path / "own"
 
 
-def test_own_cases_have_their_readme_without_the_links_that_lead_nowhere(own_cases: Path, tmp_path: Path) -> None:
+def test_own_cases_have_their_readme_without_the_links_that_lead_nowhere(
+    own_cases: Path, tmp_path: Path
+) -> None:
     readme = own_cases / "vllm-17173" / "README.md"
     readme.write_text(
         "See [itself](../vllm-17173/), [a file](../notes.txt), [more](../../docs/x.md).\n\n\u202e<b>x</b>"

@@ -77,9 +77,14 @@ def test_every_failed_cell_of_the_project_is_explained_and_the_page_matches_the_
     faults = record.read_faults(suite_directory() / "known.toml")
     assert runs and record.unexplained(runs, faults) == []
     assert [
-        cell for ran in runs for cell in ran.cells if cell.outcome == "n/a" and cell.reason.strip() in ("", "Skipped:")
+        cell
+        for ran in runs
+        for cell in ran.cells
+        if cell.outcome == "n/a" and cell.reason.strip() in ("", "Skipped:")
     ] == []
-    assert (ROOT / command.TABLE).read_text() == "".join(f"{line}\n" for line in table(runs, faults))
+    assert (ROOT / command.TABLE).read_text() == "".join(
+        f"{line}\n" for line in table(runs, faults)
+    )
 
 
 def test_table_has_a_row_for_each_generation_that_exists_and_a_note_for_each_reason(
@@ -92,32 +97,43 @@ def test_table_has_a_row_for_each_generation_that_exists_and_a_note_for_each_rea
 
 
 def test_repeated_cells_replace_earlier_ones(ran: record.SuiteRun) -> None:
-    again = dataclasses.replace(ran, cells=(dataclasses.replace(ran.cells[2], outcome="ok", reason=""),))
+    again = dataclasses.replace(
+        ran, cells=(dataclasses.replace(ran.cells[2], outcome="ok", reason=""),)
+    )
     assert [cell.outcome for cell in record.merged(ran, again).cells] == ["ok", "n/a", "ok"]
     other = dataclasses.replace(again, versions={"vllm": "0.8.5"})
     assert record.merged(ran, other) == other
 
 
-def test_selected_checks_are_merged_into_a_record_and_do_not_make_a_whole_run(ran: record.SuiteRun) -> None:
+def test_selected_checks_are_merged_into_a_record_and_do_not_make_a_whole_run(
+    ran: record.SuiteRun,
+) -> None:
     part = dataclasses.replace(ran, cells=ran.cells[:1], whole=False)
     runs: dict[tuple[str, str], record.SuiteRun] = {}
     record.add(runs, part)
     assert not runs[ran.key].whole
     record.add(runs, ran)
-    record.add(runs, dataclasses.replace(part, cells=(dataclasses.replace(ran.cells[0], check="new"),)))
+    record.add(
+        runs, dataclasses.replace(part, cells=(dataclasses.replace(ran.cells[0], check="new"),))
+    )
     assert runs[ran.key].whole
     assert [cell.check for cell in runs[ran.key].cells] == ["n 8", "start", "abort", "new"]
 
 
 @pytest.fixture
 def suite(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
-    """Replace the suite and record its pytest arguments by environment. It has two checks, of which ``-k`` selects the second."""
+    """Replace the suite and record its pytest arguments by environment.
+
+    It has two checks, of which ``-k`` selects the second.
+    """
     requests: dict[str, list[str]] = {}
 
     def run(name: str, suite: Path, pytest_args: Sequence[str] = ()) -> record.SuiteRun:
         requests[name] = list(pytest_args)
         cells = [record.CheckResult("serve", check, "V1", "ok") for check in ("one", "two")]
-        return record.SuiteRun(name, "sim", {"vllm": "1.0"}, "m", "2026-01-01", tuple(cells[bool(pytest_args) :]))
+        return record.SuiteRun(
+            name, "sim", {"vllm": "1.0"}, "m", "2026-01-01", tuple(cells[bool(pytest_args) :])
+        )
 
     monkeypatch.setattr(command, "run_suite", run)
     monkeypatch.setattr(command, "build_with_cache", lambda say: lambda name: None)
@@ -131,7 +147,9 @@ def test_selected_checks_run_even_if_the_record_has_the_environment(
     places = ["--record", str(file), "--write", str(page)]
     assert main(["conformance", *places, "-k", "two", "a"]) == 0
     assert suite == {"a": ["-k", "two"]} and not read_record(file)["a", "sim"].whole
-    assert main(["conformance", *places, "a", "b"]) == 0  # a part is not the whole, so "a" is run as "b" is
+    assert (
+        main(["conformance", *places, "a", "b"]) == 0
+    )  # a part is not the whole, so "a" is run as "b" is
     assert suite == {"a": [], "b": []}
     suite.clear()
     assert main(["conformance", *places, "a", "b"]) == 0 and suite == {}
@@ -139,17 +157,41 @@ def test_selected_checks_run_even_if_the_record_has_the_environment(
     assert [cell.check for cell in read_record(file)["b", "sim"].cells] == ["one", "two"]
 
 
-def test_a_record_of_selected_checks_is_merged_into_another(ran: record.SuiteRun, tmp_path: Path) -> None:
-    source, record_file, page = (tmp_path / name for name in ("mine.json", "theirs.json", "page.md"))
-    new = dataclasses.replace(ran, whole=False, cells=(dataclasses.replace(ran.cells[0], check="new"),))
+def test_a_record_of_selected_checks_is_merged_into_another(
+    ran: record.SuiteRun, tmp_path: Path
+) -> None:
+    source, record_file, page = (
+        tmp_path / name for name in ("mine.json", "theirs.json", "page.md")
+    )
+    new = dataclasses.replace(
+        ran, whole=False, cells=(dataclasses.replace(ran.cells[0], check="new"),)
+    )
     other = dataclasses.replace(new, environment="other")
     write_record(record_file, {ran.key: dataclasses.replace(ran, cells=ran.cells[:2])})
     write_record(source, {suite_run.key: suite_run for suite_run in (new, other)})
-    assert main(["conformance", "--merge", str(source), "--record", str(record_file), "--write", str(page)]) == 0
+    assert (
+        main(
+            [
+                "conformance",
+                "--merge",
+                str(source),
+                "--record",
+                str(record_file),
+                "--write",
+                str(page),
+            ]
+        )
+        == 0
+    )
     runs = read_record(record_file)
-    assert [cell.check for cell in runs[ran.key].cells] == ["n 8", "start", "new"] and runs[ran.key].whole
+    assert [cell.check for cell in runs[ran.key].cells] == ["n 8", "start", "new"] and runs[
+        ran.key
+    ].whole
     assert runs[other.key] == other
-    assert main(["conformance", "--merge", str(tmp_path / "none.json"), "--record", str(record_file)]) == 2
+    assert (
+        main(["conformance", "--merge", str(tmp_path / "none.json"), "--record", str(record_file)])
+        == 2
+    )
 
 
 def test_record_is_read_back_as_it_was(ran: record.SuiteRun, tmp_path: Path) -> None:
@@ -203,7 +245,9 @@ def test_a_report_contains_the_gpus(tmp_path: Path) -> None:
     )
     report = tmp_path / "report.xml"
     cases = case.format("FLASHINFER") + case.format("TRITON")
-    report.write_text(f"<testsuites><testsuite><properties>{about}</properties>{cases}</testsuite></testsuites>")
+    report.write_text(
+        f"<testsuites><testsuite><properties>{about}</properties>{cases}</testsuite></testsuites>"
+    )
     assert record.read_report("x", report).gpu == {"attention_backend": "FLASHINFER | TRITON"}
 
 
@@ -236,7 +280,9 @@ def test_the_pattern_of_a_fault_has_a_time_limit(
 
 
 @pytest.mark.parametrize(
-    "written", ['symptom = "("', "symptom = 1", "checks = 1", 'vllm = "x"', "unknown = 1"], ids=lambda line: line[:9]
+    "written",
+    ['symptom = "("', "symptom = 1", "checks = 1", 'vllm = "x"', "unknown = 1"],
+    ids=lambda line: line[:9],
 )
 def test_an_invalid_list_of_faults_is_refused(tmp_path: Path, written: str) -> None:
     name = written.partition(" ")[0]

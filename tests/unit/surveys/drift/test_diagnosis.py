@@ -1,4 +1,5 @@
-"""Which dependency broke a release: the search over packages and their versions, on made-up releases."""
+"""Which dependency broke a release: the search over packages and their versions, on made-up
+releases."""
 
 from __future__ import annotations
 
@@ -17,7 +18,12 @@ from pytest_vllm_regress.surveys.drift import diagnosis
 from pytest_vllm_regress.surveys.drift.diagnosis import diagnose
 from pytest_vllm_regress.surveys.drift.installation import Attempt, Pins, Release
 from pytest_vllm_regress.surveys.drift.model import Breakage, Culprit, Drift, Stage
-from pytest_vllm_regress.surveys.drift.record import known_culprits, read_record, table, write_record
+from pytest_vllm_regress.surveys.drift.record import (
+    known_culprits,
+    read_record,
+    table,
+    write_record,
+)
 
 FIRST_DAY = datetime.date(2025, 5, 1)
 TODAY = datetime.date(2026, 11, 24)
@@ -40,12 +46,17 @@ class MadeUpRelease(Release):
     def versions(self, pins: Pins) -> dict[str, str]:
         if self.day < TODAY:
             return {"vllm": self.version, **FIRST}
-        allowed = {name: [v for v in INDEX[name] if v in SpecifierSet(pins.get(name, ""))] for name in INDEX}
+        allowed = {
+            name: [v for v in INDEX[name] if v in SpecifierSet(pins.get(name, ""))]
+            for name in INDEX
+        }
         if not all(allowed.values()):
             raise BuildError("cannot be resolved")
         return {"vllm": self.version, **{name: versions[-1] for name, versions in allowed.items()}}
 
-    def attempt(self, pins: Pins, progress: Callable[[str], None], last: Stage = Stage.ANSWER) -> Attempt:
+    def attempt(
+        self, pins: Pins, progress: Callable[[str], None], last: Stage = Stage.ANSWER
+    ) -> Attempt:
         self.tried.append(dict(pins))
         try:
             versions = self.versions(pins)
@@ -55,7 +66,9 @@ class MadeUpRelease(Release):
         if failed is None or [*Stage].index(failed) > [*Stage].index(last):
             return Attempt()
         return Attempt(
-            failed, f"{failed} failed", "File site-packages/openai/x.py\nFile site-packages/transformers/y.py"
+            failed,
+            f"{failed} failed",
+            "File site-packages/openai/x.py\nFile site-packages/transformers/y.py",
         )
 
 
@@ -65,12 +78,16 @@ def made_up_index(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(diagnosis, "release_date", lambda package, version: FIRST_DAY)
 
 
-def drift_of(rule: Rule, known: Mapping[str, tuple[str, str]] | None = None) -> tuple[Drift, list[Pins]]:
+def drift_of(
+    rule: Rule, known: Mapping[str, tuple[str, str]] | None = None
+) -> tuple[Drift, list[Pins]]:
     release = MadeUpRelease("0.8.5", TODAY, rule=rule)
     return diagnose(release, lambda line: None, known or {}), release.tried
 
 
-def test_an_index_that_cannot_be_asked_is_no_property_of_the_first_day(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_that_cannot_be_asked_is_no_property_of_the_first_day(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def no_index(package: str, version: str) -> datetime.date:
         raise BuildError("the package index cannot be reached")
 
@@ -86,17 +103,24 @@ def test_a_release_that_passes_is_installed_once() -> None:
 
 
 def test_the_package_its_first_bad_version_and_the_pin_are_found_and_confirmed() -> None:
-    drift, tried = drift_of(lambda versions: Stage.IMPORT if versions["transformers"] >= Version("4.57") else None)
+    drift, tried = drift_of(
+        lambda versions: Stage.IMPORT if versions["transformers"] >= Version("4.57") else None
+    )
     (breakage,) = drift.breakages
     assert breakage.stage is Stage.IMPORT
     assert breakage.culprits == (Culprit("transformers", "4.51", "5.1", "4.55", "4.57"),)
     assert drift.pins == {"transformers": "<4.57"} and drift.confirmed
     assert tried[-1] == {"transformers": "<4.57"}
-    assert "    this works (installed and started): pip install vllm==0.8.5 'transformers<4.57'" in drift.lines()
+    assert (
+        "    this works (installed and started): pip install vllm==0.8.5 'transformers<4.57'"
+        in drift.lines()
+    )
 
 
 def test_a_package_that_the_failure_does_not_name_is_found_too() -> None:
-    drift, _ = drift_of(lambda versions: Stage.SERVE if versions["numpy"] >= Version("2.2") else None)
+    drift, _ = drift_of(
+        lambda versions: Stage.SERVE if versions["numpy"] >= Version("2.2") else None
+    )
     assert drift.pins == {"numpy": "<2.2"} and drift.confirmed
 
 
@@ -138,7 +162,9 @@ def test_what_broke_another_release_is_tried_first() -> None:
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
-    broken, _ = drift_of(lambda versions: Stage.SERVE if versions["numpy"] >= Version("2.2") else None)
+    broken, _ = drift_of(
+        lambda versions: Stage.SERVE if versions["numpy"] >= Version("2.2") else None
+    )
     sound = Drift("0.10.2", TODAY)
     record = tmp_path / "drift.json"
     write_record(record, {drift.version: drift for drift in (sound, broken)})
@@ -153,7 +179,8 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "document", ["[]", "{", '{"0.8.5": {}}', '{"no version": {"day": "2026-01-01"}}', '{"0.8.5": {"day": 5}}']
+    "document",
+    ["[]", "{", '{"0.8.5": {}}', '{"no version": {"day": "2026-01-01"}}', '{"0.8.5": {"day": 5}}'],
 )
 def test_a_damaged_record_is_refused(tmp_path: Path, document: str) -> None:
     record = tmp_path / "drift.json"
@@ -164,7 +191,9 @@ def test_a_damaged_record_is_refused(tmp_path: Path, document: str) -> None:
 
 def test_text_of_packages_is_no_markup_in_the_table() -> None:
     breakage = Breakage(Stage.IMPORT, "<b>| @user")
-    (row,) = [line for line in table([Drift("0.8.5", TODAY, (breakage,))]) if line.startswith("| 0.8.5")]
+    (row,) = [
+        line for line in table([Drift("0.8.5", TODAY, (breakage,))]) if line.startswith("| 0.8.5")
+    ]
     assert "` import: <b>\\| @user `" in row
 
 

@@ -13,7 +13,12 @@ from pytest_vllm_regress.environments import uv
 from pytest_vllm_regress.environments.uv import explain
 from pytest_vllm_regress.errors import BuildError, UsageError
 from pytest_vllm_regress.surveys.drift import installation
-from pytest_vllm_regress.surveys.drift.installation import RELEASE_BYTES, Attempt, Release, limited_downloads
+from pytest_vllm_regress.surveys.drift.installation import (
+    RELEASE_BYTES,
+    Attempt,
+    Release,
+    limited_downloads,
+)
 from pytest_vllm_regress.surveys.drift.model import Stage
 from pytest_vllm_regress.util.sizes import GIB
 
@@ -56,7 +61,9 @@ def test_a_requirement_that_cannot_be_met_is_the_reason(monkeypatch: pytest.Monk
     )
 
 
-@pytest.mark.parametrize("output", ["No space left on device (os error 28)", "dns error: no such host"])
+@pytest.mark.parametrize(
+    "output", ["No space left on device (os error 28)", "dns error: no such host"]
+)
 def test_a_full_disk_and_an_absent_index_are_no_failure_of_the_release(
     monkeypatch: pytest.MonkeyPatch, output: str
 ) -> None:
@@ -97,5 +104,8 @@ def test_downloads_are_removed_when_another_release_might_not_fit_and_at_the_end
 
 
 def test_a_limit_that_is_too_small_for_a_release_is_refused() -> None:
-    with pytest.raises(UsageError, match="--disk: 13 GiB are too few"), limited_downloads(RELEASE_BYTES - GIB):
+    with (
+        pytest.raises(UsageError, match="--disk: 13 GiB are too few"),
+        limited_downloads(RELEASE_BYTES - GIB),
+    ):
         pass

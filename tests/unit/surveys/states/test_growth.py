@@ -79,12 +79,18 @@ class Engine:
 
 def test_every_process_is_measured_after_the_warm_up() -> None:
     engine = Engine()
-    growth = measure_growth(ENGINE, engine.send, requests=100, readings=11, warm_up=20, read=engine.read)
+    growth = measure_growth(
+        ENGINE, engine.send, requests=100, readings=11, warm_up=20, read=engine.read
+    )
     assert engine.requests == [*range(120)]
     assert [*growth] == ["server", "core", "core 2"]
     assert [reading.requests for reading in growth["core"].readings] == [*range(0, 101, 10)]
     assert growth["core"].uss.bytes_per_request == growth["core"].rss.bytes_per_request == 4096
-    assert growth["core"].uss.grows and not growth["server"].uss.grows and not growth["core 2"].rss.grows
+    assert (
+        growth["core"].uss.grows
+        and not growth["server"].uss.grows
+        and not growth["core 2"].rss.grows
+    )
 
 
 @pytest.mark.parametrize(("requests", "readings"), [(100, 7), (5, 8), (100, 101)])

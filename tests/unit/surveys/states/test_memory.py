@@ -1,4 +1,5 @@
-"""Growth of memory per release: when a second run is made, what its requests must have got, and the page."""
+"""Growth of memory per release: when a second run is made, what its requests must have got, and the
+page."""
 
 from __future__ import annotations
 
@@ -38,7 +39,9 @@ def refusing(request: httpx.Request) -> httpx.Response:
 
 
 def chat(content: str) -> Callable[[httpx.Request], httpx.Response]:
-    return lambda request: httpx.Response(200, json={"choices": [{"message": {"content": content}}]})
+    return lambda request: httpx.Response(
+        200, json={"choices": [{"message": {"content": content}}]}
+    )
 
 
 def chunks(*lines: str) -> Callable[[httpx.Request], httpx.Response]:
@@ -65,7 +68,9 @@ def test_an_error_status_is_no_measurement(kind: str) -> None:
     ],
 )
 def test_an_answer_of_another_kind_is_no_measurement(
-    kind: str, right: Callable[[httpx.Request], httpx.Response], wrong: Callable[[httpx.Request], httpx.Response]
+    kind: str,
+    right: Callable[[httpx.Request], httpx.Response],
+    wrong: Callable[[httpx.Request], httpx.Response],
 ) -> None:
     send(kind, right)
     with pytest.raises(NotAtWork):
@@ -87,7 +92,12 @@ def test_every_prompt_is_another_one() -> None:
 
 @pytest.mark.parametrize(
     ("first", "second", "growing"),
-    [(GROWS, GROWS, {"core"}), (GROWS, STEADY, set()), (STEADY, None, set()), (LITTLE, None, set())],
+    [
+        (GROWS, GROWS, {"core"}),
+        (GROWS, STEADY, set()),
+        (STEADY, None, set()),
+        (LITTLE, None, set()),
+    ],
     ids=["twice", "once", "never", "too little"],
 )
 def test_growth_is_claimed_only_if_a_second_run_shows_it(

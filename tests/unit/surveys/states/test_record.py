@@ -38,12 +38,18 @@ NEW = Release(
         "SIGKILL of the server, idle": ShutdownRow("killed by SIGKILL", 0.1, left=("core", "port")),
         "SIGTERM, time to drain, streaming": ShutdownRow("exit status 0", 4.5, "complete", 80),
     },
-    growth={"completion": MemoryRow((Run({"server": Slope(10, -5, 30), "core": Slope(900, 800, 1000)}),))},
+    growth={
+        "completion": MemoryRow(
+            (Run({"server": Slope(10, -5, 30), "core": Slope(900, 800, 1000)}),)
+        )
+    },
 )
 OLD = Release(
     "0.9.2",
     "2026-11-24",
-    health={State.DRAINING: HealthRow(absent="vLLM 0.9.2 has no engine argument 'shutdown_timeout'")},
+    health={
+        State.DRAINING: HealthRow(absent="vLLM 0.9.2 has no engine argument 'shutdown_timeout'")
+    },
     shutdown={"SIGTERM, idle": ShutdownRow("runs")},
 )
 
@@ -57,7 +63,8 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["[]", "{", '{"a": 1}', '{"a": {"vllm": "1", "health": {"flying": {}}, "shutdown": {}}}']
+    "text",
+    ["[]", "{", '{"a": 1}', '{"a": {"vllm": "1", "health": {"flying": {}}, "shutdown": {}}}'],
 )
 def test_another_file_is_no_record(tmp_path: Path, text: str) -> None:
     (tmp_path / "other.json").write_text(text)
@@ -67,7 +74,11 @@ def test_another_file_is_no_record(tmp_path: Path, text: str) -> None:
 
 def test_a_contradiction_is_marked_in_either_direction() -> None:
     assert LIES.contradiction and HealthRow(answers("503", "200")).contradiction
-    assert not (FAILS.contradiction or WORKS.contradiction or HealthRow(absent="no such state").contradiction)
+    assert not (
+        FAILS.contradiction
+        or WORKS.contradiction
+        or HealthRow(absent="no such state").contradiction
+    )
 
 
 def test_the_page_on_health_has_a_row_for_each_release_and_marks_contradictions() -> None:
@@ -107,23 +118,32 @@ def test_each_known_failure_has_a_case_or_a_report() -> None:
     [
         ("SIGTERM, streaming", ShutdownRow("exit status 0", 0.6, "error", 2), "cuts streams"),
         ("SIGTERM, streaming", ShutdownRow("runs", None, "open", 2), "does not end the server"),
-        ("SIGKILL of the server, idle", ShutdownRow("killed by SIGKILL", 0.1, left=("core",)), "leaves its core"),
+        (
+            "SIGKILL of the server, idle",
+            ShutdownRow("killed by SIGKILL", 0.1, left=("core",)),
+            "leaves its core",
+        ),
         ("SIGTERM, streaming", ShutdownRow("exit status 0", 4.0, "complete", 80), None),
         ("SIGKILL of the core, idle", ShutdownRow("runs"), None),
         ("SIGKILL of the server, idle", ShutdownRow("killed by SIGKILL", 0.1), None),
     ],
 )
-def test_an_ending_shows_the_known_failure_that_it_is(name: str, row: ShutdownRow, words: str | None) -> None:
+def test_an_ending_shows_the_known_failure_that_it_is(
+    name: str, row: ShutdownRow, words: str | None
+) -> None:
     shown = [known.text for known in KNOWN if known.table == "shutdown" and known.shows(name, row)]
     assert len(shown) == (words is not None) and all(words in text for text in shown if words)
 
 
 def test_every_ending_is_measured_while_streaming() -> None:
-    assert {name for name, (_, streaming) in ROWS.items() if streaming} == {f"{name}, streaming" for name in ENDINGS}
+    assert {name for name, (_, streaming) in ROWS.items() if streaming} == {
+        f"{name}, streaming" for name in ENDINGS
+    }
 
 
 class FakeEngines:
-    """Provides servers that fail to start as ``fails`` says of their spec, and records which were discarded."""
+    """Provides servers that fail to start as ``fails`` says of their spec, and records which were
+    discarded."""
 
     def __init__(self, fails: Callable[[EngineSpec], Exception | None] = lambda spec: None) -> None:
         self.fails = fails
@@ -142,19 +162,28 @@ class FakeEngines:
 @pytest.fixture(autouse=True)
 def observations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "observe", lambda server, state: WORKS)
-    monkeypatch.setattr(shutdown, "observe", lambda server, ending, streaming: ShutdownRow("exit status 0", 0.1))
+    monkeypatch.setattr(
+        shutdown, "observe", lambda server, ending, streaming: ShutdownRow("exit status 0", 0.1)
+    )
     monkeypatch.setattr(memory, "observe", lambda server, kind: MemoryRow((Run({}),)))
 
 
 def measured(engines: FakeEngines, release: Release, *tables: str) -> list[Release]:
     fake: Any = engines
-    return [*measure.measure(fake, release, "2026-11-25", lambda line: None, tables or measure.TABLES)]
+    return [
+        *measure.measure(fake, release, "2026-11-25", lambda line: None, tables or measure.TABLES)
+    ]
 
 
 def test_only_missing_rows_are_measured_and_every_server_is_discarded() -> None:
     engines = FakeEngines()
     releases = measured(engines, NEW)
-    assert len(releases) == len(State) + len(ROWS) + len(LOADS) - 7 == engines.started == engines.discarded
+    assert (
+        len(releases)
+        == len(State) + len(ROWS) + len(LOADS) - 7
+        == engines.started
+        == engines.discarded
+    )
     assert releases[-1].missing() == []
     assert releases[-1].health[State.CORE_STOPPED] == LIES
     assert releases[-1].day == "2026-11-25"
@@ -169,16 +198,24 @@ def test_one_table_can_be_measured_again() -> None:
 
 def test_what_a_release_does_not_have_is_recorded_with_the_reason() -> None:
     def refuse(spec: EngineSpec) -> Exception | None:
-        return Unsupported("no engine argument 'shutdown_timeout'") if "shutdown_timeout" in spec.extra else None
+        return (
+            Unsupported("no engine argument 'shutdown_timeout'")
+            if "shutdown_timeout" in spec.extra
+            else None
+        )
 
     last = measured(FakeEngines(refuse), OLD.without(measure.TABLES))[-1]
     assert [state for state, row in last.health.items() if row.absent] == [State.DRAINING]
-    assert [name for name, row in last.shutdown.items() if row.absent] == ["SIGTERM, time to drain, streaming"]
+    assert [name for name, row in last.shutdown.items() if row.absent] == [
+        "SIGTERM, time to drain, streaming"
+    ]
 
 
 def test_a_row_that_cannot_be_measured_stays_missing_and_the_others_are_measured() -> None:
     def die(spec: EngineSpec) -> Exception | None:
-        return ChildDied("the server died", phase="ready") if spec.tensor_parallel_size == 2 else None
+        return (
+            ChildDied("the server died", phase="ready") if spec.tensor_parallel_size == 2 else None
+        )
 
     last = measured(FakeEngines(die), Release("1.0"))[-1]
     assert {name for _, name in last.missing()} == {

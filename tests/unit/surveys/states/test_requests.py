@@ -9,7 +9,16 @@ import httpx
 import pytest
 
 from pytest_vllm_regress.engines.server import Server
-from pytest_vllm_regress.surveys.states.requests import BROKEN, COMPLETE, CUT, OPEN, REFUSED, SILENT, Stream, ask
+from pytest_vllm_regress.surveys.states.requests import (
+    BROKEN,
+    COMPLETE,
+    CUT,
+    OPEN,
+    REFUSED,
+    SILENT,
+    Stream,
+    ask,
+)
 from tests.unit.engines.test_server import unconnected
 
 TOKEN = b'data: {"choices": [{"text": "a", "finish_reason": null}]}\n\n'
@@ -55,7 +64,13 @@ def test_a_request_with_tokens_is_a_completion() -> None:
     seen = []
 
     def respond(request: httpx.Request) -> httpx.Response:
-        seen.append((request.method, request.url.path, b'"max_tokens":1' in request.content.replace(b" ", b"")))
+        seen.append(
+            (
+                request.method,
+                request.url.path,
+                b'"max_tokens":1' in request.content.replace(b" ", b""),
+            )
+        )
         return httpx.Response(200)
 
     ask(answering(respond), "/v1/completions", tokens=1)
@@ -66,7 +81,9 @@ def test_a_request_with_tokens_is_a_completion() -> None:
     ("error", "word"),
     [(httpx.ConnectError, REFUSED), (httpx.ReadError, BROKEN), (httpx.RemoteProtocolError, BROKEN)],
 )
-def test_a_failed_connection_is_a_word_and_no_exception(error: type[httpx.TransportError], word: str) -> None:
+def test_a_failed_connection_is_a_word_and_no_exception(
+    error: type[httpx.TransportError], word: str
+) -> None:
     def respond(request: httpx.Request) -> httpx.Response:
         raise error("no")
 
@@ -99,7 +116,9 @@ def test_a_server_that_never_answers_ends_the_wait_at_its_deadline() -> None:
         ((TOKEN, DONE), "ended as None", 1),
     ],
 )
-def test_a_stream_tells_how_it_ended(pieces: tuple[bytes | Exception, ...], outcome: str, received: int) -> None:
+def test_a_stream_tells_how_it_ended(
+    pieces: tuple[bytes | Exception, ...], outcome: str, received: int
+) -> None:
     stream = Stream(streaming(*pieces), 2)
     assert stream.wait_for_first(END_S)
     assert (stream.outcome(END_S), stream.received) == (outcome, received)

@@ -1,4 +1,5 @@
-"""The arguments of ``RemoteOpenAIServer``, as upstream checks and completes them, and sampling parameters of ``VllmRunner``."""
+"""The arguments of ``RemoteOpenAIServer``, as upstream checks and completes them, and sampling
+parameters of ``VllmRunner``."""
 
 from __future__ import annotations
 
@@ -28,11 +29,19 @@ def test_the_seed_is_added_unless_it_is_given_or_none() -> None:
 
 def test_the_arguments_of_the_caller_do_not_change() -> None:
     words = ["--host", "0.0.0.0", "--enforce-eager"]
-    assert _arguments(words, 0, True, {"a": 1}) == ("--enforce-eager", "--seed", "0", "--hf-overrides", '{"a": 1}')
+    assert _arguments(words, 0, True, {"a": 1}) == (
+        "--enforce-eager",
+        "--seed",
+        "0",
+        "--hf-overrides",
+        '{"a": 1}',
+    )
     assert words == ["--host", "0.0.0.0", "--enforce-eager"]
 
 
-def test_paths_below_the_working_directory_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_below_the_working_directory_become_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples").mkdir()
     (tmp_path / "examples" / "a.jinja").write_text("")
@@ -42,7 +51,9 @@ def test_paths_below_the_working_directory_become_absolute(tmp_path: Path, monke
     )
 
 
-@pytest.mark.parametrize("words", [["--uds", "/tmp/x"], ["--ssl-keyfile", "x"], ["--ssl-keyfile=x"]])
+@pytest.mark.parametrize(
+    "words", [["--uds", "/tmp/x"], ["--ssl-keyfile", "x"], ["--ssl-keyfile=x"]]
+)
 def test_unix_sockets_and_tls_are_refused(words: list[str]) -> None:
     with pytest.raises(UsageError, match="not supported"):
         RemoteOpenAIServer("text", words)

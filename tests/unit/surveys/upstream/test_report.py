@@ -1,4 +1,5 @@
-"""The results of a run of upstream's tests for people and as JSON, and the list of tests that need a trained model."""
+"""The results of a run of upstream's tests for people and as JSON, and the list of tests that need
+a trained model."""
 
 from __future__ import annotations
 
@@ -57,9 +58,13 @@ def test_every_entry_of_the_list_has_its_form() -> None:
 
 
 @pytest.mark.parametrize("value", ['"text"', '{ needs = "luck", why = "x" }', '{ needs = "gpu" }'])
-def test_an_entry_of_another_form_is_refused(value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_of_another_form_is_refused(
+    value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "listed.toml").write_text(f'["tests/a.py"]\ntest_x = {value}\n')
-    monkeypatch.setattr("pytest_vllm_regress.surveys.upstream.listed.FILE", tmp_path / "listed.toml")
+    monkeypatch.setattr(
+        "pytest_vllm_regress.surveys.upstream.listed.FILE", tmp_path / "listed.toml"
+    )
     with pytest.raises(UsageError, match=r"tests/a\.py: test_x: write"):
         listed_tests(["tests/a.py"])
 

@@ -23,7 +23,9 @@ class _Engines:
         raise BuildError("no such interpreter")
 
 
-def test_a_server_gets_what_tests_have_set_and_nothing_of_the_runner(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_gets_what_tests_have_set_and_nothing_of_the_runner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(settings, "_INHERITED", dict(os.environ))
     assert settings.changed_variables(dict(os.environ)) == {}
     monkeypatch.setenv("VLLM_USE_V1", "0")
@@ -31,16 +33,23 @@ def test_a_server_gets_what_tests_have_set_and_nothing_of_the_runner(monkeypatch
     monkeypatch.setenv("PYTHONPATH", "/x")
     assert settings.changed_variables({}) == {"VLLM_USE_V1": "0"}
     assert settings.changed_variables({**os.environ, "VLLM_USE_V1": "1"}) == {"VLLM_USE_V1": "1"}
-    assert settings.changed_variables({"PYTHONPATH": "/y"}) == {"VLLM_USE_V1": "0", "PYTHONPATH": "/y"}
+    assert settings.changed_variables({"PYTHONPATH": "/y"}) == {
+        "VLLM_USE_V1": "0",
+        "PYTHONPATH": "/y",
+    }
 
 
-def test_the_first_engine_waits_for_the_import_that_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_engine_waits_for_the_import_that_has_begun(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     shared = _Engines()
     monkeypatch.setattr(settings, "_shared", lambda: shared)
     monkeypatch.setattr(settings, "_warming", None)
     settings.begin_warming()
     assert not shared.warmed, "the import runs beside the caller"
     threading.Timer(0.05, shared.go_on.set).start()
-    returned: object = settings.engines()  # the failure of the import is for the first engine to report
+    returned: object = (
+        settings.engines()
+    )  # the failure of the import is for the first engine to report
     assert returned is shared
     assert shared.warmed

@@ -24,8 +24,14 @@ def test_a_start_ends_before_its_test_is_interrupted(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("error", "how"),
     [
-        (ChildDied("server 1 died", phase="ready", detail="== dossier =="), "Server exited unexpectedly"),
-        (DeadlineExceeded("server 1 died", phase="ready", detail="== dossier =="), "Server failed to start in time"),
+        (
+            ChildDied("server 1 died", phase="ready", detail="== dossier =="),
+            "Server exited unexpectedly",
+        ),
+        (
+            DeadlineExceeded("server 1 died", phase="ready", detail="== dossier =="),
+            "Server failed to start in time",
+        ),
         (RemoteError("server 1 died", phase="ready", detail="== dossier =="), "Server failed"),
     ],
 )

@@ -32,8 +32,12 @@ def tree(tmp_path: Path) -> TestTree:
     return write_tree(Repository.at(builder.place), "main", root)
 
 
-def test_the_tree_has_tests_and_examples_and_no_package_that_would_hide_the_installed_one(tree: TestTree) -> None:
-    files = {path.relative_to(tree.root).as_posix() for path in tree.root.rglob("*") if path.is_file()}
+def test_the_tree_has_tests_and_examples_and_no_package_that_would_hide_the_installed_one(
+    tree: TestTree,
+) -> None:
+    files = {
+        path.relative_to(tree.root).as_posix() for path in tree.root.rglob("*") if path.is_file()
+    }
     assert files == set(FILES) - {"vllm/__init__.py"}
 
 
@@ -43,18 +47,26 @@ def test_folders_and_files_select_test_files_once(tree: TestTree) -> None:
     assert tree.select([two, "tests/entrypoints/"]) == (two, one)
 
 
-@pytest.mark.parametrize("path", ["tests/missing", "../clone/tests", "/etc", "examples/template.jinja"])
+@pytest.mark.parametrize(
+    "path", ["tests/missing", "../clone/tests", "/etc", "examples/template.jinja"]
+)
 def test_a_path_without_tests_is_refused(tree: TestTree, path: str) -> None:
     with pytest.raises(UsageError):
         tree.select([path])
 
 
 def test_names_of_the_hub_are_texts_that_are_no_paths_and_no_media_types(tree: TestTree) -> None:
-    assert tree.hub_names(["tests/entrypoints/test_one.py"]) == ("owner/shared", "owner/model", "gpt2")
+    assert tree.hub_names(["tests/entrypoints/test_one.py"]) == (
+        "owner/shared",
+        "owner/model",
+        "gpt2",
+    )
 
 
 def test_a_name_is_looked_for_in_the_files_that_are_run(tree: TestTree) -> None:
-    assert tree.mentions("owner/model", ["tests/entrypoints/test_two.py", "tests/entrypoints/test_one.py"])
+    assert tree.mentions(
+        "owner/model", ["tests/entrypoints/test_two.py", "tests/entrypoints/test_one.py"]
+    )
     assert not tree.mentions("owner/model", ["tests/entrypoints/test_two.py"])
 
 

@@ -37,9 +37,18 @@ def end(test: str, outcome: str = "passed", reason: str = "") -> dict[str, objec
             UpstreamOutcome.MODEL,
         ),
         ("AssertionError: Torch not compiled with CUDA enabled", UpstreamOutcome.KERNEL),
-        ("AttributeError: '_OpNamespace' '_C' object has no attribute 'rms_norm'", UpstreamOutcome.KERNEL),
-        ("Unsupported: the simulated device of pytest-vllm-regress cannot serve vLLM 0.8.5", UpstreamOutcome.KERNEL),
-        ("huggingface_hub.errors.LocalEntryNotFoundError: Cannot find the requested files", UpstreamOutcome.NETWORK),
+        (
+            "AttributeError: '_OpNamespace' '_C' object has no attribute 'rms_norm'",
+            UpstreamOutcome.KERNEL,
+        ),
+        (
+            "Unsupported: the simulated device of pytest-vllm-regress cannot serve vLLM 0.8.5",
+            UpstreamOutcome.KERNEL,
+        ),
+        (
+            "huggingface_hub.errors.LocalEntryNotFoundError: Cannot find the requested files",
+            UpstreamOutcome.NETWORK,
+        ),
     ],
 )
 def test_errors_say_what_a_test_needs(reason: str, outcome: UpstreamOutcome) -> None:
@@ -56,13 +65,19 @@ def test_a_listed_test_that_fails_has_the_reason_of_the_list_for_all_parameters(
         end("tests/b.py::test_x", "failed", "AssertionError"),
     )
     results = read_results(lines, {entry: Listed(UpstreamOutcome.MEANING, "it answers 2")})
-    assert [(result.file, result.outcome, result.reason) for result in results if result.file == "tests/a.py"] == [
+    assert [
+        (result.file, result.outcome, result.reason)
+        for result in results
+        if result.file == "tests/a.py"
+    ] == [
         ("tests/a.py", UpstreamOutcome.MEANING, "it answers 2"),
         ("tests/a.py", UpstreamOutcome.PASSED, ""),
         ("tests/a.py", UpstreamOutcome.PACKAGE, "ModuleNotFoundError: No module named 'librosa'"),
         ("tests/a.py", UpstreamOutcome.MEANING, "it answers 2"),
     ]
-    assert [result.outcome for result in results if result.file == "tests/b.py"] == [UpstreamOutcome.FAILED]
+    assert [result.outcome for result in results if result.file == "tests/b.py"] == [
+        UpstreamOutcome.FAILED
+    ]
 
 
 def test_a_failed_teardown_replaces_a_pass_and_a_test_without_an_end_failed() -> None:
@@ -84,7 +99,11 @@ def test_a_failed_teardown_replaces_a_pass_and_a_test_without_an_end_failed() ->
 def test_the_share_leaves_out_what_was_skipped() -> None:
     results = read_results(record(end("a"), end("b", "failed", "x"), end("c", "skipped", "no GPU")))
     assert share_passed(results) == 0.5
-    assert counts(results) == {UpstreamOutcome.PASSED: 1, UpstreamOutcome.FAILED: 1, UpstreamOutcome.UPSTREAM: 1}
+    assert counts(results) == {
+        UpstreamOutcome.PASSED: 1,
+        UpstreamOutcome.FAILED: 1,
+        UpstreamOutcome.UPSTREAM: 1,
+    }
     assert share_passed([]) is None
 
 

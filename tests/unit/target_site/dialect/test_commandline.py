@@ -1,4 +1,5 @@
-"""The command line of ``vllm serve``: arguments for every kind of value, and server options of the installed parser."""
+"""The command line of ``vllm serve``: arguments for every kind of value, and server options of the
+installed parser."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ def test_server_options_must_be_known_to_the_parser(monkeypatch: pytest.MonkeyPa
     options = {"tool_call_parser": "hermes", "reasoning_parser": "qwen3"}
     assert commandline._server_options(options, known) == options
     with pytest.raises(
-        WrongRequest, match=r"no vLLM .* server option 'tool_parser', nor has 9.9; close to it: .*tool_call_parser"
+        WrongRequest,
+        match=r"no vLLM .* server option 'tool_parser', nor has 9.9; close to it: .*tool_call_parser",
     ):
         commandline._server_options({"tool_parser": "hermes"}, known)
     with pytest.raises(Unsupported) as lacking:
@@ -59,7 +61,9 @@ def test_a_reasoning_parser_is_enabled_if_the_version_requires_that() -> None:
         "enable_reasoning": True,
     }
     assert (
-        commandline._server_options({"reasoning_parser": "x", "enable_reasoning": False}, old)["enable_reasoning"]
+        commandline._server_options({"reasoning_parser": "x", "enable_reasoning": False}, old)[
+            "enable_reasoning"
+        ]
         is False
     )
 
@@ -68,7 +72,9 @@ def test_limits_are_pairs_if_the_parser_reads_pairs() -> None:
     """Regression: up to 0.8.4 the server ended with "invalid nullable_kvs value"."""
 
     def nullable_kvs(text: str) -> dict[str, int]:
-        return {name: int(count) for name, _, count in (pair.partition("=") for pair in text.split(","))}
+        return {
+            name: int(count) for name, _, count in (pair.partition("=") for pair in text.split(","))
+        }
 
     old = argparse.ArgumentParser()
     old.add_argument("--limit-mm-per-prompt", type=nullable_kvs)
@@ -78,7 +84,9 @@ def test_limits_are_pairs_if_the_parser_reads_pairs() -> None:
     assert old.parse_args(words).limit_mm_per_prompt == limits
 
 
-@pytest.mark.parametrize("home", ["vllm.entrypoints.openai.cli_args", "vllm.entrypoints.launchers.cli_args", None])
+@pytest.mark.parametrize(
+    "home", ["vllm.entrypoints.openai.cli_args", "vllm.entrypoints.launchers.cli_args", None]
+)
 def test_the_parser_is_imported_from_the_command_s_module(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str | None
 ) -> None:
@@ -92,7 +100,9 @@ def test_the_parser_is_imported_from_the_command_s_module(
     if home:
         command = tmp_path / "vllm" / "entrypoints" / "cli" / "serve.py"
         command.parent.mkdir()
-        command.write_text(f"import a_server_not_to_be_loaded\nfrom {home} import (make_arg_parser,\n    another)\n")
+        command.write_text(
+            f"import a_server_not_to_be_loaded\nfrom {home} import (make_arg_parser,\n    another)\n"
+        )
     monkeypatch.syspath_prepend(tmp_path)
     commandline.serve_parser.cache_clear()
     with mock.patch.dict(sys.modules):
@@ -123,10 +133,16 @@ def test_given_words_follow_the_command_that_they_name(
     ],
 )
 def test_a_batch_is_run_by_the_command_or_else_by_the_module(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_command: bool, subcommands: list[str] | None, words: list[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    has_command: bool,
+    subcommands: list[str] | None,
+    words: list[str],
 ) -> None:
     folder = tmp_path / "vllm" / "entrypoints" / "cli"
-    (folder if subcommands is not None else folder.parent).mkdir(parents=True)  # 0.7.0 has no package `cli`
+    (folder if subcommands is not None else folder.parent).mkdir(
+        parents=True
+    )  # 0.7.0 has no package `cli`
     for name in ("__init__", *subcommands) if subcommands is not None else ():
         folder.joinpath(f"{name}.py").touch()
     monkeypatch.setattr(commandline, "_vllm_command", lambda: sys.exit if has_command else None)
@@ -135,8 +151,12 @@ def test_a_batch_is_run_by_the_command_or_else_by_the_module(
         assert commandline.batch_command()[0] == words
 
 
-def test_a_given_command_line_gets_the_generation_that_the_spec_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_vllm_regress.target_site.vllm_regress_target.dialect.plan.known_environment", dict)
+def test_a_given_command_line_gets_the_generation_that_the_spec_chooses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        "pytest_vllm_regress.target_site.vllm_regress_target.dialect.plan.known_environment", dict
+    )
     spec = {"model": "text", "model_path": "/m", "env": {}, "generation": "V0", "device": "sim"}
     assert "VLLM_USE_V1" not in commandline.given(spec).env
     monkeypatch.setattr(

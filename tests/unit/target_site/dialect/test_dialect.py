@@ -1,4 +1,7 @@
-"""Defaults of the dialect, which a spec overrides, and vLLM's rejections. The suite in conformance/ tests the translation for each version."""
+"""Defaults of the dialect, which a spec overrides, and vLLM's rejections.
+
+The suite in conformance/ tests the translation for each version.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,9 @@ def test_a_spec_may_bind_threads() -> None:
 
 def cpu_environment(vllm: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """Return the variables of an engine on the CPU with this source of vLLM."""
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: SimpleNamespace(submodule_search_locations=[vllm]))
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name: SimpleNamespace(submodule_search_locations=[vllm])
+    )
     engine_plan = plan.Plan({}, {}, [])
     plan._cpu(TWO_RANKS, engine_plan)
     return engine_plan.env
@@ -64,7 +69,9 @@ def test_threads_are_bound_to_all_cpus_where_vllm_fails_without_binding(
     ranks: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "utils").mkdir()
-    (tmp_path / "utils" / "ompmultiprocessing.py").write_text(f"for i in {ranks}:\n    msg += str(i)\n")
+    (tmp_path / "utils" / "ompmultiprocessing.py").write_text(
+        f"for i in {ranks}:\n    msg += str(i)\n"
+    )
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {5, 3})
     binding = cpu_environment(tmp_path, monkeypatch)["VLLM_CPU_OMP_THREADS_BIND"]
     assert binding == ("3,5|3,5" if ranks.startswith("range") else "nobind")
@@ -76,22 +83,30 @@ def test_a_missing_optional_package_is_named() -> None:
     assert caught.value.claim == {"needs": "vllm[audio]"}
 
 
-def test_a_configuration_that_the_platform_rejects_is_not_applicable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_configuration_that_the_platform_rejects_is_not_applicable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(engines, "version", lambda: "0.22.1")
     error = "1 validation error for ModelConfig\n  Value error, cumem allocator is not supported on current platform. [type=value_error]"
     with (
-        pytest.raises(Unsupported, match=r"^cumem allocator is not supported on current platform\.$") as caught,
+        pytest.raises(
+            Unsupported, match=r"^cumem allocator is not supported on current platform\.$"
+        ) as caught,
         engines.as_unsupported(),
     ):
         raise ValueError(error)
     assert caught.value.claim == {"refused_by": "vLLM 0.22.1"}
 
 
-@pytest.mark.parametrize(("variables", "routes"), [(["SOME_ROUTES"], "1"), (["ANOTHER"], "0"), ([], "0")])
+@pytest.mark.parametrize(
+    ("variables", "routes"), [(["SOME_ROUTES"], "1"), (["ANOTHER"], "0"), ([], "0")]
+)
 def test_a_module_is_reloaded_if_it_reads_a_changed_variable(
     variables: list[str], routes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "made_server.py").write_text("import os\nROUTES = os.environ.get('SOME_ROUTES', '0')\n")
+    (tmp_path / "made_server.py").write_text(
+        "import os\nROUTES = os.environ.get('SOME_ROUTES', '0')\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     sys.modules.pop("made_server", None)
     module = importlib.import_module("made_server")
@@ -100,11 +115,14 @@ def test_a_module_is_reloaded_if_it_reads_a_changed_variable(
     assert routes == module.ROUTES
 
 
-@pytest.mark.parametrize(("attributes", "sleeps"), [({}, False), ({"is_sleep_mode_available": None}, True)])
+@pytest.mark.parametrize(
+    ("attributes", "sleeps"), [({}, False), ({"is_sleep_mode_available": None}, True)]
+)
 def test_engines_sleep_if_vllm_asks_the_platform(
     attributes: dict[str, None], sleeps: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Regression: 0.8.4 only checks whether the platform is CUDA, so engines failed at their start instead of being not applicable."""
+    """Regression: 0.8.4 only checks whether the platform is CUDA, so engines failed at their start
+    instead of being not applicable."""
     platform = SimpleNamespace(is_sleep_mode_available=lambda: True, is_cuda=lambda: False)
     monkeypatch.setitem(sys.modules, "vllm", ModuleType("vllm"))
     monkeypatch.setitem(sys.modules, "vllm.platforms", SimpleNamespace(current_platform=platform))

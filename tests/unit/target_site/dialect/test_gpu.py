@@ -14,8 +14,14 @@ from pytest_vllm_regress.target_site.vllm_regress_target.dialect import gpu
 GIB = 2**30
 OLD = {"gpu_memory_utilization", "num_gpu_blocks_override"}
 NEW = {*OLD, "kv_cache_memory_bytes"}
-SUBTRACTS, COMPARES = "total_gpu_memory * utilization - peak_memory", "self.requested_memory = total"
-NUMBERS, UUIDS = "return int(physical_device_id)", "handle = pynvml.nvmlDeviceGetHandleByUUID(device_id)"
+SUBTRACTS, COMPARES = (
+    "total_gpu_memory * utilization - peak_memory",
+    "self.requested_memory = total",
+)
+NUMBERS, UUIDS = (
+    "return int(physical_device_id)",
+    "handle = pynvml.nvmlDeviceGetHandleByUUID(device_id)",
+)
 
 
 @pytest.fixture
@@ -23,14 +29,23 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Any:
     """``installed(worker, platform)``: set the texts of vLLM's sources."""
 
     def write(worker: str = COMPARES, cuda: str = UUIDS) -> None:
-        monkeypatch.setattr(gpu, "_source", lambda *parts: worker if parts[-1] == "gpu_worker.py" else cuda)
+        monkeypatch.setattr(
+            gpu, "_source", lambda *parts: worker if parts[-1] == "gpu_worker.py" else cuda
+        )
 
     write()
     return write
 
 
 def device(**changes: Any) -> dict[str, Any]:
-    return {"name": "H100", "memory": 80 * GIB, "used": 0, "capability": [9, 0], "part": False, **changes}
+    return {
+        "name": "H100",
+        "memory": 80 * GIB,
+        "used": 0,
+        "capability": [9, 0],
+        "part": False,
+        **changes,
+    }
 
 
 def plan(
@@ -43,13 +58,20 @@ def plan(
 
 
 def test_a_forged_model_gets_a_small_cache_and_share(installed: Any) -> None:
-    assert plan(NEW, device())[0] == {"kv_cache_memory_bytes": GIB // 4, "gpu_memory_utilization": 0.05}
-    assert plan(OLD, device())[0] == {"num_gpu_blocks_override": 4096, "gpu_memory_utilization": 0.05}
+    assert plan(NEW, device())[0] == {
+        "kv_cache_memory_bytes": GIB // 4,
+        "gpu_memory_utilization": 0.05,
+    }
+    assert plan(OLD, device())[0] == {
+        "num_gpu_blocks_override": 4096,
+        "gpu_memory_utilization": 0.05,
+    }
     assert plan(set(), device())[0] == {"gpu_memory_utilization": 0.05}
 
 
 def test_the_share_includes_other_processes_if_vllm_counts_them(installed: Any) -> None:
-    """V1 before 0.9.1 subtracts the memory of other processes from its share; later versions compare the share with free memory."""
+    """V1 before 0.9.1 subtracts the memory of other processes from its share; later versions
+    compare the share with free memory."""
     assert plan(OLD, device(used=20 * GIB))[0]["gpu_memory_utilization"] == 0.05
     installed(worker=SUBTRACTS)
     assert plan(OLD, device(used=20 * GIB))[0]["gpu_memory_utilization"] == 0.3
@@ -81,7 +103,9 @@ def test_a_mig_slice_needs_a_vllm_that_accepts_uuids(installed: Any) -> None:
     assert plan(NEW, device(part=True))[0]
     installed(cuda=NUMBERS)
     assert plan(NEW, device())[0]
-    with pytest.raises(Unsupported, match="takes only numbers in CUDA_VISIBLE_DEVICES, and a MIG slice has none"):
+    with pytest.raises(
+        Unsupported, match="takes only numbers in CUDA_VISIBLE_DEVICES, and a MIG slice has none"
+    ):
         plan(NEW, device(part=True))
 
 
@@ -89,8 +113,14 @@ def test_a_mig_slice_needs_a_vllm_that_accepts_uuids(installed: Any) -> None:
     ("line", "refused"),
     [
         ("ValueError: No valid attention backend found for cuda with head_size=32", True),
-        ("NotImplementedError: VLLM_USE_V1=1 is not supported with Compute Capability < 8.0.", True),
-        ("ValueError: Bfloat16 is only supported on GPUs with compute capability of at least 8.0", True),
+        (
+            "NotImplementedError: VLLM_USE_V1=1 is not supported with Compute Capability < 8.0.",
+            True,
+        ),
+        (
+            "ValueError: Bfloat16 is only supported on GPUs with compute capability of at least 8.0",
+            True,
+        ),
         ("RuntimeError: CUDA error: an illegal memory access was encountered", False),
         ("INFO: No valid attention backend found", False),
     ],
@@ -113,7 +143,9 @@ def test_on_wsl_children_are_spawned(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("bad", "why"), [(True, "importing vLLM initialized CUDA"), (False, None)])
-def test_a_fork_tests_whether_cuda_works(bad: bool, why: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fork_tests_whether_cuda_works(
+    bad: bool, why: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import sys
 
     torch = SimpleNamespace(cuda=SimpleNamespace(_is_in_bad_fork=lambda: bad))

@@ -1,4 +1,5 @@
-"""Arguments and features of each vLLM: a typo is told apart from an argument that only this version lacks."""
+"""Arguments and features of each vLLM: a typo is told apart from an argument that only this version
+lacks."""
 
 from __future__ import annotations
 
@@ -13,7 +14,9 @@ from pytest_vllm_regress.target_site.vllm_regress_target.dialect import known
 def test_a_typing_error_names_similar_arguments() -> None:
     error = known.missing_argument("enable_prefx_caching", "0.8.5")
     assert isinstance(error, WrongRequest)
-    assert "no vLLM from 0.5.4 to 0." in str(error) and "close to it: enable_prefix_caching" in str(error)
+    assert "no vLLM from 0.5.4 to 0." in str(error) and "close to it: enable_prefix_caching" in str(
+        error
+    )
 
 
 @pytest.mark.parametrize(
@@ -24,7 +27,9 @@ def test_a_typing_error_names_similar_arguments() -> None:
         ("api_server_count", "0.8.5", {"since": "0.9.1"}),
     ],
 )
-def test_a_missing_argument_says_since_or_until_when(argument: str, version: str, claim: dict[str, str]) -> None:
+def test_a_missing_argument_says_since_or_until_when(
+    argument: str, version: str, claim: dict[str, str]
+) -> None:
     error = known.missing_argument(argument, version)
     assert isinstance(error, Unsupported)
     assert error.claim == claim

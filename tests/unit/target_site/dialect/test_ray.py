@@ -1,4 +1,5 @@
-"""Executors and start methods: the GPUs of each Ray node, devices without two nodes, and how processes start."""
+"""Executors and start methods: the GPUs of each Ray node, devices without two nodes, and how
+processes start."""
 
 from __future__ import annotations
 
@@ -72,7 +73,10 @@ def test_a_missing_ray_is_not_applicable(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_local_ray_reports_a_gpu_for_each_rank() -> None:
     engine_plan = planned(tensor_parallel_size=2, data_parallel_size=2, executor="ray")
-    assert (engine_plan.node_gpus, engine_plan.env) == (0, {"RAY_OVERRIDE_RESOURCES": '{"GPU": 4}', **CHANNELS})
+    assert (engine_plan.node_gpus, engine_plan.env) == (
+        0,
+        {"RAY_OVERRIDE_RESOURCES": '{"GPU": 4}', **CHANNELS},
+    )
 
 
 VARIABLE = "VLLM_WORKER_MULTIPROC_METHOD"

@@ -11,10 +11,20 @@ import pytest
 from pytest_vllm_regress.target_site.vllm_regress_target import Unsupported
 from pytest_vllm_regress.target_site.vllm_regress_target.dialect import speculation
 
-NGRAMS = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3, "prompt_lookup_min": 2}
+NGRAMS = {
+    "method": "ngram",
+    "num_speculative_tokens": 4,
+    "prompt_lookup_max": 3,
+    "prompt_lookup_min": 2,
+}
 SIM = {"device": "sim", "generation": "auto"}
 FLAT = {
-    *("speculative_model", "num_speculative_tokens", "ngram_prompt_lookup_max", "ngram_prompt_lookup_min"),
+    *(
+        "speculative_model",
+        "num_speculative_tokens",
+        "ngram_prompt_lookup_max",
+        "ngram_prompt_lookup_min",
+    ),
     "speculative_disable_by_batch_size",
 }
 
@@ -29,7 +39,9 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_since_0_8_there_is_one_argument() -> None:
     spec = {"device": "sim", "generation": "V1"}
-    assert speculation.translate(NGRAMS, spec, {"speculative_config"}) == {"speculative_config": NGRAMS}
+    assert speculation.translate(NGRAMS, spec, {"speculative_config"}) == {
+        "speculative_config": NGRAMS
+    }
 
 
 def test_up_to_0_7_each_option_is_an_argument() -> None:
@@ -52,7 +64,9 @@ def test_up_to_0_7_a_draft_model_is_an_argument() -> None:
 
 
 def test_a_drafting_network_is_not_simulated() -> None:
-    with pytest.raises(Unsupported, match="drafts by n-grams only: 'eagle' needs a network") as caught:
+    with pytest.raises(
+        Unsupported, match="drafts by n-grams only: 'eagle' needs a network"
+    ) as caught:
         speculation.translate({"method": "eagle"}, SIM, {"speculative_config"})
     assert caught.value.claim == {"device": "sim"}
 

@@ -1,4 +1,5 @@
-"""LoRA adapters on the simulated device: vLLM's own loader runs all checks of its own manager, whatever their names."""
+"""LoRA adapters on the simulated device: vLLM's own loader runs all checks of its own manager,
+whatever their names."""
 
 from __future__ import annotations
 
@@ -8,7 +9,11 @@ from typing import Any
 
 import pytest
 
-from pytest_vllm_regress.target_site.vllm_regress_target.sim.adapters import MODULES, PACKED, load_adapter
+from pytest_vllm_regress.target_site.vllm_regress_target.sim.adapters import (
+    MODULES,
+    PACKED,
+    load_adapter,
+)
 
 
 class Manager:

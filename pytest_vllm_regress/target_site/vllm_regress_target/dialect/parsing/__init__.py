@@ -1,7 +1,9 @@
-"""How the server of the installed vLLM parses a model's answer, whole and in deltas, without an engine.
+"""How the server of the installed vLLM parses a model's answer, whole and in deltas, without an
+engine.
 
-Releases with ``Parser.parse_delta`` are asked through it, as their server does. Before it, the server called the tool parser and the reasoning parser
-itself; ``Separate`` repeats that, with what the server does to the last delta.
+Releases with ``Parser.parse_delta`` are asked through it, as their server does. Before it, the
+server called the tool parser and the reasoning parser itself; ``Separate`` repeats that, with what
+the server does to the last delta.
 """
 
 import importlib
@@ -24,7 +26,8 @@ def tokenizer(path: str) -> Any:
 
 
 def registered() -> Dict[str, Dict[str, str]]:
-    """Return the name of each registered parser with its class, of ``tool`` and ``reasoning`` parsers. The class is empty if it cannot be loaded."""
+    """Return the name of each registered parser with its class, of ``tool`` and ``reasoning``
+    parsers. The class is empty if it cannot be loaded."""
     managers = {
         "tool": first_module(_TOOL_PARSERS).ToolParserManager,
         "reasoning": first_module(("vllm.reasoning",)).ReasoningParserManager,
@@ -45,7 +48,10 @@ def _classes(kind: str, manager: Any) -> Dict[str, str]:
 
 
 def request(tools: List[Json], template_options: Json) -> Any:
-    """Return a chat request with these function definitions. ``template_options`` may hold ``reasoning_effort``; the rest is for the template."""
+    """Return a chat request with these function definitions.
+
+    ``template_options`` may hold ``reasoning_effort``; the rest is for the template.
+    """
     options = dict(template_options)
     values: Json = {"model": "m", "messages": [{"role": "user", "content": "?"}], "stream": True}
     if "reasoning_effort" in options:
@@ -57,15 +63,20 @@ def request(tools: List[Json], template_options: Json) -> Any:
     return first_module(_REQUESTS).ChatCompletionRequest(**values)
 
 
-def parsing(tool: Optional[str], reasoning: Optional[str], encoder: Any, prompt: List[int]) -> "Any":
-    """Return an object with ``whole(text, ids, request)`` and ``stream(deltas, request)`` for a pair of parsers, of which one may be None.
+def parsing(
+    tool: Optional[str], reasoning: Optional[str], encoder: Any, prompt: List[int]
+) -> "Any":
+    """Return an object with ``whole(text, ids, request)`` and ``stream(deltas, request)`` for a
+    pair of parsers, of which one may be None.
 
     Raises ``Unsupported`` if this vLLM has no such parser.
     """
     try:
         parser_class = importlib.import_module("vllm.parser").ParserManager
         composed = parser_class.get_parser(
-            tool_parser_name=tool, reasoning_parser_name=reasoning, enable_auto_tools=tool is not None
+            tool_parser_name=tool,
+            reasoning_parser_name=reasoning,
+            enable_auto_tools=tool is not None,
         )
         if hasattr(composed, "parse_delta"):
             return _Unified(composed, encoder, prompt)
@@ -74,7 +85,9 @@ def parsing(tool: Optional[str], reasoning: Optional[str], encoder: Any, prompt:
     except (TypeError, KeyError) as error:
         raise _missing(tool, reasoning, error) from None
     try:
-        tool_class = first_module(_TOOL_PARSERS).ToolParserManager.get_tool_parser(tool) if tool else None
+        tool_class = (
+            first_module(_TOOL_PARSERS).ToolParserManager.get_tool_parser(tool) if tool else None
+        )
         reasoning_class = (
             first_module(("vllm.reasoning",)).ReasoningParserManager.get_reasoning_parser(reasoning)
             if reasoning
@@ -87,7 +100,9 @@ def parsing(tool: Optional[str], reasoning: Optional[str], encoder: Any, prompt:
 
 def _missing(tool: Optional[str], reasoning: Optional[str], error: Exception) -> Unsupported:
     name = " and ".join(filter(None, (tool, reasoning)))
-    return Unsupported("this vLLM has no parser {}: {}".format(name, error), refused_by="vLLM {}".format(version()))
+    return Unsupported(
+        "this vLLM has no parser {}: {}".format(name, error), refused_by="vLLM {}".format(version())
+    )
 
 
 class _Unified:
@@ -109,7 +124,11 @@ class _Unified:
         parser = self._new(request)
         if hasattr(parser, "set_prompt_token_ids"):
             parser.set_prompt_token_ids(self._prompt)
-        options = {"model_output_token_ids": ids} if "model_output_token_ids" in self._whole_options else {}
+        options = (
+            {"model_output_token_ids": ids}
+            if "model_output_token_ids" in self._whole_options
+            else {}
+        )
         reasoning, content, calls = parser.parse(text, request, enable_auto_tools=True, **options)
         return answer(reasoning, content, [(call.name, call.arguments) for call in calls or ()])
 
@@ -117,6 +136,10 @@ class _Unified:
         parser, client = self._new(request), Client()
         for delta in deltas:
             end = {"finished": delta.last} if self._takes_end else {}
-            client.add(parser.parse_delta(delta.text, delta.ids, request, prompt_token_ids=self._prompt, **end))
+            client.add(
+                parser.parse_delta(
+                    delta.text, delta.ids, request, prompt_token_ids=self._prompt, **end
+                )
+            )
         client.finished = True
         return client.answer()

@@ -10,7 +10,8 @@ Json = Dict[str, Any]
 
 
 class Delta(NamedTuple):
-    """What the engine hands to the server at once: text, the ids of its tokens, and whether the answer ends with it."""
+    """What the engine hands to the server at once: text, the ids of its tokens, and whether the
+    answer ends with it."""
 
     text: str
     ids: List[int]
@@ -27,14 +28,18 @@ class Client:
     def add(self, message: Any) -> None:
         if message is None:
             return
-        self.reasoning += getattr(message, "reasoning", None) or getattr(message, "reasoning_content", None) or ""
+        self.reasoning += (
+            getattr(message, "reasoning", None) or getattr(message, "reasoning_content", None) or ""
+        )
         self.content += message.content or ""
         for call in message.tool_calls or ():
             function = call.function
             if isinstance(function, dict):
                 name, arguments = function.get("name"), function.get("arguments")
             else:
-                name, arguments = (function.name, function.arguments) if function is not None else (None, None)
+                name, arguments = (
+                    (function.name, function.arguments) if function is not None else (None, None)
+                )
             parts = self.calls.setdefault(call.index, ["", ""])
             parts[0] += name or ""
             parts[1] += arguments or ""
@@ -44,8 +49,11 @@ class Client:
         return answer(self.reasoning, self.content, calls, self.finished)
 
 
-def answer(reasoning: Optional[str], content: Optional[str], calls: List[Any], finished: bool = True) -> Json:
-    """Return an answer as JSON: texts, the name and the arguments of each call, and whether a finish reason came."""
+def answer(
+    reasoning: Optional[str], content: Optional[str], calls: List[Any], finished: bool = True
+) -> Json:
+    """Return an answer as JSON: texts, the name and the arguments of each call, and whether a
+    finish reason came."""
     return {
         "reasoning": reasoning or "",
         "content": content or "",
@@ -55,10 +63,13 @@ def answer(reasoning: Optional[str], content: Optional[str], calls: List[Any], f
 
 
 def first_module(names: Tuple[str, ...]) -> Any:
-    """Return the first of these modules that there is and that is the one that defines the names of its generation."""
+    """Return the first of these modules that there is and that is the one that defines the names of
+    its generation."""
     for name in names:
         try:
             return importlib.import_module(name)
         except ImportError:
             continue
-    raise Unsupported("this vLLM has none of {}".format(", ".join(names)), refused_by="vLLM {}".format(version()))
+    raise Unsupported(
+        "this vLLM has none of {}".format(", ".join(names)), refused_by="vLLM {}".format(version())
+    )

@@ -1,4 +1,5 @@
-"""The server of releases before ``Parser.parse_delta``: it calls a tool parser and a reasoning parser itself, and changes the last delta."""
+"""The server of releases before ``Parser.parse_delta``: it calls a tool parser and a reasoning
+parser itself, and changes the last delta."""
 
 import inspect
 import json
@@ -6,7 +7,10 @@ from typing import Any, Iterable, List, Optional, Tuple
 
 from .client import Client, Delta, Json, answer, first_module
 
-_SERVERS = ("vllm.entrypoints.openai.chat_completion.serving", "vllm.entrypoints.openai.serving_chat")
+_SERVERS = (
+    "vllm.entrypoints.openai.chat_completion.serving",
+    "vllm.entrypoints.openai.serving_chat",
+)
 _MESSAGES = (
     "vllm.entrypoints.generate.base.protocol",
     "vllm.entrypoints.openai.engine.protocol",
@@ -15,19 +19,23 @@ _MESSAGES = (
 
 
 class Separate:
-    """A tool parser and a reasoning parser, called as the older server's ``chat_completion_stream_generator`` calls them."""
+    """A tool parser and a reasoning parser, called as the older server's
+    ``chat_completion_stream_generator`` calls them."""
 
     def __init__(self, tool: Any, reasoning: Any, encoder: Any, prompt: List[int]) -> None:
         self._tool, self._reasoning, self._encoder, self._prompt = tool, reasoning, encoder, prompt
         server = first_module(_SERVERS).OpenAIServingChat
-        # Before 0.9 a last delta that the parser answers with None left the stream without a finish reason.
+        # Before 0.9 a last delta that the parser answers with None left the stream without a finish
+        # reason.
         self._always_ends = "delta_message = DeltaMessage()" in inspect.getsource(server)
 
     def _new_tool(self, request: Any) -> Any:
         if self._tool is None:
             return None
         takes_tools = "tools" in inspect.signature(self._tool.__init__).parameters
-        return self._tool(self._encoder, request.tools) if takes_tools else self._tool(self._encoder)
+        return (
+            self._tool(self._encoder, request.tools) if takes_tools else self._tool(self._encoder)
+        )
 
     def _new_reasoning(self, request: Any) -> Any:
         if self._reasoning is None:
@@ -45,13 +53,17 @@ class Separate:
         calls: List[Any] = []
         thinker, tool = self._new_reasoning(request), self._new_tool(request)
         if thinker is not None:
-            extract = getattr(thinker, "extract_reasoning", None) or thinker.extract_reasoning_content
+            extract = (
+                getattr(thinker, "extract_reasoning", None) or thinker.extract_reasoning_content
+            )
             reasoning, content = extract(text, request=request)
         if tool is not None:
             found = tool.extract_tool_calls(content or "", request=request)
             if found is not None and found.tools_called:
                 content, calls = found.content, found.tool_calls
-        return answer(reasoning, content, [(call.function.name, call.function.arguments) for call in calls])
+        return answer(
+            reasoning, content, [(call.function.name, call.function.arguments) for call in calls]
+        )
 
     def stream(self, deltas: Iterable[Delta], request: Any) -> Json:
         tool, client = self._new_tool(request), Client()
@@ -77,7 +89,8 @@ class _Steps:
         self._ids: List[int] = []
         self._reasoning_ended, self._calls_begun = False, False
         self._think = reasoning and (
-            getattr(reasoning, "extract_reasoning_streaming", None) or reasoning.extract_reasoning_content_streaming
+            getattr(reasoning, "extract_reasoning_streaming", None)
+            or reasoning.extract_reasoning_content_streaming
         )
 
     def message(self, delta: Delta) -> Any:
@@ -109,7 +122,9 @@ class _Steps:
             in_prompt = self._reasoning.is_reasoning_end(self._prompt)
             if in_prompt or self._reasoning.is_reasoning_end(list(delta.ids)):
                 self._reasoning_ended = True
-                ids = delta.ids if in_prompt else self._reasoning.extract_content_ids(list(delta.ids))
+                ids = (
+                    delta.ids if in_prompt else self._reasoning.extract_content_ids(list(delta.ids))
+                )
                 text = (message.content if message else None) or ""
                 if message and message.content:
                     message.content = None
@@ -131,11 +146,16 @@ class _Steps:
 
 
 def _with_rest(tool: Any, message: Any) -> Any:
-    """Return the last message as the server sends it: with arguments, it is replaced by what of the last call was not streamed yet."""
+    """Return the last message as the server sends it: with arguments, it is replaced by what of the
+    last call was not streamed yet."""
     if tool is None or not message.tool_calls:
         return message
     function = message.tool_calls[0].function
-    arguments = function.get("arguments") if isinstance(function, dict) else getattr(function, "arguments", None)
+    arguments = (
+        function.get("arguments")
+        if isinstance(function, dict)
+        else getattr(function, "arguments", None)
+    )
     if arguments is None:
         return message
     remaining = getattr(tool, "get_remaining_unstreamed_args", None)
@@ -150,5 +170,7 @@ def _with_rest(tool: Any, message: Any) -> Any:
     if arguments and not isinstance(function, dict):
         actual = actual[: -len(arguments)]
     messages = first_module(_MESSAGES)
-    rest = messages.DeltaFunctionCall(arguments=expected.replace(actual, "", 1)).model_dump(exclude_none=True)
+    rest = messages.DeltaFunctionCall(arguments=expected.replace(actual, "", 1)).model_dump(
+        exclude_none=True
+    )
     return messages.DeltaMessage(tool_calls=[messages.DeltaToolCall(index=index, function=rest)])

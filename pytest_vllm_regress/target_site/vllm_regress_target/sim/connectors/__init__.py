@@ -1,1 +1,2 @@
-"""KV connectors for engines on the simulated device, loaded by vLLM through ``kv_connector_module_path``."""
+"""KV connectors for engines on the simulated device, loaded by vLLM through
+``kv_connector_module_path``."""

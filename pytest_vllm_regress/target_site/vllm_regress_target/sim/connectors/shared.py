@@ -1,7 +1,10 @@
-"""A KV connector between a prefill and a decode engine: blocks are files in a folder that both share, and each transfer is recorded there.
+"""A KV connector between a prefill and a decode engine: blocks are files in a folder that both
+share, and each transfer is recorded there.
 
-There is no cache on the simulated device, so a block's file holds the tokens of the block. Settings in ``kv_connector_extra_config``: ``folder``;
-``lost``, positions of blocks that cannot be loaded although they were found; ``delay_s``, seconds that a load takes, asynchronously.
+There is no cache on the simulated device, so a block's file holds the tokens of the block. Settings
+in ``kv_connector_extra_config``: ``folder``;
+``lost``, positions of blocks that cannot be loaded although they were found; ``delay_s``, seconds
+that a load takes, asynchronously.
 """
 
 import hashlib
@@ -28,7 +31,8 @@ class Steps(Metadata):  # type: ignore[misc,unused-ignore]
 
 
 class SharedConnector(Base):  # type: ignore[misc,unused-ignore]
-    """Saves the full blocks of prompts with ``do_remote_decode``, and loads those of prompts with ``do_remote_prefill``."""
+    """Saves the full blocks of prompts with ``do_remote_decode``, and loads those of prompts with
+    ``do_remote_prefill``."""
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any = None) -> None:
         super().__init__(vllm_config, role, *([] if kv_cache_config is None else [kv_cache_config]))
@@ -45,16 +49,22 @@ class SharedConnector(Base):  # type: ignore[misc,unused-ignore]
 
     # Scheduler
 
-    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> Tuple[int, bool]:
+    def get_num_new_matched_tokens(
+        self, request: Any, num_computed_tokens: int
+    ) -> Tuple[int, bool]:
         if not _asks(request, "do_remote_prefill"):
             return 0, False
         found = 0
-        for key, _, _ in self._blocks(request.prompt_token_ids[:-1], []):  # the last token is computed here
+        for key, _, _ in self._blocks(
+            request.prompt_token_ids[:-1], []
+        ):  # the last token is computed here
             if not (self._folder / key).exists():
                 break
             found += self._size
         self._computed[request.request_id] = num_computed_tokens
-        return max(0, found - num_computed_tokens), self._delay_s > 0 and found > num_computed_tokens
+        return max(
+            0, found - num_computed_tokens
+        ), self._delay_s > 0 and found > num_computed_tokens
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         if _asks(request, "do_remote_decode"):
@@ -63,14 +73,18 @@ class SharedConnector(Base):  # type: ignore[misc,unused-ignore]
             numbers = blocks.get_block_ids()[0]
             every = self._blocks(request.prompt_token_ids[:-1], numbers)
             begin = self._computed[request.request_id] // self._size
-            self._loads[request.request_id] = every[begin : begin + num_external_tokens // self._size]
+            self._loads[request.request_id] = every[
+                begin : begin + num_external_tokens // self._size
+            ]
             request.kv_transfer_params["do_remote_prefill"] = False  # not again after a preemption
 
     def build_connector_meta(self, scheduler_output: Any) -> Any:
         steps, self._saves, self._loads = Steps(self._saves, self._loads), {}, {}
         return steps
 
-    def request_finished(self, request: Any, block_ids: Any) -> Tuple[bool, Optional[Dict[str, Any]]]:
+    def request_finished(
+        self, request: Any, block_ids: Any
+    ) -> Tuple[bool, Optional[Dict[str, Any]]]:
         self._computed.pop(request.request_id, None)
         return False, {"do_remote_prefill": True} if _asks(request, "do_remote_decode") else None
 
@@ -94,7 +108,9 @@ class SharedConnector(Base):  # type: ignore[misc,unused-ignore]
                 self._record("saved", request_id, key)
 
     def get_finished(self, finished_req_ids: Any) -> Tuple[Optional[Set[str]], Optional[Set[str]]]:
-        done = {request_id for request_id, end in self._under_way.items() if time.monotonic() >= end}
+        done = {
+            request_id for request_id, end in self._under_way.items() if time.monotonic() >= end
+        }
         for request_id in done:
             del self._under_way[request_id]
         return None, done or None
@@ -106,7 +122,9 @@ class SharedConnector(Base):  # type: ignore[misc,unused-ignore]
     def wait_for_layer_load(self, layer_name: str) -> None:
         pass
 
-    def save_kv_layer(self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any) -> None:
+    def save_kv_layer(
+        self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any
+    ) -> None:
         pass
 
     def _blocks(self, tokens: List[int], numbers: Any) -> List[Block]:

@@ -1,4 +1,5 @@
-"""A fake vLLM with an offline engine, whose core is another process that holds GPU memory and generates the requested number of tokens."""
+"""A fake vLLM with an offline engine, whose core is another process that holds GPU memory and
+generates the requested number of tokens."""
 
 import subprocess
 import sys
@@ -35,7 +36,9 @@ class LLM:
         size = str(EngineArgs(**arguments).kv_cache_memory_bytes + (2 << 30))
         self.llm_engine = Engine()
         pipe = subprocess.PIPE
-        self._core = subprocess.Popen([sys.executable, "-c", CORE, size], stdin=pipe, stdout=pipe, text=True)
+        self._core = subprocess.Popen(
+            [sys.executable, "-c", CORE, size], stdin=pipe, stdout=pipe, text=True
+        )
         self.llm_engine.shutdown = self._core.kill
         self._answer()
 
@@ -54,7 +57,17 @@ class LLM:
             self._core.stdin.write(f"{params.max_tokens}\n")
             self._core.stdin.flush()
             tokens = [7] * int(self._answer())
-            about = {"text": "", "finish_reason": "length", "stop_reason": None, "cumulative_logprob": None}
+            about = {
+                "text": "",
+                "finish_reason": "length",
+                "stop_reason": None,
+                "cumulative_logprob": None,
+            }
             choices.append(SimpleNamespace(index=index, token_ids=tokens, logprobs=None, **about))
-        about = {"request_id": "1", "finished": True, "prompt_token_ids": [1], "prompt_logprobs": None}
+        about = {
+            "request_id": "1",
+            "finished": True,
+            "prompt_token_ids": [1],
+            "prompt_logprobs": None,
+        }
         return SimpleNamespace(outputs=choices, **about)

@@ -1,4 +1,5 @@
-"""Streams through a server's parsers, without vLLM: what the server does with two parsers and with the last delta, and what a client adds up."""
+"""Streams through a server's parsers, without vLLM: what the server does with two parsers and with
+the last delta, and what a client adds up."""
 
 from __future__ import annotations
 
@@ -64,7 +65,9 @@ class Thinker:
     def __init__(self, encoder: Any) -> None:
         pass
 
-    def extract_reasoning_streaming(self, before: str, text: str, delta: str, *ids: list[int]) -> Message:
+    def extract_reasoning_streaming(
+        self, before: str, text: str, delta: str, *ids: list[int]
+    ) -> Message:
         thought, _, content = delta.partition("|")
         return Message(reasoning=thought, content=content or None)
 
@@ -98,7 +101,10 @@ def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def deltas(*texts: str) -> list[Delta]:
-    return [Delta(text, [ord(letter) for letter in text], at == len(texts) - 1) for at, text in enumerate(texts)]
+    return [
+        Delta(text, [ord(letter) for letter in text], at == len(texts) - 1)
+        for at, text in enumerate(texts)
+    ]
 
 
 def streamed(script: list[Any], *texts: str) -> dict[str, Any]:
@@ -112,9 +118,9 @@ def test_the_last_delta_with_arguments_is_replaced_by_the_rest_of_the_call() -> 
     whole = Message(tool_calls=[Call(0, Function("add", '{"a"'))])
     assert streamed([whole], "x")["calls"] == [["", '{"a": 1}']]
     begun = Message(tool_calls=[Call(0, Function("add"))])
-    assert streamed([begun, Message(tool_calls=[Call(0, Function(arguments='{"a"'))])], "x", "y")["calls"] == [
-        ["add", '{"a": 1}']
-    ]
+    assert streamed([begun, Message(tool_calls=[Call(0, Function(arguments='{"a"'))])], "x", "y")[
+        "calls"
+    ] == [["add", '{"a": 1}']]
 
 
 @pytest.mark.usefixtures("server")
@@ -167,6 +173,13 @@ def test_the_end_comes_alone_or_with_the_last_piece() -> None:
 
     encoder: Any = Encoder()
     alone = host._deltas(encoder, ["a", "bc"], True)
-    assert [(delta.text, delta.last) for delta in alone] == [("a", False), ("bc", False), ("", True)]
+    assert [(delta.text, delta.last) for delta in alone] == [
+        ("a", False),
+        ("bc", False),
+        ("", True),
+    ]
     joined = host._deltas(encoder, ["a", "bc"], False)
-    assert [(delta.text, delta.ids, delta.last) for delta in joined] == [("a", [1], False), ("bc", [2, 10], True)]
+    assert [(delta.text, delta.ids, delta.last) for delta in joined] == [
+        ("a", [1], False),
+        ("bc", [2, 10], True),
+    ]

@@ -1,0 +1,142 @@
+"""The tests of a case as pytest collects them: functions, values of parameters, and the engine that
+each asks for."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ..engines.spec import Axis, EngineSpec, Front, front_named, full_names, parse_axes
+from ..errors import UsageError
+from ..util.validation import format_value
+from .model import Case
+
+_OWN_KEYS = ("front", "fresh", "timeout")
+
+
+@dataclasses.dataclass(frozen=True)
+class EngineMarker:
+    """The marker's arguments, checked. ``fixed`` and ``axes`` are EngineSpec fields."""
+
+    front: Front
+    fresh: bool
+    timeout: float | None
+    fixed: dict[str, Any]
+    axes: tuple[Axis, ...]
+
+
+_PARSED: pytest.StashKey[EngineMarker] = pytest.StashKey()
+
+
+def engine_marker(node: Any) -> EngineMarker:
+    """Return all ``vllm_engine`` markers of a test as one, the nearest first; parsed once per test."""
+    if _PARSED not in node.stash:
+        node.stash[_PARSED] = _parsed(node)
+    return node.stash[_PARSED]  # type: ignore[no-any-return]
+
+
+def _parsed(node: Any) -> EngineMarker:
+    arguments: dict[str, Any] = {}
+    for marker in node.iter_markers("vllm_engine"):
+        if marker.args:
+            raise UsageError(
+                f"vllm_engine takes keyword arguments only, got {marker.args!r}; e.g. vllm_engine(tensor_parallel_size=[1, 2])"
+            )
+        arguments = {**full_names(marker.kwargs), **arguments}
+    own = {key: arguments.pop(key) for key in _OWN_KEYS if key in arguments}
+    front = front_named(own.get("front", "offline"))
+    fresh = own.get("fresh", False)
+    if not isinstance(fresh, bool):
+        raise UsageError(f"vllm_engine: fresh={format_value(fresh)} is neither True nor False")
+    fixed, axes = parse_axes(arguments, _OWN_KEYS)
+    return EngineMarker(front, fresh, _seconds(own.get("timeout")), fixed, axes)
+
+
+def _seconds(timeout: object) -> float | None:
+    if timeout is None or (
+        isinstance(timeout, (int, float)) and not isinstance(timeout, bool) and timeout > 0
+    ):
+        return timeout
+    raise UsageError(
+        f"vllm_engine: timeout={format_value(timeout)} is not a positive number of seconds"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class CollectedTest:
+    """One test with its values. ``id``: what follows the file's name in pytest's id. ``arguments``:
+    names of the fixtures and parameters it takes.
+
+    ``front`` and ``spec``: the engine of its marker. ``file``: the test file.
+    """
+
+    id: str
+    function: str
+    arguments: tuple[str, ...]
+    values: Mapping[str, Any]
+    fixtures: tuple[str, ...]
+    front: str
+    spec: EngineSpec
+    file: Path
+
+
+class _Collector:
+    def __init__(self) -> None:
+        self.tests: list[CollectedTest] = []
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        self.tests = [_collected(item) for item in items if isinstance(item, pytest.Function)]
+
+
+def collect(case: Case) -> tuple[CollectedTest, ...]:
+    """Return the tests of a case in their order. Runs none of them.
+
+    Raises ``UsageError`` if pytest cannot collect them.
+    """
+    collector, output = _Collector(), io.StringIO()
+    options = [
+        "--collect-only",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--import-mode=importlib",
+        f"--rootdir={case.directory}",
+    ]
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+        known = frozenset(sys.modules)
+        status = pytest.main([*options, str(case.directory)], plugins=[collector])
+        for name in (
+            sys.modules.keys() - known
+        ):  # pytest would take them for those of another case of the same name
+            if case.directory in Path(getattr(sys.modules[name], "__file__", None) or "").parents:
+                del sys.modules[name]
+    if status != pytest.ExitCode.OK:
+        raise UsageError(
+            f"{case.id}: pytest cannot collect its tests:\n{output.getvalue()[-2000:]}"
+        )
+    return tuple(collector.tests)
+
+
+def _collected(item: pytest.Function) -> CollectedTest:
+    marker = engine_marker(item)
+    params = dict(getattr(getattr(item, "callspec", None), "params", {}))
+    axes = params.pop("engine_spec", {})
+    params.pop("vllm_env", None)
+    info = item._fixtureinfo
+    return CollectedTest(
+        id=item.name,
+        function=item.originalname,
+        arguments=tuple(info.argnames),
+        values=params,
+        fixtures=tuple(info.names_closure),
+        front=str(marker.front),
+        spec=EngineSpec.create(**{**marker.fixed, **axes}),
+        file=item.path,
+    )

@@ -1,0 +1,1 @@
+"""Tools for those who maintain the project: records, generated pages, and measurements of the code."""
