@@ -14,25 +14,19 @@ import secrets
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ...errors import UsageError
-from ...target_site.vllm_regress_target.script import END, START
 from ...util.documents import load_json
 from ...util.files import private_folder
 from .kinds import kind_named
-from .models import qwen
-from .shapes import SHAPES, Tokenizer, json_bytes, padded_size
-from .tokenizers import SPECIALS, tokenizer_config, tokenizer_json, vocabulary
+from .models import families, family, filled, json_bytes, weights
+from .tokenizers import Tokenizer, byte_level
 
 MAX_CONFIG = 4 * 1024 * 1024
 
 _WEIGHTS = "model.safetensors"
 _RECIPE = 2  # increase it when the values of the weights change; all other content is hashed itself
-
-
-def architecture_of(kind: str) -> str:
-    """Return the name of the checkpoint's model class in vLLM and transformers."""
-    return kind_named(kind).architecture
 
 
 def architectures_of(model: str) -> tuple[str, ...]:
@@ -57,17 +51,15 @@ def ensure_checkpoint(kind: str, root: Path, *, seed: int = 0, head: int = 32) -
 
     Raises ``UsageError`` for an unknown kind, a negative seed, or a folder that cannot be written.
     """
-    recipe = kind_named(kind)
+    tokenizer = kind_named(kind).tokenizer()
     if seed < 0:
         raise UsageError(f"the seed of a forged model must be zero or more, not {seed}")
-    tokenizer, shape = recipe.tokenizer(), SHAPES[head]
-    documents = {"config.json": recipe.config(tokenizer, shape), **recipe.documents(tokenizer)}
-    files = {
-        **{name: json_bytes(content) for name, content in documents.items()},
-        **tokenizer.files,
-    }
-    drawn = dict(recipe.weights(tokenizer.size, shape))
-    shapes = {name: size for name, size in drawn.items() if recipe.keeps(name)}
+    documents = _documents(kind, tokenizer, head)
+    files = {name: json_bytes(content) for name, content in documents.items()}
+    files |= tokenizer.files
+    drawn = dict(weights(kind, _sizes(tokenizer, head)))
+    omitted = families()[kind].get("omit")
+    shapes = {name: size for name, size in drawn.items() if not omitted or omitted not in name}
     key = hashlib.sha256(
         repr((_RECIPE, seed, sorted(files.items()), sorted(shapes.items()))).encode()
     ).hexdigest()[:12]
@@ -85,17 +77,9 @@ def ensure_tokenizer(markers: Sequence[str], root: Path) -> Path:
     Its other tokens are those of the forged text model. Texts have equal ids in every release.
     Raises ``UsageError`` if it cannot be written.
     """
-    words, merges = vocabulary()
-    contents = dict.fromkeys((*SPECIALS, START, END, *markers))
-    ids = {content: len(words) + number for number, content in enumerate(contents)}
-    tokenizer = Tokenizer(
-        ids, padded_size(len(words) + len(ids)), {}, "<|endoftext|>", "<|im_end|>", "<|endoftext|>"
-    )
-    files = {
-        "tokenizer.json": json_bytes(tokenizer_json(words, merges, ids)),
-        "tokenizer_config.json": json_bytes(tokenizer_config(ids, vision=False)),
-        "config.json": json_bytes(qwen.text_config(tokenizer, SHAPES[32])),
-    }
+    tokenizer = byte_level(markers=markers)
+    files = {name: tokenizer.files[name] for name in ("tokenizer.json", "tokenizer_config.json")}
+    files["config.json"] = json_bytes(_documents("text", tokenizer, 32)["config.json"])
     folder = (
         root.absolute()
         / f"tokenizer-{hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()[:12]}"
@@ -103,6 +87,21 @@ def ensure_tokenizer(markers: Sequence[str], root: Path) -> Path:
     if all((folder / name).is_file() for name in files):
         return folder
     return publish(folder, files)
+
+
+def _documents(kind: str, tokenizer: Tokenizer, head: int) -> dict[str, Any]:
+    """Return the JSON documents of a checkpoint by file name."""
+    values = {**_sizes(tokenizer, head), **tokenizer.values, "none": None}
+    for end in ("begin", "end", "pad"):
+        values[end] = tokenizer.ids[getattr(tokenizer, end)]
+    values["text"] = filled(family("text", "config"), values, tokenizer.ids)
+    templates = {"config.json": family(kind, "config"), **family(kind, "documents")}
+    return {name: filled(part, values, tokenizer.ids) for name, part in templates.items()}
+
+
+def _sizes(tokenizer: Tokenizer, head: int) -> dict[str, int]:
+    own = {"head": head, "hidden": 4 * head, "intermediate": 8 * head}
+    return {**families()["sizes"], **own, "vocabulary": tokenizer.size}
 
 
 def publish(folder: Path, files: Mapping[str, bytes]) -> Path:

@@ -18,7 +18,7 @@ from ...util.documents import load_json
 from ...util.files import peek, read_bounded, write_atomically
 from .adapters import Adapter, ensure_adapter
 from .forge import MAX_CONFIG, ensure_checkpoint, publish, weight_file
-from .shapes import json_bytes
+from .models import json_bytes
 
 ADAPTER = "adapter"
 """Kind of names that stand for a LoRA adapter of the text model."""

@@ -2,91 +2,46 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from packaging.requirements import Requirement
 
 from ...errors import UsageError
-from . import sentencepiece
-from .models import audio, bert, experts, llama, mamba, mistral, qwen, whisper
-from .shapes import CheckpointKind
-from .tokenizers import byte_level
+from . import tokenizers
+from .tokenizers import Tokenizer
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointKind:
+    """A kind of checkpoint: its tokenizer; its configuration and weights are in ``models.toml``.
+
+    ``needs``: requirements (PEP 508) that the target must meet in addition to vLLM. ``arguments``:
+    engine arguments that the kind needs.
+    """
+
+    tokenizer: Callable[[], Tokenizer]
+    needs: tuple[str, ...] = ()
+    arguments: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
 
 KINDS: Mapping[str, CheckpointKind] = MappingProxyType(
     {
-        "text": CheckpointKind(
-            "Qwen2ForCausalLM", qwen.text_config, qwen.text_weights, byte_level, qwen.generation
-        ),
-        "vision": CheckpointKind(
-            *("Qwen2_5_VLForConditionalGeneration", qwen.vision_config, qwen.vision_weights),
-            *(functools.partial(byte_level, vision=True), qwen.vision_files),
-            needs=(
-                "torchvision",
-                "transformers>=4.49",
-            ),  # the image processor is part of torchvision
-        ),
-        "classifier": CheckpointKind(
-            *("Qwen2ForSequenceClassification", qwen.classifier_config, qwen.classifier_weights),
-            *(byte_level, qwen.generation),
-        ),
-        "encoder": CheckpointKind(
-            "BertModel",
-            bert.encoder_config,
-            bert.encoder_weights,
-            bert.wordpiece,
-            bert.no_documents,
-        ),
-        "reranker": CheckpointKind(
-            *("BertForSequenceClassification", bert.reranker_config, bert.reranker_weights),
-            *(bert.wordpiece, bert.no_documents),
-        ),
-        "sentencepiece": CheckpointKind(
-            "LlamaForCausalLM", llama.config, llama.weights, sentencepiece.fast, qwen.generation
-        ),
-        "slow-tokenizer": CheckpointKind(
-            *("LlamaForCausalLM", llama.config, llama.weights, sentencepiece.slow, qwen.generation),
-            needs=("sentencepiece",),
-        ),
-        "mistral": CheckpointKind(
-            *("MistralForCausalLM", mistral.config, llama.weights, mistral.tekken, qwen.generation),
-            arguments={"tokenizer_mode": "mistral"},
-        ),
-        "experts": CheckpointKind(
-            "Qwen2MoeForCausalLM", experts.config, experts.weights, byte_level, qwen.generation
-        ),
-        "mamba": CheckpointKind(
-            "MambaForCausalLM", mamba.config, mamba.weights, byte_level, qwen.generation
-        ),
-        "speech": CheckpointKind(
-            *(
-                "WhisperForConditionalGeneration",
-                whisper.config,
-                whisper.weights,
-                whisper.tokenizer,
-                whisper.documents,
-            )
-        ),
-        "audio": CheckpointKind(
-            *(
-                "Qwen2AudioForConditionalGeneration",
-                audio.config,
-                audio.weights,
-                audio.tokenizer,
-                audio.documents,
-            )
-        ),
-        "draft": CheckpointKind(
-            *(
-                "Qwen2ForCausalLM",
-                qwen.draft_config,
-                qwen.text_weights,
-                byte_level,
-                qwen.generation,
-            ),
-            keeps=qwen.in_draft,
-        ),
+        "text": CheckpointKind(tokenizers.byte_level),
+        # The image processor is part of torchvision.
+        "vision": CheckpointKind(tokenizers.vision, needs=("torchvision", "transformers>=4.49")),
+        "classifier": CheckpointKind(tokenizers.byte_level),
+        "encoder": CheckpointKind(tokenizers.words),
+        "reranker": CheckpointKind(tokenizers.words),
+        "sentencepiece": CheckpointKind(tokenizers.fast_pieces),
+        "slow-tokenizer": CheckpointKind(tokenizers.slow_pieces, needs=("sentencepiece",)),
+        "mistral": CheckpointKind(tokenizers.tekken, arguments={"tokenizer_mode": "mistral"}),
+        "experts": CheckpointKind(tokenizers.byte_level),
+        "mamba": CheckpointKind(tokenizers.byte_level),
+        "speech": CheckpointKind(tokenizers.speech),
+        "audio": CheckpointKind(tokenizers.audio),
+        "draft": CheckpointKind(tokenizers.byte_level),
     }
 )
 

@@ -1,13 +1,18 @@
-"""The byte-level BPE tokenizer of the forged checkpoints, with the special tokens that vLLM's
-models and parsers need, and the chat template."""
+"""The tokenizers of the forged checkpoints, with the special tokens that vLLM's models and parsers
+need: their vocabularies and ids. The form of their files is in ``models.toml``."""
 
 from __future__ import annotations
 
+import base64
+import dataclasses
+import string
+import struct
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from ...target_site.vllm_regress_target.script import END, START
-from ...target_site.vllm_regress_target.vocabularies import byte_letters
-from .shapes import Tokenizer, json_bytes, padded_size
+from ...target_site.vllm_regress_target.vocabularies import TEKKEN, byte_letters
+from .models import families, filled, json_bytes, merged, padded_size
 
 SPECIALS = (
     "<|endoftext|>",
@@ -68,10 +73,58 @@ WORDS = (
     "  ",
     "\n\n",
 )
-# From the tokenizer of the Qwen2 releases. transformers 5 always uses these two, whatever
-# tokenizer.json has, so it must have the same.
-_NORMALIZER = "NFC"
-_SPLIT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{% if message['content'] is string %}{{ message['content'] }}{% else %}{% for part in message['content'] %}"
+    "{% if part['type'] in ('image', 'image_url') %}<|vision_start|><|image_pad|><|vision_end|>"
+    "{% elif part['type'] in ('video', 'video_url') %}<|vision_start|><|video_pad|><|vision_end|>"
+    "{% elif part['type'] == 'text' %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+_TEXT_PART = "{% elif part['type'] == 'text' %}"
+# The tokens that mark where audio goes in a prompt of Qwen2-Audio.
+_SOUND = ("<|audio_bos|>", "<|AUDIO|>", "<|audio_eos|>")
+_SOUND_PART = "{% elif part['type'] == 'audio' %}" + "".join(_SOUND) + _TEXT_PART
+# All languages of Whisper's original releases, because vLLM lets the model choose among those it
+# knows when it detects the language.
+_LANGUAGES = (
+    "en zh de es ru ko fr ja pt tr pl ca nl ar sv it id hi fi vi he uk el ms cs ro da hu ta no th ur hr bg lt la mi ml "
+    "cy sk te fa lv bn sr az sl kn et mk br eu is hy ne mn bs kk sq sw gl mr pa si km sn yo so af oc ka be tg sd gu am "
+    "yi lo uz fo ht ps tk nn mt sa lb my bo tl mg as tt haw ln ha ba jw su"
+).split()
+_TASKS = "translate transcribe startoflm startofprev nospeech notimestamps 0.00".split()
+# Numbered as in every tokenizer of Mistral up to version 7. mistral_common before 1.6 does not read
+# control tokens from the file.
+CONTROL = (
+    "<unk> <s> </s> [INST] [/INST] [AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] [TOOL_RESULTS] "
+    "[/TOOL_RESULTS] [TOOL_CALLS] [IMG] <pad> [IMG_BREAK] [IMG_END] [PREFIX] [MIDDLE] [SUFFIX] "
+    "[SYSTEM_PROMPT] [/SYSTEM_PROMPT] [TOOL_CONTENT]"
+).split()
+_SCRIPT = r"<\|(?:end_)?script\|>"
+SPACE = "\u2581"
+_UNKNOWN, _BEGIN, _END = "<unk>", "<s>", "</s>"
+_NORMAL, _UNK, _CONTROL, _BYTE = 1, 2, 3, 6  # SentencePiece.Type of sentencepiece_model.proto
+_BPE = 2  # TrainerSpec.ModelType
+_BERT = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+_BERT_WORDS = "the cat on sat mat and ##s ##ing one two three what is a".split()
+
+
+@dataclasses.dataclass(frozen=True)
+class Tokenizer:
+    """A tokenizer: its ``files``, the ``ids`` of its special tokens and markers, and the vocabulary
+    ``size`` of its models.
+
+    ``begin``, ``end`` and ``pad`` are the texts of the tokens that its models put around a text.
+    ``values``: what its models' documents name (``models.toml``).
+    """
+
+    ids: Mapping[str, int]
+    size: int
+    files: Mapping[str, bytes]
+    begin: str
+    end: str
+    pad: str
+    values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def added_tokens() -> dict[str, int]:
@@ -95,100 +148,236 @@ def vocabulary() -> tuple[dict[str, int], list[str]]:
     return vocabulary, merges
 
 
-def tokenizer_json(
-    vocabulary: dict[str, int], merges: list[str], ids: dict[str, int]
-) -> dict[str, Any]:
-    byte_level = {
-        "type": "ByteLevel",
-        "add_prefix_space": False,
-        "trim_offsets": False,
-        "use_regex": False,
-    }
-    split = {"type": "Split", "pattern": {"Regex": _SPLIT}, "behavior": "Isolated", "invert": False}
-    model = {
-        "type": "BPE",
-        "dropout": None,
-        "unk_token": None,
-        "continuing_subword_prefix": "",
-        "end_of_word_suffix": "",
-        "fuse_unk": False,
-        "byte_fallback": False,
-        "vocab": vocabulary,
+def byte_level(
+    *templates: str,
+    markers: Sequence[str] = MARKERS,
+    places: Sequence[str] = (),
+    chat_template: str = CHAT_TEMPLATE,
+) -> Tokenizer:
+    """Return the tokenizer of Qwen's models: byte-level BPE.
+
+    ``markers`` and ``places`` follow the special tokens; ``places`` are special, too.
+    """
+    letters, merges = vocabulary()
+    added = dict.fromkeys((*SPECIALS, START, END, *markers, *places))
+    ids = {text: len(letters) + number for number, text in enumerate(added)}
+    values = {
+        "letters": letters,
         "merges": merges,
+        "specials": [*SPECIALS[1:], START, END, *places],
+        "chat_template": chat_template,
     }
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [{"id": number, **_flags(content)} for content, number in ids.items()],
-        "normalizer": {"type": _NORMALIZER},
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, byte_level]},
-        "post_processor": None,
-        "decoder": byte_level,
-        "model": model,
-    }
-
-
-def byte_level(*, vision: bool = False) -> Tokenizer:
-    """Return the tokenizer of Qwen's models."""
-    words, merges = vocabulary()
-    ids = added_tokens()
-    documents = {
-        "tokenizer.json": tokenizer_json(words, merges, ids),
-        "tokenizer_config.json": tokenizer_config(ids, vision=vision),
-        "vocab.json": words,
-    }
-    files = {name: json_bytes(content) for name, content in documents.items()}
+    special = {*SPECIALS, START, END, *places}
+    files = _files(("bytes", *templates), ids, special, values)
     files["merges.txt"] = ("#version: 0.2\n" + "\n".join(merges) + "\n").encode()
-    return Tokenizer(
-        ids,
-        padded_size(len(words) + len(ids)),
-        files,
-        "<|endoftext|>",
-        "<|im_end|>",
-        "<|endoftext|>",
+    size = padded_size(len(letters) + len(ids))
+    end = "<|endoftext|>"
+    return Tokenizer(ids, size, files, end, "<|im_end|>", end, {"chat_template": chat_template})
+
+
+def vision() -> Tokenizer:
+    """Return the tokenizer of Qwen2.5-VL."""
+    return byte_level("vision")
+
+
+def audio() -> Tokenizer:
+    """Return the tokenizer of Qwen2-Audio."""
+    template = CHAT_TEMPLATE.replace(_TEXT_PART, _SOUND_PART)
+    return byte_level("audio", places=_SOUND, chat_template=template)
+
+
+def speech() -> Tokenizer:
+    """Return the tokenizer of the text models with additional tokens for Whisper's languages and
+    tasks. They are special in the configuration only, so that decoded text shows them."""
+    names = [f"<|{name}|>" for name in ("startoftranscript", *_LANGUAGES, *_TASKS)]
+    text = byte_level("speech", markers=(*MARKERS, *names))
+    special = byte_level("speech", places=names).files["tokenizer_config.json"]
+    return dataclasses.replace(
+        text,
+        files={**text.files, "tokenizer_config.json": special},
+        end="<|endoftext|>",
+        values={"languages": {name: text.ids[name] for name in names[1 : 1 + len(_LANGUAGES)]}},
     )
 
 
-def tokenizer_config(ids: dict[str, int], *, vision: bool) -> dict[str, Any]:
-    return {
-        # The processor of the vision model requires this class; the neutral one loads in
-        # transformers 4 and 5.
-        "tokenizer_class": "Qwen2Tokenizer" if vision else "PreTrainedTokenizerFast",
-        "added_tokens_decoder": {str(number): _flags(content) for content, number in ids.items()},
-        "additional_special_tokens": [*SPECIALS[1:], START, END],
-        "bos_token": None,
-        "eos_token": "<|im_end|>",
-        "pad_token": "<|endoftext|>",
-        "unk_token": None,
-        "model_max_length": 4096,
-        "clean_up_tokenization_spaces": False,
-        "chat_template": CHAT_TEMPLATE,
-        **({"processor_class": "Qwen2_5_VLProcessor"} if vision else {}),
+def fast_pieces() -> Tokenizer:
+    """Return Llama's tokenizer: tokenizer.model, and an equivalent tokenizer.json."""
+    return _with_pieces("tokenizer.model", "pieces")
+
+
+def slow_pieces() -> Tokenizer:
+    """Return GPT-SW3's tokenizer, which has only the model file."""
+    return _with_pieces("spiece.model", "pieces", "slow-pieces")
+
+
+def _with_pieces(model: str, *templates: str) -> Tokenizer:
+    listed = [text for text, _, _ in pieces()]
+    letters = {text: number for number, text in enumerate(listed)}
+    added = ("<|im_start|>", "<|im_end|>", START, END)
+    ids = {text: letters[text] for text in ("<unk>", "<s>", "</s>")}
+    ids |= {text: len(listed) + number for number, text in enumerate(added)}
+    pairs = [" ".join(pair) for pair in _merges()]
+    values = {"letters": letters, "merges": pairs, "chat_template": CHAT_TEMPLATE}
+    files = {**_files(templates, ids, ids, values), model: model_file()}
+    if len(templates) > 1:
+        del files["tokenizer.json"]
+    return Tokenizer(ids, padded_size(max(ids.values()) + 1), files, "<s>", "<|im_end|>", "</s>")
+
+
+def pieces() -> list[tuple[str, float, int]]:
+    """Return text, score and type of each token of a sentencepiece tokenizer with byte fallback, in
+    the order of their numbers.
+
+    The bytes come first, so that the token of a byte has the byte's number, as in the byte-level
+    vocabulary, and scripts work with both.
+    """
+    listed = [(f"<0x{byte:02X}>", 0.0, _BYTE) for byte in range(256)]
+    listed += [(_UNKNOWN, 0.0, _UNK), (_BEGIN, 0.0, _CONTROL), (_END, 0.0, _CONTROL)]
+    letters = [(letter, -1e4, _NORMAL) for letter in (SPACE, *map(chr, range(0x21, 0x7F)))]
+    return [
+        *listed,
+        *letters,
+        *((left + right, -float(rank), _NORMAL) for rank, (left, right) in enumerate(_merges())),
+    ]
+
+
+def model_file() -> bytes:
+    """Return the model file of sentencepiece, written without the library: a ModelProto
+    (https://github.com/google/sentencepiece/blob/master/src/sentencepiece_model.proto): pieces,
+    trainer and normalizer."""
+    listed = b"".join(
+        _field(1, _field(1, text.encode()) + _number(2, score) + _number(3, kind))
+        for text, score, kind in pieces()
+    )
+    number = {text: place for place, (text, _, _) in enumerate(pieces())}
+    ends = b"".join(
+        _number(40 + at, number[text]) for at, text in enumerate((_UNKNOWN, _BEGIN, _END))
+    )
+    trainer = _number(3, _BPE) + _number(4, len(number)) + _number(35, 1) + ends + _number(43, -1)
+    normalizer = _field(1, b"identity") + _number(3, 1) + _number(4, 0) + _number(5, 1)
+    return listed + _field(2, trainer) + _field(3, normalizer)
+
+
+def _merges() -> Iterator[tuple[str, str]]:
+    """Yield the pairs of tokens that are merged, first ones first."""
+    merged = set()
+    for word in WORDS:
+        if "\n" in word:  # encoded as bytes
+            continue
+        spelled = word.replace(" ", SPACE)
+        for end in range(2, len(spelled) + 1):
+            if spelled[:end] not in merged:
+                merged.add(spelled[:end])
+                yield spelled[: end - 1], spelled[end - 1]
+
+
+def _varint(value: int) -> bytes:
+    value &= (1 << 64) - 1
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*out, value])
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """Encode a field of bytes."""
+    return _varint(number << 3 | 2) + _varint(len(content)) + content
+
+
+def _number(number: int, value: float) -> bytes:
+    """Encode a field with an int or a float32."""
+    if isinstance(value, float):
+        return _varint(number << 3 | 5) + struct.pack("<f", value)
+    return _varint(number << 3) + _varint(value)
+
+
+def words() -> Tokenizer:
+    """Return BERT's tokenizer."""
+    letters = [*string.ascii_lowercase, *string.digits, *string.punctuation]
+    listed = dict.fromkeys([*_BERT, *letters, *(f"##{x}" for x in letters), *_BERT_WORDS])
+    vocabulary = {text: number for number, text in enumerate(listed)}
+    ids = {text: vocabulary[text] for text in _BERT}
+    files = _files(("words",), ids, ids, {"letters": vocabulary})
+    files["vocab.txt"] = "".join(f"{text}\n" for text in listed).encode()
+    return Tokenizer(ids, padded_size(len(listed)), files, "[CLS]", "[SEP]", "[PAD]")
+
+
+def tekken() -> Tokenizer:
+    """Return Mistral's own tokenizer, tekken.json, which the package mistral_common reads, for
+    engines with ``tokenizer_mode="mistral"``.
+
+    Control tokens come first; additional ones fill the padding of the vocabulary, so that every
+    token which a model may generate has a text. The vocabulary of the other text models follows in
+    the same order, so token n of a script is number n of that vocabulary here, too. No text is
+    encoded as a control token. The two tokens around scripts are therefore part of the vocabulary;
+    the pattern never splits them.
+    """
+    bytes_of = {letter: byte for byte, letter in byte_letters().items()}
+    listed = [bytes(map(bytes_of.__getitem__, text)) for text in vocabulary()[0]]
+    listed += [START.encode(), END.encode()]
+    size = padded_size(len(CONTROL) + 1 + len(listed))
+    controls = size - len(listed)
+    ids = {text: number for number, text in enumerate(CONTROL)}
+    ids |= {text: controls + listed.index(text.encode()) for text in (START, END)}
+    document = {
+        "config": {
+            "pattern": (
+                _SCRIPT + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+                rf"| ?(?:(?!{_SCRIPT})[^\s\p{{L}}\p{{N}}])+[\r\n/]*"
+                r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+            ),
+            "num_vocab_tokens": len(listed),
+            "default_vocab_size": size,
+            "default_num_special_tokens": controls,
+            "version": "v7",  # the newest that mistral_common 1.5 reads, which vLLM 0.7 requires
+        },
+        "vocab": [
+            {"rank": rank, "token_bytes": base64.b64encode(word).decode(), "token_str": _text(word)}
+            for rank, word in enumerate(listed)
+        ],
+        "special_tokens": [
+            {"rank": rank, "token_str": text, "is_control": True}
+            for rank, text in enumerate(CONTROL)
+        ],
+        "type": "Tekken",
     }
+    return Tokenizer(ids, size, {TEKKEN: json_bytes(document)}, "<s>", "</s>", "<pad>")
 
 
-def _flags(content: str) -> dict[str, Any]:
-    return added_token(content, special=content in (*SPECIALS, START, END))
+def _text(word: bytes) -> str | None:
+    try:
+        return word.decode()
+    except UnicodeDecodeError:
+        return None
 
 
-def added_token(content: str, *, special: bool = True) -> dict[str, Any]:
-    """Return an entry of ``added_tokens``, without its id."""
-    return {
-        "content": content,
-        "single_word": False,
-        "lstrip": False,
-        "rstrip": False,
-        "normalized": False,
-        "special": special,
+def _files(
+    templates: Sequence[str],
+    ids: Mapping[str, int],
+    special: Collection[str],
+    values: Mapping[str, Any],
+) -> dict[str, bytes]:
+    """Return the files of tokenizer ``templates``, later ones over earlier ones."""
+    flags = {
+        text: {
+            "content": text,
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+            "special": text in special,
+        }
+        for text in ids
     }
-
-
-CHAT_TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
-    "{% if message['content'] is string %}{{ message['content'] }}{% else %}{% for part in message['content'] %}"
-    "{% if part['type'] in ('image', 'image_url') %}<|vision_start|><|image_pad|><|vision_end|>"
-    "{% elif part['type'] in ('video', 'video_url') %}<|vision_start|><|video_pad|><|vision_end|>"
-    "{% elif part['type'] == 'text' %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
+    known = {
+        "none": None,
+        "added_tokens": [{"id": ids[text], **flags[text]} for text in ids],
+        "decoder": {str(ids[text]): flags[text] for text in ids},
+        **values,
+    }
+    documents: dict[str, Any] = {}
+    for name in templates:
+        for file, part in families()["tokenizers"][name].items():
+            documents[file] = merged(documents.get(file, {}), part) if file != "vocab.json" else part
+    return {file: json_bytes(filled(part, known, ids)) for file, part in documents.items()}

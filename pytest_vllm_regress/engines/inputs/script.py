@@ -32,15 +32,14 @@ from ...target_site.vllm_regress_target.script import (
 )
 from ...target_site.vllm_regress_target.vocabularies import TEKKEN, TOKENIZER
 from ...util.files import read_bounded
-from ..checkpoints.models import mistral
-from ..checkpoints.tokenizers import added_tokens
+from ..checkpoints.tokenizers import CONTROL, added_tokens
 
 NO_SCRIPTED_BEAMS = (
     "beam_search: a script cannot be followed, because each beam is sent as a new prompt"
 )
 _MAX_TOKENIZER = 256 * 1024 * 1024
 
-_NAMES = {*added_tokens(), *mistral.CONTROL}
+_NAMES = {*added_tokens(), *CONTROL}
 _ADDED = re.compile("|".join(map(re.escape, sorted(_NAMES, key=len, reverse=True))))
 _LAST = max(added_tokens().values())
 _MAX_READ = 1 << 16  # bytes of notes

@@ -1,1 +1,0 @@
-"""Families of models: their configuration, weights, tokenizers and other files."""
