@@ -28,7 +28,7 @@ import psutil
 
 from pytest_vllm_regress.engines.engine import Engine
 from pytest_vllm_regress.engines.processes import process_tree
-from pytest_vllm_regress.engines.processes.agent_client import Agent
+from pytest_vllm_regress.engines.processes.agent import Agent
 from pytest_vllm_regress.engines.server import Server
 from pytest_vllm_regress.engines.session import Session
 from pytest_vllm_regress.engines.settings import Settings, Timeouts

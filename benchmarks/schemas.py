@@ -27,7 +27,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from pytest_vllm_regress.engines.processes.agent_client import TARGET_SITE
+from pytest_vllm_regress.engines.processes.agent import TARGET_SITE
 from pytest_vllm_regress.engines.standalone import bare_session
 from pytest_vllm_regress.fuzz.checker import BACKENDS, Checker
 from pytest_vllm_regress.fuzz.oracle import Problem, Question

@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from pytest_vllm_regress import AsyncEngine, Engine, RequestOutput, Server
-from pytest_vllm_regress.engines.processes.lifecycle import Leftover
+from pytest_vllm_regress.engines.processes.child_processes import Leftover
 
 pytestmark = pytest.mark.vllm_engine(generation=["V0", "V1"], fresh=True)
 

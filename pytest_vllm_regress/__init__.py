@@ -23,15 +23,19 @@ if TYPE_CHECKING:
         Sampling,
         StartReport,
     )
-    from .engines.http.health import Health
-    from .engines.http.metrics import Metrics
-    from .engines.http.pooling import Ranked
-    from .engines.inputs.chat import ChatChoice, ChatChunk, ChatCompletion, ChatDelta, ChatMessage
-    from .engines.inputs.embeddings import tensor_base64
-    from .engines.inputs.images import png_url
-    from .engines.inputs.messages import Message, ToolCall
+    from .engines.http.health import Health, Metrics
+    from .engines.http.requests import Ranked
+    from .engines.inputs.media import png_url, tensor_base64, wav
+    from .engines.inputs.messages import (
+        ChatChoice,
+        ChatChunk,
+        ChatCompletion,
+        ChatDelta,
+        ChatMessage,
+        Message,
+        ToolCall,
+    )
     from .engines.inputs.script import Script
-    from .engines.inputs.sounds import wav
     from .engines.probe import AtWork, Probe
     from .engines.process_list import ProcessInfo
     from .engines.server import Server
@@ -72,18 +76,17 @@ if TYPE_CHECKING:
 _PUBLIC_NAMES = {
     "_version": ("__version__",),
     "engines.checkpoints.adapters": ("Adapter",),
-    "engines.inputs.chat": (
+    "engines.inputs.messages": (
         "ChatChoice",
         "ChatChunk",
         "ChatCompletion",
         "ChatDelta",
         "ChatMessage",
+        "Message",
+        "ToolCall",
     ),
-    "engines.inputs.embeddings": ("tensor_base64",),
-    "engines.inputs.images": ("png_url",),
-    "engines.inputs.messages": ("Message", "ToolCall"),
+    "engines.inputs.media": ("png_url", "tensor_base64", "wav"),
     "engines.inputs.script": ("Script",),
-    "engines.inputs.sounds": ("wav",),
     "engines.engine": (
         *(
             "AsyncEngine",
@@ -96,9 +99,8 @@ _PUBLIC_NAMES = {
             "StartReport",
         ),
     ),
-    "engines.http.health": ("Health",),
-    "engines.http.metrics": ("Metrics",),
-    "engines.http.pooling": ("Ranked",),
+    "engines.http.health": ("Health", "Metrics"),
+    "engines.http.requests": ("Ranked",),
     "engines.probe": ("AtWork", "Probe"),
     "engines.process_list": ("ProcessInfo",),
     "engines.server": ("Server",),

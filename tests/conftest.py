@@ -14,7 +14,7 @@ import pytest
 from filelock import FileLock
 from hypothesis import settings
 
-from pytest_vllm_regress.engines.processes.agent_client import Agent
+from pytest_vllm_regress.engines.processes.agent import Agent
 from pytest_vllm_regress.output.pages.site import build_site
 from pytest_vllm_regress.util.deadline import Deadline
 from pytest_vllm_regress.util.rundir import RunDir

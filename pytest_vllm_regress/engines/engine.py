@@ -13,8 +13,8 @@ from ..util.deadline import DeadlineFor
 from ..util.paths import writable_root
 from .checkpoints.adapters import Adapter, ensure_adapter
 from .inputs.script import NO_SCRIPTED_BEAMS, ScriptWatch, holds_script
-from .processes.child_handle import Child
-from .processes.lifecycle import Leftover
+from .processes.child import Child
+from .processes.child_processes import Leftover
 from .running import Running
 from .spec import EngineSpec, Front
 

@@ -27,7 +27,7 @@ from collections.abc import Callable, Hashable
 from typing import Protocol, TypeVar, cast
 
 from ..errors import ChildError, LimitExceeded
-from .processes.lifecycle import Leftover
+from .processes.child_processes import Leftover
 
 
 class Poolable(Protocol):

@@ -16,8 +16,8 @@ from ..util.validation import did_you_mean
 
 if TYPE_CHECKING:
     from ..errors import Parts
-    from .processes.child_handle import Child, Loan
-    from .processes.lifecycle import Leftover
+    from .processes.child import Child, Loan
+    from .processes.child_processes import Leftover
 
 BUILT_IN = ("batch_files", "frontend", "grammars", "parsers")
 """Modules of ``vllm_regress_target`` whose functions every test may call:
@@ -123,7 +123,7 @@ class Probe:
 
     def parts(self) -> Parts:
         """Return what the process logged; empty if none is running."""
-        return self._child.parts() if self._child is not None else {}
+        return self._child.failures.parts() if self._child is not None else {}
 
     def close(self) -> tuple[Leftover, ...]:
         """End the process. Returns what its processes left behind, which has been removed."""

@@ -15,7 +15,7 @@ from ..util.deadline import DeadlineFor
 from .inputs.script import ScriptWatch
 from .process_list import ProcessInfo, Role, list_processes, names_in_log
 from .processes import process_tree
-from .processes.child_handle import Child, Loan
+from .processes.child import Child, Loan
 from .schema_filter import SchemaFilter
 from .spec import EngineSpec
 
@@ -135,7 +135,7 @@ class Running:
     def log(self) -> str:
         """Return what all processes have logged since this test got the engine or server, also
         after their end. Secrets are masked."""
-        return self.child.logged()
+        return self.child.logs.text(max_chars=None)
 
     def _core_in_front(self) -> bool:
         """Return whether the front process runs the engine itself."""

@@ -30,15 +30,15 @@ from .engine import AsyncEngine, Engine, start_engine
 from .gpus.leases import GpuLease
 from .inputs.script import ScriptWatch
 from .pool import E, EnginePool
+from .ports import lease_port
 from .processes import process_tree
 from .processes.abandoned import sweep
-from .processes.agent_client import Agent
-from .processes.child_handle import Child, Loan
+from .processes.agent import Agent
+from .processes.child import Child, Loan
+from .processes.child_processes import Leftover
 from .processes.early_exit import EarlyExitPolicy
-from .processes.lifecycle import Leftover
 from .resources.agents import Agents
 from .resources.placement import PROBE, MemoryRequest, Placement, first_start, is_forged
-from .resources.ports import lease_port
 from .settings import Settings
 from .spec import EngineSpec, Front
 from .target import Target, built_target, canonical_name, default_environment, inspect
@@ -408,7 +408,7 @@ class Session:
     def _note(self, target: Target, lease: GpuLease | None, child: Child) -> None:
         """Record what is known once an engine has started: its shared memory; on GPUs also its
         processes, and that its kernels are compiled."""
-        child.life.note_shared_memory()
+        child.tree.note_shared_memory()
         if lease is not None:
             lease.claim([process.pid for process in child.processes()])
             self._gpu_facts[child] = self._gpus.facts(lease, child)
@@ -440,7 +440,7 @@ class Session:
                 lease.release(self._deadline("stop", 0))
             raise
         if lease:
-            child.life.at_end(lambda: self._give_back(lease))
+            child.tree.at_end(lambda: self._give_back(lease))
             self._gpu_facts[child] = self._gpus.facts(lease, child)
         return child
 

@@ -21,7 +21,7 @@ from ..util.signals import terminate_as_interrupt
 from ..util.text import printable
 from .engine import AsyncEngine, Engine
 from .probe import Probe
-from .processes.child_handle import Loan
+from .processes.child import Loan
 from .server import Server
 from .session import Session
 from .settings import Limits, Settings, Timeouts

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..engines.processes.child_handle import Child
+from ..engines.processes.child import Child
 from ..engines.session import Session
 from ..environments.installed import read_installed
 from ..errors import ChildDied, DeadlineExceeded, LimitExceeded, RemoteError, Unsupported

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ..engines.engine import Engine
-from ..engines.inputs.chat import ChatCompletion
+from ..engines.inputs.messages import ChatCompletion
 from ..engines.server import Server
 from ..engines.session import Session
 from ..engines.spec import EngineSpec, Front

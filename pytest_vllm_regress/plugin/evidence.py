@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pytest
 
     from ..cases.observation import Mechanism
-    from ..engines.processes.child_handle import Child
+    from ..engines.processes.child import Child
     from ..engines.processes.early_exit import EarlyExitPolicy
     from ..engines.schema_filter import SchemaFilter
     from ..engines.spec import EngineSpec
@@ -90,10 +90,10 @@ class Evidence:
         """Store the engine's log and the processes that have ended if the leg failed, or the
         dossier of a smaller engine that works."""
         if self.error is not None:
-            self.engine = child.parts()
+            self.engine = child.failures.parts()
             self.dead = child.engine_is_dead
         elif self.smaller_engine:
-            self.dossier = child.dossier("an engine that works")
+            self.dossier = child.failures.dossier("an engine that works")
 
     def changed_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Return a probe's arguments with the changes of this leg."""

@@ -15,7 +15,7 @@ from ..cases.model import Case
 from ..cases.proofs.impostors import UNRELATED_MESSAGE, Impostor, impostor_of_kind
 from ..engines.engine import AsyncEngine, Engine
 from ..engines.processes import process_tree
-from ..engines.processes.child_handle import Child, Interceptor
+from ..engines.processes.child import Child, Interceptor
 from ..engines.server import Server
 from ..errors import (
     ChildDied,
@@ -123,7 +123,7 @@ class FaultInjection:
                         Deadline.after(deadline.phase, SHORT_S, deadline.clock),
                         **arguments,
                     )
-            raise child.failure(
+            raise child.failures.error(
                 f"{child.name} raised ValueError: {UNRELATED_MESSAGE}",
                 phase=deadline.phase,
                 type_name="builtins.ValueError",

@@ -16,8 +16,8 @@ from .stash import evidence_of, settings_of
 if TYPE_CHECKING:
     from ..engines.engine import AsyncEngine, Engine
     from ..engines.probe import AtWork, Probe
-    from ..engines.processes.child_handle import Child
-    from ..engines.processes.lifecycle import Leftover
+    from ..engines.processes.child import Child
+    from ..engines.processes.child_processes import Leftover
     from ..engines.server import Server
     from ..engines.session import Session
     from ..engines.spec import EngineSpec, Front
@@ -88,7 +88,7 @@ def vllm_probe(request: pytest.FixtureRequest, vllm_env: Target) -> Iterator[Pro
     in one process of the target:
     ``vllm_probe("function", timeout=None, **arguments)``."""
     from ..engines.probe import Probe
-    from ..engines.processes.child_handle import Loan
+    from ..engines.processes.child import Loan
     from .session import deadline_for, early_exit_of
 
     evidence, session = evidence_of(request.node), _session(request)
@@ -215,7 +215,7 @@ def _lent(
     ``get`` takes it from the session.
     """
     from ..cases.collection import engine_marker
-    from ..engines.processes.child_handle import Loan
+    from ..engines.processes.child import Loan
     from .session import early_exit_of
 
     session, evidence, marker = (
@@ -311,7 +311,7 @@ def _report_leftovers(request: pytest.FixtureRequest, leftovers: tuple[Leftover,
         return
     _session(request).leftover_reports.append((request.node.nodeid, leftovers))
     if settings_of(request.config).leftovers == "fail":
-        from ..engines.processes.lifecycle import describe_leftovers
+        from ..engines.processes.child_processes import describe_leftovers
 
         pytest.fail(
             f"left behind by this test (removed):\n{describe_leftovers(leftovers)}", pytrace=False

@@ -124,7 +124,7 @@ class Recorder:
         if SESSION not in self._config.stash or self._config.getoption("vllm_impostors"):
             return  # what engines leave behind that an impostor has ended says nothing about them
         for user, leftovers in self._config.stash[SESSION].leftover_reports:
-            from ..engines.processes.lifecycle import describe_leftovers
+            from ..engines.processes.child_processes import describe_leftovers
             from ..util.text import printable
 
             terminalreporter.section("left behind by engines (removed)")

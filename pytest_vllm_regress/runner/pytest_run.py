@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from ..cases.results import RunResult, read_appended_results
-from ..engines.processes.dossier import log_tail
+from ..engines.processes.logs import log_tail
 from ..errors import UsageError
 from ..util.paths import PACKAGE
 from ..util.rundir import scratch

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress.engines.processes.agent_client import Agent
+from pytest_vllm_regress.engines.processes.agent import Agent
 from pytest_vllm_regress.engines.resources.placement import Placement
 from pytest_vllm_regress.engines.target import inspect
 from pytest_vllm_regress.environments.cache import EnvironmentCache

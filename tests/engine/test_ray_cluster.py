@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from pytest_vllm_regress.engines.processes.agent_client import TARGET_SITE
-from pytest_vllm_regress.engines.resources.ports import lease_port
+from pytest_vllm_regress.engines.ports import lease_port
+from pytest_vllm_regress.engines.processes.agent import TARGET_SITE
 from pytest_vllm_regress.engines.session import Session
 from pytest_vllm_regress.engines.settings import Settings
 from pytest_vllm_regress.engines.spec import EngineSpec

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pytest_vllm_regress.engines.processes.agent_client import Agent
-from pytest_vllm_regress.engines.processes.child_handle import Child
+from pytest_vllm_regress.engines.processes.agent import Agent
+from pytest_vllm_regress.engines.processes.child import Child
 from pytest_vllm_regress.util.deadline import Deadline
 from pytest_vllm_regress.util.rundir import RunDir
 from tests.faults.cells import Cell, cell

@@ -19,8 +19,8 @@ import pytest
 from pytest_vllm_regress.engines import session as sessions
 from pytest_vllm_regress.engines.checkpoints.forge import ensure_checkpoint
 from pytest_vllm_regress.engines.engine import Engine
-from pytest_vllm_regress.engines.processes.agent_client import Agent
-from pytest_vllm_regress.engines.resources.ports import PortLease, lease_port
+from pytest_vllm_regress.engines.ports import PortLease, lease_port
+from pytest_vllm_regress.engines.processes.agent import Agent
 from pytest_vllm_regress.engines.server import Server
 from pytest_vllm_regress.engines.session import Session
 from pytest_vllm_regress.engines.settings import Settings

@@ -16,7 +16,7 @@ import httpx
 import psutil
 import pytest
 
-from pytest_vllm_regress.engines.http.own_listener import NotOurServer, OwnListener
+from pytest_vllm_regress.engines.http.listeners import NotOurServer, OwnListener
 from pytest_vllm_regress.engines.server import Server
 from pytest_vllm_regress.errors import ChildDied, DeadlineExceeded, PortTaken
 from pytest_vllm_regress.util.deadline import Deadline
@@ -183,9 +183,8 @@ def waiting(port: int, **spec: Any) -> Server:
     """A server that is not ready yet."""
     server = unconnected(port, **spec)
     server.child.name = "server"
-    server.child.check_early = lambda monitor, deadline: None  # type: ignore[method-assign]
     server.child.pause = time.sleep  # type: ignore[method-assign, assignment]
-    server.child.hung = _hung  # type: ignore[method-assign, assignment]
+    server.child.failures.hung = _hung  # type: ignore[method-assign, assignment]
     return server
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress import cli
-from pytest_vllm_regress.engines.processes.agent_client import Agent
+from pytest_vllm_regress.engines.processes.agent import Agent
 from pytest_vllm_regress.util.rundir import RunDir
 from tests.helpers.squatters import NOBODY, free_port, needs_root, squatter
 

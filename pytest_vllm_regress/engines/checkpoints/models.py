@@ -55,12 +55,13 @@ def _listed(rows: list[Any], sizes: Mapping[str, Any]) -> Weights:
     for row in rows:
         if isinstance(row, list):
             name, *shape = row
-            yield name, tuple(_value(str(size), sizes) for size in shape)
+            yield name, tuple(_value(str(length), sizes) for length in shape)
             continue
         for number in range(sizes[row["each"]] if "each" in row else 1):
-            for name, shape in _listed(families()["weights"][row["of"]], sizes):
-                if "without" not in row or row["without"] not in name:
-                    yield row.get("at", "").replace("#", str(number)) + name, shape
+            prefix = row.get("at", "").replace("#", str(number))
+            for part, size in _listed(families()["weights"][row["of"]], sizes):
+                if "without" not in row or row["without"] not in part:
+                    yield prefix + part, size
 
 
 def _value(text: str, values: Mapping[str, Any]) -> Any:

@@ -85,28 +85,52 @@ _TEXT_PART = "{% elif part['type'] == 'text' %}"
 # The tokens that mark where audio goes in a prompt of Qwen2-Audio.
 _SOUND = ("<|audio_bos|>", "<|AUDIO|>", "<|audio_eos|>")
 _SOUND_PART = "{% elif part['type'] == 'audio' %}" + "".join(_SOUND) + _TEXT_PART
-# All languages of Whisper's original releases, because vLLM lets the model choose among those it
-# knows when it detects the language.
-_LANGUAGES = (
-    "en zh de es ru ko fr ja pt tr pl ca nl ar sv it id hi fi vi he uk el ms cs ro da hu ta no th ur hr bg lt la mi ml "
-    "cy sk te fa lv bn sr az sl kn et mk br eu is hy ne mn bs kk sq sw gl mr pa si km sn yo so af oc ka be tg sd gu am "
-    "yi lo uz fo ht ps tk nn mt sa lb my bo tl mg as tt haw ln ha ba jw su"
-).split()
-_TASKS = "translate transcribe startoflm startofprev nospeech notimestamps 0.00".split()
 # Numbered as in every tokenizer of Mistral up to version 7. mistral_common before 1.6 does not read
 # control tokens from the file.
 CONTROL = (
-    "<unk> <s> </s> [INST] [/INST] [AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] [TOOL_RESULTS] "
-    "[/TOOL_RESULTS] [TOOL_CALLS] [IMG] <pad> [IMG_BREAK] [IMG_END] [PREFIX] [MIDDLE] [SUFFIX] "
-    "[SYSTEM_PROMPT] [/SYSTEM_PROMPT] [TOOL_CONTENT]"
-).split()
+    "<unk>",
+    "<s>",
+    "</s>",
+    "[INST]",
+    "[/INST]",
+    "[AVAILABLE_TOOLS]",
+    "[/AVAILABLE_TOOLS]",
+    "[TOOL_RESULTS]",
+    "[/TOOL_RESULTS]",
+    "[TOOL_CALLS]",
+    "[IMG]",
+    "<pad>",
+    "[IMG_BREAK]",
+    "[IMG_END]",
+    "[PREFIX]",
+    "[MIDDLE]",
+    "[SUFFIX]",
+    "[SYSTEM_PROMPT]",
+    "[/SYSTEM_PROMPT]",
+    "[TOOL_CONTENT]",
+)
 _SCRIPT = r"<\|(?:end_)?script\|>"
 SPACE = "\u2581"
 _UNKNOWN, _BEGIN, _END = "<unk>", "<s>", "</s>"
 _NORMAL, _UNK, _CONTROL, _BYTE = 1, 2, 3, 6  # SentencePiece.Type of sentencepiece_model.proto
 _BPE = 2  # TrainerSpec.ModelType
 _BERT = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-_BERT_WORDS = "the cat on sat mat and ##s ##ing one two three what is a".split()
+_BERT_WORDS = [
+    "the",
+    "cat",
+    "on",
+    "sat",
+    "mat",
+    "and",
+    "##s",
+    "##ing",
+    "one",
+    "two",
+    "three",
+    "what",
+    "is",
+    "a",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,14 +213,17 @@ def audio() -> Tokenizer:
 def speech() -> Tokenizer:
     """Return the tokenizer of the text models with additional tokens for Whisper's languages and
     tasks. They are special in the configuration only, so that decoded text shows them."""
-    names = [f"<|{name}|>" for name in ("startoftranscript", *_LANGUAGES, *_TASKS)]
+    languages, tasks = (
+        [f"<|{name}|>" for name in families()["tokens"][key]] for key in ("languages", "tasks")
+    )
+    names = ["<|startoftranscript|>", *languages, *tasks]
     text = byte_level("speech", markers=(*MARKERS, *names))
     special = byte_level("speech", places=names).files["tokenizer_config.json"]
     return dataclasses.replace(
         text,
         files={**text.files, "tokenizer_config.json": special},
         end="<|endoftext|>",
-        values={"languages": {name: text.ids[name] for name in names[1 : 1 + len(_LANGUAGES)]}},
+        values={"languages": {name: text.ids[name] for name in languages}},
     )
 
 
@@ -379,5 +406,7 @@ def _files(
     documents: dict[str, Any] = {}
     for name in templates:
         for file, part in families()["tokenizers"][name].items():
-            documents[file] = merged(documents.get(file, {}), part) if file != "vocab.json" else part
+            documents[file] = (
+                merged(documents.get(file, {}), part) if file != "vocab.json" else part
+            )
     return {file: json_bytes(filled(part, known, ids)) for file, part in documents.items()}

@@ -6,29 +6,39 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import importlib
 import json
+import os
 import re
+import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 import httpx
 
-from ...errors import PortTaken, Unsupported
+from ...errors import PortTaken, Unsupported, UsageError
 from ...util.deadline import Deadline, DeadlineFor
 from ...util.masking import Masked, mask_log
 from ..inputs.script import ScriptWatch
-from ..processes.child_handle import Child
-from ..processes.early_exit import WaitMonitor
-from ..resources.ports import HOST, PortLease
+from ..ports import HOST, PortLease
+from ..processes.child import Child, Wait
 from ..running import Running
 from ..spec import EngineSpec
-from .background_call import BackgroundCall
-from .health import DEAD, HEALTH_TIMEOUT_S, Health, check_health, waited_for_processor
-from .metrics import Metrics
-from .own_listener import NotOurServer, OwnListener
+from .health import (
+    DEAD,
+    HEALTH_TIMEOUT_S,
+    Health,
+    Metrics,
+    check_health,
+    waited_for_processor,
+)
+from .listeners import NotOurServer, OwnListener
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI, OpenAI
 
 T = TypeVar("T")
 RANK_HEADER = "X-data-parallel-rank"
@@ -62,6 +72,49 @@ class ServerReport:
     sound_needs: str = ""
 
 
+class BackgroundCall(Generic[T]):
+    """A blocking call in a thread of its own, started at once. ``fileno`` becomes readable when the
+    call has ended.
+
+    The waiting thread can then check the deadline, the processes and the lifeline as in every other
+    wait. So an answer that arrives in pieces but never ends is a hang, too. The thread is a daemon
+    and does not keep this process alive.
+    """
+
+    def __init__(self, call: Callable[[], T]) -> None:
+        self._call = call
+        self._value: list[T] = []
+        self._error: BaseException | None = None
+        self._ended, end = os.pipe()
+        threading.Thread(target=self._run, args=(end,), daemon=True).start()
+
+    def __enter__(self) -> BackgroundCall[T]:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        os.close(self._ended)
+
+    def fileno(self) -> int:
+        return self._ended
+
+    def result(self) -> T:
+        """Return what the call returned, or raise what it raised.
+
+        Call it only when the call has ended.
+        """
+        if self._error is not None:
+            raise self._error
+        return self._value[0]
+
+    def _run(self, end: int) -> None:
+        try:
+            self._value.append(self._call())
+        except BaseException as error:
+            self._error = error
+        finally:
+            os.close(end)
+
+
 class Transport(Running):
     """Base of all requests over HTTP.
 
@@ -88,32 +141,30 @@ class Transport(Running):
         self.model_path = started.model_path
         self.sound_needs = started.sound_needs
         self._port = port
+        self._blocking: OpenAI | None = None
         self.root_url = f"http://{HOST}:{port.number}"
+        self.listener = OwnListener(port.number, lambda: child.processes())
         # One connection per request: uvicorn closes a connection after a broken handler's status
         # 500, and the next request on it would fail.
         limits = httpx.Limits(max_keepalive_connections=0)
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self.listener = OwnListener(port.number, lambda: child.processes())
-        hooks = {"request": [self.listener.guard]}
-        self.client = httpx.Client(
-            base_url=self.root_url,
-            headers=headers,
-            trust_env=False,
-            limits=limits,
-            event_hooks=hooks,
-        )
+        self.client = httpx.Client(**self._addressed(self.listener.guard), limits=limits)
+
+    def _addressed(self, guard: Callable[..., Any]) -> dict[str, Any]:
+        """Return what every client has: the server's address and key, and a ``guard`` of its
+        connections. Proxies of the user's environment are left out."""
+        return {
+            "base_url": self.root_url,
+            "headers": {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {},
+            "trust_env": False,
+            "event_hooks": {"request": [guard]},
+        }
 
     @contextlib.contextmanager
     def route_through(self, transport: httpx.BaseTransport) -> Iterator[None]:
         """Send the requests of the block through ``transport`` instead of straight to the server."""
-        direct, headers = self.client, {"Authorization": f"Bearer {self.api_key}"}
-        hooks = {"request": [self.listener.guard]}
+        direct = self.client
         with httpx.Client(
-            base_url=self.root_url,
-            headers=headers,
-            trust_env=False,
-            transport=transport,
-            event_hooks=hooks,
+            **self._addressed(self.listener.guard), transport=transport
         ) as self.client:
             yield
         self.client = direct
@@ -131,15 +182,7 @@ class Transport(Running):
         have no dossiers.
         """
         seconds = self._deadline("request", timeout).allowed_s
-        headers = dict(self.client.headers)
-        hooks = {"request": [self.listener.guard_async]}
-        return httpx.AsyncClient(
-            base_url=self.root_url,
-            headers=headers,
-            trust_env=False,
-            timeout=seconds,
-            event_hooks=hooks,
-        )
+        return httpx.AsyncClient(**self._addressed(self.listener.guard_async), timeout=seconds)
 
     def post(
         self,
@@ -196,7 +239,7 @@ class Transport(Running):
             if tokens.total() >= at_least:
                 return dict(sorted(tokens.items()))
             if last:
-                raise self.child.hung(
+                raise self.child.failures.hung(
                     deadline,
                     f"{tokens.total()} of {at_least} tokens were counted within {deadline.allowed_s:g} s",
                 )
@@ -215,12 +258,9 @@ class Transport(Running):
 
         async def send() -> list[httpx.Response]:
             async with httpx.AsyncClient(
-                base_url=self.root_url,
-                headers=self.client.headers,
-                trust_env=False,
+                **self._addressed(self.listener.guard_async),
                 timeout=None,
                 limits=httpx.Limits(max_connections=None),
-                event_hooks={"request": [self.listener.guard_async]},
             ) as client:
                 return await asyncio.gather(*(client.post(path, json=body) for body in filtered))
 
@@ -236,14 +276,58 @@ class Transport(Running):
             lambda path, seconds: self.client.get(path, timeout=seconds), self.child.pause, starved
         )
 
+    @property
+    def openai(self) -> OpenAI:
+        """``openai.OpenAI`` for this server, closed with it:
+        ``server.openai.chat.completions.create(model=server.model, messages=...)``.
+
+        It never retries, because a retry would hide the failure. Its requests have no dossiers,
+        and its errors are openai's own. A script that could not be followed is reported at the next
+        call of the server itself. Raises ``UsageError`` if the package openai is not installed.
+        """
+        if self._blocking is None:
+            package = _openai()
+            self._blocking = package.OpenAI(
+                **self._of_openai(package.DefaultHttpxClient, self.listener.guard)
+            )
+        return self._blocking
+
+    @property
+    def async_openai(self) -> AsyncOpenAI:
+        """A new ``openai.AsyncOpenAI`` for the event loop that uses it:
+
+        ``async with server.async_openai as client``. Otherwise like ``openai``.
+        """
+        package = _openai()
+        client: AsyncOpenAI = package.AsyncOpenAI(
+            **self._of_openai(package.DefaultAsyncHttpxClient, self.listener.guard_async)
+        )
+        return client
+
+    def _of_openai(self, client: Any, guard: Any) -> dict[str, Any]:
+        seconds = self._deadline("request", None).allowed_s
+        http = client(trust_env=False, timeout=seconds, event_hooks={"request": [guard]})
+        return {
+            "base_url": self.base_url,
+            "api_key": self.api_key,
+            "timeout": seconds,
+            "max_retries": 0,
+            "http_client": http,
+        }
+
+    def _close_openai(self) -> None:
+        """Close the client that ``openai`` returned."""
+        if self._blocking is not None:
+            self._blocking.close()
+            self._blocking = None
+
     def _exchange(self, send: Callable[[], T], deadline: Deadline) -> T:
         """Send a request and return its response.
 
         Failures become errors, with a dossier if it has none by the deadline.
         """
-        monitor = self.child.monitor_wait(deadline)
         try:
-            response = self._supervise(send, monitor, deadline)
+            response = self._supervise(send, self.child.wait(deadline))
         except httpx.TimeoutException:
             self._raise_no_answer(deadline)
         except NotOurServer as error:
@@ -251,23 +335,23 @@ class Transport(Running):
             raise PortTaken(str(error), phase=deadline.phase) from None
         except httpx.TransportError as error:
             self._let_it_end(deadline)
-            raise self.child.failure(
+            raise self.child.failures.error(
                 f"the server broke the connection: {error!r}", phase=deadline.phase
             ) from None
         self.child.replied(deadline.phase, response)
         self.scripts.check()
         return response
 
-    def _supervise(self, send: Callable[[], T], monitor: WaitMonitor, deadline: Deadline) -> T:
+    def _supervise(self, send: Callable[[], T], wait: Wait) -> T:
         """Send a request in a thread while supervising the server's processes and the deadline.
 
         A timeout of httpx would also count the time in which this process does not run. Raises what
-        ``send`` and ``Child.wait_for`` raise, and
-        ``httpx.ReadTimeout`` at the deadline: the thread then ends with the server.
+        ``send`` and ``Wait.for_answer`` raise, and ``httpx.ReadTimeout`` at the deadline: the
+        thread then ends with the server.
         """
         with BackgroundCall(send) as call:
-            if not self.child.wait_for(call, monitor, deadline):
-                raise httpx.ReadTimeout(f"no answer within {deadline.allowed_s:g} s")
+            if not wait.for_answer(call):
+                raise httpx.ReadTimeout(f"no answer within {wait.deadline.allowed_s:g} s")
         return call.result()
 
     def _raise_no_answer(self, deadline: Deadline) -> NoReturn:
@@ -275,7 +359,7 @@ class Transport(Running):
         if health.state == DEAD:
             self._let_it_end(deadline)
         why = f"no HTTP answer within {deadline.allowed_s:g} s; {health.text}"
-        raise self.child.hung(
+        raise self.child.failures.hung(
             deadline, why, answer=_masked(f"no HTTP answer: {health.text}")
         ) from None
 
@@ -304,14 +388,14 @@ class Transport(Running):
         data = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
         if not data or data[-1] != "[DONE]":
             message = f"the stream ended without [DONE]; last line: {lines[-1] if lines else ''!r}"
-            raise self.child.failure(
+            raise self.child.failures.error(
                 message, phase="request", answer=mask_log("\n".join(lines[-20:]))
             )
         chunks: list[dict[str, Any]] = [json.loads(event) for event in data[:-1]]
         for chunk in chunks:
             if "choices" not in chunk:
                 error = _masked(json.dumps(chunk))
-                raise self.child.failure(
+                raise self.child.failures.error(
                     f"the stream contains an error: {error}", phase="request", answer=error
                 )
         return chunks
@@ -370,10 +454,10 @@ class Transport(Running):
 
         For server errors the log is added, because the response rarely has the reason.
         """
-        log = self.child.log_tail() if is_server_error else ""
+        log = self.child.failures.log_tail() if is_server_error else ""
         self._check_reads_sounds(message + log)
         died = is_server_error and self._is_dead()
-        raise self.child.failure(
+        raise self.child.failures.error(
             message, phase="request", detail=log, type_name=type_name, died=died, answer=message
         )
 
@@ -404,6 +488,15 @@ class Transport(Running):
             return False
         except httpx.TransportError:
             return True
+
+
+def _openai() -> Any:
+    try:
+        return importlib.import_module("openai")
+    except ImportError:
+        raise UsageError(
+            "the package openai is not installed beside the tests: pip install 'pytest-vllm-regress[openai]'"
+        ) from None
 
 
 def _masked(answer: str) -> Masked:

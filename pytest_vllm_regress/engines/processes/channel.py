@@ -79,14 +79,6 @@ class Peer(Protocol):
     @property
     def alive(self) -> bool: ...
 
-    def life_signals(self) -> tuple[HasDescriptor, ...]:
-        """Descriptors that become readable when the life of the process changes."""
-        ...
-
-    def check_early(self, monitor: WaitMonitor, deadline: Deadline) -> None:
-        """Raise ahead of the deadline when ``monitor`` says that the wait is pointless."""
-        ...
-
     def failed(self, failure: RemoteFailure, deadline: Deadline) -> Exception: ...
 
     def died(self, deadline: Deadline, why: str) -> Exception: ...
@@ -99,17 +91,16 @@ class Peer(Protocol):
 class Channel:
     """The controller's end of the socket to one ``peer``. Not shared between threads.
 
+    ``life``: descriptors that become readable when the life of the process changes.
     ``interrupted``: a KeyboardInterrupt came while a request was under way, so that its reply is
     still owed.
     """
 
-    def __init__(self, socket: FrameSocket, peer: Peer) -> None:
+    def __init__(self, socket: FrameSocket, peer: Peer, *life: HasDescriptor) -> None:
         self.interrupted = False
         self._socket = socket
         self._peer = peer
-
-    def fileno(self) -> int:
-        return self._socket.fileno()
+        self._life = life
 
     def close(self) -> None:
         """Close this end of the socket."""
@@ -189,6 +180,6 @@ class Channel:
             if expired:
                 raise self._peer.hung(deadline, f"no answer within {deadline.allowed_s:g} s")
             if frame is None and not wait_readable(
-                deadline, self._socket, *self._peer.life_signals(), at_most_s=monitor.pace
+                deadline, self._socket, *self._life, at_most_s=monitor.pace
             ):
-                self._peer.check_early(monitor, deadline)
+                monitor.check(deadline, self._socket, *self._life)

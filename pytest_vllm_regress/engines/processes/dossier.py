@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
-import re
 import shutil
 import subprocess
 import sys
@@ -24,25 +22,13 @@ import psutil
 from ...util.deadline import Deadline, running_time
 from ...util.masking import Masked, mask
 from . import process_tree
+from .logs import log_tail, ray_logs
 from .waits import Waits
 
 STACKS_S = 1.8  # for all stacks together: with the grace period of TERM, all processes have ended 3 s after the deadline
 MAX_PROCESSES = 24
 MAX_STACK_CHARS = 4000
-MAX_TAIL_BYTES = 6000
 MAX_CHARS = 60000
-MAX_ERROR_CHARS = 400
-# What vLLM and torch put before each line: the process, the rank, level and time and place.
-_PREFIX = re.compile(
-    r"(?:\(\w+(?: pid=\d+)?\) )?(?:\[rank\d+\]:\s?)?(?:(?:ERROR|CRITICAL) \S+ \S+ (?:\[\S+\] )?)?"
-)
-_COLOUR = re.compile(r"\x1b\[[\d;]*m")
-_RAISED = re.compile(r"(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception)(?:: .*)?|\S.{0,60}: error: .+")
-_GAP = re.compile(
-    r"vllm_regress_target\.dialect\.signatures\.SimulationGap: (.*?)(?:\. Run this on another device|$)",
-    re.MULTILINE,
-)
-_REFERS = re.compile(r"\babove\b|root cause")
 _LATE: list[subprocess.Popen[str]] = []
 
 
@@ -140,55 +126,6 @@ def time_not_run(deadline: Deadline) -> tuple[str, ...]:
     )
 
 
-def log_tail(path: Path, limit: int = MAX_TAIL_BYTES) -> Masked:
-    """Return the last ``limit`` bytes of a log file, masked; empty if there is no file."""
-    try:
-        with path.open("rb") as log:
-            size = log.seek(0, 2)
-            log.seek(max(0, size - limit))
-            text = log.read(limit).decode(errors="replace").strip()
-    except OSError:
-        return Masked("")
-    if size <= limit:
-        return mask(text)
-    whole_lines = text.partition("\n")[2] or text  # a line cut in two could hold half a secret
-    return Masked(f"[... {size - limit} bytes left out ...]\n{mask(whole_lines)}")
-
-
-def root_cause(text: str) -> str:
-    """Return the first error in a log as one line, from a traceback, a log record or a command
-    line; empty if there is none.
-
-    An error that only refers to another one ("above", "for root cause") is replaced by the next.
-    Errors that Python ignored do not count.
-    """
-    lines = [_PREFIX.sub("", _COLOUR.sub("", line), count=1) for line in text.splitlines()]
-    error, ignored = "", False
-    for number, line in enumerate(lines):
-        if line.startswith("Exception ignored in"):
-            ignored = True
-        elif _RAISED.fullmatch(line.rstrip()):
-            more = itertools.takewhile(
-                lambda follower: follower[:1].isspace() and follower.strip(), lines[number + 1 :]
-            )
-            message = " ".join(part.strip() for part in (line, *more))
-            if not ignored and (not error or _REFERS.search(error)):
-                error = error if error and _REFERS.search(message) else message
-            ignored = False
-    return error if len(error) <= MAX_ERROR_CHARS else f"{error[:MAX_ERROR_CHARS]}..."
-
-
-def names_no_cause(error: str) -> bool:
-    """Return whether the log has no error, or only one that refers to another."""
-    return not error or _REFERS.search(error) is not None
-
-
-def simulation_gap(text: str) -> str:
-    """Return the feature that the simulated device reported as missing; empty if it reported none."""
-    match = _GAP.search(text)
-    return match.group(1).strip() if match else ""
-
-
 def py_spy() -> str | None:
     """Return the py-spy program installed with this interpreter, or one on the PATH."""
     program = Path(sys.executable).with_name("py-spy")
@@ -248,17 +185,3 @@ def _headline(process: psutil.Process, state: str | None) -> str:
             f"parent {process.ppid()}",
         ]
     return f"{process_tree.describe(process)} [{', '.join(facts) or 'gone'}]"
-
-
-def ray_logs(ray_dir: Path, limit: int = 8) -> list[Path]:
-    """Return Ray's logs that may say why a worker or a raylet failed, newest first."""
-    names = ("raylet.err", "raylet.out", "gcs_server.err")
-    logs = [
-        p
-        for p in ray_dir.glob("session_*/logs/*")
-        if p.is_file()
-        and not p.parent.parent.is_symlink()
-        and (p.name in names or p.name.startswith("worker-"))
-        and p.stat().st_size
-    ]
-    return sorted(logs, key=lambda p: p.stat().st_mtime, reverse=True)[:limit]

@@ -30,29 +30,43 @@ death may be that hang |
 | any test under ``--vllm-full-deadlines`` | no | no |
 
 The policy reaches a child as part of its ``Loan``: at its start, and again with every test that
-borrows it. Whoever waits takes a ``WaitMonitor`` at the beginning of the wait
-(``Child.monitor_wait``) and asks it at every pause (``Child.check_early``).
+borrows it. Whoever waits begins it with ``Child.wait``, which takes a
+``WaitMonitor``, and asks that at every pause (``WaitMonitor.check``).
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
+import os
+import re
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
-from ...util.deadline import Clock, running_time
-from .process_tree import EngineProcesses
-from .sampling import LogFollower, ProcessSampler
+from ...target_site.vllm_regress_target.nanny import descendants
+from ...util.deadline import Clock, Deadline, HasDescriptor, running_time, wait_readable
+from .child_processes import EngineProcesses
+from .logs import LogFollower
 from .stillness import (
     SETTLE_S,
     SNAPSHOT_INTERVAL_S,
+    Member,
     Snapshot,
     Thread,
     detect_stillness,
     is_quiet,
     may_continue_by_itself,
 )
+from .waits import alarm_of, sleeps
 
+_CENSUS_S = 2.0  # seconds between two searches for descendants, which read /proc for every process of the machine
+_TICK = os.sysconf("SC_CLK_TCK")
+_DAEMON = re.compile(
+    rb"/ray/(?:core/src/ray/|dashboard/|autoscaler/|_private/(?:log_monitor|runtime_env/agent|process_watcher))"
+)
+_WOKEN = b"voluntary_ctxt_switches:"
 _KEPT_S = 180.0  # snapshots older than this are dropped
 _IDLE_PACE_S = 1.0  # without a policy: another thread may have read that the child has ended
 _QUIET_S = 1.5
@@ -116,18 +130,34 @@ class WatchedTree:
     ray_dir: Path | None
 
 
+class Failures(Protocol):
+    """Makes the error of a wait that ends early, after it has recorded and ended what is needed."""
+
+    def hung(self, deadline: Deadline, why: str) -> Exception: ...
+
+    def engine_died(self, deadline: Deadline, why: str) -> Exception: ...
+
+
 class WaitMonitor:
     """Watches one wait. Ask it every ``pace`` seconds; without detectors it never ends a wait."""
 
     def __init__(
-        self, hang: HangDetector | None = None, deaths: DeathDetector | None = None
+        self,
+        hang: HangDetector | None = None,
+        deaths: DeathDetector | None = None,
+        failures: Failures | None = None,
     ) -> None:
-        self._hang, self._deaths = hang, deaths
+        self._hang, self._deaths, self._failures = hang, deaths, failures
         self.pace = SNAPSHOT_INTERVAL_S if hang or deaths else _IDLE_PACE_S
 
     @classmethod
     def start(
-        cls, tree: WatchedTree, phase: str, policy: EarlyExitPolicy, engine: EngineProcesses
+        cls,
+        tree: WatchedTree,
+        phase: str,
+        policy: EarlyExitPolicy,
+        engine: EngineProcesses,
+        failures: Failures | None = None,
     ) -> WaitMonitor:
         """Return the monitor of a wait in ``phase`` that begins now."""
         hang = (
@@ -138,15 +168,21 @@ class WaitMonitor:
             if policy.deaths and phase == "request" and engine.adopted
             else None
         )
-        return cls(hang, deaths)
+        return cls(hang, deaths, failures)
 
-    def hang(self) -> str:
-        """Return a description of the documented hang once it has happened, else an empty string."""
-        return self._hang.check() if self._hang else ""
-
-    def death(self) -> str:
-        """Return a description of the engine's death once it has happened, else an empty string."""
-        return self._deaths.check() if self._deaths else ""
+    def check(self, deadline: Deadline, *answers: HasDescriptor) -> None:
+        """Raise ahead of ``deadline`` when the wait is pointless, unless one of ``answers`` is
+        readable: the documented hang has happened, or the engine is dead."""
+        hang = self._hang.check() if self._hang else ""
+        death = self._deaths.check() if self._deaths else ""
+        if not (hang or death) or wait_readable(deadline, *answers, at_most_s=0.0):
+            return
+        assert self._failures is not None
+        if death:
+            raise self._failures.engine_died(deadline, death)
+        raise self._failures.hung(
+            deadline, f"{hang}; the wait ended before its deadline of {deadline.allowed_s:g} s"
+        )
 
 
 class HangDetector:
@@ -211,3 +247,101 @@ class DeathDetector:
         if passed < _REPORT_S and not is_quiet(self._snapshots, _QUIET_S):
             return ""
         return f"its engine process {' and '.join(dead)}, and the other processes did not report it within {passed:.1f} s"
+
+
+class ProcessSampler:
+    """Takes snapshots of everything below ``nanny``, or, without ``orphans``, only of ``responder``
+    and its descendants."""
+
+    def __init__(self, nanny: int, responder: int, *, orphans: bool = True) -> None:
+        self._nanny, self._responder, self._orphans = nanny, responder, orphans
+        self._pids: Sequence[int] = ()
+        self._daemons: dict[int, bool] = {}
+        self._census_at = float("-inf")
+
+    def snapshot(self, now: float, logs: LogFollower) -> Snapshot:
+        """Return the snapshot at time ``now``, with the state of ``logs`` as last read."""
+        if now - self._census_at >= _CENSUS_S or not all(map(_lives, self._pids)):
+            self._census_at = now
+            self._pids = (
+                descendants(self._nanny)
+                if self._orphans
+                else [self._responder, *descendants(self._responder)]
+            )
+        members = {}
+        reaped = 0
+        for pid in (self._nanny, *self._pids):
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                fields = _stat(pid)
+                reaped += int(fields[13]) + int(fields[14])
+                if pid != self._nanny:
+                    members[pid] = self._member(pid, fields)
+        return Snapshot(
+            now, members, self._responder, reaped / _TICK, logs.size, logs.novel, logs.matches
+        )
+
+    def _member(self, pid: int, fields: list[bytes]) -> Member:
+        daemon = self._is_daemon(pid)
+        if fields[0] == b"Z":
+            raise ValueError("a zombie has ended")
+        cpu = (int(fields[11]) + int(fields[12])) / _TICK
+        wake_ups = _number(pid, "status", _WOKEN)
+        if daemon:
+            return Member(fields[0].decode(), cpu, 0, int(fields[9]), wake_ups, daemon=True)
+        return Member(
+            fields[0].decode(),
+            cpu,
+            _number(pid, "io", b"rchar:") + _number(pid, "io", b"wchar:"),
+            int(fields[9]),
+            wake_ups,
+            alarm_of(pid),
+            connections=_connections(pid),
+        )
+
+    def _is_daemon(self, pid: int) -> bool:
+        if pid not in self._daemons:
+            self._daemons[pid] = bool(_DAEMON.search(Path(f"/proc/{pid}/cmdline").read_bytes()))
+        return self._daemons[pid]
+
+    def threads(self) -> dict[int, Thread]:
+        """Return the threads of all processes except Ray's daemons."""
+        threads = {}
+        for pid in self._pids:
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                for tid in (
+                    () if self._is_daemon(pid) else map(int, os.listdir(f"/proc/{pid}/task"))
+                ):
+                    state = _stat(tid)[0].decode()
+                    threads[tid] = Thread(state, _number(tid, "status", _WOKEN), sleeps(tid))
+        return threads
+
+
+def _stat(task: int) -> list[bytes]:
+    """Return the fields of a process or thread, starting with its state (proc(5))."""
+    with open(f"/proc/{task}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].split()
+
+
+def _lives(pid: int) -> bool:
+    with contextlib.suppress(OSError, IndexError):
+        return _stat(pid)[0] not in (b"Z", b"X")
+    return False
+
+
+def _number(task: int, file: str, name: bytes) -> int:
+    """Return the number after ``name`` at the start of a line."""
+    with open(f"/proc/{task}/{file}", "rb") as opened:
+        _, _, value = (b"\n" + opened.read()).partition(b"\n" + name)
+    return int(value.split(None, 1)[0])
+
+
+def _connections(pid: int) -> frozenset[str]:
+    """Return the sockets that a process holds: every new attempt to connect gets another one."""
+    sockets = set()
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                target = os.readlink(entry.path)
+                if target.startswith("socket:"):
+                    sockets.add(target)
+    return frozenset(sockets)

@@ -2,7 +2,7 @@
 processes are ended.
 
 ``hung``, ``died`` and ``garbled`` take the dossier, end the processes and return the error.
-``remote`` leaves the child alive: an exception in the target is its answer.
+``failed`` leaves the child alive: an exception in the target is its answer.
 """
 
 from __future__ import annotations
@@ -24,12 +24,11 @@ from ...errors import (
 )
 from ...util.deadline import Deadline
 from ...util.masking import Masked, join_masked, mask
-from . import dossier, shortages
+from . import dossier, logs, shortages
 from .channel import RemoteFailure
+from .child_processes import GRACE_S, ChildProcesses, EngineProcesses
 from .dossier import Dossier
-from .lifecycle import GRACE_S, Lifecycle
-from .log_window import LogWindow
-from .process_tree import EngineProcesses
+from .logs import LogWindow
 
 _LATE_S = 2.0  # a child that is ended so long after its deadline gets no time to handle TERM
 _START_PHASES = ("start", "ready")
@@ -50,10 +49,10 @@ class ChildFailures:
     """Makes the errors of one child."""
 
     def __init__(
-        self, facts: ChildFacts, life: Lifecycle, logs: LogWindow, engine: EngineProcesses
+        self, facts: ChildFacts, life: ChildProcesses, window: LogWindow, engine: EngineProcesses
     ) -> None:
         self._name, self._facts = facts.name, facts
-        self._life, self._logs, self._engine = life, logs, engine
+        self._life, self._logs, self._engine = life, window, engine
         self._room_at_start = shortages.available()
         self._last_reply: tuple[str, float] | None = None
 
@@ -61,8 +60,15 @@ class ChildFailures:
         """Remember that the child answered now, in ``phase``."""
         self._last_reply = (phase, time.monotonic())
 
-    def remote(self, failure: RemoteFailure, deadline: Deadline) -> Unsupported | RemoteError:
+    @property
+    def alive(self) -> bool:
+        """Whether the child still runs."""
+        return self._life.alive
+
+    def failed(self, failure: RemoteFailure, deadline: Deadline) -> Exception:
         """Return the error for an exception in the target."""
+        if refusal := failure.refusal():
+            return refusal
         if gap := self._simulation_gap(failure.chain):
             return gap
         message: str = failure.message
@@ -179,7 +185,7 @@ class ChildFailures:
 
     def log_tail(self) -> str:
         """Return the end of the log under a heading; empty when nothing was logged."""
-        tail = dossier.log_tail(self._facts.log)
+        tail = logs.log_tail(self._facts.log)
         return f"\n-- log\n{tail}" if tail else ""
 
     def _dossier(self, title: str, failed: Deadline | None = None) -> Dossier:
@@ -207,13 +213,13 @@ class ChildFailures:
     def _simulation_gap(self, chain: str = "") -> Unsupported | None:
         """Return the error for a request that the simulated device cannot serve, where any of the
         processes said so."""
-        gap = dossier.simulation_gap(f"{chain}\n{self._logs.text()}")
+        gap = logs.simulation_gap(f"{chain}\n{self._logs.text()}")
         return Unsupported(gap, device="sim") if gap else None
 
     def _root_cause(self) -> str:
         """Return the first error of the log and a shortage, as the end of a sentence."""
-        error = dossier.root_cause(self._logs.text())
-        silent = self._life.alive and dossier.names_no_cause(error)
+        error = logs.root_cause(self._logs.text())
+        silent = self._life.alive and logs.names_no_cause(error)
         cause = f"; {FIRST_ERROR}{error}" if error else ""
         return cause + self._shortage(status=self._life.exit_status, silent=silent)
 

@@ -19,7 +19,7 @@ import psutil
 from ...target_site.vllm_regress_target.nanny import TAG, held, mapped_shm
 from ...target_site.vllm_regress_target.spawning import PROCESS_NAME as FORK_SERVER
 from ...util.deadline import Deadline
-from ...util.masking import Masked, mask
+from ...util.masking import mask
 
 _POLL_S = 0.02
 _HELPER = re.compile(
@@ -172,39 +172,3 @@ def send_signal(processes: Iterable[psutil.Process], number: signal.Signals) -> 
                 process.send_signal(number)
             elif process.is_running():
                 signal.pidfd_send_signal(descriptor, number)
-
-
-class EngineProcesses:
-    """The processes of an engine that has started, and which of them have ended since.
-
-    Before ``adopt`` there are none.
-    """
-
-    def __init__(self) -> None:
-        self._descriptions: dict[psutil.Process, str] | None = None
-        self._lost: dict[psutil.Process, Masked] = {}
-
-    @property
-    def adopted(self) -> bool:
-        """Whether an engine has started."""
-        return self._descriptions is not None
-
-    def adopt(self, processes: Iterable[psutil.Process]) -> None:
-        """Record the processes of an engine that has started, without helpers."""
-        self._lost = {}
-        self._descriptions = {
-            process: describe(process) for process in processes if not is_helper(process)
-        }
-
-    def forget(self) -> None:
-        """Stop tracking the engine: from now on its processes may end."""
-        self._descriptions, self._lost = None, {}
-
-    def lost(self) -> tuple[Masked, ...]:
-        """Return one description per process that has ended, and how it ended."""
-        for process, description in (self._descriptions or {}).items():
-            if process not in self._lost and not is_alive(process):
-                how = describe_exit(process)
-                words = description.removeprefix(str(process.pid))
-                self._lost[process] = Masked(f"{process.pid} has ended{how and ': '}{how}{words}")
-        return tuple(self._lost.values())

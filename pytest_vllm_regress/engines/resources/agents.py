@@ -14,7 +14,7 @@ from ...errors import BuildError
 from ...util.deadline import DeadlineFor
 from ...util.rundir import RunDir
 from ..gpus import compiled
-from ..processes.agent_client import Agent
+from ..processes.agent import Agent
 from ..settings import Limits
 from ..target import Target, named_interpreter
 from .placement import Placement, kernels

@@ -21,7 +21,7 @@ from ..gpus.fit import Incompatibility, compare, compare_any, cuda_of, modes, to
 from ..gpus.leases import GpuLease, GpuLeases
 from ..gpus.nvml import Gpu, Machine, query_machine
 from ..gpus.visible import ORDER, PCI, VISIBLE, CudaDevice, Visible, usable
-from ..processes.child_handle import Child
+from ..processes.child import Child
 from ..spec import EngineSpec
 from ..target import Target
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from ...engines.inputs.sounds import wav
+from ...engines.inputs.media import wav
 from ...surveys.states.growth import Growth
 from .question import FORM, Question, form_text, sent_text
 from .reply import BUSY, MAX_BODY, Reply

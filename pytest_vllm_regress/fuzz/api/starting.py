@@ -12,7 +12,7 @@ from typing import Protocol
 import httpx
 
 from ...engines.checkpoints.adapters import Adapter, ensure_adapter
-from ...engines.processes.log_window import LogWindow
+from ...engines.processes.logs import LogWindow
 from ...engines.server import Server
 from ...engines.session import Session
 from ...engines.settings import Limits

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from ...engines.checkpoints.forge import ensure_tokenizer
-from ...engines.processes.child_handle import Child
+from ...engines.processes.child import Child
 from ...engines.session import Session
 from ...environments.installed import read_installed
 from ...errors import ChildDied, ChildError, DeadlineExceeded, Unsupported

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ...cases.results import RunResult, TestResult
-from ...engines.processes.dossier import log_tail
+from ...engines.processes.logs import log_tail
 from ...errors import BuildError, RegressError
 from ...util.paths import writable_root
 from ...util.rundir import scratch

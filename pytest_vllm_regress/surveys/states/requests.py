@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from ...engines.http.background_call import BackgroundCall
+from ...engines.http.transport import BackgroundCall
 from ...engines.server import Server
 from ...util.deadline import Deadline, wait_readable
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ...engines.processes import process_tree
-from ...engines.processes.child_handle import Child
+from ...engines.processes.child import Child
 from ...engines.server import Server
 from ...engines.spec import EngineSpec
 from ...target_site.vllm_regress_target.sim.pacing import SCHEDULER

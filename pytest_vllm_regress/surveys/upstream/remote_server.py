@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from ...engines.resources.ports import HOST
+from ...engines.ports import HOST
 from ...engines.server import Server
 from ...engines.spec import EngineSpec
 from ...errors import ChildError, LimitExceeded, UsageError

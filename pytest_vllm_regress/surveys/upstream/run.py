@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ...engines.checkpoints.hub_cache import ensure_alias, kind_of
 from ...engines.processes import process_tree
-from ...engines.processes.agent_client import TARGET_SITE, Agent
+from ...engines.processes.agent import TARGET_SITE, Agent
 from ...engines.target import Target
 from ...util.files import peek
 from ...util.paths import writable_root

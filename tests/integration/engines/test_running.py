@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from pytest_vllm_regress.engines.processes import process_tree
-from pytest_vllm_regress.engines.processes.agent_client import Agent
-from pytest_vllm_regress.engines.processes.child_handle import Child, Loan
+from pytest_vllm_regress.engines.processes.agent import Agent
+from pytest_vllm_regress.engines.processes.child import Child, Loan
 from pytest_vllm_regress.engines.processes.early_exit import EarlyExitPolicy
 from pytest_vllm_regress.engines.running import Running
 from pytest_vllm_regress.engines.schema_filter import SchemaFilter

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from pytest_vllm_regress.engines.processes import process_tree
-from pytest_vllm_regress.engines.processes.agent_client import Agent
-from pytest_vllm_regress.engines.processes.child_handle import Child
+from pytest_vllm_regress.engines.processes.agent import Agent
+from pytest_vllm_regress.engines.processes.child import Child
 from pytest_vllm_regress.errors import LimitExceeded
 from pytest_vllm_regress.target_site.vllm_regress_target import limits
 from pytest_vllm_regress.util.deadline import Deadline

@@ -133,7 +133,7 @@ def test_a_secret_that_a_child_is_given_reaches_it_and_is_hidden(
         probe="import os\ndef value(): return os.environ['MY_TOKEN']\ndef fail(): raise ValueError(os.environ['MY_TOKEN'])",
         test_given="""
         def test_given(vllm_env, request):
-            from pytest_vllm_regress.engines.processes.agent_client import Agent
+            from pytest_vllm_regress.engines.processes.agent import Agent
             from pytest_vllm_regress.util.deadline import Deadline
             from pytest_vllm_regress.util.rundir import RunDir
             run = RunDir.create()

@@ -16,9 +16,9 @@ from typing import Any
 import psutil
 import pytest
 
-from pytest_vllm_regress.engines.processes import lifecycle, process_tree
-from pytest_vllm_regress.engines.processes.agent_client import TARGET_SITE, Agent
-from pytest_vllm_regress.engines.processes.child_handle import Child
+from pytest_vllm_regress.engines.processes import child_processes, process_tree
+from pytest_vllm_regress.engines.processes.agent import TARGET_SITE, Agent
+from pytest_vllm_regress.engines.processes.child import Child
 from pytest_vllm_regress.errors import ChildDied, DeadlineExceeded, ProtocolError, RemoteError
 from pytest_vllm_regress.target_site.vllm_regress_target.nanny import Segments, descendants
 from pytest_vllm_regress.util.deadline import Deadline
@@ -35,7 +35,7 @@ Without the deadline it would take 600 s.
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What runs on after its child counts as left behind at once."""
-    monkeypatch.setattr(lifecycle, "_LEAVE_S", 0.1)
+    monkeypatch.setattr(child_processes, "_LEAVE_S", 0.1)
 
 
 @pytest.fixture(params=["fork", "spawn"])
@@ -198,9 +198,9 @@ def test_shared_memory_left_behind_is_removed_and_reported(
 def test_shared_memory_of_processes_killed_at_once_is_removed(child: Child) -> None:
     """All processes die at once, before the nanny's next snapshot, as when the kernel kills an
     engine for memory."""
-    psutil.Process(child.life.nanny_pid).suspend()
+    psutil.Process(child.tree.nanny_pid).suspend()
     path = Path(ask(child, "leave_shared_memory"))
-    child.life.note_shared_memory()
+    child.tree.note_shared_memory()
     process_tree.send_signal(child.processes(), signal.SIGKILL)
     child.kill()
     assert not path.exists()
@@ -258,7 +258,7 @@ def test_a_file_older_than_the_child_is_not_removed(agent: Agent, end: str) -> N
         file.truncate(4096)
         child = agent.start_child("probe", Deadline.after("start", 60))
         ask(child, "map_file", path=file.name)
-        child.life.note_shared_memory()
+        child.tree.note_shared_memory()
         child.stop(Deadline.after("stop", 60)) if end == "stop" else child.kill()
         assert Path(file.name).exists()
 
@@ -356,7 +356,7 @@ def test_agent_killed_leaves_children_usable_and_stoppable(agent: Agent, child: 
 def test_logs_of_children_that_ended_long_ago_are_removed(
     agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pytest_vllm_regress.engines.processes.agent_client.KEPT_LOGS", 2)
+    monkeypatch.setattr("pytest_vllm_regress.engines.processes.agent.KEPT_LOGS", 2)
     living = agent.start_child("probe", Deadline.after("start", 60))
     ended = []
     for _ in range(4):

@@ -17,7 +17,7 @@ PROBE = Path(__file__).with_name("probe.py")
 CONTROLLER = """
 import sys, time
 from pathlib import Path
-from pytest_vllm_regress.engines.processes.agent_client import Agent
+from pytest_vllm_regress.engines.processes.agent import Agent
 from pytest_vllm_regress.util.deadline import Deadline
 from pytest_vllm_regress.util.rundir import RunDir
 run = RunDir.create()

@@ -17,7 +17,7 @@ import pytest
 
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.engines.processes import abandoned, process_tree
-from pytest_vllm_regress.engines.processes.agent_client import Agent
+from pytest_vllm_regress.engines.processes.agent import Agent
 from pytest_vllm_regress.target_site.vllm_regress_target.nanny import TAG
 from pytest_vllm_regress.util.deadline import Deadline
 from pytest_vllm_regress.util.owner import Owner, State, start_ticks

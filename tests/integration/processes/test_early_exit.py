@@ -13,11 +13,10 @@ import psutil
 import pytest
 
 from pytest_vllm_regress.engines.http import transport
-from pytest_vllm_regress.engines.http.background_call import BackgroundCall
-from pytest_vllm_regress.engines.http.transport import Transport
+from pytest_vllm_regress.engines.http.transport import BackgroundCall, Transport
 from pytest_vllm_regress.engines.processes import early_exit
-from pytest_vllm_regress.engines.processes.agent_client import Agent
-from pytest_vllm_regress.engines.processes.child_handle import Child, Loan
+from pytest_vllm_regress.engines.processes.agent import Agent
+from pytest_vllm_regress.engines.processes.child import Child, Loan
 from pytest_vllm_regress.engines.processes.early_exit import (
     NO_EARLY_EXIT,
     DocumentedHang,
@@ -53,7 +52,7 @@ def get(child: Child) -> Iterator[Ask]:
     """GET a function's name from a server in the child; it answers when the function does."""
     port = ask(child, "listen")
     request = {"op": "call", "file": str(PROCESS_TREES), "function": "serve", "arguments": {}}
-    child.channel.post(request, Deadline.after("probe", 60))
+    child._channel.post(request, Deadline.after("probe", 60))
     quiet = SimpleNamespace(admit=lambda body: None, check=lambda: None)
 
     def deadline_for(phase: str, seconds: float | None) -> Deadline:

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from pytest_vllm_regress.engines.processes import process_tree
-from pytest_vllm_regress.engines.processes.agent_client import TARGET_SITE
+from pytest_vllm_regress.engines.processes.agent import TARGET_SITE
 
 CLUSTER = """
 import json, os

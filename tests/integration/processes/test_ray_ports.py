@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress.engines.processes.agent_client import TARGET_SITE
+from pytest_vllm_regress.engines.processes.agent import TARGET_SITE
 from pytest_vllm_regress.target_site.vllm_regress_target.dialect import ray_ports
 
 NODE = """

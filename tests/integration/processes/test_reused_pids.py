@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from pytest_vllm_regress.engines.processes import process_tree
-from pytest_vllm_regress.engines.processes.lifecycle import Lifecycle
+from pytest_vllm_regress.engines.processes.child_processes import ChildProcesses
 from pytest_vllm_regress.target_site.vllm_regress_target import nanny
 from pytest_vllm_regress.target_site.vllm_regress_target.protocol import FrameSocket
 
@@ -71,7 +71,7 @@ def test_a_stranger_with_a_nannys_pid_is_not_ended(orphaned: bool) -> None:
     """The agent reaps a nanny that was killed, and then its pid is free."""
     ours, theirs = socket.socketpair()
     nannys = subprocess.Popen(["sleep", "60"])
-    life = Lifecycle(nannys.pid, FrameSocket(ours))
+    life = ChildProcesses(nannys.pid, FrameSocket(ours))
     nannys.kill()
     nannys.wait()
     if orphaned:
@@ -95,7 +95,7 @@ def test_a_stranger_with_a_childs_pid_is_not_asked_to_end() -> None:
         [sys.executable, "-c", STRANGER], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     assert parent.stdout is not None and parent.stdout.readline()
-    life = Lifecycle(parent.pid, FrameSocket(ours))
+    life = ChildProcesses(parent.pid, FrameSocket(ours))
     (child,) = psutil.Process(parent.pid).children()
     lifeline.send({"event": "started", "pid": child.pid})
     assert life.alive and life.pid == child.pid

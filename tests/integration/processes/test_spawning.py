@@ -14,7 +14,7 @@ import pytest
 from prometheus_client import values
 
 from pytest_vllm_regress.engines.processes import process_tree
-from pytest_vllm_regress.engines.processes.agent_client import TARGET_SITE
+from pytest_vllm_regress.engines.processes.agent import TARGET_SITE
 from pytest_vllm_regress.target_site.vllm_regress_target import spawning
 
 PROGRAM = """

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pytest_vllm_regress.engines.processes.agent_client import Agent
-from pytest_vllm_regress.engines.processes.child_handle import Loan
+from pytest_vllm_regress.engines.processes.agent import Agent
+from pytest_vllm_regress.engines.processes.child import Loan
 from pytest_vllm_regress.engines.processes.early_exit import (
     DocumentedHang,
     EarlyExitPolicy,
@@ -116,10 +116,10 @@ def test_sampling_costs_less_than_a_hundredth_of_a_core(agent: Agent) -> None:
     child = agent.start_child("probe", Deadline.after("start", 60))
     assert child.alive and child.pid is not None
     now = [0.0]
-    watched = WatchedTree(child.life.nanny_pid, child.pid, child.log, None)
+    watched = WatchedTree(child.tree.nanny_pid, child.pid, child.log, None)
     watch = HangDetector(DocumentedHang("something else", ("probe",)), watched, lambda: now[0])
     request = {"op": "call", "file": str(PROCESS_TREES), "function": "be_of_eight", "arguments": {}}
-    child.channel.post(request, Deadline.after("probe", 60))
+    child._channel.post(request, Deadline.after("probe", 60))
     until = time.monotonic() + 60
     while "something else" not in child.log.read_text() and time.monotonic() < until:
         time.sleep(0.05)

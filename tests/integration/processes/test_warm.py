@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from pytest_vllm_regress.engines.processes.agent_client import Agent
-from pytest_vllm_regress.engines.processes.child_handle import Child
+from pytest_vllm_regress.engines.processes.agent import Agent
+from pytest_vllm_regress.engines.processes.child import Child
 from pytest_vllm_regress.engines.resources.agents import Agents
 from pytest_vllm_regress.engines.resources.placement import Placement
 from pytest_vllm_regress.engines.settings import Limits

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from pytest_vllm_regress.engines.http import listeners
+from pytest_vllm_regress.engines.ports import lease_port
 from pytest_vllm_regress.engines.processes import process_tree
-from pytest_vllm_regress.engines.processes.agent_client import Agent
-from pytest_vllm_regress.engines.resources.ports import lease_port
+from pytest_vllm_regress.engines.processes.agent import Agent
 from pytest_vllm_regress.engines.server import Server
 from pytest_vllm_regress.engines.spec import EngineSpec
 from pytest_vllm_regress.surveys.states import health, shutdown

@@ -13,8 +13,8 @@ import pytest
 
 from pytest_vllm_regress.cases.proofs.fingerprint import code_fingerprint
 from pytest_vllm_regress.engines.probe import BUILT_IN, Probe, built_in_sources
-from pytest_vllm_regress.engines.processes.child_handle import Loan
-from pytest_vllm_regress.engines.processes.lifecycle import Leftover
+from pytest_vllm_regress.engines.processes.child import Loan
+from pytest_vllm_regress.engines.processes.child_processes import Leftover
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.util.deadline import Deadline
 from pytest_vllm_regress.util.paths import PACKAGE

@@ -7,7 +7,7 @@ import math
 import httpx
 import pytest
 
-from pytest_vllm_regress.engines.http.metrics import Metrics
+from pytest_vllm_regress.engines.http.health import Metrics
 from pytest_vllm_regress.errors import DeadlineExceeded
 from pytest_vllm_regress.util.deadline import Deadline
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_vllm_regress.engines.pool import EnginePool
-from pytest_vllm_regress.engines.processes.lifecycle import Leftover
+from pytest_vllm_regress.engines.processes.child_processes import Leftover
 from pytest_vllm_regress.errors import LimitExceeded
 from tests.unit.engines.test_pool_states import FakeEngine
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pytest_vllm_regress.engines.pool import EnginePool
-from pytest_vllm_regress.engines.processes.lifecycle import Leftover
+from pytest_vllm_regress.engines.processes.child_processes import Leftover
 from pytest_vllm_regress.errors import ChildDied, LimitExceeded, RemoteError
 
 KEYS = st.sampled_from("abcd")

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from pytest_vllm_regress import AsyncEngine, Engine, EngineSpec, Script, tensor_base64
-from pytest_vllm_regress.engines.inputs.embeddings import noise
+from pytest_vllm_regress.engines.inputs.media import noise
 from pytest_vllm_regress.engines.server import Server
 from pytest_vllm_regress.errors import RemoteError, UsageError
 

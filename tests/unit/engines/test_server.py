@@ -14,7 +14,7 @@ import httpx
 import psutil
 import pytest
 
-from pytest_vllm_regress.engines.http.own_listener import NotOurServer
+from pytest_vllm_regress.engines.http.listeners import NotOurServer
 from pytest_vllm_regress.engines.http.transport import ENDING_S
 from pytest_vllm_regress.engines.server import Server, start_server
 from pytest_vllm_regress.engines.spec import EngineSpec
@@ -27,7 +27,7 @@ from pytest_vllm_regress.errors import (
     Unsupported,
     UsageError,
 )
-from pytest_vllm_regress.util.deadline import Deadline, DeadlineFor, HasDescriptor, wait_readable
+from pytest_vllm_regress.util.deadline import Deadline, DeadlineFor, wait_readable
 
 
 def five_seconds(phase: str, seconds: float | None = None) -> Deadline:
@@ -40,16 +40,18 @@ def unconnected(port: int, deadline_for: DeadlineFor = five_seconds, **spec: Any
     def failure(message: str, *, phase: str, died: bool = False, **rest: Any) -> RemoteError:
         return RemoteError(message, phase=phase, engine_died=died)
 
-    def wait_for(call: HasDescriptor, monitor: None, deadline: Deadline) -> bool:
-        return wait_readable(deadline, call)
+    def wait(deadline: Deadline) -> SimpleNamespace:
+        return SimpleNamespace(
+            deadline=deadline,
+            check=lambda: None,
+            for_answer=lambda call: wait_readable(deadline, call),
+        )
 
     child = SimpleNamespace(
         pid=None,
-        failure=failure,
-        log_tail=lambda: "",
+        failures=SimpleNamespace(error=failure, log_tail=lambda: ""),
         replied=lambda phase, reply: None,
-        wait_for=wait_for,
-        monitor_wait=lambda deadline: None,
+        wait=wait,
         check_alive=lambda deadline: None,
         pause=lambda seconds: None,
         processes=lambda: [psutil.Process()],
@@ -159,9 +161,12 @@ def test_a_server_that_has_closed_its_port_gets_time_to_end(
         raise httpx.ConnectError("refused")
 
     closed = unconnected(9)
-    vars(closed.child).update(check_alive=died, pause=waited.append, hung=hung)
+    vars(closed.child).update(check_alive=died, pause=waited.append)
+    closed.child.failures.hung = hung  # type: ignore[method-assign, assignment]
     if seen == "no answer":
-        closed.child.wait_for = lambda *_: False  # type: ignore[method-assign]
+        closed.child.wait = lambda deadline: SimpleNamespace(  # type: ignore[method-assign, assignment, return-value]
+            deadline=deadline, for_answer=lambda call: False
+        )
     closed.client = httpx.Client(base_url=closed.root_url, transport=httpx.MockTransport(refuse))
     with pytest.raises(ChildDied if ends else otherwise):
         closed.get("/v1/models")

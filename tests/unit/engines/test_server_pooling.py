@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from pytest_vllm_regress.engines.http.pooling import Ranked
+from pytest_vllm_regress.engines.http.requests import Ranked
 from pytest_vllm_regress.engines.server import Server
 from pytest_vllm_regress.errors import RemoteError, Unsupported, UsageError
 

@@ -15,13 +15,13 @@ import pytest
 
 from pytest_vllm_regress.engines import session
 from pytest_vllm_regress.engines.engine import Engine
-from pytest_vllm_regress.engines.processes.child_handle import Loan
+from pytest_vllm_regress.engines.processes.child import Loan
+from pytest_vllm_regress.engines.processes.child_processes import Leftover
 from pytest_vllm_regress.engines.processes.early_exit import (
     NO_EARLY_EXIT,
     DocumentedHang,
     EarlyExitPolicy,
 )
-from pytest_vllm_regress.engines.processes.lifecycle import Leftover
 from pytest_vllm_regress.engines.resources.agents import Agents
 from pytest_vllm_regress.engines.session import Session
 from pytest_vllm_regress.engines.settings import Limits, Settings

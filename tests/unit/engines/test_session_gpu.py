@@ -19,7 +19,7 @@ from pytest_vllm_regress.engines.gpus import compiled
 from pytest_vllm_regress.engines.gpus.leases import GpuLeases
 from pytest_vllm_regress.engines.gpus.nvml import Usage
 from pytest_vllm_regress.engines.gpus.visible import CudaDevice, Visible
-from pytest_vllm_regress.engines.processes.lifecycle import Leftover
+from pytest_vllm_regress.engines.processes.child_processes import Leftover
 from pytest_vllm_regress.engines.resources import placement
 from pytest_vllm_regress.engines.session import Session
 from pytest_vllm_regress.engines.settings import Settings

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_vllm_regress.cases.results import TestResult, read_results
 from pytest_vllm_regress.cases.verdict import Verdict
-from pytest_vllm_regress.engines.processes.lifecycle import Leftover
+from pytest_vllm_regress.engines.processes.child_processes import Leftover
 from pytest_vllm_regress.engines.settings import Settings
 from pytest_vllm_regress.plugin.reporter import ATTRIBUTE, Recorder
 from pytest_vllm_regress.plugin.stash import SESSION, SETTINGS

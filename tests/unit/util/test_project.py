@@ -10,7 +10,7 @@ import pytest
 
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.cases.loading import default_cases_dir
-from pytest_vllm_regress.engines.resources import ports
+from pytest_vllm_regress.engines import ports
 from pytest_vllm_regress.environments.recipes import find_file
 from pytest_vllm_regress.errors import RegressError, UsageError
 from pytest_vllm_regress.util.project import check_owner, folders_of_project, is_private

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_vllm_regress.engines.checkpoints.forge import ensure_checkpoint
-from pytest_vllm_regress.engines.checkpoints.tokenizers import CONTROL
-from pytest_vllm_regress.engines.checkpoints.tokenizers import vocabulary
+from pytest_vllm_regress.engines.checkpoints.tokenizers import CONTROL, vocabulary
 from pytest_vllm_regress.target_site.vllm_regress_target.script import END, START
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_vllm_regress import tensor_base64
-from pytest_vllm_regress.engines.inputs.embeddings import noise
+from pytest_vllm_regress.engines.inputs.media import noise
 
 
 class Reader(pickle.Unpickler):

@@ -13,11 +13,9 @@ from typing import cast
 import psutil
 
 from pytest_vllm_regress.cases.observation import Observation
-from pytest_vllm_regress.engines.processes.dossier import simulation_gap
+from pytest_vllm_regress.engines.processes.child_processes import ChildProcesses, EngineProcesses
 from pytest_vllm_regress.engines.processes.failures import ChildFacts, ChildFailures
-from pytest_vllm_regress.engines.processes.lifecycle import Lifecycle
-from pytest_vllm_regress.engines.processes.log_window import MAX_CHARS, LogWindow
-from pytest_vllm_regress.engines.processes.process_tree import EngineProcesses
+from pytest_vllm_regress.engines.processes.logs import MAX_CHARS, LogWindow, simulation_gap
 from pytest_vllm_regress.errors import Kind, Masked, Part
 
 
@@ -77,7 +75,7 @@ def test_an_engine_process_that_has_ended_is_named(tmp_path: Path) -> None:
     life = SimpleNamespace()
     failures = ChildFailures(
         ChildFacts("engine 1", tmp_path / "log"),
-        cast(Lifecycle, life),
+        cast(ChildProcesses, life),
         LogWindow(tmp_path / "log"),
         engine,
     )

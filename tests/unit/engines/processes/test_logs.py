@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress.engines.processes import sampling
-from pytest_vllm_regress.engines.processes.sampling import LogFollower
+from pytest_vllm_regress.engines.processes import logs as logs_under_test
+from pytest_vllm_regress.engines.processes.logs import LogFollower
 
 
 def test_text_matches_once_even_in_two_pieces(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_the_excerpt_of_a_match_is_masked(tmp_path: Path) -> None:
 def test_a_slow_pattern_does_not_delay_the_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sampling, "_SEARCH_S", 0.2)
+    monkeypatch.setattr(logs_under_test, "_SEARCH_S", 0.2)
     log = tmp_path / "log"
     logs = LogFollower(log, None, "(?:x+x+)+y")
     began = time.monotonic()

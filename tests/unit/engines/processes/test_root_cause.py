@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_vllm_regress.engines.processes.dossier import MAX_ERROR_CHARS, root_cause
+from pytest_vllm_regress.engines.processes.logs import MAX_ERROR_CHARS, root_cause
 
 TRACEBACK = "Traceback (most recent call last):\n  File 'a.py', line 1, in f\n    raise X\n"
 SPAWNED = f"(EngineCore pid=7) {TRACEBACK}ValueError: no memory for the cache\n"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress.engines.resources import ports
-from pytest_vllm_regress.engines.resources.ports import HOST, lease_port
+from pytest_vllm_regress.engines import ports
+from pytest_vllm_regress.engines.ports import HOST, lease_port
 from pytest_vllm_regress.errors import RegressError
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 
 from pytest_vllm_regress.engines.checkpoints.adapters import Adapter
-from pytest_vllm_regress.engines.http.metrics import Metrics
+from pytest_vllm_regress.engines.http.health import Metrics
 from pytest_vllm_regress.engines.process_list import ProcessInfo
 from pytest_vllm_regress.engines.spec import EngineSpec
 from pytest_vllm_regress.fuzz.lifecycle.streams import TOKENS

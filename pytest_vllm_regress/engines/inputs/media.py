@@ -1,4 +1,5 @@
-"""Prompt embeddings for requests over HTTP: tensors in torch's file format, written without torch."""
+"""Images, sounds and prompt embeddings for requests over HTTP, made on this machine without the
+libraries that read them."""
 
 from __future__ import annotations
 
@@ -8,14 +9,58 @@ import io
 import random
 import struct
 import sys
+import wave
 import zipfile
+import zlib
 from collections.abc import Sequence
 
+from ...target_site.vllm_regress_target.hosts.inputs import RATE, tone
+
+_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_PIXEL = b"\x10\x80\xf0"
+_MAX_AMPLITUDE = 2**15 - 1
 _FOLDER = "tensor/"
 
 
+def png_url(width: int, height: int, *, keep: int | None = None) -> str:
+    """Return a ``data:`` URL of a PNG of one colour, ``width`` by ``height`` pixels, as the value
+    of ``image_url`` in a chat request.
+
+    vLLM's caches distinguish images of different sizes. ``keep``: keep only this many bytes of the
+    file, as after an incomplete download.
+    """
+    rows = b"".join(b"\x00" + _PIXEL * width for _ in range(height))
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    file = (
+        _SIGNATURE
+        + _chunk(b"IHDR", header)
+        + _chunk(b"IDAT", zlib.compress(rows))
+        + _chunk(b"IEND", b"")
+    )
+    return "data:image/png;base64," + base64.b64encode(file[:keep]).decode()
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def wav(seconds: float, *, pitch: float = 440, keep: int | None = None) -> bytes:
+    """Return a WAV file with a tone of ``pitch`` Hz: one channel, 16 bits, 16000 samples per
+    second, the tone of ``{"audio": {"seconds": ...}}``.
+
+    ``keep``: keep only this many bytes of the file, as after an incomplete upload.
+    """
+    file = io.BytesIO()
+    with wave.open(file, "wb") as out:
+        out.setnchannels(1)
+        out.setsampwidth(2)
+        out.setframerate(RATE)
+        out.writeframes((tone(seconds, pitch) * _MAX_AMPLITUDE).astype("<i2").tobytes())
+    return file.getvalue()[:keep]
+
+
 def tensor_base64(rows: Sequence[Sequence[float]]) -> str:
-    """Return a float32 matrix as ``torch.save`` writes it, in base64. It is the value of
+    """Return a float32 matrix as ``torch.save`` writes it, without torch, in base64. It is the value of
     ``prompt_embeds`` in a completion, with one row per token.
 
     ``torch.load`` reads it with ``weights_only`` from PyTorch 1.13 on. Raises ``ValueError`` if

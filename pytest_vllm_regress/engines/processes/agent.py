@@ -22,15 +22,14 @@ from ...errors import ChildDied, DeadlineExceeded, Part, ProtocolError, RemoteEr
 from ...target_site.vllm_regress_target.limits import PYTEST_OPTIONS
 from ...target_site.vllm_regress_target.nanny import TAG
 from ...target_site.vllm_regress_target.protocol import Frame, FrameSocket
-from ...util.deadline import Deadline, HasDescriptor
+from ...util.deadline import Deadline
 from ...util.files import remove_tree
 from ...util.masking import Masked, register_all, without_secrets
 from ...util.paths import PACKAGE, writable_root
 from ...util.rundir import RunDir
-from . import dossier, process_tree
+from . import dossier, logs, process_tree
 from .channel import Channel, RemoteFailure
-from .child_handle import Child, Loan
-from .early_exit import WaitMonitor
+from .child import Child, Loan
 from .failures import ChildFacts
 
 KEPT_LOGS = 100
@@ -324,18 +323,12 @@ class Agent:
             raise ChildDied(
                 f"{self.name} of {self.python} is not running",
                 phase=deadline.phase,
-                detail=dossier.log_tail(self.log),
+                detail=logs.log_tail(self.log),
             )
         value = self._channel.request(frame, deadline)
         return value if isinstance(value, dict) else {}
 
     # The methods of ``Peer``, which the channel calls.
-
-    def life_signals(self) -> tuple[HasDescriptor, ...]:
-        return ()
-
-    def check_early(self, monitor: WaitMonitor, deadline: Deadline) -> None:
-        """The agent runs no engine: nothing ends its waits early."""
 
     def failed(self, failure: RemoteFailure, deadline: Deadline) -> RemoteError:
         return RemoteError(
@@ -357,7 +350,7 @@ class Agent:
             logs=[self.log],
             facts=dossier.time_not_run(deadline),
         )
-        tail = dossier.log_tail(self.log)
+        tail = logs.log_tail(self.log)
         self.stop()
         return DeadlineExceeded(
             f"{self.name} gave no answer within {deadline.allowed_s:g} s",
@@ -369,7 +362,7 @@ class Agent:
     def died(self, deadline: Deadline, why: str) -> ChildDied:
         status = self._wait_for_end(2.0)
         how = "its end was not seen" if status is None else process_tree.describe_exit_code(status)
-        tail = dossier.log_tail(self.log)
+        tail = logs.log_tail(self.log)
         self.stop()
         return ChildDied(
             f"{self.name} of {self.python} died: {why} ({how})",

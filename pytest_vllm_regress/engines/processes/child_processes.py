@@ -1,4 +1,4 @@
-"""The life of one child: its nanny and lifeline, the processes below them, how they end, and what
+"""The processes of one child: its nanny and lifeline, everything below them, how they end, and what
 they leave behind."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import dataclasses
 import logging
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import psutil
@@ -21,6 +21,7 @@ from ...target_site.vllm_regress_target.protocol import (
     ProtocolViolation,
 )
 from ...util.deadline import Deadline, running_time, wait_readable
+from ...util.masking import Masked
 from . import process_tree
 
 GRACE_S = 1.0
@@ -51,7 +52,7 @@ def describe_leftovers(leftovers: Sequence[Leftover]) -> str:
     return "\n".join(f"  {leftover}" for leftover in leftovers)
 
 
-class Lifecycle:
+class ChildProcesses:
     """A child process and everything below its nanny. ``sockets`` are closed with the lifeline when
     the child is ended.
 
@@ -216,3 +217,41 @@ class Lifecycle:
             if process is not None and self._nanny is not None and self._nanny.is_running():
                 return process if process.ppid() == self.nanny_pid else None
         return process
+
+
+class EngineProcesses:
+    """The processes of an engine that has started, and which of them have ended since.
+
+    Before ``adopt`` there are none.
+    """
+
+    def __init__(self) -> None:
+        self._descriptions: dict[psutil.Process, str] | None = None
+        self._lost: dict[psutil.Process, Masked] = {}
+
+    @property
+    def adopted(self) -> bool:
+        """Whether an engine has started."""
+        return self._descriptions is not None
+
+    def adopt(self, processes: Iterable[psutil.Process]) -> None:
+        """Record the processes of an engine that has started, without helpers."""
+        self._lost = {}
+        self._descriptions = {
+            process: process_tree.describe(process)
+            for process in processes
+            if not process_tree.is_helper(process)
+        }
+
+    def forget(self) -> None:
+        """Stop tracking the engine: from now on its processes may end."""
+        self._descriptions, self._lost = None, {}
+
+    def lost(self) -> tuple[Masked, ...]:
+        """Return one description per process that has ended, and how it ended."""
+        for process, description in (self._descriptions or {}).items():
+            if process not in self._lost and not process_tree.is_alive(process):
+                how = process_tree.describe_exit(process)
+                words = description.removeprefix(str(process.pid))
+                self._lost[process] = Masked(f"{process.pid} has ended{how and ': '}{how}{words}")
+        return tuple(self._lost.values())
