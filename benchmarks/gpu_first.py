@@ -43,8 +43,8 @@ from typing import Any
 
 from pytest_vllm_regress.engines.gpus import nvml
 from pytest_vllm_regress.engines.gpus.visible import ORDER, PCI, VISIBLE, CudaDevice, usable
+from pytest_vllm_regress.engines.placement import Placement
 from pytest_vllm_regress.engines.processes import process_tree
-from pytest_vllm_regress.engines.resources.placement import Placement
 from pytest_vllm_regress.engines.session import Session
 from pytest_vllm_regress.engines.settings import Settings, Timeouts
 from pytest_vllm_regress.engines.target import built_target

@@ -6,17 +6,14 @@ import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, TypedDict, TypeVar
+from typing import Any, TypedDict, TypeVar
 
-from ..errors import RemoteError, UsageError, warn_deprecated
-from ..util.deadline import DeadlineFor
+from ..errors import RemoteError, UsageError
 from ..util.paths import writable_root
 from .checkpoints.adapters import Adapter, ensure_adapter
-from .inputs.script import NO_SCRIPTED_BEAMS, ScriptWatch, holds_script
-from .processes.child import Child
+from .inputs.script import NO_SCRIPTED_BEAMS, holds_script
 from .processes.child_processes import Leftover
-from .running import Running
-from .spec import EngineSpec, Front
+from .running import Launch, Running
 
 _log = logging.getLogger("vllm_regress.engines")
 Prompt = str | dict[str, Any]
@@ -107,18 +104,10 @@ class RunningEngine(Running):
     The session makes them; tests get one from the fixture ``vllm_engine``.
     """
 
-    front: ClassVar[Front]
     front_role = "engine"
 
-    def __init__(
-        self,
-        child: Child,
-        spec: EngineSpec,
-        started: StartReport,
-        deadline_for: DeadlineFor,
-        scripts: ScriptWatch,
-    ) -> None:
-        super().__init__(child, spec, deadline_for, scripts)
+    def __init__(self, launch: Launch, started: StartReport) -> None:
+        super().__init__(launch)
         self.started = started
         self.probe_file: Path | None = None
         """The file whose functions ``call`` runs:
@@ -127,27 +116,13 @@ class RunningEngine(Running):
         """
         self._adapters: dict[Adapter, int] = {}  # the numbers that vLLM gets, from 1
 
-    def call(
-        self,
-        function: str | Path,
-        name: str | None = None,
-        /,
-        *,
-        timeout: float | None = None,
-        **arguments: Any,
-    ) -> Any:
+    def call(self, function: str, /, *, timeout: float | None = None, **arguments: Any) -> Any:
         """Run ``function`` of ``probe.py`` in the engine's process and return its value, which must
         be JSON.
 
-        vLLM's engine object is its first argument. ``name`` is deprecated: in ``call(file, name)``
-        the function is ``name`` in ``file``.
+        vLLM's engine object is its first argument.
         """
         file = self.probe_file
-        if name is not None:
-            warn_deprecated(
-                "call(file, name)", "call(name), which looks in probe.py beside the test", "0.2.0"
-            )
-            file, function = Path(function), name
         if file is None or not file.exists():
             raise UsageError(
                 f"Engine.call({function!r}): there is no {file or 'probe.py'}: write the function there"
@@ -398,9 +373,6 @@ class AsyncEngine(RunningEngine):
         )
 
 
-E = TypeVar("E", Engine, AsyncEngine)
-
-
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     return [prompts] if isinstance(prompts, (str, dict)) else list(prompts)
 
@@ -412,23 +384,17 @@ def _check_count(prompts: Sequence[Prompt], values: Sequence[object], what: str)
         )
 
 
-def start_engine(
-    kind: type[E],
-    child: Child,
-    spec: EngineSpec,
-    request: Mapping[str, Any],
-    deadline_for: DeadlineFor,
-    scripts: ScriptWatch,
-    timeout: float | None = None,
-) -> E:
-    """Start the engine in ``child``.
+E = TypeVar("E", Engine, AsyncEngine)
+
+
+def start_engine(kind: type[E], launch: Launch) -> E:
+    """Start the engine.
 
     If that fails, the child and its descendants are killed before the error is raised.
     """
+    child = launch.child
     try:
-        plan = child.request(
-            "start", deadline_for("start", timeout), spec=dict(request), front=kind.front
-        )
+        plan = launch.ask("start", front=kind.front)
         started = StartReport(plan["kwargs"], plan["env"], tuple(plan["notes"]), plan["generation"])
         _log.info(
             "%s runs a %s engine, generation %s: %s",
@@ -441,4 +407,4 @@ def start_engine(
     except BaseException:
         child.kill()
         raise
-    return kind(child, spec, started, deadline_for, scripts)
+    return kind(launch, started)

@@ -4,9 +4,10 @@ codes and the log."""
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import signal
-from collections.abc import Iterator
-from typing import ClassVar
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
 
 import psutil
 
@@ -16,23 +17,67 @@ from .inputs.script import ScriptWatch
 from .process_list import ProcessInfo, Role, list_processes, names_in_log
 from .processes import process_tree
 from .processes.child import Child, Loan
-from .schema_filter import SchemaFilter
-from .spec import EngineSpec
+from .spec import EngineSpec, Front
+
+SCHEMA_KEYS = (
+    "structured_outputs",
+    "guided_decoding",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "response_format",
+)
+"""Names of structured output in sampling parameters and HTTP bodies, in all versions of vLLM."""
+
+
+@dataclasses.dataclass
+class SchemaFilter:
+    """Structured output in requests: noticed, and removed when the harness tries a smaller request.
+
+    ``used``: a request had a schema. ``drop``: remove schemas from requests."""
+
+    drop: bool = False
+    used: bool = False
+
+    def apply(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the sampling parameters or HTTP body to send."""
+        self.used |= any(key in request for key in SCHEMA_KEYS)
+        return {
+            key: value for key, value in request.items() if not (self.drop and key in SCHEMA_KEYS)
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class Launch:
+    """What an engine or a server of ``spec`` is started with: its process, the request that starts
+    it there, its scripts, and the deadlines of its phases (``timeout``: that of the start)."""
+
+    child: Child
+    spec: EngineSpec
+    deadline_for: DeadlineFor
+    scripts: ScriptWatch
+    request: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    timeout: float | None = None
+
+    def ask(self, operation: str, **arguments: Any) -> Any:
+        """Ask the process to start, and return its report."""
+        deadline = self.deadline_for("start", self.timeout)
+        return self.child.request(operation, deadline, spec=dict(self.request), **arguments)
 
 
 class Running:
     """Base of engines and servers."""
 
+    front: ClassVar[Front]
     front_role: ClassVar[Role]
 
-    def __init__(
-        self, child: Child, spec: EngineSpec, deadline_for: DeadlineFor, scripts: ScriptWatch
-    ) -> None:
-        self.child = child
-        self.spec = spec
+    def __init__(self, launch: Launch) -> None:
+        self.child = launch.child
+        self.spec = launch.spec
         self.schemas = SchemaFilter()
-        self.scripts = scripts
-        self._deadline = deadline_for
+        self.scripts = launch.scripts
+        self._deadline = launch.deadline_for
         self._processes: dict[psutil.Process, ProcessInfo] = {}
 
     @contextlib.contextmanager

@@ -23,16 +23,15 @@ from ..errors import (
     Unsupported,
 )
 from ..util import masking
-from ..util.deadline import Deadline, DeadlineFor
+from ..util.deadline import Deadline
 from .engine import PROMPT
 from .http.requests import MaintenanceRequests, PoolingRequests, SoundRequests, TextRequests
 from .http.transport import Exchange, Send, ServerReport
-from .inputs.script import ScriptWatch
 from .ports import HOST, PortLease
 from .processes import process_tree
-from .processes.child import Child, Wait
+from .processes.child import Wait
 from .processes.child_processes import Leftover
-from .spec import EngineSpec
+from .running import Launch
 
 _log = logging.getLogger("vllm_regress.engines")
 
@@ -203,40 +202,26 @@ def _has_content(answer: Mapping[str, Any]) -> bool:
     return bool(answer.get("choices") or answer.get("data")) or "text" in answer
 
 
-def start_server(
-    child: Child,
-    spec: EngineSpec,
-    port: PortLease,
-    request: Mapping[str, Any],
-    deadline_for: DeadlineFor,
-    scripts: ScriptWatch,
-    timeout: float | None = None,
-) -> Server:
-    """Start a server in ``child`` and wait until it is ready. If that fails, the child is killed
-    and the port released before the error is raised.
+def start_server(launch: Launch, port: PortLease) -> Server:
+    """Start a server and wait until it is ready. If that fails, the child is killed and the port
+    released before the error is raised.
 
     A server with a command line of its own gets no key: its tests send requests without one.
     """
-    key = masking.register(secrets.token_hex(16)) if spec.command_line is None else ""
+    child = launch.child
+    key = masking.register(secrets.token_hex(16)) if launch.spec.command_line is None else ""
     server = None
     try:
-        plan = child.request(
-            "serve",
-            deadline_for("start", timeout),
-            spec=dict(request),
-            host=HOST,
-            port=port.number,
-            api_key=key,
-        )
+        plan = launch.ask("serve", host=HOST, port=port.number, api_key=key)
         started = ServerReport(
             tuple(plan["argv"]),
             tuple(plan["notes"]),
-            Path(str(request["model_path"])),
+            Path(str(launch.request["model_path"])),
             str(plan["sound_needs"]),
         )
         _log.info("%s runs %s", child.name, " ".join(started.argv))
-        server = Server(child, spec, port, key, deadline_for, scripts, started)
-        server.wait_ready(deadline_for("ready", timeout))
+        server = Server(launch, port, key, started)
+        server.wait_ready(launch.deadline_for("ready", launch.timeout))
         child.adopt_engine()
     except BaseException as error:
         if isinstance(error, ChildError) and not error.detail:

@@ -6,29 +6,29 @@ The plugin uses it; it does not know pytest.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING, TypeVar
 
 from packaging.version import InvalidVersion, Version
 
-from ..errors import ChildError, LimitExceeded, Unsupported, UsageError
+from ..errors import ChildError, LimitExceeded, Unsupported
 from ..target_site.vllm_regress_target.dialect.gpu import refusal_in
 from ..util.deadline import DeadlineFor
 from ..util.owner import Owner
 from ..util.paths import writable_root
 from ..util.rundir import RunDir
+from .agents import Agents
 from .checkpoints.forge import architectures_of, ensure_checkpoint
 from .checkpoints.hub_cache import snapshot_of, variables_of
 from .checkpoints.kinds import KINDS, arguments_of, unmet_needs
 from .engine import AsyncEngine, Engine, start_engine
 from .gpus.leases import GpuLease
 from .inputs.script import ScriptWatch
+from .placement import PROBE, MemoryRequest, Placement
 from .pool import E, EnginePool
 from .ports import lease_port
 from .processes import process_tree
@@ -37,8 +37,7 @@ from .processes.agent import Agent
 from .processes.child import Child, Loan
 from .processes.child_processes import Leftover
 from .processes.early_exit import EarlyExitPolicy
-from .resources.agents import Agents
-from .resources.placement import PROBE, MemoryRequest, Placement, first_start, is_forged
+from .running import Launch
 from .settings import Settings
 from .spec import EngineSpec, Front
 from .target import Target, built_target, canonical_name, default_environment, inspect
@@ -49,18 +48,6 @@ if TYPE_CHECKING:
 T = TypeVar("T", Engine, AsyncEngine)
 _SHORT_WAIT_S = 1.0
 NEWEST_TRIED = "0.33.0"  # see docs/generated/conformance.md; a newer one runs with a warning
-
-
-@dataclasses.dataclass(frozen=True)
-class _Start:
-    """A prepared start: the process, the request that starts the engine or server in it, its
-    scripts and timeout, and what to note afterwards."""
-
-    child: Child
-    request: dict[str, Any]
-    scripts: ScriptWatch
-    timeout: float | None
-    note: Callable[[], None]
 
 
 class Session:
@@ -91,14 +78,13 @@ class Session:
         self.progress = progress
         self._run: RunDir | None = None
         self._targets: dict[str, Target] = {}
-        self._engines: EnginePool = EnginePool(settings.max_engines, self._charge)
-        self._gpus = Placement(lambda line: self.progress(line))
-        self._gpu_facts: WeakKeyDictionary[Child, Mapping[str, str]] = WeakKeyDictionary()
+        self.engines = EnginePool(settings.max_engines, self._charge)
+        self.gpus = Placement(lambda line: self.progress(line))
         session_s = settings.limits.session_s
         self._until = None if session_s is None else time.monotonic() + session_s
         self._agents = Agents(
             lambda: self.run,
-            self._gpus,
+            self.gpus,
             settings.limits,
             self._until,
             deadline_for,
@@ -146,10 +132,10 @@ class Session:
         target = built_target(name, self.settings.device)
         if target is not None:
             if target.device == "gpu":
-                self._gpus.devices(target)
+                self.gpus.devices(target)
             return target.describe()
         if self.settings.device == "gpu":
-            self._gpus.check_unbuilt(name)
+            self.gpus.check_unbuilt(name)
         return f"{name}: not built yet; it is built before its first test"
 
     def _warn_of_newer(self, version: str) -> None:
@@ -178,10 +164,6 @@ class Session:
     def default_early_exit(self) -> EarlyExitPolicy:
         """Return what may end a wait early where no test has a policy of its own."""
         return EarlyExitPolicy.for_leg(full_deadlines=self.settings.full_deadlines)
-
-    def gpu_facts(self, child: Child) -> Mapping[str, str]:
-        """Return what a record says of the GPUs that ``child`` holds; empty on other devices."""
-        return self._gpu_facts.get(child, {})
 
     def probe(self, target: Target, user: str = "") -> Child:
         """Start a probe process in ``target``.
@@ -242,48 +224,30 @@ class Session:
         """Return a server for ``spec``, shared like ``engine``."""
         from .server import start_server  # imports HTTP clients, which takes 0.15 s
 
-        def start() -> Server:
-            prepared = self._prepare(target, spec, "serve", timeout, user)
+        def start(launch: Launch) -> Server:
             try:
-                child, request, scripts = prepared.child, prepared.request, prepared.scripts
-                server = start_server(
-                    child, spec, lease_port(), request, self._deadline, scripts, prepared.timeout
-                )
+                return start_server(launch, lease_port())
             except ChildError as error:
                 words = refusal_in(error.detail) if target.device == "gpu" else None
                 if words is None:
                     raise
                 raise Unsupported(words, refused_by=f"vLLM {target.versions['vllm']}") from error
-            prepared.note()
-            return server
 
-        return self._shared((target.name, spec, "serve"), user, fresh, start)
+        return self._shared(start, target, spec, "serve", user, fresh, timeout)
 
     def drop(self, target: Target, spec: EngineSpec, front: Front) -> None:
         """Stop the shared engine of ``spec`` after a failure, so that the next test gets a new one.
 
         An engine that is held and still works stays.
         """
-        self._engines.give_up((target.name, spec, front))
-
-    def discard(self, target: Target, spec: EngineSpec, front: Front) -> None:
-        """Stop the shared engine of ``spec`` unless somebody holds it."""
-        self._engines.discard((target.name, spec, front))
-
-    def hold(self, target: Target, spec: EngineSpec, front: Front) -> None:
-        """Keep the shared engine of ``spec`` until ``release``."""
-        self._engines.hold((target.name, spec, front))
-
-    def release(self, target: Target, spec: EngineSpec, front: Front) -> None:
-        """Undo one ``hold``."""
-        self._engines.release((target.name, spec, front))
+        self.engines.give_up((target.name, spec, front))
 
     def close(self) -> None:
         """Stop all engines and agents, end any processes that are left, and remove the run
         directory. Does nothing in a forked process."""
         if os.getpid() != self._pid:
             return
-        self._engines.clear()
+        self.engines.clear()
         self._agents.stop()
         if self._run is not None:
             strays = process_tree.with_tag(self._run.tag)
@@ -310,31 +274,35 @@ class Session:
         fresh: bool,
         timeout: float | None,
     ) -> T:
-        def start() -> T:
-            prepared = self._prepare(target, spec, kind.front, timeout, user)
-            engine = start_engine(
-                kind,
-                prepared.child,
-                spec,
-                prepared.request,
-                self._deadline,
-                prepared.scripts,
-                prepared.timeout,
-            )
-            prepared.note()
-            return engine
+        def start(launch: Launch) -> T:
+            return start_engine(kind, launch)
 
-        return self._shared((target.name, spec, kind.front), user, fresh, start)
+        return self._shared(start, target, spec, kind.front, user, fresh, timeout)
 
     def _shared(
-        self, key: tuple[str, EngineSpec, str], user: str, fresh: bool, start: Callable[[], E]
+        self,
+        start: Callable[[Launch], E],
+        target: Target,
+        spec: EngineSpec,
+        front: Front,
+        user: str,
+        fresh: bool,
+        timeout: float | None,
     ) -> E:
+        def launched() -> E:
+            launch, lease = self._prepare(target, spec, front, timeout, user)
+            running = start(launch)
+            launch.child.tree.note_shared_memory()
+            if lease is not None:
+                self.gpus.note_started(target, lease, launch.child)
+            return running
+
         self._check_budget()
         try:
             if fresh:
-                self._engines.make_room(user)
-                return start()
-            return self._engines.acquire(key, user, start)
+                self.engines.make_room(user)
+                return launched()
+            return self.engines.acquire((target.name, spec, front), user, launched)
         except ChildError:
             if self._run is not None:
                 self._run.check()  # processes die when their files are removed
@@ -342,30 +310,11 @@ class Session:
 
     def _prepare(
         self, target: Target, spec: EngineSpec, front: Front, timeout: float | None, user: str
-    ) -> _Start:
+    ) -> tuple[Launch, GpuLease | None]:
         """Start the process for an engine or a server of ``spec`` and prepare the request that
         starts the engine in it."""
-        if spec.server_options and front != "serve":
-            raise UsageError(
-                f"vllm_engine: server_options are options of `vllm serve` and mean nothing to front={front!r}: use the fixture vllm_server, or extra "
-                "for engine arguments"
-            )
-        if spec.command_line is not None and front != "serve":
-            raise UsageError(
-                f"vllm_engine: command_line is that of `vllm serve` and means nothing to front={front!r}"
-            )
-        if relative := [folder for folder in spec.import_path if not Path(folder).is_absolute()]:
-            raise UsageError(
-                f"engine spec: import_path={relative}: relative folders mean something in the marker vllm_engine only, where they begin at the test "
-                "file; give absolute paths here"
-            )
-        if target.device == "none":
-            raise Unsupported(f"{target.name} has no engines", needs="vLLM")
-        needs = unmet_needs(spec.model, target.versions) if self.settings.model is None else ()
-        if needs:
-            raise Unsupported(
-                f"{target.name} cannot load the {spec.model} model", needs=" and ".join(needs)
-            )
+        spec.check_front(front)
+        self._check_target(target, spec)
         agent = self.warm_agent(target)
         if agent.import_error is not None:
             raise agent.import_error.with_traceback(None)
@@ -373,47 +322,49 @@ class Session:
             raise Unsupported(agent.refusal, since="0.7", device=target.device)
         if spec.env and self.settings.start_method == "fork":
             agent = self._agents.forking(target, spec.env)
+        forged = self.settings.model is None
         model_path = self.model_path(spec.model, target.device)
         files = snapshot_of(model_path, self.settings.hub_cache) or model_path
         agent.inspect(self._deadline("import", None), architectures=architectures_of(str(files)))
-        draft = (
-            self.model_path(spec.draft, target.device)
-            if spec.draft and spec.draft in KINDS
-            else None
-        )
-        role = "server" if front == "serve" else "engine"
         lease = gpu = None
         if target.device == "gpu":
-            memory = MemoryRequest.of(
-                spec, forged=is_forged(spec, self.settings.model), share=agent.gpu_share
-            )
+            is_tiny = forged and spec.model in KINDS
+            memory = MemoryRequest.of(spec, forged=is_tiny, share=agent.gpu_share)
             lease = self._lease(target, spec.gpus, memory, user)
-            gpu = self._gpus.request(lease, memory)
-            if timeout is None and not first_start(target, lease).exists():
+            gpu = self.gpus.request(lease, memory)
+            # The first start on such GPUs compiles kernels.
+            if timeout is None and not self.gpus.has_started(target, lease):
                 timeout = self.settings.timeouts.first_start_s
+        kind = spec.draft if spec.draft in KINDS else None
+        draft = self.model_path(kind, target.device) if kind else None
         request = spec.as_request(
             model_path=model_path,
             device=target.device,
             draft_path=draft,
-            default_arguments=arguments_of(spec.model) if self.settings.model is None else {},
+            default_arguments=arguments_of(spec.model) if forged else {},
             gpu=gpu,
         )
         scripts = ScriptWatch.of(request, self.run.logs / f"scripts-{secrets.token_hex(4)}")
-        environment = {**spec.env, **scripts.environment}
         child = self._start_child(
-            agent, role, lease, environment, timeout, label=front, import_path=spec.import_path
+            agent,
+            "server" if front == "serve" else "engine",
+            lease,
+            {**spec.env, **scripts.environment},
+            timeout,
+            label=front,
+            import_path=spec.import_path,
         )
-        return _Start(child, request, scripts, timeout, lambda: self._note(target, lease, child))
+        return Launch(child, spec, self._deadline, scripts, request, timeout), lease
 
-    def _note(self, target: Target, lease: GpuLease | None, child: Child) -> None:
-        """Record what is known once an engine has started: its shared memory; on GPUs also its
-        processes, and that its kernels are compiled."""
-        child.tree.note_shared_memory()
-        if lease is not None:
-            lease.claim([process.pid for process in child.processes()])
-            self._gpu_facts[child] = self._gpus.facts(lease, child)
-            first_start(target, lease).parent.mkdir(parents=True, exist_ok=True)
-            first_start(target, lease).touch()
+    def _check_target(self, target: Target, spec: EngineSpec) -> None:
+        """Raise ``Unsupported`` if no engine of ``spec`` can start in ``target``."""
+        if target.device == "none":
+            raise Unsupported(f"{target.name} has no engines", needs="vLLM")
+        needs = unmet_needs(spec.model, target.versions) if self.settings.model is None else ()
+        if needs:
+            raise Unsupported(
+                f"{target.name} cannot load the {spec.model} model", needs=" and ".join(needs)
+            )
 
     def _start_child(
         self,
@@ -440,8 +391,7 @@ class Session:
                 lease.release(self._deadline("stop", 0))
             raise
         if lease:
-            child.tree.at_end(lambda: self._give_back(lease))
-            self._gpu_facts[child] = self._gpus.facts(lease, child)
+            self.gpus.assign(lease, child, lambda: self._deadline("stop", None))
         return child
 
     def _lease(self, target: Target, count: int, memory: MemoryRequest, user: str) -> GpuLease:
@@ -451,8 +401,8 @@ class Session:
         """
         deadline = self._deadline("start", self.settings.gpu_wait_s)
         begun = time.monotonic()
-        lease = self._gpus.lease(
-            target, count, memory, deadline, lambda: self._engines.drop_idle(user)
+        lease = self.gpus.lease(
+            target, count, memory, deadline, lambda: self.engines.drop_idle(user)
         )
         if time.monotonic() - begun > _SHORT_WAIT_S:
             self._on_waited()
@@ -461,22 +411,12 @@ class Session:
     def begin_again(self, user: str) -> None:
         """The test ``user`` runs once more: its engines may be reused, or stopped for others that
         it starts."""
-        self._engines.release_all(user)
+        self.engines.release_all(user)
 
     def give_way(self) -> None:
         """Stop our idle engines while another run waits for their GPUs. Called between tests."""
-        while self._gpus.leases.requested_by_others() and self._engines.drop_idle():
+        while self.gpus.leases.requested_by_others() and self.engines.drop_idle():
             pass
-
-    def _give_back(self, lease: GpuLease) -> tuple[Leftover, ...]:
-        """Give back the GPUs of an engine that has ended, once their memory is free.
-
-        Memory still in use counts as leftover.
-        """
-        return tuple(
-            Leftover("GPU memory", description)
-            for description in lease.release(self._deadline("stop", None))
-        )
 
     def _check_budget(self) -> None:
         if self._until is not None and time.monotonic() > self._until:

@@ -4,16 +4,15 @@ marker parametrizes a test."""
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from ..errors import UsageError
-from .frozen import FrozenMapping, thaw
+from ..util.validation import did_you_mean
 
 Json = Any
 Front = Literal["offline", "async", "serve"]
@@ -21,6 +20,61 @@ Front = Literal["offline", "async", "serve"]
 FRONTS: tuple[Front, ...] = get_args(Front)
 Task = Literal["generate", "embed", "token_embed", "classify", "score"]
 """What an engine does with prompts."""
+
+
+class FrozenMapping(Mapping[str, Any]):
+    """An immutable mapping of JSON values, sorted by key.
+
+    Equality and hash follow the canonical JSON text, so that 1, 1.0 and True are different values.
+    ``plain`` returns an ordinary copy. Raises ``TypeError`` for a value that JSON does not have.
+    """
+
+    def __init__(self, values: Mapping[str, Any] | None = None) -> None:
+        plain = {str(key): value for key, value in (values or {}).items()}
+        self._values = {key: freeze(plain[key]) for key in sorted(plain)}
+        self._canonical = json.dumps(self.plain(), sort_keys=True)
+
+    def __getitem__(self, key: str) -> Any:
+        return self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Mapping):
+            return NotImplemented
+        return (
+            self._canonical
+            == (other if isinstance(other, FrozenMapping) else FrozenMapping(other))._canonical
+        )
+
+    def __hash__(self) -> int:
+        return hash(self._canonical)
+
+    def __repr__(self) -> str:
+        return repr(self.plain())
+
+    def plain(self) -> dict[str, Any]:
+        """Return a copy made of dictionaries and lists."""
+        return {key: thaw(value) for key, value in self._values.items()}
+
+
+def freeze(value: Any) -> Any:
+    """Return ``value`` with its mappings and lists replaced by immutable ones."""
+    if isinstance(value, Mapping):
+        return value if isinstance(value, FrozenMapping) else FrozenMapping(value)
+    return tuple(map(freeze, value)) if isinstance(value, (list, tuple)) else value
+
+
+def thaw(value: Any) -> Any:
+    """Return ``value`` with its immutable mappings and tuples replaced by dictionaries and lists."""
+    if isinstance(value, FrozenMapping):
+        return value.plain()
+    return list(map(thaw, value)) if isinstance(value, tuple) else value
+
 
 _NOTHING = FrozenMapping()
 
@@ -127,6 +181,24 @@ class EngineSpec:
             if not path.is_dir():
                 raise UsageError(f"engine spec: import_path: there is no folder {path}")
         return self.replace(import_path=folders) if folders else self
+
+    def check_front(self, front: Front) -> None:
+        """Raise ``UsageError`` for a field that means nothing to ``front``, or that means something
+        in the marker only."""
+        if self.server_options and front != "serve":
+            raise UsageError(
+                f"vllm_engine: server_options are options of `vllm serve` and mean nothing to front={front!r}: use the fixture vllm_server, or extra "
+                "for engine arguments"
+            )
+        if self.command_line is not None and front != "serve":
+            raise UsageError(
+                f"vllm_engine: command_line is that of `vllm serve` and means nothing to front={front!r}"
+            )
+        if relative := [folder for folder in self.import_path if not Path(folder).is_absolute()]:
+            raise UsageError(
+                f"engine spec: import_path={relative}: relative folders mean something in the marker vllm_engine only, where they begin at the test "
+                "file; give absolute paths here"
+            )
 
     def as_request(
         self,
@@ -323,6 +395,5 @@ def _check_choice(name: str, value: Json, allowed: tuple[str, ...]) -> None:
 
 def _unknown_axis(name: str, others: Sequence[str] = ()) -> str:
     allowed = [*others, *SHORT, *_FIELDS]
-    close = difflib.get_close_matches(name, allowed, n=1)
-    hint = f" Did you mean {close[0]}?" if close else ""
+    hint = did_you_mean(name, allowed)
     return f"vllm_engine: unknown argument {name!r}.{hint} Allowed: {', '.join(allowed)}"

@@ -109,7 +109,7 @@ class Engines:
         engine: Engine | AsyncEngine | Server = starters[front](
             self.target, spec, user=self._user, fresh=False, timeout=timeout
         )
-        self._session.hold(self.target, spec, front)
+        self._session.engines.hold((self.target.name, spec, front))
         if self._on_reply is not None:
             self._on_reply("start")
             engine.child.listen(self._on_reply)
@@ -124,8 +124,7 @@ class Engines:
 
         It is reused until it is stopped to make room for another one.
         """
-        front: Front = "serve" if isinstance(engine, Server) else engine.front
-        self._session.release(self.target, engine.spec, front)
+        self._session.engines.release((self.target.name, engine.spec, engine.front))
 
     def discard(self, server: Server) -> None:
         """Release a server and stop it, so that nobody sees the state that it has now.
@@ -133,7 +132,7 @@ class Engines:
         One that others hold stays for them.
         """
         self.release(server)
-        self._session.discard(self.target, server.spec, "serve")
+        self._session.engines.discard((self.target.name, server.spec, server.front))
 
 
 @contextlib.contextmanager

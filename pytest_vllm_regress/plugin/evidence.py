@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..cases.observation import Mechanism
     from ..engines.processes.child import Child
     from ..engines.processes.early_exit import EarlyExitPolicy
-    from ..engines.schema_filter import SchemaFilter
+    from ..engines.running import SchemaFilter
     from ..engines.spec import EngineSpec
     from ..errors import Parts
     from .fault_injection import FaultInjection
@@ -25,7 +25,7 @@ MAX_REPLIES = 3
 
 
 def _all_schemas() -> SchemaFilter:
-    from ..engines.schema_filter import SchemaFilter
+    from ..engines.running import SchemaFilter
 
     return SchemaFilter()
 

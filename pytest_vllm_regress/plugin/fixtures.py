@@ -265,7 +265,7 @@ def _is_spent(evidence: Evidence, engine: Engine | AsyncEngine | Server) -> bool
 
 def _note_gpu(request: pytest.FixtureRequest, child: Child) -> None:
     """Put the GPUs that the test runs on into the result file and into JUnit reports."""
-    gpu = _session(request).gpu_facts(child)
+    gpu = _session(request).gpus.facts(child)
     evidence_of(request.node).gpu = gpu
     request.node.user_properties += [(f"vllm_gpu_{name}", value) for name, value in gpu.items()]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from ..cases.observation import Observation
-from ..engines.schema_filter import SchemaFilter
+from ..engines.running import SchemaFilter
 from ..errors import Kind, RemoteError, Unsupported
 from ..util.masking import mask
 from . import ladder, verdicts

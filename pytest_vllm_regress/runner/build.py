@@ -54,7 +54,7 @@ def check_environments(batches: Sequence[Batch], *, gpu: bool = False) -> None:
 def check_gpu_fits(environments: Sequence[str]) -> None:
     """Raise ``UsageError`` if driver and GPUs of this machine are too old for all of the
     environments, which need not be built."""
-    from ..engines.resources.placement import Placement
+    from ..engines.placement import Placement
     from ..engines.target import built_target
 
     placement = Placement(lambda line: None)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_vllm_regress.engines.placement import Placement
 from pytest_vllm_regress.engines.processes.agent import Agent
-from pytest_vllm_regress.engines.resources.placement import Placement
 from pytest_vllm_regress.engines.target import inspect
 from pytest_vllm_regress.environments.cache import EnvironmentCache
 from pytest_vllm_regress.environments.names import resolve

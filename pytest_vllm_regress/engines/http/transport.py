@@ -20,13 +20,11 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 import httpx
 
 from ...errors import PortTaken, Unsupported, UsageError
-from ...util.deadline import Deadline, DeadlineFor
+from ...util.deadline import Deadline
 from ...util.masking import Masked, mask_log
-from ..inputs.script import ScriptWatch
 from ..ports import HOST, PortLease
-from ..processes.child import Child, Wait
-from ..running import Running
-from ..spec import EngineSpec
+from ..processes.child import Wait
+from ..running import Launch, Running
 from .health import (
     DEAD,
     HEALTH_TIMEOUT_S,
@@ -121,19 +119,17 @@ class Transport(Running):
     ``client`` is an ordinary httpx client, without the harness's deadlines and dossiers.
     """
 
+    front = "serve"
     front_role = "server"
 
     def __init__(
         self,
-        child: Child,
-        spec: EngineSpec,
+        launch: Launch,
         port: PortLease,
         key: str,
-        deadline_for: DeadlineFor,
-        scripts: ScriptWatch,
         started: ServerReport = ServerReport(),  # immutable
     ) -> None:
-        super().__init__(child, spec, deadline_for, scripts)
+        super().__init__(launch)
         self.api_key = key
         self.notes = started.notes
         self.argv = started.argv
@@ -143,7 +139,7 @@ class Transport(Running):
         self._port = port
         self._blocking: OpenAI | None = None
         self.root_url = f"http://{HOST}:{port.number}"
-        self.listener = OwnListener(port.number, lambda: child.processes())
+        self.listener = OwnListener(port.number, lambda: self.child.processes())
         # One connection per request: uvicorn closes a connection after a broken handler's status
         # 500, and the next request on it would fail.
         limits = httpx.Limits(max_keepalive_connections=0)

@@ -21,8 +21,7 @@ from ...cases.model import Case
 from ...cases.proofs.rejudge import load_observations
 from ...cases.results import TestResult
 from ...cases.verdict import Verdict
-from ...engines.frozen import thaw
-from ...engines.spec import EngineSpec
+from ...engines.spec import EngineSpec, thaw
 from ...environments.recipes import RELEASE, find_file, load
 from ...environments.sources import parse_name
 from ...errors import Kind, UsageError

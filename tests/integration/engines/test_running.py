@@ -15,8 +15,7 @@ from pytest_vllm_regress.engines.processes import process_tree
 from pytest_vllm_regress.engines.processes.agent import Agent
 from pytest_vllm_regress.engines.processes.child import Child, Loan
 from pytest_vllm_regress.engines.processes.early_exit import EarlyExitPolicy
-from pytest_vllm_regress.engines.running import Running
-from pytest_vllm_regress.engines.schema_filter import SchemaFilter
+from pytest_vllm_regress.engines.running import Launch, Running, SchemaFilter
 from pytest_vllm_regress.engines.spec import EngineSpec
 from pytest_vllm_regress.errors import ChildDied, DeadlineExceeded, Kind, UsageError
 from pytest_vllm_regress.util.deadline import Deadline
@@ -47,7 +46,8 @@ def call(child: Child, function: str, **arguments: Any) -> Any:
 def engine(agent: Agent) -> Engine:
     child = agent.start_child("probe", deadline_for("start", None), loan=Loan(EarlyExitPolicy()))
     child.adopt_engine()
-    return Engine(child, EngineSpec(), deadline_for, SimpleNamespace())  # type: ignore[arg-type]
+    nothing: Any = SimpleNamespace()
+    return Engine(Launch(child, EngineSpec(), deadline_for, nothing))
 
 
 @pytest.mark.parametrize(

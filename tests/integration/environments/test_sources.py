@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from pytest_vllm_regress.engines import device
+from pytest_vllm_regress.engines import target as device
 from pytest_vllm_regress.engines.target import BORROWED, Target
 from pytest_vllm_regress.environments import bases, names, overlay, sources
 from pytest_vllm_regress.environments import install as installing

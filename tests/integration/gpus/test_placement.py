@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_vllm_regress.engines.gpus.leases import GpuLeases
-from pytest_vllm_regress.engines.resources.placement import PROBE, Placement
+from pytest_vllm_regress.engines.placement import PROBE, Placement
 from pytest_vllm_regress.engines.target import Target, inspect
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.util.deadline import Deadline

@@ -22,6 +22,7 @@ from pytest_vllm_regress.engines.processes.early_exit import (
     DocumentedHang,
     EarlyExitPolicy,
 )
+from pytest_vllm_regress.engines.running import Launch
 from pytest_vllm_regress.engines.spec import EngineSpec
 from pytest_vllm_regress.errors import ChildDied, DeadlineExceeded, Kind, RemoteError
 from pytest_vllm_regress.util.deadline import Deadline
@@ -58,14 +59,8 @@ def get(child: Child) -> Iterator[Ask]:
     def deadline_for(phase: str, seconds: float | None) -> Deadline:
         return Deadline.after(phase, PATIENT_S if seconds is None else seconds)
 
-    server = Transport(
-        child,
-        EngineSpec(),
-        SimpleNamespace(number=port),  # type: ignore[arg-type]
-        "key",
-        deadline_for,
-        quiet,  # type: ignore[arg-type]
-    )
+    launch = Launch(child, EngineSpec(), deadline_for, quiet)  # type: ignore[arg-type]
+    server = Transport(launch, SimpleNamespace(number=port), "key")  # type: ignore[arg-type]
 
     def over_http(function: str, seconds: float = PATIENT_S) -> str:
         return server.get(f"/{function}", timeout=seconds).text

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from pytest_vllm_regress.engines.agents import Agents
+from pytest_vllm_regress.engines.placement import Placement
 from pytest_vllm_regress.engines.processes.agent import Agent
 from pytest_vllm_regress.engines.processes.child import Child
-from pytest_vllm_regress.engines.resources.agents import Agents
-from pytest_vllm_regress.engines.resources.placement import Placement
 from pytest_vllm_regress.engines.settings import Limits
 from pytest_vllm_regress.engines.target import Target
 from pytest_vllm_regress.environments.cache import bytecode_folder

@@ -14,6 +14,7 @@ from pytest_vllm_regress.engines.http import listeners
 from pytest_vllm_regress.engines.ports import lease_port
 from pytest_vllm_regress.engines.processes import process_tree
 from pytest_vllm_regress.engines.processes.agent import Agent
+from pytest_vllm_regress.engines.running import Launch
 from pytest_vllm_regress.engines.server import Server
 from pytest_vllm_regress.engines.spec import EngineSpec
 from pytest_vllm_regress.surveys.states import health, shutdown
@@ -51,7 +52,7 @@ class StandIns:
         }
         child.request("call", deadline_for("probe"), **request)
         scripts: Any = SimpleNamespace(admit=lambda body: None, check=lambda: None)
-        server = Server(child, EngineSpec(), port, "", deadline_for, scripts)
+        server = Server(Launch(child, EngineSpec(), deadline_for, scripts), port, "")
         self._servers.append((server, port.number))
         return server
 

@@ -110,7 +110,7 @@ def test_counters_that_stay_behind_are_an_error(monkeypatch: pytest.MonkeyPatch)
     server.client = httpx.Client(base_url=server.root_url, transport=transport)
     monkeypatch.setattr(server.child, "pause", lambda seconds: now.append(now.pop() + seconds))
     monkeypatch.setattr(
-        server.child,
+        server.child.failures,
         "hung",
         lambda deadline, why: DeadlineExceeded(why, phase=deadline.phase),
         raising=False,

@@ -13,6 +13,7 @@ import pytest
 
 from pytest_vllm_regress import AsyncEngine, Engine, EngineSpec, Script, tensor_base64
 from pytest_vllm_regress.engines.inputs.media import noise
+from pytest_vllm_regress.engines.running import Launch
 from pytest_vllm_regress.engines.server import Server
 from pytest_vllm_regress.errors import RemoteError, UsageError
 
@@ -31,7 +32,8 @@ def engine(kind: type[Engine] | type[AsyncEngine]) -> tuple[Any, list[dict[str, 
         return []
 
     child: Any = SimpleNamespace(request=request)
-    return kind(child, EngineSpec.create(), SimpleNamespace(), lambda *given: None, NEVER), sent  # type: ignore[arg-type]
+    launch = Launch(child, EngineSpec.create(), lambda *given: None, NEVER)  # type: ignore[arg-type]
+    return kind(launch, SimpleNamespace()), sent  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("priority", "sent_as"), [(3, [3, 3]), ([1, 0], [1, 0])])
@@ -173,18 +175,14 @@ def test_prompt_embeds_have_the_width_of_the_model(config: dict[str, Any], tmp_p
     assert http_server.prompt_embeds(3, seed=5) == tensor_base64(noise(3, 4, seed=5))
 
 
-def test_the_old_form_of_call_works_and_warns_at_the_callers_line(tmp_path: Path) -> None:
-    file = tmp_path / "elsewhere.py"
+def test_a_function_of_the_probe_file_runs_in_the_engines_process(tmp_path: Path) -> None:
+    file = tmp_path / "probe.py"
+    caller, sent = engine(Engine)
+    with pytest.raises(UsageError, match="write the function there"):
+        caller.call("look")
     file.touch()
-    old, sent = engine(Engine)
-    with pytest.warns(
-        DeprecationWarning, match=r"removed in pytest-vllm-regress 0\.2\.0: use call\(name\)"
-    ) as warned:
-        old.call(file, "look", value=1)
-    assert warned[0].filename == __file__
-    old.probe_file = file
-    old.call("look", value=1)
-    assert sent[0] == sent[1]
+    caller.probe_file = file
+    caller.call("look", value=1)
     assert (sent[0]["file"], sent[0]["function"], sent[0]["arguments"]) == (
         str(file),
         "look",

@@ -16,6 +16,7 @@ import pytest
 
 from pytest_vllm_regress.engines.http.listeners import NotOurServer
 from pytest_vllm_regress.engines.http.transport import ENDING_S
+from pytest_vllm_regress.engines.running import Launch
 from pytest_vllm_regress.engines.server import Server, start_server
 from pytest_vllm_regress.engines.spec import EngineSpec
 from pytest_vllm_regress.errors import (
@@ -58,14 +59,8 @@ def unconnected(port: int, deadline_for: DeadlineFor = five_seconds, **spec: Any
     )
     scripts = SimpleNamespace(admit=lambda body: None, check=lambda: None)
 
-    return Server(
-        child,  # type: ignore[arg-type]
-        EngineSpec.create(**spec),
-        SimpleNamespace(number=port),  # type: ignore[arg-type]
-        "key",
-        deadline_for,
-        scripts,  # type: ignore[arg-type]
-    )
+    launch = Launch(child, EngineSpec.create(**spec), deadline_for, scripts)  # type: ignore[arg-type]
+    return Server(launch, SimpleNamespace(number=port), "key")  # type: ignore[arg-type]
 
 
 def server(answer: int, health: int | type[httpx.TransportError]) -> Server:
@@ -208,7 +203,7 @@ def test_features_that_vllm_rejects_at_the_start_are_not_applicable(
     port: Any = SimpleNamespace(number=9, release=lambda: ended.append("port"))
     scripts: Any = None
     with pytest.raises(expected, match=re.escape(first_error.partition(": ")[2].rstrip("."))):
-        start_server(child, EngineSpec(), port, {}, five_seconds, scripts)
+        start_server(Launch(child, EngineSpec(), five_seconds, scripts), port)
     assert ended == ["child", "port"]
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from pytest_vllm_regress.engines import session
+from pytest_vllm_regress.engines.agents import Agents
 from pytest_vllm_regress.engines.engine import Engine
 from pytest_vllm_regress.engines.processes.child import Loan
 from pytest_vllm_regress.engines.processes.child_processes import Leftover
@@ -22,7 +23,6 @@ from pytest_vllm_regress.engines.processes.early_exit import (
     DocumentedHang,
     EarlyExitPolicy,
 )
-from pytest_vllm_regress.engines.resources.agents import Agents
 from pytest_vllm_regress.engines.session import Session
 from pytest_vllm_regress.engines.settings import Limits, Settings
 from pytest_vllm_regress.engines.spec import EngineSpec
@@ -62,7 +62,7 @@ class FakeChild:
         return {"kwargs": {}, "env": {}, "notes": [], "generation": "V1"}
 
     @property
-    def life(self) -> FakeChild:
+    def tree(self) -> FakeChild:
         return self
 
     def adopt_engine(self) -> None:

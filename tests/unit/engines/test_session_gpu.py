@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from pytest_vllm_regress.engines import server, session
+from pytest_vllm_regress.engines import placement, server, session
 from pytest_vllm_regress.engines.engine import Engine
 from pytest_vllm_regress.engines.gpus import compiled
 from pytest_vllm_regress.engines.gpus.leases import GpuLeases
 from pytest_vllm_regress.engines.gpus.nvml import Usage
 from pytest_vllm_regress.engines.gpus.visible import CudaDevice, Visible
 from pytest_vllm_regress.engines.processes.child_processes import Leftover
-from pytest_vllm_regress.engines.resources import placement
+from pytest_vllm_regress.engines.running import Launch
 from pytest_vllm_regress.engines.session import Session
 from pytest_vllm_regress.engines.settings import Settings
 from pytest_vllm_regress.engines.spec import EngineSpec
@@ -50,7 +50,7 @@ class FakeChild:
         self.machine, self.start_method = machine, "fork"
         self.spec: dict[str, Any] = {}
         self.release: Callable[[], tuple[Leftover, ...]] | None = None
-        self.life = self
+        self.tree = self
         self.log = machine.folder / "log"
         self.alive = True
         machine.children.append(self)
@@ -146,8 +146,8 @@ def run(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
             report=machine.messages.append,
             same_pids=True,
         )
-        new_session._gpus = placement.Placement(machine.messages.append, leases=leases)
-        new_session._gpus.__dict__["visible"] = Visible(machine.devices, (), "580", (13, 0))
+        new_session.gpus = placement.Placement(machine.messages.append, leases=leases)
+        new_session.gpus.__dict__["visible"] = Visible(machine.devices, (), "580", (13, 0))
         monkeypatch.setattr(placement.Placement, "devices", lambda self, target: machine.devices)
         monkeypatch.setattr(Session, "warm_agent", lambda self, target: machine)
         monkeypatch.setattr(session, "unmet_needs", lambda model, versions: ())
@@ -219,7 +219,7 @@ def test_time_spent_waiting_does_not_count_for_the_test(
     renewed: list[bool] = []
     first, second = run(), run(lambda: renewed.append(True), gpu_wait_s=20)
     engine(first, ONE, "t1")
-    second._gpus.leases._report = lambda line: first.close()  # it waits now
+    second.gpus.leases._report = lambda line: first.close()  # it waits now
     engine(second, ONE, "t1")
     assert renewed == [True]
     engine(second, OTHER, "t2")
@@ -297,8 +297,8 @@ def test_what_a_server_refuses_on_this_gpu_is_not_applicable(
     run: Callable[..., Session],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def died(child: FakeChild, *rest: object) -> None:
-        child.kill()
+    def died(launch: Launch, *rest: object) -> None:
+        launch.child.kill()
         raise ChildDied("it died", phase="ready", detail=f"(EngineCore) {log}\n")
 
     monkeypatch.setattr(server, "start_server", died)
@@ -316,7 +316,7 @@ def test_gpu_facts_of_an_engine(machine: FakeMachine, run: Callable[..., Session
     log = "INFO 01-02 [cuda.py:509] Using FLASH_ATTN attention backend out of potential backends: ['x'].\n"
     (machine.folder / "log").write_text(log)
     session = run()
-    assert session.gpu_facts(engine(session, ONE, "t1").child) == {
+    assert session.gpus.facts(engine(session, ONE, "t1").child) == {
         "gpu": "stand-in (0)",
         "capability": "9.0",
         "driver": "580",
@@ -358,7 +358,7 @@ def test_the_attention_backend_is_what_vllm_says_of_attention(
 ) -> None:
     (machine.folder / "log").write_text(log + "\n")
     session = run()
-    assert session.gpu_facts(engine(session, ONE, "t1").child)["attention_backend"] == backend
+    assert session.gpus.facts(engine(session, ONE, "t1").child)["attention_backend"] == backend
 
 
 def test_heads_are_wide_enough_for_the_backends_of_cuda(

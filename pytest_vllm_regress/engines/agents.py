@@ -10,14 +10,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from ...errors import BuildError
-from ...util.deadline import DeadlineFor
-from ...util.rundir import RunDir
-from ..gpus import compiled
-from ..processes.agent import Agent
-from ..settings import Limits
-from ..target import Target, named_interpreter
+from ..errors import BuildError
+from ..util.deadline import DeadlineFor
+from ..util.rundir import RunDir
+from .gpus import compiled
 from .placement import Placement, kernels
+from .processes.agent import Agent
+from .settings import Limits
+from .target import Target, named_interpreter
 
 _MAX_WITH_VARIABLES = 2
 """Agents with variables of their own that are kept at the same time: each takes as much memory as
@@ -156,8 +156,8 @@ class Agents:
             )  # without it, the traceback would grow with every test
         if python := named_interpreter(name):
             return python
-        from ...environments.cache import EnvironmentCache
-        from ...environments.names import resolve
+        from ..environments.cache import EnvironmentCache
+        from ..environments.names import resolve
 
         try:
             return self._leases.enter_context(

@@ -9,21 +9,22 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
-from ...environments.installed import open_interpreter
-from ...errors import UsageError
-from ...util.deadline import Deadline
-from ...util.files import peek
-from ...util.sizes import GIB, MIB
-from ..checkpoints.kinds import KINDS
-from ..gpus import compiled
-from ..gpus.fit import Incompatibility, compare, compare_any, cuda_of, modes, tools
-from ..gpus.leases import GpuLease, GpuLeases
-from ..gpus.nvml import Gpu, Machine, query_machine
-from ..gpus.visible import ORDER, PCI, VISIBLE, CudaDevice, Visible, usable
-from ..processes.child import Child
-from ..spec import EngineSpec
-from ..target import Target
+from ..environments.installed import open_interpreter
+from ..errors import UsageError
+from ..util.deadline import Deadline
+from ..util.files import peek
+from ..util.sizes import GIB, MIB
+from .gpus import compiled
+from .gpus.fit import Incompatibility, compare, compare_any, cuda_of, modes, tools
+from .gpus.leases import GpuLease, GpuLeases
+from .gpus.nvml import Gpu, Machine, query_machine
+from .gpus.visible import ORDER, PCI, VISIBLE, CudaDevice, Visible, usable
+from .processes.child import Child
+from .processes.child_processes import Leftover
+from .spec import EngineSpec
+from .target import Target
 
 _MAX_LOG = 4 * 1024 * 1024
 
@@ -86,6 +87,7 @@ class Placement:
         self._environ = os.environ if environ is None else environ
         self.leases = leases or GpuLeases(report=tell)
         self._fitting: dict[str, tuple[CudaDevice, ...]] = {}
+        self._facts: WeakKeyDictionary[Child, Mapping[str, str]] = WeakKeyDictionary()
 
     @cached_property
     def visible(self) -> Visible:
@@ -165,8 +167,32 @@ class Placement:
             "cache": KV_CACHE,
         }
 
-    def facts(self, lease: GpuLease, child: Child) -> dict[str, str]:
-        """Return the facts about an engine's GPUs that a result file records."""
+    def assign(self, lease: GpuLease, child: Child, until: Callable[[], Deadline]) -> None:
+        """Let ``child`` have the GPUs until its end. Memory that is then still in use at the
+        deadline ``until()`` counts as left behind."""
+        child.tree.at_end(
+            lambda: tuple(Leftover("GPU memory", words) for words in lease.release(until()))
+        )
+        self._facts[child] = self._facts_of(lease, child)
+
+    def has_started(self, target: Target, lease: GpuLease) -> bool:
+        """Return whether an engine of ``target`` has ever started on such GPUs."""
+        return _first_start(target, lease).exists()
+
+    def note_started(self, target: Target, lease: GpuLease, child: Child) -> None:
+        """Note that an engine has started: which processes hold the memory, and that its kernels
+        are compiled."""
+        lease.claim([process.pid for process in child.processes()])
+        self._facts[child] = self._facts_of(lease, child)
+        marker = _first_start(target, lease)
+        marker.parent.mkdir(parents=True, exist_ok=True)
+        marker.touch()
+
+    def facts(self, child: Child) -> Mapping[str, str]:
+        """Return what a record says of the GPUs that ``child`` has; empty on other devices."""
+        return self._facts.get(child, {})
+
+    def _facts_of(self, lease: GpuLease, child: Child) -> dict[str, str]:
         first = lease.devices[0]
         backend = _BACKEND.search(peek(child.log, _MAX_LOG))
         return {
@@ -229,17 +255,12 @@ class Placement:
         return tuple(fitting), wrong
 
 
-def is_forged(spec: EngineSpec, model: str | None) -> bool:
-    """Return whether the engine's model is a forged one. ``model`` is the value of --vllm-model."""
-    return model is None and spec.model in KINDS
-
-
 def kernels(target: Target) -> Path:
     """Return the folder in which compiled kernels of ``target`` are kept between runs."""
     return compiled.folder_for(target.versions.get("vllm", "none"))
 
 
-def first_start(target: Target, lease: GpuLease) -> Path:
+def _first_start(target: Target, lease: GpuLease) -> Path:
     """Return the path of a file that exists once an engine of ``target`` has started on such GPUs.
 
     The first start compiles kernels.

@@ -1,1 +1,0 @@
-"""What engines need while they run: warm agents, GPUs, ports."""
