@@ -17,7 +17,7 @@ COMPUTE_MODES = ("default", "exclusive thread", "prohibited", "exclusive process
 
 
 @dataclasses.dataclass(frozen=True)
-class Slice:
+class MigSlice:
     """A MIG device of a GPU, with its ``uuid`` ("MIG-...") and memory in bytes."""
 
     uuid: str
@@ -39,7 +39,7 @@ class Gpu:
     capability: Version | None = None
     compute_mode: str = "default"
     mig: bool = False
-    slices: tuple[Slice, ...] = ()
+    slices: tuple[MigSlice, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,7 +126,7 @@ def _gpu(nvml: Any, index: int) -> Gpu:
     )
 
 
-def _slices(nvml: Any, handle: Any) -> Iterator[Slice]:
+def _slices(nvml: Any, handle: Any) -> Iterator[MigSlice]:
     for index in range(
         _optional(nvml, lambda: int(nvml.nvmlDeviceGetMaxMigDeviceCount(handle))) or 0
     ):
@@ -136,7 +136,7 @@ def _slices(nvml: Any, handle: Any) -> Iterator[Slice]:
                 _optional(nvml, lambda part=part: _text(nvml.nvmlDeviceGetName(part)))  # type: ignore[misc]
                 or "MIG device"
             )
-            yield Slice(
+            yield MigSlice(
                 _text(nvml.nvmlDeviceGetUUID(part)),
                 name,
                 int(nvml.nvmlDeviceGetMemoryInfo(part).total),

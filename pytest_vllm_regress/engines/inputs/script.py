@@ -25,7 +25,7 @@ from ...target_site.vllm_regress_target.script import (
     END,
     FAULTS_VARIABLE,
     START,
-    Answer,
+    ScriptedAnswer,
     Step,
     Token,
     encode,
@@ -111,7 +111,7 @@ class Script:
         """
         if not (self.end or self.steps):
             raise UsageError("a script that never ends must not be empty")
-        answers = (Answer(script.steps, script.end) for script in (self, *further))
+        answers = (ScriptedAnswer(script.steps, script.end) for script in (self, *further))
         return f"{text}{START}{encode(answers)}{END}"
 
 

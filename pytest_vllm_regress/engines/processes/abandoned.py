@@ -43,7 +43,7 @@ _DOWNLOAD_S = 86400.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Trace:
+class Remnant:
     """Something left behind.
 
     ``owner`` in words, ``since`` in seconds since the epoch, ``size`` in bytes. ``remove()``
@@ -74,15 +74,15 @@ class Trace:
 
 
 def sweep() -> tuple[str, ...]:
-    """Remove what abandoned runs left behind. Return one line per trace."""
+    """Remove what abandoned runs left behind. Return one line per remnant."""
     return tuple(
-        f"{'removed' if trace.remove() else 'could not remove'} {trace}, left by {trace.owner}"
-        for trace in of_runs()
+        f"{'removed' if remnant.remove() else 'could not remove'} {remnant}, left by {remnant.owner}"
+        for remnant in of_runs()
     )
 
 
-def of_runs() -> Iterator[Trace]:
-    """Yield traces of abandoned runs: processes first, then their shared memory, then their
+def of_runs() -> Iterator[Remnant]:
+    """Yield remnants of abandoned runs: processes first, then their shared memory, then their
     directories."""
     abandoned = list(abandoned_runs())
     orphans = list(_orphans({item.run.tag: item.controller_pid for item in abandoned}))
@@ -95,7 +95,7 @@ def of_runs() -> Iterator[Trace]:
         mapped = map(Path, mapped_shm([process.pid]))
         segments |= dict.fromkeys((path for path in mapped if _changed_since(path, since)), owner)
         with contextlib.suppress(psutil.Error):
-            yield Trace(
+            yield Remnant(
                 "process",
                 process_tree.describe(process),
                 owner,
@@ -109,7 +109,7 @@ def of_runs() -> Iterator[Trace]:
         with contextlib.suppress(OSError):
             status = path.stat()
             if str(path) not in strangers and status.st_uid == os.getuid():
-                yield Trace(
+                yield Remnant(
                     "shared memory",
                     str(path),
                     owner,
@@ -120,7 +120,7 @@ def of_runs() -> Iterator[Trace]:
     for run in abandoned:
         with contextlib.suppress(OSError):
             path, owner = run.run.path, _controller(run.controller_pid)
-            yield Trace(
+            yield Remnant(
                 "run directory",
                 str(path),
                 owner,
@@ -130,13 +130,13 @@ def of_runs() -> Iterator[Trace]:
             )
 
 
-def of_builds(cache: EnvironmentCache | None = None) -> Iterator[Trace]:
-    """Yield traces of interrupted builds and downloads in the cache."""
+def of_builds(cache: EnvironmentCache | None = None) -> Iterator[Remnant]:
+    """Yield remnants of interrupted builds and downloads in the cache."""
     cache = cache or EnvironmentCache()
     for place in cache.unfinished():
         with contextlib.suppress(OSError):
             since, size = place.stat().st_mtime, size_of(place)
-            yield Trace(
+            yield Remnant(
                 "half-built environment",
                 str(place),
                 "a build that ended early",
@@ -148,7 +148,7 @@ def of_builds(cache: EnvironmentCache | None = None) -> Iterator[Trace]:
         with contextlib.suppress(OSError):
             since = place.stat().st_mtime
             if time.time() - since > _DOWNLOAD_S:  # downloads hold no lock, but none takes a day
-                yield Trace(
+                yield Remnant(
                     "half-fetched sidecar",
                     str(place),
                     "a download that ended early",

@@ -1,8 +1,6 @@
 """Code that runs in the target interpreter (Python 3.9 and later): the agent, its children, the
 dialect and the simulated device."""
 
-from typing import Dict
-
 
 class Unsupported(Exception):
     """The installed vLLM or the device does not support what the test asks for. The test is
@@ -31,7 +29,7 @@ class Unsupported(Exception):
             "needs": needs,
             "refused_by": refused_by,
         }
-        self.claim: Dict[str, str] = {name: text for name, text in facts.items() if text}
+        self.claim: dict[str, str] = {name: text for name, text in facts.items() if text}
 
 
 class WrongRequest(Exception):

@@ -25,10 +25,11 @@ import socket
 import subprocess
 import sys
 import traceback
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Set, Tuple
+from collections.abc import Iterator, Mapping
+from typing import Any, Callable
 
 from . import calls, child, nanny
-from .dialect import gpu, ray_ports
+from .dialect import gpu, ray_clusters
 from .protocol import Frame, FrameSocket, PeerClosed
 
 
@@ -36,7 +37,7 @@ class _Exit(Exception):
     """Unwinds the stack of a forked process to ``main``. ``args[0]`` is the exit status."""
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     socket_fd = int(argv[1])
     channel = FrameSocket(socket.socket(fileno=socket_fd))
     os.set_inheritable(socket_fd, False)
@@ -44,7 +45,7 @@ def main(argv: List[str]) -> int:
         request = channel.receive(timeout_s=30)
         return _run_nanny(FrameSocket(socket.socket(fileno=int(argv[2]))), channel, request)
     nanny.become_subreaper()
-    ray_ports.watch()
+    ray_clusters.watch()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the controller handles Ctrl-C
     channel.send({"event": "ready", "pid": os.getpid(), "python": platform.python_version()})
     try:
@@ -75,7 +76,7 @@ def _serve(channel: FrameSocket) -> None:
         _reap_children()
 
 
-Reply = Tuple[Any, List[int]]
+Reply = tuple[Any, list[int]]
 """The value of a reply, and the descriptors to send with it."""
 
 
@@ -90,7 +91,7 @@ def _warm(channel: FrameSocket, request: Frame) -> Reply:
         gc.freeze()
     finally:
         gc.enable()
-    facts: Dict[str, Any] = {"refusal": engines.unsupported_reason()}
+    facts: dict[str, Any] = {"refusal": engines.unsupported_reason()}
     if os.environ.get("VLLM_REGRESS_DEVICE") == "gpu":
         why = gpu.why_not_to_fork()
         if why is None:
@@ -101,11 +102,11 @@ def _warm(channel: FrameSocket, request: Frame) -> Reply:
     return {**facts, "spawns": "; ".join(_SPAWN_REASONS) or _why_threads()}, []
 
 
-_SPAWN_REASONS: List[str] = []
+_SPAWN_REASONS: list[str] = []
 """Why children are spawned although the agent has a single thread."""
-_HARMLESS_THREADS: Set[str] = set()
+_HARMLESS_THREADS: set[str] = set()
 """Ids of threads despite which a fork of this process works."""
-_VARIABLES_READ: Set[str] = set()
+_VARIABLES_READ: set[str] = set()
 """Names of the environment variables that were read while vLLM was imported."""
 _READ_BY_LIBRARIES = ("RAY_", "OMP_", "KMP_", "MKL_", "OPENBLAS_")
 """Prefixes of variables that native libraries read when they are loaded.
@@ -117,22 +118,22 @@ _READ_BY_LIBRARIES = ("RAY_", "OMP_", "KMP_", "MKL_", "OPENBLAS_")
 class _RecordingEnviron(type(os.environ)):  # type: ignore[misc]
     """``os.environ`` that records the names of the variables that are read."""
 
-    recorded: Set[str]
+    recorded: set[str]
 
     def __getitem__(self, name: str) -> str:
         self.recorded.add(name)
         return str(super().__getitem__(name))
 
-    def copy(self) -> Dict[str, str]:
+    def copy(self) -> dict[str, str]:
         return {name: super(_RecordingEnviron, self).__getitem__(name) for name in self}
 
 
 @contextlib.contextmanager
-def _recorded_variables() -> Iterator[Set[str]]:
+def _recorded_variables() -> Iterator[set[str]]:
     """Record the names of the variables that are read in the block."""
     original = type(os.environ)
     os.environ.__class__ = _RecordingEnviron
-    names: Set[str] = set()
+    names: set[str] = set()
     os.environ.recorded = names  # type: ignore[attr-defined]
     try:
         yield names
@@ -141,7 +142,7 @@ def _recorded_variables() -> Iterator[Set[str]]:
         del os.environ.recorded  # type: ignore[attr-defined]
 
 
-def _read_before(variables: Mapping[str, str]) -> List[str]:
+def _read_before(variables: Mapping[str, str]) -> list[str]:
     """Return the names of those ``variables`` of which the import of vLLM here has read another
     value. CUDA reads its variables after the fork."""
     return [
@@ -220,7 +221,7 @@ def _spawn_nanny(request: Frame, channel: socket.socket, lifeline: socket.socket
     return process.pid
 
 
-_SPAWNED: Dict[int, "subprocess.Popen[bytes]"] = {}
+_SPAWNED: dict[int, "subprocess.Popen[bytes]"] = {}
 
 
 def _run_nanny(lifeline: FrameSocket, channel: FrameSocket, request: Frame) -> int:
@@ -260,7 +261,7 @@ def _flush() -> None:
     sys.stderr.flush()
 
 
-_OPERATIONS: Dict[str, Callable[[FrameSocket, Frame], Reply]] = {
+_OPERATIONS: dict[str, Callable[[FrameSocket, Frame], Reply]] = {
     "warm": _warm,
     "inspect": _inspect,
     "warm_grammars": _warm_grammars,

@@ -6,9 +6,9 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Optional
 
-from .dialect import engine_errors
+from .dialect.installed import is_engine_death
 from .protocol import Frame
 
 Operation = Callable[..., Any]
@@ -33,15 +33,15 @@ def failure(error: BaseException) -> Frame:
         "traceback": _bounded(
             "".join(traceback.format_exception(type(error), error, error.__traceback__)), 60000
         ),
-        "engine_died": any(map(engine_errors.is_engine_death, chain)),
+        "engine_died": any(map(is_engine_death, chain)),
         "claim": getattr(error, "claim", {}),
     }
 
 
-def _chain(error: BaseException) -> List[BaseException]:
+def _chain(error: BaseException) -> list[BaseException]:
     """Return the error and its causes in the order in which Python prints them, root cause first,
     at most 10."""
-    chain: List[BaseException] = []
+    chain: list[BaseException] = []
     link: Optional[BaseException] = error
     while link is not None and link not in chain and len(chain) < 10:
         chain.append(link)
@@ -50,7 +50,7 @@ def _chain(error: BaseException) -> List[BaseException]:
 
 
 def _name(error: BaseException) -> str:
-    return "{}.{}".format(type(error).__module__, type(error).__qualname__)
+    return f"{type(error).__module__}.{type(error).__qualname__}"
 
 
 def load_function(source: str, name: str) -> Operation:
@@ -76,10 +76,10 @@ def load_function(source: str, name: str) -> Operation:
 
 def _load_file(file: str) -> Any:
     if file not in _MODULES:
-        name = "vllm_regress_probe_{}".format(len(_MODULES))
+        name = f"vllm_regress_probe_{len(_MODULES)}"
         spec = importlib.util.spec_from_file_location(name, file, loader=_Uncached(name, file))
         if spec is None or spec.loader is None:
-            raise ImportError("cannot load the probe file {}".format(file))
+            raise ImportError(f"cannot load the probe file {file}")
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module  # so that what it defines can be pickled
         spec.loader.exec_module(module)
@@ -87,7 +87,7 @@ def _load_file(file: str) -> Any:
     return _MODULES[file]
 
 
-_MODULES: Dict[str, Any] = {}
+_MODULES: dict[str, Any] = {}
 
 
 class _Uncached(importlib.machinery.SourceFileLoader):
@@ -105,6 +105,4 @@ def _bounded(text: str, limit: int) -> str:
     if len(text) <= limit:
         return text
     half = limit // 2
-    return "{}\n[... {} characters left out ...]\n{}".format(
-        text[:half], len(text) - limit, text[-half:]
-    )
+    return f"{text[:half]}\n[... {len(text) - limit} characters left out ...]\n{text[-half:]}"

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import traceback
-from typing import Any, Dict, List
+from typing import Any
 
 from . import calls, spawning
 from .protocol import Frame, FrameSocket, PeerClosed, ProtocolViolation
@@ -55,7 +55,7 @@ class ProbeHost:
     """Answers ``call``, which calls a function of a probe file with JSON arguments and returns its
     JSON value."""
 
-    def call(self, file: str, function: str, arguments: Dict[str, Any]) -> Any:
+    def call(self, file: str, function: str, arguments: dict[str, Any]) -> Any:
         return calls.load_function(file, function)(**arguments)
 
     def stop(self) -> None:
@@ -74,7 +74,7 @@ def _host(role: str, channel: FrameSocket) -> Any:
         from .hosts import engine
 
         return engine.EngineHost(channel)
-    raise ValueError("unknown role {!r}".format(role))
+    raise ValueError(f"unknown role {role!r}")
 
 
 def _answer(channel: FrameSocket, host: Any) -> None:
@@ -84,7 +84,7 @@ def _answer(channel: FrameSocket, host: Any) -> None:
         operation = request.pop("op", None)
         try:
             if not isinstance(operation, str) or operation.startswith("_"):
-                raise ValueError("not an operation: {!r}".format(operation))
+                raise ValueError(f"not an operation: {operation!r}")
             value = getattr(host, operation)(**request)
             reply = {"ok": True, "value": value}
             json.dumps(
@@ -114,7 +114,7 @@ def _set_up_process(request: Frame) -> None:
     os.chdir(request["cwd"])
 
 
-def _import_from(folders: List[str]) -> None:
+def _import_from(folders: list[str]) -> None:
     """Let this process and those below it import modules from ``folders``: after our own modules,
     before those of the environment."""
     own = os.environ.get("PYTHONPATH", "")

@@ -9,10 +9,11 @@ import contextlib
 import os
 import pickle
 import sys
-from typing import Any, Callable, Iterator, List
+from collections.abc import Iterator
+from typing import Any, Callable
 
 
-def inspect_models(architectures: List[str]) -> None:
+def inspect_models(architectures: list[str]) -> None:
     """Fill vLLM's cache for these model classes.
 
     Failures are ignored here; an engine that needs the class reports them.
@@ -56,7 +57,7 @@ def call_in_fork(function: Callable[[], Any]) -> Any:
                 pickle.dump(function(), file)
             status = 0
         except BaseException as error:
-            print("inspecting a model class: {!r}".format(error), file=sys.stderr, flush=True)
+            print(f"inspecting a model class: {error!r}", file=sys.stderr, flush=True)
         finally:
             os._exit(status)
     os.close(writer)
@@ -65,7 +66,7 @@ def call_in_fork(function: Callable[[], Any]) -> Any:
     _, status = os.waitpid(child, 0)
     if status != 0:
         raise RuntimeError(
-            "the fork that was to inspect a model class ended with wait status {}".format(status)
+            f"the fork that was to inspect a model class ended with wait status {status}"
         )
     return pickle.loads(pickled)
 

@@ -6,9 +6,10 @@ The nanny checks them periodically and kills the processes when they exceed a li
 import contextlib
 import os
 import time
-from typing import Dict, Mapping, NamedTuple, Optional, Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Optional
 
-Limits = Dict[str, float]
+Limits = dict[str, float]
 """``memory`` and ``log`` in bytes, ``processes``, ``until`` in seconds of the monotonic clock,
 ``session`` in seconds. A missing key: no limit."""
 OptionNames = Mapping[str, str]
@@ -55,7 +56,7 @@ def breach(
         used = {pid: _proportional(pid) for pid in pids}
         if sum(used.values()) > memory:
             largest = ", ".join(
-                "{} {} {}".format(pid, _name(pid), _human(used[pid]))
+                f"{pid} {_name(pid)} {_human(used[pid])}"
                 for pid in sorted(used, key=lambda pid: -used[pid])[:_NAMED]
             )
             text = "it uses {} of memory, and {} is the limit{}: {}".format(
@@ -92,13 +93,13 @@ def trim(path: str, limit: float, options: OptionNames = PYTEST_OPTIONS) -> None
 
 def _option(limit: str, options: OptionNames) -> str:
     """Return the option that sets the limit, in parentheses; empty if there is none."""
-    return " ({})".format(options[limit]) if limit in options else ""
+    return f" ({options[limit]})" if limit in options else ""
 
 
 def _resident(pid: int) -> int:
     with (
         contextlib.suppress(OSError, ValueError, IndexError),
-        open("/proc/{}/statm".format(pid)) as statm,
+        open(f"/proc/{pid}/statm") as statm,
     ):
         return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return 0
@@ -109,7 +110,7 @@ def _proportional(pid: int) -> int:
 
     Forked processes share most of vLLM.
     """
-    with contextlib.suppress(OSError), open("/proc/{}/smaps_rollup".format(pid)) as smaps:
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/smaps_rollup") as smaps:
         for line in smaps:
             if line.startswith("Pss:"):
                 return int(line.split()[1]) * 1024
@@ -117,10 +118,10 @@ def _proportional(pid: int) -> int:
 
 
 def _name(pid: int) -> str:
-    with contextlib.suppress(OSError), open("/proc/{}/comm".format(pid)) as comm:
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/comm") as comm:
         return comm.read().strip()
     return "?"
 
 
 def _human(size: float) -> str:
-    return "{:.1f} GiB".format(size / 2**30) if size >= 2**30 else "{:.0f} MiB".format(size / 2**20)
+    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"

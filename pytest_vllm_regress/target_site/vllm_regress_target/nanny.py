@@ -19,7 +19,8 @@ import re
 import select
 import signal
 import time
-from typing import Callable, Container, Dict, Iterable, Iterator, List, Optional, Set, Tuple
+from collections.abc import Container, Iterable, Iterator
+from typing import Callable, Optional
 
 from .limits import PYTEST_OPTIONS, Limits, OptionNames, breach, trim
 from .protocol import Frame, FrameSocket, PeerClosed, ProtocolViolation
@@ -39,7 +40,7 @@ _IN_CREATE, _IN_CLOEXEC, _IN_NONBLOCK = 0x100, 0o2000000, 0o4000
 SEGMENTS = "shared-memory"
 """File in a run directory with the inode and path of each shared-memory file that a child had
 mapped, one per line."""
-_OLDER_INODES: Set[int] = set()
+_OLDER_INODES: set[int] = set()
 """Inodes of the files that were below /dev/shm before the child started.
 
 The child may map them, but they are not removed.
@@ -59,7 +60,7 @@ def become_subreaper() -> None:
 
 
 def watch(
-    lifeline: FrameSocket, child_main: Callable[[], int], keep: Set[int], request: Frame
+    lifeline: FrameSocket, child_main: Callable[[], int], keep: set[int], request: Frame
 ) -> int:
     """Fork the child, report its start and end over ``lifeline``, and return when the controller
     closes that.
@@ -160,7 +161,7 @@ def _trim_log(request: Frame) -> None:
 
 
 def _enforce(
-    lifeline: FrameSocket, limits: Limits, options: OptionNames, pids: List[int]
+    lifeline: FrameSocket, limits: Limits, options: OptionNames, pids: list[int]
 ) -> Limits:
     """Check the limits once.
 
@@ -180,7 +181,7 @@ def _kill_at_once() -> None:
 
     SIGKILL alone cannot keep up with processes that fork without end.
     """
-    stopped: Dict[int, int] = {}
+    stopped: dict[int, int] = {}
     for _ in range(_STOP_ROUNDS):
         below = start_times(os.getpid())
         new = {pid: started for pid, started in below.items() if stopped.get(pid) != started}
@@ -207,15 +208,15 @@ def _reap(lifeline: FrameSocket, child: int) -> None:
             lifeline.send(event)
 
 
-def descendants(root: int) -> List[int]:
+def descendants(root: int) -> list[int]:
     """Return the pids of the descendants of ``root``, from /proc."""
     return list(start_times(root))
 
 
-def start_times(root: int) -> Dict[int, int]:
+def start_times(root: int) -> dict[int, int]:
     """Return the pids of the descendants of ``root``, each with its start time in clock ticks since
     boot. Both together name one process."""
-    children: Dict[int, List[Tuple[int, int]]] = {}
+    children: dict[int, list[tuple[int, int]]] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             try:
@@ -226,7 +227,7 @@ def start_times(root: int) -> Dict[int, int]:
                 children.setdefault(int(fields[1]), []).append(
                     (int(entry), int(fields[_START_TIME]))
                 )
-    descendants: Dict[int, int] = {}
+    descendants: dict[int, int] = {}
     pending = [root]
     while pending:
         below = children.get(pending.pop(), [])
@@ -235,16 +236,16 @@ def start_times(root: int) -> Dict[int, int]:
     return descendants
 
 
-def _stat(pid: int) -> List[bytes]:
+def _stat(pid: int) -> list[bytes]:
     """Return the fields of /proc/PID/stat after the name, which may contain anything."""
-    with open("/proc/{}/stat".format(pid), "rb") as stat:
+    with open(f"/proc/{pid}/stat", "rb") as stat:
         return stat.read().rpartition(b")")[2].split()
 
 
 def end_descendants() -> None:
     """Kill all descendants of this process and remove the shared-memory files that they had mapped."""
     until = time.monotonic() + _SWEEP_S
-    segments: Set[str] = set()
+    segments: set[str] = set()
     while time.monotonic() < until:
         below = start_times(os.getpid())
         if not below:
@@ -258,7 +259,7 @@ def end_descendants() -> None:
     _unlink(segments)
 
 
-def _signal(processes: Dict[int, int], number: int) -> None:
+def _signal(processes: dict[int, int], number: int) -> None:
     """Send a signal to processes, given as by ``start_times``.
 
     A pid that another process has by now is left alone.
@@ -307,14 +308,14 @@ class Segments:
     def __init__(self, file: str) -> None:
         self.created = _watch_created_segments()
         self._file = file
-        self._present: Set[str] = set()  # files at the last check
+        self._present: set[str] = set()  # files at the last check
         # Files at the last two checks. Each file is checked twice, because it is mapped a moment
         # after it was created.
-        self._checked: Set[str] = set()
-        self._recorded: Dict[str, int] = {}
-        self._pids: Set[int] = set()
+        self._checked: set[str] = set()
+        self._recorded: dict[str, int] = {}
+        self._pids: set[int] = set()
 
-    def note(self, pids: List[int]) -> None:
+    def note(self, pids: list[int]) -> None:
         """Record the files that the processes ``pids`` have mapped or open, if files were created
         in /dev/shm since the last two calls."""
         self._pids.update(pids)
@@ -326,7 +327,7 @@ class Segments:
         with contextlib.suppress(OSError), open(self._file, "a") as file:
             for path in new:
                 self._recorded[path] = os.stat(path).st_ino
-                file.write("{} {}\n".format(self._recorded[path], path))
+                file.write(f"{self._recorded[path]} {path}\n")
 
     def remove(self) -> None:
         """Remove the recorded files that still exist. Call it when all processes have ended."""
@@ -355,14 +356,14 @@ class Segments:
         )
 
 
-def shm_inodes() -> Set[int]:
+def shm_inodes() -> set[int]:
     """Return the inodes of the files that are below /dev/shm now."""
     return {number for _, number in _shm_files()}
 
 
 def mapped_shm(
     pids: Iterable[int], others: Container[int] = (), *, opened: bool = False
-) -> Set[str]:
+) -> set[str]:
     """Return the files below /dev/shm that any of the processes has mapped, without the inodes
     ``others``.
 
@@ -370,9 +371,9 @@ def mapped_shm(
     it. Files are compared by inode, because glibc's sem_open maps a named semaphore under a
     temporary name and renames it afterwards.
     """
-    inodes: Set[int] = set()
+    inodes: set[int] = set()
     for pid in pids:
-        with contextlib.suppress(OSError), open("/proc/{}/maps".format(pid)) as maps:
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/maps") as maps:
             inodes |= {int(line.split(None, 5)[4]) for line in maps if "/dev/shm/" in line}
         if opened:
             inodes |= _opened_shm(pid)
@@ -383,18 +384,18 @@ def mapped_shm(
     )
 
 
-def _opened_shm(pid: int) -> Set[int]:
-    inodes: Set[int] = set()
+def _opened_shm(pid: int) -> set[int]:
+    inodes: set[int] = set()
     with contextlib.suppress(OSError):
-        for fd in os.listdir("/proc/{}/fd".format(pid)):
-            path = "/proc/{}/fd/{}".format(pid, fd)
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            path = f"/proc/{pid}/fd/{fd}"
             with contextlib.suppress(OSError):
                 if os.readlink(path).startswith("/dev/shm/"):
                     inodes.add(os.stat(path).st_ino)
     return inodes
 
 
-def _shm_files() -> Iterator[Tuple[str, int]]:
+def _shm_files() -> Iterator[tuple[str, int]]:
     for folder, _, names in os.walk("/dev/shm"):
         for name in names:
             path = os.path.join(folder, name)

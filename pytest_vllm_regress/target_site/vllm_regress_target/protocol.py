@@ -9,14 +9,15 @@ import os
 import select
 import socket
 import time
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, Callable, Optional
 
 MAX_FRAME = 64 * 1024 * 1024
 _CHUNK = 65536
 _MAX_FDS = 4
 _MAX_SLEEP_S = 1.0  # the controller's clock must be read at least so often
 
-Frame = Dict[str, Any]
+Frame = dict[str, Any]
 
 
 class ProtocolViolation(Exception):
@@ -42,7 +43,7 @@ class FrameSocket:
         sock.setblocking(False)
         self._buffer = bytearray()
         self._scanned = 0
-        self._fds: List[int] = []
+        self._fds: list[int] = []
 
     def fileno(self) -> int:
         return self.sock.fileno()
@@ -68,7 +69,7 @@ class FrameSocket:
         data = memoryview(json.dumps(frame, separators=(",", ":")).encode() + b"\n")
         if len(data) > MAX_FRAME:
             raise ProtocolViolation(
-                "a frame of {} bytes is over the limit of {}".format(len(data), MAX_FRAME)
+                f"a frame of {len(data)} bytes is over the limit of {MAX_FRAME}"
             )
         until = None if timeout_s is None else clock() + timeout_s
         while data:
@@ -101,7 +102,7 @@ class FrameSocket:
             if not data:
                 if self._buffer:
                     raise ProtocolViolation(
-                        "the stream ended inside a frame: {!r}".format(bytes(self._buffer[:200]))
+                        f"the stream ended inside a frame: {bytes(self._buffer[:200])!r}"
                     )
                 raise PeerClosed("the peer closed its end")
             self._buffer += data
@@ -120,12 +121,10 @@ class FrameSocket:
                 return frame
             _wait(self.sock, select.POLLIN, until)
 
-    def take_fds(self, count: int) -> List[int]:
+    def take_fds(self, count: int) -> list[int]:
         """Return ``count`` descriptors that came with the frames read so far, oldest first."""
         if len(self._fds) < count:
-            raise ProtocolViolation(
-                "{} descriptors were promised, {} came".format(count, len(self._fds))
-            )
+            raise ProtocolViolation(f"{count} descriptors were promised, {len(self._fds)} came")
         descriptors, self._fds = self._fds[:count], self._fds[count:]
         return descriptors
 
@@ -134,7 +133,7 @@ class FrameSocket:
         if end < 0:
             self._scanned = len(self._buffer)
             if len(self._buffer) > MAX_FRAME:
-                raise ProtocolViolation("a frame is over the limit of {} bytes".format(MAX_FRAME))
+                raise ProtocolViolation(f"a frame is over the limit of {MAX_FRAME} bytes")
             return None
         line = bytes(self._buffer[:end])
         del self._buffer[: end + 1]
@@ -142,9 +141,9 @@ class FrameSocket:
         try:
             frame = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise ProtocolViolation("not JSON ({}): {!r}".format(error, line[:200])) from None
+            raise ProtocolViolation(f"not JSON ({error}): {line[:200]!r}") from None
         if not isinstance(frame, dict):
-            raise ProtocolViolation("not a JSON object: {!r}".format(line[:200]))
+            raise ProtocolViolation(f"not a JSON object: {line[:200]!r}")
         return frame
 
 

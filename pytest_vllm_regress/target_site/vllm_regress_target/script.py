@@ -18,7 +18,8 @@ number of tokens since.
 """
 
 import re
-from typing import Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Optional, Union
 from urllib.parse import quote, unquote
 
 START = "<|script|>"
@@ -31,7 +32,7 @@ Token = Union[int, str]
 """A token: its number in the forged vocabulary, in which 0 to 255 are the bytes, or the text of a
 special token or marker."""
 
-Step = Tuple[Tuple[Token, float], ...]
+Step = tuple[tuple[Token, float], ...]
 """The possible tokens at one position, with probabilities that add up to one.
 
 Usually a single token.
@@ -43,13 +44,13 @@ _COUNT = re.compile(r"`([0-9]+):")
 _PROBABILITY = re.compile(r"([0-9.e-]+);")
 
 
-class Answer(NamedTuple):
+class ScriptedAnswer(NamedTuple):
     """The script of one choice.
 
     ``ends``: the end token follows the steps; otherwise the steps repeat.
     """
 
-    steps: Tuple[Step, ...]
+    steps: tuple[Step, ...]
     ends: bool = True
 
     def at(self, position: int, end: int) -> Step:
@@ -64,20 +65,20 @@ class Answer(NamedTuple):
         )
 
 
-def encode(answers: Iterable[Answer]) -> str:
+def encode(answers: Iterable[ScriptedAnswer]) -> str:
     """Return the text between the two tokens for the answers of a request's choices."""
     return "|".join(
         "".join(map(_step, answer.steps)) + ("" if answer.ends else "~") for answer in answers
     )
 
 
-def decode(text: str) -> Tuple[Answer, ...]:
+def decode(text: str) -> tuple[ScriptedAnswer, ...]:
     """Return the answers that ``encode`` was called with.
 
     Raises ``ValueError`` with the position of the first mistake.
     """
-    answers: List[Answer] = []
-    steps: List[Step] = []
+    answers: list[ScriptedAnswer] = []
+    steps: list[Step] = []
     place = 0
     while place <= len(text):
         character = text[place : place + 1]
@@ -88,10 +89,8 @@ def decode(text: str) -> Tuple[Answer, ...]:
             ends = character != "~"
             place += not ends
             if text[place : place + 1] not in ("", "|"):
-                raise ValueError(
-                    "nothing may follow '~' but '|', at {} of {!r}".format(place, text)
-                )
-            answers.append(Answer(tuple(steps), ends))
+                raise ValueError(f"nothing may follow '~' but '|', at {place} of {text!r}")
+            answers.append(ScriptedAnswer(tuple(steps), ends))
             steps, place = [], place + 1
         else:
             token, place = _token(text, place)
@@ -109,7 +108,7 @@ def find(tokens: Sequence[int], start: int, end: int) -> Optional[Sequence[int]]
     last = len(tokens) - 1 - list(reversed(tokens)).index(start) if start in tokens else None
     if last is None or end not in tokens[last:]:
         missing = START if last is None else END
-        raise ValueError("the prompt was cut: its script has lost {}".format(missing))
+        raise ValueError(f"the prompt was cut: its script has lost {missing}")
     return tokens[last + 1 : tokens.index(end, last)]
 
 
@@ -127,9 +126,7 @@ def choice_of(request_id: str) -> int:
 def _step(step: Step) -> str:
     if len(step) == 1:
         return _spelled(step[0][0])
-    return "`{}:".format(len(step)) + "".join(
-        "{!r};{}".format(share, _spelled(token)) for token, share in step
-    )
+    return f"`{len(step)}:" + "".join(f"{share!r};{_spelled(token)}" for token, share in step)
 
 
 def _spelled(token: Token) -> str:
@@ -139,10 +136,10 @@ def _spelled(token: Token) -> str:
         return chr(token)
     if token == 0x20:
         return "+"
-    return "%{:02X}".format(token) if token < 256 else "${};".format(token)
+    return f"%{token:02X}" if token < 256 else f"${token};"
 
 
-def _token(text: str, place: int) -> Tuple[Token, int]:
+def _token(text: str, place: int) -> tuple[Token, int]:
     match = _TOKEN.match(text, place)
     if match is not None:
         byte, number, name, letter = match.groups()
@@ -152,19 +149,19 @@ def _token(text: str, place: int) -> Tuple[Token, int]:
             return int(byte, 16) if byte else int(number), match.end()
         if letter == "+" or ord(letter) in _PLAIN:
             return 0x20 if letter == "+" else ord(letter), match.end()
-    raise ValueError("no token at {} of {!r}".format(place, text))
+    raise ValueError(f"no token at {place} of {text!r}")
 
 
-def _alternatives(text: str, place: int) -> Tuple[Step, int]:
+def _alternatives(text: str, place: int) -> tuple[Step, int]:
     count = _COUNT.match(text, place)
     if count is None:
-        raise ValueError("no number of alternatives at {} of {!r}".format(place, text))
+        raise ValueError(f"no number of alternatives at {place} of {text!r}")
     place = count.end()
-    step: List[Tuple[Token, float]] = []
+    step: list[tuple[Token, float]] = []
     for _ in range(int(count.group(1))):
         share = _PROBABILITY.match(text, place)
         if share is None:
-            raise ValueError("no probability at {} of {!r}".format(place, text))
+            raise ValueError(f"no probability at {place} of {text!r}")
         token, place = _token(text, share.end())
         step.append((token, float(share.group(1))))
     return tuple(step), place

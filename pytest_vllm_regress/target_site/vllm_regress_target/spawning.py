@@ -21,7 +21,7 @@ import socket
 import struct
 import sys
 import traceback
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 DISABLED = "VLLM_REGRESS_PLAIN_SPAWN"
 """Environment variable that is set when the user requests spawned processes.
@@ -58,7 +58,7 @@ def install_fork_server(folder: str) -> bool:
     user requests real spawning, if this process has threads (a fork would not be safe), or if the
     system does not allow it.
     """
-    base = os.path.join(os.path.abspath(folder), "spawn-{}".format(os.getpid()))
+    base = os.path.join(os.path.abspath(folder), f"spawn-{os.getpid()}")
     program, address = base + ".py", base + ".sock"
     if (
         DISABLED in os.environ
@@ -107,7 +107,7 @@ class _Server:
             self._name = comm.read().strip()
         _set_process_name(PROCESS_NAME.encode())
         self._listener = listener
-        self._links: Dict[int, Tuple[socket.socket, int]] = {}
+        self._links: dict[int, tuple[socket.socket, int]] = {}
         self._wake, wake = os.pipe()
         os.set_blocking(wake, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -168,7 +168,7 @@ class _Server:
                 pid, status = os.waitpid(-1, os.WNOHANG)
 
 
-def _run_as(request: Dict[str, Any], fds: List[int]) -> None:
+def _run_as(request: dict[str, Any], fds: list[int]) -> None:
     """Run as the process that was requested. Never returns."""
     status = 1
     try:
@@ -213,7 +213,7 @@ def _set_process_name(name: bytes) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_NAME, name, 0, 0, 0)
 
 
-def _arrange_descriptors(numbers: Dict[int, int]) -> None:
+def _arrange_descriptors(numbers: dict[int, int]) -> None:
     """Renumber the open descriptors: ``numbers`` maps each descriptor to its new number.
 
     All others are closed.
@@ -261,7 +261,7 @@ def launch(python: str, address: str) -> None:
     os._exit(os.WEXITSTATUS(status))
 
 
-def _forward(link: socket.socket, number: int, nudge_after: Tuple[float, ...]) -> None:
+def _forward(link: socket.socket, number: int, nudge_after: tuple[float, ...]) -> None:
     """Pass a signal on, and nudge the process after each of these delays in seconds."""
     with contextlib.suppress(OSError):  # the process has ended
         link.send(bytes([number]))
@@ -270,7 +270,7 @@ def _forward(link: socket.socket, number: int, nudge_after: Tuple[float, ...]) -
         signal.setitimer(signal.ITIMER_REAL, nudge_after[0])
 
 
-def _receive(link: socket.socket) -> Tuple[Dict[str, Any], List[int]]:
+def _receive(link: socket.socket) -> tuple[dict[str, Any], list[int]]:
     head, fds, _, _ = socket.recv_fds(link, _HEAD.size, _MAX_FDS)
     try:
         (length,) = _HEAD.unpack(head)

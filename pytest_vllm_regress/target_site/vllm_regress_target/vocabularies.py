@@ -6,7 +6,8 @@ Used by the controller and the target.
 import base64
 import json
 import os
-from typing import Any, Dict, Iterator
+from collections.abc import Iterator
+from typing import Any
 
 from . import script
 
@@ -15,7 +16,7 @@ TEKKEN = "tekken.json"
 TOKENIZER = "tokenizer.json"
 
 
-def byte_letters() -> Dict[int, str]:
+def byte_letters() -> dict[int, str]:
     """Return the printable characters by which GPT-2's tokenizer represents bytes."""
     spelled = {byte: chr(byte) for byte in (*range(33, 127), *range(161, 173), *range(174, 256))}
     unprintable = (byte for byte in range(256) if byte not in spelled)
@@ -42,7 +43,7 @@ def folder_of(name: str) -> str:
     return name
 
 
-def of_checkpoint(folder: str, mode: str) -> Dict[str, Any]:
+def of_checkpoint(folder: str, mode: str) -> dict[str, Any]:
     """Return ``model.vocab`` and ``added_tokens`` of the tokenizer in ``folder``; empty if there is
     none, or if its file is too large.
 
@@ -64,7 +65,7 @@ class Numbers:
     byte 0; scripts count from it.
     """
 
-    def __init__(self, document: Dict[str, Any]) -> None:
+    def __init__(self, document: dict[str, Any]) -> None:
         vocabulary = (document.get("model") or {}).get("vocab")
         self.added = {
             token["content"]: int(token["id"]) for token in document.get("added_tokens") or ()
@@ -73,14 +74,14 @@ class Numbers:
             int(vocabulary.get(byte_letters()[0], 0)) if isinstance(vocabulary, dict) else 0
         )
 
-    def of(self, answer: script.Answer) -> script.Answer:
+    def of(self, answer: script.ScriptedAnswer) -> script.ScriptedAnswer:
         """Return the answer with this tokenizer's numbers. A name that is not a token here is
         replaced by its bytes.
 
         Raises ``ValueError`` if that is not possible, because the name is one of several
         alternatives.
         """
-        return script.Answer(
+        return script.ScriptedAnswer(
             tuple(numbered for step in answer.steps for numbered in self._steps(step)), answer.ends
         )
 
@@ -96,19 +97,19 @@ class Numbers:
         if not isinstance(token, str):
             return self.first + token
         if token not in self.added:
-            raise ValueError("this tokenizer has no token {!r}".format(token))
+            raise ValueError(f"this tokenizer has no token {token!r}")
         return self.added[token]
 
 
-def _read(path: str) -> Dict[str, Any]:
+def _read(path: str) -> dict[str, Any]:
     if not os.path.isfile(path) or os.path.getsize(path) > MAX_SIZE:
         return {}
     with open(path, encoding="utf-8") as file:
-        document: Dict[str, Any] = json.load(file)
+        document: dict[str, Any] = json.load(file)
     return document
 
 
-def _tekken(document: Dict[str, Any]) -> Dict[str, Any]:
+def _tekken(document: dict[str, Any]) -> dict[str, Any]:
     """Number the control tokens first, including those without a name, then the vocabulary.
 
     Its two words for scripts count as added tokens.
@@ -117,7 +118,7 @@ def _tekken(document: Dict[str, Any]) -> Dict[str, Any]:
     names = {
         int(token["rank"]): token["token_str"] for token in document.get("special_tokens") or ()
     }
-    added = {names.get(number, "<SPECIAL_{}>".format(number)): number for number in range(count)}
+    added = {names.get(number, f"<SPECIAL_{number}>"): number for number in range(count)}
     alphabet = byte_letters()
     vocabulary = {}
     for token in document["vocab"]:

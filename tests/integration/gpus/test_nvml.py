@@ -9,7 +9,14 @@ import subprocess
 
 import pytest
 
-from pytest_vllm_regress.engines.gpus.nvml import Gpu, Machine, Slice, Usage, query_machine, usage
+from pytest_vllm_regress.engines.gpus.nvml import (
+    Gpu,
+    Machine,
+    MigSlice,
+    Usage,
+    query_machine,
+    usage,
+)
 from tests.helpers import fake_gpus
 from tests.helpers.fake_gpus import (
     A100,
@@ -43,7 +50,7 @@ def test_gpus_driver_and_slices(answer: Answer) -> None:
     machine = query_machine()
     assert isinstance(machine, Machine)
     assert machine.gpus[0].slices == tuple(
-        Slice(A100.slice_uuid(n), f"{A100.name} MIG", size * GIB)
+        MigSlice(A100.slice_uuid(n), f"{A100.name} MIG", size * GIB)
         for n, size in enumerate((10, 10, 20))
     )
 

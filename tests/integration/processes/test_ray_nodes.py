@@ -31,8 +31,8 @@ class Cluster:
 """
 ENGINE = """
 import json, multiprocessing.util, os, signal, sys
-from vllm_regress_target.dialect import ray_nodes
-variables = ray_nodes.start(3)
+from vllm_regress_target.dialect import ray_clusters
+variables = ray_clusters.start(3)
 holder = open("/proc/self/task/{}/children".format(os.getpid())).read().split()
 fork = os.fork()  # as V1's engine core, which inherits whatever this process has open
 if fork == 0:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress.engines.processes.agent import TARGET_SITE
-from pytest_vllm_regress.target_site.vllm_regress_target.dialect import ray_ports
+from pytest_vllm_regress.target_site.vllm_regress_target.dialect import ray_clusters
 
 NODE = """
 class Node:
@@ -21,12 +21,12 @@ class Node:
 """
 DRIVER = """
 import sys
-from vllm_regress_target.dialect import ray_ports
+from vllm_regress_target.dialect import ray_clusters
 
 if sys.argv[1] == "import first":
     import ray._private.node
-ray_ports.watch()
-ray_ports.watch()
+ray_clusters.watch()
+ray_clusters.watch()
 from ray._private.node import Node
 
 print(Node()._get_unused_port(), Node()._get_unused_port({65001}), flush=True)
@@ -38,7 +38,7 @@ Drive = Callable[..., subprocess.Popen[str]]
 @pytest.fixture
 def drive(tmp_path: Path) -> Iterator[Drive]:
     """Start a driver that has chosen two ports and holds them until its input ends."""
-    node = NODE.format(given_away=list(ray_ports._ephemeral_ports()[:2]))
+    node = NODE.format(given_away=list(ray_clusters._ephemeral_ports()[:2]))
     package = tmp_path / "site" / "ray" / "_private"
     package.mkdir(parents=True)
     for file, text in (
@@ -99,7 +99,7 @@ def test_a_ray_that_chooses_in_another_way_is_left_alone() -> None:
             return 65000, None
 
     plain = Old._get_unused_port
-    ray_ports.guard(Old)
+    ray_clusters.guard(Old)
     assert Old._get_unused_port is plain
 
 
@@ -110,5 +110,5 @@ def test_what_the_kernel_gives_away(
     monkeypatch: pytest.MonkeyPatch, text: str, ports: range | tuple[()]
 ) -> None:
     """Enough ports must remain above this range for Ray."""
-    monkeypatch.setattr(ray_ports, "open", lambda _: io.StringIO(text), raising=False)
-    assert ray_ports._ephemeral_ports() == ports
+    monkeypatch.setattr(ray_clusters, "open", lambda _: io.StringIO(text), raising=False)
+    assert ray_clusters._ephemeral_ports() == ports

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_vllm_regress.target_site.vllm_regress_target import Unsupported
-from pytest_vllm_regress.target_site.vllm_regress_target.hosts import beam_search
+from pytest_vllm_regress.target_site.vllm_regress_target.hosts import engine as host
 
 END = {"finish_reason": "length", "stop_reason": None}
 WHOLE = {"text": "ab", "token_ids": [97, 98], "cumulative_logprob": -1.0, **END}
@@ -42,12 +42,12 @@ def test_offline_and_asynchronous_beams_have_the_same_form() -> None:
         beam_search=lambda prompts, params: [SimpleNamespace(sequences=[sequence])]
     )
     prompts = [{"prompt": "a"}]
-    assert beam_search.offline(llm, prompts, None) == [[WHOLE]]
+    assert host.beams(llm, prompts, None) == [[WHOLE]]
     engine = Asynchronous()
-    assert asyncio.run(beam_search.asynchronous(engine, prompts * 2, None, 7)) == [[WHOLE], [WHOLE]]
+    assert asyncio.run(host.async_beams(engine, prompts * 2, None, 7)) == [[WHOLE], [WHOLE]]
     assert engine.request_ids == ("regress-7", "regress-8")
     tokens = {**WHOLE, "text": "b"}
-    assert asyncio.run(beam_search.asynchronous(engine, [{"prompt_token_ids": [97]}], None, 9)) == [
+    assert asyncio.run(host.async_beams(engine, [{"prompt_token_ids": [97]}], None, 9)) == [
         [tokens]
     ]
 
@@ -59,5 +59,5 @@ def test_an_asynchronous_engine_without_beam_search_is_unsupported(
     vllm.__version__ = "0.11.2"
     monkeypatch.setitem(sys.modules, "vllm", vllm)
     with pytest.raises(Unsupported, match="beam search by the asynchronous engine") as caught:
-        asyncio.run(beam_search.asynchronous(SimpleNamespace(), ["a"], None, 1))
+        asyncio.run(host.async_beams(SimpleNamespace(), ["a"], None, 1))
     assert caught.value.claim == {"until": "0.11.0"}

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_vllm_regress.target_site.vllm_regress_target import script
-from pytest_vllm_regress.target_site.vllm_regress_target.script import Answer
+from pytest_vllm_regress.target_site.vllm_regress_target.script import ScriptedAnswer
 
 
 def encodable(text: str) -> bool:
@@ -24,11 +24,11 @@ STEPS = st.one_of(
     TOKENS.map(lambda token: ((token, 1.0),)),
     st.lists(st.tuples(TOKENS, SHARES), min_size=2, max_size=4).map(tuple),
 )
-ANSWERS = st.builds(Answer, st.lists(STEPS, max_size=20).map(tuple), st.booleans())
+ANSWERS = st.builds(ScriptedAnswer, st.lists(STEPS, max_size=20).map(tuple), st.booleans())
 
 
 @given(st.lists(ANSWERS, min_size=1, max_size=4))
-def test_decoding_reverses_encoding(answers: list[Answer]) -> None:
+def test_decoding_reverses_encoding(answers: list[ScriptedAnswer]) -> None:
     text = script.encode(answers)
     assert script.decode(text) == tuple(answers)
     assert text.isascii() and text.isprintable() and " " not in text and "<" not in text
@@ -43,19 +43,19 @@ def test_a_text_that_is_not_a_script_is_rejected(text: str) -> None:
 
 def test_an_answer_has_a_step_for_every_position() -> None:
     certain, divided = ((97, 1.0),), ((98, 0.5), (99, 0.5))
-    assert [Answer((certain, divided)).at(place, 7) for place in range(4)] == [
+    assert [ScriptedAnswer((certain, divided)).at(place, 7) for place in range(4)] == [
         certain,
         divided,
         ((7, 1.0),),
         ((7, 1.0),),
     ]
-    assert [Answer((certain, divided), ends=False).at(place, 7) for place in range(4)] == [
+    assert [ScriptedAnswer((certain, divided), ends=False).at(place, 7) for place in range(4)] == [
         certain,
         divided,
         certain,
         divided,
     ]
-    assert Answer(()).at(0, 7) == ((7, 1.0),)
+    assert ScriptedAnswer(()).at(0, 7) == ((7, 1.0),)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from pytest_vllm_regress.engines.checkpoints.forge import ensure_checkpoint
 from pytest_vllm_regress.engines.checkpoints.tokenizers import added_tokens
 from pytest_vllm_regress.target_site.vllm_regress_target import vocabularies
-from pytest_vllm_regress.target_site.vllm_regress_target.script import Answer, Step
+from pytest_vllm_regress.target_site.vllm_regress_target.script import ScriptedAnswer, Step
 from pytest_vllm_regress.target_site.vllm_regress_target.vocabularies import Numbers, of_checkpoint
 
 THINK: Step = (("<think>", 1.0),)
@@ -24,7 +24,7 @@ def numbers(kind: str, root: Path) -> Numbers:
 
 
 def said(numbers: Numbers, *steps: Step) -> list[int | str]:
-    return [step[0][0] for step in numbers.of(Answer(steps)).steps]
+    return [step[0][0] for step in numbers.of(ScriptedAnswer(steps)).steps]
 
 
 def test_a_script_gets_the_numbers_of_each_tokenizer(tmp_path: Path) -> None:
@@ -40,10 +40,10 @@ def test_a_script_gets_the_numbers_of_each_tokenizer(tmp_path: Path) -> None:
 
 def test_probabilities_need_existing_tokens(tmp_path: Path) -> None:
     either: Step = ((97, 0.5), ("<think>", 0.5))
-    (step,) = numbers("text", tmp_path).of(Answer((either,), ends=False)).steps
+    (step,) = numbers("text", tmp_path).of(ScriptedAnswer((either,), ends=False)).steps
     assert step == ((97, 0.5), (added_tokens()["<think>"], 0.5))
     with pytest.raises(ValueError, match="no token '<think>'"):
-        numbers("mistral", tmp_path).of(Answer((either,)))
+        numbers("mistral", tmp_path).of(ScriptedAnswer((either,)))
 
 
 def test_the_tokenizer_mode_selects_the_file(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import inspect
 import json
 import runpy
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Optional
 
 from . import known
 from .installed import version
@@ -42,8 +42,8 @@ def given(spec: Spec) -> Plan:
 
 
 def serve_command(
-    plan: Plan, words: Optional[List[str]] = None
-) -> Tuple[List[str], Callable[[], Any]]:
+    plan: Plan, words: Optional[list[str]] = None
+) -> tuple[list[str], Callable[[], Any]]:
     """Return the command line that serves this plan, and the function that runs it: the ``vllm``
     command, or else vLLM's server module.
 
@@ -67,14 +67,12 @@ def serve_command(
         return ["vllm", *subcommand, str(plan.kwargs["model"]), *arguments], command
     module = "vllm.entrypoints.openai.api_server"
     plan.notes.append(
-        "served by {}: the distribution is not called vllm, and the vllm command needs that".format(
-            module
-        )
+        f"served by {module}: the distribution is not called vllm, and the vllm command needs that"
     )
     return [module, "--model", str(plan.kwargs["model"]), *arguments], _program(module)
 
 
-def batch_command() -> Tuple[List[str], Callable[[], Any]]:
+def batch_command() -> tuple[list[str], Callable[[], Any]]:
     """Return the words before the options of the command that runs a batch file, and the function
     that runs it: ``vllm run-batch``, or else the
     module that older releases and repackaged builds have."""
@@ -84,7 +82,7 @@ def batch_command() -> Tuple[List[str], Callable[[], Any]]:
     return [_BATCH_MODULE], _program(_BATCH_MODULE)
 
 
-def _server_options(options: Dict[str, Any], parser: Any) -> Dict[str, Any]:
+def _server_options(options: dict[str, Any], parser: Any) -> dict[str, Any]:
     """Return the server options in the form that this vLLM takes.
 
     Raises ``Unsupported`` or ``WrongRequest`` for one that it does not have.
@@ -100,8 +98,8 @@ def _server_options(options: Dict[str, Any], parser: Any) -> Dict[str, Any]:
     return options
 
 
-def _arguments(options: Dict[str, Any], parser: Any) -> List[str]:
-    arguments: List[str] = []
+def _arguments(options: dict[str, Any], parser: Any) -> list[str]:
+    arguments: list[str] = []
     flags = {flag: action for action in parser._actions for flag in action.option_strings}
     for name, value in options.items():
         flag = "--" + name.replace("_", "-")
@@ -123,7 +121,7 @@ def _text(value: Any, type_function: Any = None) -> str:
     if not isinstance(value, dict):
         return str(value)
     if getattr(type_function, "__name__", "") == "nullable_kvs":  # multimodal limits up to 0.8.4
-        return ",".join("{}={}".format(name, limit) for name, limit in value.items())
+        return ",".join(f"{name}={limit}" for name, limit in value.items())
     return json.dumps(value)
 
 

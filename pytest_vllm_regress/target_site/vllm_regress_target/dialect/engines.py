@@ -1,5 +1,5 @@
-"""Preparing a process for an engine, making the engine and stopping it, with whatever vLLM is
-installed."""
+"""Preparing a process for an engine, making the engine and stopping it, and the parameters of its
+requests, with whatever vLLM is installed."""
 
 import contextlib
 import functools
@@ -12,10 +12,11 @@ import os
 import re
 import sys
 import threading
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from collections.abc import Iterator
+from typing import Any, Optional
 
 from .. import Unsupported, spawning
-from . import commandline, gpu, ray_nodes
+from . import commandline, gpu, known, ray_clusters
 from .installed import generation_is_read_at_import, version
 from .plan import Plan
 
@@ -36,7 +37,7 @@ _SERVER_MODULES = (
 _SHUTDOWN_S = 4.0
 
 
-def warm(fronts: List[str]) -> None:
+def warm(fronts: list[str]) -> None:
     """Import vLLM and do once what every engine start would repeat.
 
     Raises what ``import vllm`` raises.
@@ -85,7 +86,7 @@ def _remember_entry_points() -> None:
     run_directory = os.getcwd()  # it is in sys.path, has no packages, and each child changes it
 
     @functools.lru_cache(maxsize=1)
-    def read(folders: Tuple[Tuple[str, Optional[int]], ...]) -> Any:
+    def read(folders: tuple[tuple[str, Optional[int]], ...]) -> Any:
         return read_all()
 
     def entry_points(**parameters: Any) -> Any:
@@ -108,7 +109,7 @@ def _changed(path: str) -> Optional[int]:
         return None
 
 
-def _routers() -> List[str]:
+def _routers() -> list[str]:
     """Return the modules of vLLM that add routes to a server.
 
     Each server imports them when it builds its application.
@@ -147,9 +148,7 @@ def unsupported_reason() -> Optional[str]:
         importlib.import_module("vllm.platforms"), "resolve_current_platform_cls_qualname"
     )
     if os.environ.get("VLLM_REGRESS_DEVICE") == "sim" and not has_plugins:
-        return "vLLM {} has no platform plug-ins (they came with 0.7): on the simulated device it can run probes only".format(
-            version()
-        )
+        return f"vLLM {version()} has no platform plug-ins (they came with 0.7): on the simulated device it can run probes only"
     return None
 
 
@@ -159,7 +158,7 @@ def prepare_process(plan: Plan, front: str) -> None:
     Call it before the engine is made.
     """
     if plan.node_gpus:
-        plan.env.update(ray_nodes.start(plan.node_gpus))
+        plan.env.update(ray_clusters.start(plan.node_gpus))
     changed = [name for name, value in plan.env.items() if os.environ.get(name) != value]
     os.environ.update(plan.env)
     if front == "serve":
@@ -174,7 +173,7 @@ def prepare_process(plan: Plan, front: str) -> None:
         importlib.reload(importlib.import_module("vllm.engine.async_llm_engine"))
 
 
-def _reload_if_affected(module: str, variables: List[str]) -> None:
+def _reload_if_affected(module: str, variables: list[str]) -> None:
     """Reload a module that the agent has imported if its source mentions one of the changed
     variables; some server routes depend on variables."""
     imported = sys.modules.get(module)
@@ -211,7 +210,7 @@ def make_async(plan: Plan) -> Any:
         return AsyncLLMEngine.from_engine_args(AsyncEngineArgs(**_engine_arguments(plan)))
 
 
-def _engine_arguments(plan: Plan) -> Dict[str, Any]:
+def _engine_arguments(plan: Plan) -> dict[str, Any]:
     """Return the arguments of the engine.
 
     Before 0.9.2 vLLM does not make a configuration from a dict.
@@ -241,7 +240,7 @@ def as_unsupported() -> Iterator[None]:
         if reason is None and os.environ.get("VLLM_REGRESS_DEVICE") == "gpu":
             reason = gpu.refusal_in_own_log()
         if reason:
-            raise Unsupported(reason, refused_by="vLLM {}".format(version())) from error
+            raise Unsupported(reason, refused_by=f"vLLM {version()}") from error
         raise
 
 
@@ -294,3 +293,45 @@ def shut_down_async(engine: Any) -> None:
     ray = sys.modules.get("ray")
     if ray is not None:
         ray.shutdown()  # vLLM leaves a Ray that it started running until the interpreter exits
+
+
+def sampling_params(values: dict[str, Any], output_kind: Optional[str] = None) -> Any:
+    """Return SamplingParams. ``structured_outputs`` is translated into what this vLLM takes."""
+    from vllm import SamplingParams
+    from vllm import sampling_params as module
+
+    arguments = dict(values)
+    if "logit_bias" in arguments:
+        arguments["logit_bias"] = {
+            int(token): bias for token, bias in arguments["logit_bias"].items()
+        }  # JSON keys are strings
+    structured = arguments.pop("structured_outputs", None)
+    if structured is not None:
+        if hasattr(module, "StructuredOutputsParams"):
+            arguments["structured_outputs"] = module.StructuredOutputsParams(**structured)
+        elif hasattr(module, "GuidedDecodingParams"):
+            arguments["guided_decoding"] = module.GuidedDecodingParams(**structured)
+        else:
+            raise known.missing_feature("structured outputs in SamplingParams", version())
+    if output_kind is not None:
+        kinds = getattr(module, "RequestOutputKind", None)
+        if kinds is None:
+            raise known.missing_feature("RequestOutputKind", version())
+        arguments["output_kind"] = kinds[output_kind.upper()]
+    return SamplingParams(**arguments)
+
+
+def beam_search_params(values: dict[str, Any]) -> Any:
+    """Return BeamSearchParams."""
+    from vllm.sampling_params import BeamSearchParams
+
+    return BeamSearchParams(**values)
+
+
+def adapter(values: dict[str, Any]) -> Any:
+    """Return vLLM's LoRARequest for an adapter given by name, number and path."""
+    from vllm.lora.request import LoRARequest
+
+    return LoRARequest(
+        lora_name=values["name"], lora_int_id=values["number"], lora_path=values["path"]
+    )

@@ -12,7 +12,7 @@ import platform
 import re
 import signal
 import sys
-from typing import Any, Dict, List, Optional, Set
+from typing import Any, Optional
 
 from .. import Unsupported
 
@@ -27,7 +27,7 @@ _REFUSED = re.compile(
 
 
 def plan(
-    spec: Dict[str, Any], fields: Set[str], kwargs: Dict[str, Any], notes: List[str], version: str
+    spec: dict[str, Any], fields: set[str], kwargs: dict[str, Any], notes: list[str], version: str
 ) -> None:
     """Complete ``kwargs`` of EngineArgs for the GPUs in ``spec["gpu"]``.
 
@@ -37,9 +37,7 @@ def plan(
     devices = gpu["devices"]
     if any(device["part"] for device in devices) and not _accepts_uuids():
         raise Unsupported(
-            "vLLM {} takes only numbers in CUDA_VISIBLE_DEVICES, and a MIG slice has none".format(
-                version
-            ),
+            f"vLLM {version} takes only numbers in CUDA_VISIBLE_DEVICES, and a MIG slice has none",
             since="0.20.2",
         )
     old = [device for device in devices if device["capability"] and device["capability"] < [8, 0]]
@@ -53,7 +51,7 @@ def plan(
 
 
 def _limit_memory(
-    gpu: Dict[str, Any], fields: Set[str], max_model_len: int, kwargs: Dict[str, Any]
+    gpu: dict[str, Any], fields: set[str], max_model_len: int, kwargs: dict[str, Any]
 ) -> None:
     """Request a small fixed KV cache and only the share of the GPU that it needs, so that several
     engines and other tenants have room."""
@@ -165,7 +163,7 @@ def why_not_to_fork() -> Optional[str]:
     return result or "a forked process could not be asked about CUDA"
 
 
-def driver_threads() -> Set[str]:
+def driver_threads() -> set[str]:
     """Return the ids of the threads that the NVIDIA driver has started in this process.
 
     With driver 580 on an H100, ``import vllm`` starts one, called cuda00001800007, by initializing
@@ -177,7 +175,7 @@ def driver_threads() -> Set[str]:
 
 
 def _name_of(thread: str) -> str:
-    with contextlib.suppress(OSError), open("/proc/self/task/{}/comm".format(thread)) as file:
+    with contextlib.suppress(OSError), open(f"/proc/self/task/{thread}/comm") as file:
         return file.read()
     return ""  # it has ended
 
@@ -192,7 +190,7 @@ def _fork_result(has_driver_threads: bool) -> str:
         return "importing vLLM initialized CUDA"
     code = ctypes.CDLL("libcuda.so.1").cuInit(0) if has_driver_threads else 0
     return (
-        "importing vLLM started threads of the driver, and cuInit returns {} in a fork".format(code)
+        f"importing vLLM started threads of the driver, and cuInit returns {code} in a fork"
         if code
         else "works"
     )

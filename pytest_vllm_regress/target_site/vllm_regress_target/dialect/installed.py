@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 import re
 from pathlib import Path
-from typing import Any, Dict, Set
+from typing import Any
 
 
 def version() -> str:
@@ -16,7 +16,7 @@ def version() -> str:
     return str(vllm.__version__)
 
 
-def engine_fields(front: str = "offline") -> Set[str]:
+def engine_fields(front: str = "offline") -> set[str]:
     """Return the names of the engine arguments that this vLLM takes."""
     from vllm.engine import arg_utils
 
@@ -113,7 +113,7 @@ def generation_is_read_at_import() -> bool:
     )
 
 
-def known_environment() -> Dict[str, Any]:
+def known_environment() -> dict[str, Any]:
     """Return the environment variables that vLLM reads, by name."""
     from vllm import envs
 
@@ -153,7 +153,7 @@ def sound_needs() -> str:
 
     It needs librosa up to 0.13, and from 0.20 on soundfile or one of several others.
     """
-    installed: Dict[str, bool] = {}
+    installed: dict[str, bool] = {}
     for name in ("vllm.multimodal.audio", "vllm.multimodal.media.audio"):
         with contextlib.suppress(ImportError):
             module = vars(importlib.import_module(name))
@@ -163,3 +163,23 @@ def sound_needs() -> str:
     if "librosa" in installed:
         return "" if installed["librosa"] else "librosa"
     return "" if any(installed.values()) or not installed else "soundfile"
+
+
+ENGINE_DEATH_ERRORS = frozenset(
+    {
+        "AsyncEngineDeadError",
+        "MQEngineDeadError",
+        "EngineDeadError",
+        "RayActorError",
+        "ActorDiedError",
+    }
+)
+"""Class names used by vLLM (V0, V0 with an engine process of its own, V1) and by Ray.
+
+V1 survives an ``EngineGenerationError``, so it is not one.
+"""
+
+
+def is_engine_death(error: BaseException) -> bool:
+    """Return whether vLLM or Ray reports a dead engine by ``error``."""
+    return any(cls.__name__ in ENGINE_DEATH_ERRORS for cls in type(error).__mro__)

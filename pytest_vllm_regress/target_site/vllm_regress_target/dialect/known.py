@@ -10,7 +10,7 @@ import functools
 import json
 import re
 from pathlib import Path
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 from .. import Unsupported, WrongRequest
 
@@ -18,7 +18,7 @@ FILE = Path(__file__).with_name("known.json")
 
 
 @functools.lru_cache(maxsize=1)
-def _document() -> Dict[str, Any]:
+def _document() -> dict[str, Any]:
     return dict(json.loads(FILE.read_text()))
 
 
@@ -32,7 +32,7 @@ def missing_argument(argument: str, version: str) -> Exception:
     arguments = _document()["arguments"]
     if argument in arguments:
         return Unsupported(
-            "vLLM {} has no engine argument {!r}".format(version, argument),
+            f"vLLM {version} has no engine argument {argument!r}",
             **_claim(arguments[argument], version),
         )
     close = difflib.get_close_matches(argument, arguments, n=3)
@@ -53,18 +53,18 @@ def missing_feature(feature: str, version: str, message: str = "") -> Unsupporte
     have."""
     span = _document()["features"][feature]
     return Unsupported(
-        message or "vLLM {} does not have {}".format(version, feature), **_claim(span, version)
+        message or f"vLLM {version} does not have {feature}", **_claim(span, version)
     )
 
 
-def _claim(span: List[str], version: str) -> Dict[str, str]:
+def _claim(span: list[str], version: str) -> dict[str, str]:
     first, last = span
     if _order(version) < _order(first):
         return {"since": first}
     if _order(version) > _order(last):
         return {"until": last}
-    return {"refused_by": "vLLM {}".format(version)}
+    return {"refused_by": f"vLLM {version}"}
 
 
-def _order(version: str) -> Tuple[int, ...]:
+def _order(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", version.partition("+")[0])[:3])

@@ -19,10 +19,10 @@ import inspect
 import json
 import os
 import sys
-from typing import Any, Dict, List, Set
+from typing import Any
 
 from .. import Unsupported, WrongRequest
-from . import gpu, known, pooling, ray_nodes, speculation
+from . import gpu, known, pooling, ray_clusters, speculation
 from .installed import (
     can_sleep,
     engine_fields,
@@ -36,7 +36,7 @@ from .installed import (
     version,
 )
 
-Spec = Dict[str, Any]
+Spec = dict[str, Any]
 
 
 @dataclasses.dataclass
@@ -52,10 +52,10 @@ class Plan:
             engine; 0 without such a cluster.
     """
 
-    kwargs: Dict[str, Any]
-    env: Dict[str, str]
-    notes: List[str]
-    server: Dict[str, Any] = dataclasses.field(default_factory=dict)
+    kwargs: dict[str, Any]
+    env: dict[str, str]
+    notes: list[str]
+    server: dict[str, Any] = dataclasses.field(default_factory=dict)
     node_gpus: int = 0
 
 
@@ -136,7 +136,7 @@ def _v1_refuses_pipelines() -> bool:
     return False
 
 
-def _parallel(spec: Spec, front: str, fields: Set[str], plan: Plan) -> None:
+def _parallel(spec: Spec, front: str, fields: set[str], plan: Plan) -> None:
     for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
         size = spec[name]
         if size == 1:
@@ -156,7 +156,7 @@ def _parallel(spec: Spec, front: str, fields: Set[str], plan: Plan) -> None:
                 needs="the V1 engine",
             )
     executor = spec["executor"]
-    if executor in ("ray", ray_nodes.EXECUTOR):
+    if executor in ("ray", ray_clusters.EXECUTOR):
         _ray(spec, plan)
         executor = "ray"
     if executor != "auto":
@@ -167,19 +167,19 @@ def _parallel(spec: Spec, front: str, fields: Set[str], plan: Plan) -> None:
 def _ray(spec: Spec, plan: Plan) -> None:
     ranks = spec["tensor_parallel_size"] * spec["pipeline_parallel_size"]
     engines = spec["data_parallel_size"]
-    two_nodes = spec["executor"] == ray_nodes.EXECUTOR
+    two_nodes = spec["executor"] == ray_clusters.EXECUTOR
     if two_nodes and (ranks % 2 or engines > 1):
         raise WrongRequest(
-            "executor={!r} gives each of two nodes half of the ranks of one engine: tensor_parallel_size times "
-            "pipeline_parallel_size must be even (it is {}) and data_parallel_size 1 (it is {}). For one node use "
-            "executor='ray'".format(ray_nodes.EXECUTOR, ranks, engines)
+            f"executor={ray_clusters.EXECUTOR!r} gives each of two nodes half of the ranks of one engine: tensor_parallel_size times "
+            f"pipeline_parallel_size must be even (it is {ranks}) and data_parallel_size 1 (it is {engines}). For one node use "
+            "executor='ray'"
         )
     if importlib.util.find_spec("ray") is None:
-        raise Unsupported("Ray is not installed beside vLLM {}".format(version()), needs="ray")
+        raise Unsupported(f"Ray is not installed beside vLLM {version()}", needs="ray")
     if two_nodes and spec["device"] != "sim":
         raise Unsupported(
-            "both nodes of executor={!r} run on this machine and only pretend to have GPUs: on the simulated device "
-            "only".format(ray_nodes.EXECUTOR),
+            f"both nodes of executor={ray_clusters.EXECUTOR!r} run on this machine and only pretend to have GPUs: on the simulated device "
+            "only",
             device=spec["device"],
         )
     if two_nodes:
@@ -199,7 +199,7 @@ def _ray(spec: Spec, plan: Plan) -> None:
         plan.env.setdefault("VLLM_USE_RAY_COMPILED_DAG_CHANNEL_TYPE", "shm")  # instead of NCCL
 
 
-def _tokenizer_pool(spec: Spec, fields: Set[str], plan: Plan) -> None:
+def _tokenizer_pool(spec: Spec, fields: set[str], plan: Plan) -> None:
     """Set the tokenizer pool, which means a Ray actor pool, nothing (accepted and ignored), an
     error or a thread pool, depending on the version."""
     size, extra_config = spec["tokenizer_pool_size"], spec["tokenizer_pool_extra_config"]
@@ -210,9 +210,7 @@ def _tokenizer_pool(spec: Spec, fields: Set[str], plan: Plan) -> None:
         if extra_config is not None:
             plan.kwargs["tokenizer_pool_extra_config"] = extra_config
         if not has_ray_tokenizer_pool():
-            plan.notes.append(
-                "vLLM {} accepts tokenizer_pool_size and ignores it".format(version())
-            )
+            plan.notes.append(f"vLLM {version()} accepts tokenizer_pool_size and ignores it")
     elif "renderer_num_workers" in fields:
         if extra_config is not None:
             raise known.missing_argument(
@@ -224,7 +222,7 @@ def _tokenizer_pool(spec: Spec, fields: Set[str], plan: Plan) -> None:
         raise known.missing_argument("tokenizer_pool_size", version())
 
 
-def _structured_output(spec: Spec, fields: Set[str], plan: Plan) -> None:
+def _structured_output(spec: Spec, fields: set[str], plan: Plan) -> None:
     backend = spec["structured_output_backend"]
     if backend == "auto":
         return
@@ -236,7 +234,7 @@ def _structured_output(spec: Spec, fields: Set[str], plan: Plan) -> None:
         raise known.missing_argument("guided_decoding_backend", version())
 
 
-def _extra(spec: Spec, fields: Set[str], plan: Plan) -> None:
+def _extra(spec: Spec, fields: set[str], plan: Plan) -> None:
     for name, value in spec["extra"].items():
         if name == speculation.ARGUMENT:
             plan.kwargs.update(speculation.translate(value, spec, fields))
@@ -246,7 +244,7 @@ def _extra(spec: Spec, fields: Set[str], plan: Plan) -> None:
             plan.kwargs[name] = value
     if plan.kwargs.get("enable_sleep_mode") and not can_sleep():
         raise Unsupported(
-            "vLLM {} does not support sleep mode on this platform".format(version()),
+            f"vLLM {version()} does not support sleep mode on this platform",
             device=spec["device"],
         )
 
@@ -276,9 +274,7 @@ def cpu_variables(plan: Plan) -> None:
     ):  # the variable would override them
         plan.env.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
     if needs_preloaded_libraries():  # the loader ignores one that the machine does not have
-        plan.env.setdefault(
-            "LD_PRELOAD", "libtcmalloc_minimal.so.4:{}/lib/libiomp5.so".format(sys.prefix)
-        )
+        plan.env.setdefault("LD_PRELOAD", f"libtcmalloc_minimal.so.4:{sys.prefix}/lib/libiomp5.so")
 
 
 def start_method(spec: Spec, front: str, plan: Plan) -> None:

@@ -8,15 +8,15 @@ texts).
 import dataclasses
 import importlib
 import inspect
-from typing import Any, Dict, Set, Tuple, get_args
+from typing import Any, get_args
 
 from .. import Unsupported
 from . import known
 
-Json = Dict[str, Any]
+Json = dict[str, Any]
 
 
-def plan(task: str, generation: str, fields: Set[str], version: str) -> Json:
+def plan(task: str, generation: str, fields: set[str], version: str) -> Json:
     """Return the engine arguments for a task: a runner and a conversion of the model, or up to 0.9
     the task itself."""
     if task == "generate":
@@ -28,11 +28,11 @@ def plan(task: str, generation: str, fields: Set[str], version: str) -> Json:
     if "runner" in fields:
         return {"runner": "pooling", **_conversion(task, fields)}
     if "task" not in fields:
-        raise Unsupported("vLLM {} has no engine argument for the task {!r}".format(version, task))
+        raise Unsupported(f"vLLM {version} has no engine argument for the task {task!r}")
     return {"task": "reward" if task == "token_embed" else task}
 
 
-def _conversion(task: str, fields: Set[str]) -> Json:
+def _conversion(task: str, fields: set[str]) -> Json:
     if task in ("classify", "score"):
         return {}  # the checkpoint says so itself
     if task == "embed":
@@ -68,7 +68,7 @@ def _v0_pools() -> bool:
     return hasattr(importlib.import_module("vllm.engine.llm_engine"), "PoolingParams")
 
 
-def task_names() -> Tuple[str, ...]:
+def task_names() -> tuple[str, ...]:
     """Return vLLM's names of its pooling tasks; empty if requests have no task."""
     try:
         return tuple(importlib.import_module("vllm.tasks").POOLING_TASKS)

@@ -2,7 +2,7 @@
 0.7, and how versions draft."""
 
 import importlib.util
-from typing import Any, Dict, Set
+from typing import Any
 
 from .. import Unsupported
 from . import known
@@ -18,12 +18,12 @@ _FLAT = {
 }
 
 
-def translate(config: Dict[str, Any], spec: Dict[str, Any], fields: Set[str]) -> Dict[str, Any]:
+def translate(config: dict[str, Any], spec: dict[str, Any], fields: set[str]) -> dict[str, Any]:
     """Return the engine arguments that mean ``config`` in this vLLM. Raises ``Unsupported``."""
     method = config.get("method", "draft_model")
     if spec["device"] == "sim" and method != "ngram":
         raise Unsupported(
-            "the simulated device drafts by n-grams only: {!r} needs a network".format(method),
+            f"the simulated device drafts by n-grams only: {method!r} needs a network",
             device="sim",
         )
     if spec["generation"] == "V0" and importlib.util.find_spec("vllm.spec_decode") is None:
@@ -62,7 +62,7 @@ def proposes_for_whole_batch(proposer: Any) -> bool:
     return not has_parameter(proposer.propose, "context_token_ids")
 
 
-def undrafted_requests(rows: Any) -> Set[str]:
+def undrafted_requests(rows: Any) -> set[str]:
     """Return the ids of the requests whose sampling parameters exclude drafts in this vLLM."""
     if hasattr(rows, "spec_decode_unsupported_reqs"):
         return set(rows.spec_decode_unsupported_reqs)

@@ -9,7 +9,8 @@ import contextlib
 import dataclasses
 import importlib
 import inspect
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, Optional
 
 from .signatures import SimulationGap, call_with, field_type, first_attribute, has_parameter
 
@@ -46,7 +47,7 @@ class CachedRequest(NamedTuple):
 
     request_id: str
     computed: int
-    tokens: List[int]
+    tokens: list[int]
     end: int
     output_count: Optional[int]
 
@@ -120,7 +121,7 @@ def request_state(new: Any, generator: Any) -> Any:
     return call_with(CachedRequestState, values)
 
 
-def embedded_prompt(new: Any) -> Tuple[Any, Any]:
+def embedded_prompt(new: Any) -> tuple[Any, Any]:
     """Return the prompt embeddings of a new request and which positions are tokens; None where
     there are none."""
     return getattr(new, "prompt_embeds", None), getattr(new, "prompt_is_token_ids", None)
@@ -150,7 +151,7 @@ def cached_requests(cached: Any) -> Iterator[CachedRequest]:
         yield CachedRequest(request_id, computed, tokens, end, output_counts[index])
 
 
-def add_requests(rows: Any, requests: Sequence[Any], freed: List[int]) -> None:
+def add_requests(rows: Any, requests: Sequence[Any], freed: list[int]) -> None:
     """Add requests to the ``InputBatch`` and close the gaps.
 
     ``freed`` are the rows whose requests were removed.
@@ -214,7 +215,7 @@ def logprobs_by_request() -> bool:
     return has_parameter(LogprobsTensors.tolists, "cu_num_generated_tokens")
 
 
-def draft_token_ids(request_ids: List[str], drafts: List[List[int]]) -> Any:
+def draft_token_ids(request_ids: list[str], drafts: list[list[int]]) -> Any:
     """Return the drafts as ``take_draft_token_ids`` reports them; None for versions that take them
     from the worker's output."""
     from vllm.v1 import outputs
@@ -230,14 +231,14 @@ def empty_output() -> Any:
     return getattr(outputs, "EMPTY_MODEL_RUNNER_OUTPUT", None) or model_runner_output({})
 
 
-def model_runner_output(values: Dict[str, Any]) -> Any:
+def model_runner_output(values: dict[str, Any]) -> Any:
     """Make vLLM's ``ModelRunnerOutput``; fields without a value and without a default become None."""
     from vllm.v1.outputs import ModelRunnerOutput
 
     required = (
         field.name for field in dataclasses.fields(ModelRunnerOutput) if _is_required(field)
     )
-    empty: Dict[str, Any] = {
+    empty: dict[str, Any] = {
         "req_ids": [],
         "req_id_to_index": {},
         "sampled_token_ids": [],
@@ -287,7 +288,7 @@ def connector_handshake(connector: Any) -> Any:
     return {(get_pp_group().rank_in_group, rank) if has_pipelines else rank: metadata}
 
 
-def connector_output(connector: Any, scheduled: Any) -> Dict[str, Any]:
+def connector_output(connector: Any, scheduled: Any) -> dict[str, Any]:
     """Return what the connector has finished, as fields of a step's output:
 
     ``kv_connector_output``, or two sets of requests up to 0.10.0.
@@ -295,7 +296,7 @@ def connector_output(connector: Any, scheduled: Any) -> Dict[str, Any]:
     from vllm.v1 import outputs
 
     sending, receiving = connector.get_finished(scheduled.finished_req_ids)
-    values: Dict[str, Any] = {"finished_sending": sending, "finished_recving": receiving}
+    values: dict[str, Any] = {"finished_sending": sending, "finished_recving": receiving}
     if not hasattr(outputs, "KVConnectorOutput"):
         return values
     for name, method in (
@@ -333,7 +334,7 @@ def compilation_times() -> Any:
     return 0.0 if returned in (float, "float") else None
 
 
-def generation_tasks(model_config: Any) -> Tuple[str, ...]:
+def generation_tasks(model_config: Any) -> tuple[str, ...]:
     """Return the generation tasks that vLLM's own model runner would report: text, transcription or
     both."""
     info = getattr(model_config, "_model_info", None)

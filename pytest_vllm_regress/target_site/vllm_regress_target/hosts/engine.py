@@ -1,18 +1,26 @@
-"""The engine role: run one vLLM engine in this process and answer the controller's requests."""
+"""The engine role: run one vLLM engine in this process and answer the controller's engines."""
 
 import asyncio
-from typing import Any, Awaitable, Dict, List, Optional, Union
+import inspect
+from collections.abc import Awaitable
+from typing import Any, Optional, Union
 
 from .. import Unsupported, calls
-from ..dialect import engines, requests
+from ..dialect import engines, known, pooling
+from ..dialect.installed import version
 from ..dialect.plan import Plan, plan
 from ..protocol import FrameSocket
-from . import beam_search, pooling
 from .inputs import Json, Prompt, as_prompt
-from .maintenance import EngineMaintenance
+
+_POOLING_METHODS = {
+    "embed": "embed",
+    "classify": "classify",
+    "token_embed": "encode",
+    "score": "score",
+}
 
 
-class EngineHost(EngineMaintenance):
+class EngineHost:
     """Holds an ``LLM`` (front offline) or an asynchronous engine (front async)."""
 
     def __init__(self, channel: FrameSocket) -> None:
@@ -45,14 +53,14 @@ class EngineHost(EngineMaintenance):
 
     def generate(
         self,
-        prompts: List[Prompt],
-        sampling: Union[Json, List[Json]],
+        prompts: list[Prompt],
+        sampling: Union[Json, list[Json]],
         output_kind: Optional[str] = None,
-        abort_after: Union[int, List[Optional[int]], None] = None,
-        adapters: Optional[List[Optional[Json]]] = None,
-        priority: Optional[List[int]] = None,
+        abort_after: Union[int, list[Optional[int]], None] = None,
+        adapters: Optional[list[Optional[Json]]] = None,
+        priority: Optional[list[int]] = None,
         in_turn: bool = False,
-    ) -> List[Any]:
+    ) -> list[Any]:
         """Generate. An offline engine returns one result per prompt, an async engine the list of
         streamed results per prompt.
 
@@ -62,14 +70,12 @@ class EngineHost(EngineMaintenance):
         """
         samplings = sampling if isinstance(sampling, list) else [sampling] * len(prompts)
         if len(samplings) != len(prompts):
-            raise ValueError(
-                "{} prompts, but {} sampling parameters".format(len(prompts), len(samplings))
-            )
-        params = [requests.sampling_params(options, output_kind) for options in samplings]
+            raise ValueError(f"{len(prompts)} prompts, but {len(samplings)} sampling parameters")
+        params = [engines.sampling_params(options, output_kind) for options in samplings]
         inputs = [self._input(prompt) for prompt in prompts]
         more: Json = {}  # further arguments by vLLM's name, each with one value per request
         if adapters and any(adapters):
-            more["lora_request"] = [adapter and requests.adapter(adapter) for adapter in adapters]
+            more["lora_request"] = [adapter and engines.adapter(adapter) for adapter in adapters]
         if priority is not None:
             more["priority"] = priority
         with engines.as_unsupported():
@@ -85,19 +91,19 @@ class EngineHost(EngineMaintenance):
             aborts = abort_after if isinstance(abort_after, list) else [abort_after] * len(inputs)
             return self._run(self._gather(generate_calls, aborts, in_turn))  # type: ignore[no-any-return]
 
-    def beam_search(self, prompts: List[Prompt], params: Json) -> List[List[Json]]:
+    def beam_search(self, prompts: list[Prompt], params: Json) -> list[list[Json]]:
         """Return the beams of each prompt, the best one first."""
         inputs = [
             {"prompt": prompt} if isinstance(prompt, str) else self._input(prompt)
             for prompt in prompts
         ]
-        search_params = requests.beam_search_params(params)
+        search_params = engines.beam_search_params(params)
         if self._front == "offline":
-            return beam_search.offline(self._engine, inputs, search_params)
+            return beams(self._engine, inputs, search_params)
         first, self._requests = self._requests + 1, self._requests + len(inputs)
-        return self._run(beam_search.asynchronous(self._engine, inputs, search_params, first))  # type: ignore[no-any-return]
+        return self._run(async_beams(self._engine, inputs, search_params, first))  # type: ignore[no-any-return]
 
-    def chat(self, messages: List[Json], sampling: Json) -> List[Any]:
+    def chat(self, messages: list[Json], sampling: Json) -> list[Any]:
         """Call ``LLM.chat`` (offline only)."""
         if self._front != "offline":
             raise Unsupported(
@@ -107,21 +113,48 @@ class EngineHost(EngineMaintenance):
         return [
             _result(output)
             for output in self._engine.chat(
-                messages, requests.sampling_params(sampling), use_tqdm=False
+                messages, engines.sampling_params(sampling), use_tqdm=False
             )
         ]
 
-    def pool(self, task: str, prompts: List[Prompt]) -> List[Any]:
+    def pool(self, task: str, prompts: list[Prompt]) -> list[Any]:
         """Return the result of a pooling task for each prompt."""
         inputs = [self._input(prompt) for prompt in prompts]
         if self._front == "offline":
-            return pooling.offline(self._engine, task, inputs)
+            return pooled(self._engine, task, inputs)
         first, self._requests = self._requests + 1, self._requests + len(inputs)
-        return self._run(pooling.asynchronous(self._engine, task, inputs, first))  # type: ignore[no-any-return]
+        return self._run(async_pooled(self._engine, task, inputs, first))  # type: ignore[no-any-return]
 
-    def score(self, text: str, others: List[str]) -> List[Any]:
+    def score(self, text: str, others: list[str]) -> list[Any]:
         """Return the similarity of `text` to each of `others` (offline only)."""
-        return pooling.offline(self._engine, "score", text, others)
+        return pooled(self._engine, "score", text, others)
+
+    def sleep(self, level: int) -> None:
+        """Put the engine to sleep.
+
+        Level 1 drops the KV cache and offloads the weights; level 2 drops both.
+        """
+        self._call_engine("sleep", level=level)
+
+    def wake_up(self) -> None:
+        """Wake the engine: restore everything that ``sleep`` released."""
+        self._call_engine("wake_up")
+
+    def reset_prefix_cache(self) -> None:
+        """Reset the prefix cache, so that no block of an earlier prompt is reused."""
+        self._call_engine("reset_prefix_cache")
+
+    def _call_engine(self, method: str, **arguments: Any) -> None:
+        function = getattr(self._engine, method, None)
+        if function is None:
+            raise Unsupported(
+                f"{type(self._engine).__name__} has no {method}",
+                refused_by=f"vLLM {version()}",
+            )
+        with engines.as_unsupported():
+            value = function(**arguments)
+            if asyncio.iscoroutine(value):
+                self._run(value)
 
     def call(self, file: str, function: str, arguments: Json) -> Any:
         """Run a probe function with the engine as its first argument; a coroutine function runs on
@@ -146,9 +179,9 @@ class EngineHost(EngineMaintenance):
         return None
 
     async def _gather(
-        self, generate_calls: List[Any], aborts: List[Optional[int]], in_turn: bool
-    ) -> List[Any]:
-        streams: List[Any] = []
+        self, generate_calls: list[Any], aborts: list[Optional[int]], in_turn: bool
+    ) -> list[Any]:
+        streams: list[Any] = []
         for (prompt, params, more), abort_after in zip(generate_calls, aborts):
             begun = asyncio.Event()
             streams.append(
@@ -162,10 +195,10 @@ class EngineHost(EngineMaintenance):
 
     async def _stream(
         self, prompt: Any, params: Any, more: Json, abort_after: Optional[int], begun: asyncio.Event
-    ) -> List[Json]:
+    ) -> list[Json]:
         self._requests += 1
-        request_id = "regress-{}".format(self._requests)
-        results: List[Json] = []
+        request_id = f"regress-{self._requests}"
+        results: list[Json] = []
         async for output in self._engine.generate(prompt, params, request_id, **more):
             self._results += 1
             begun.set()
@@ -209,7 +242,7 @@ def _result(output: Any, arrival: int = 0) -> Json:
     }
 
 
-def _logprobs(steps: Any) -> Optional[List[Optional[Dict[str, float]]]]:
+def _logprobs(steps: Any) -> Optional[list[Optional[dict[str, float]]]]:
     """Return, for each position, log probabilities by token id (a string, as keys in JSON are)."""
     if steps is None:
         return None
@@ -229,3 +262,104 @@ def _jsonable(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_jsonable(item) for item in value]
     return value if isinstance(value, (str, int, float, bool, type(None))) else repr(value)
+
+
+def beams(engine: Any, prompts: list[Any], params: Any) -> list[list[Json]]:
+    """Return the beams of ``LLM.beam_search`` for each prompt, the best one first."""
+    with engines.as_unsupported():
+        outputs = engine.beam_search(prompts, params)
+    return [
+        [_beam(beam, beam.text, beam.tokens, beam.cum_logprob) for beam in output.sequences]
+        for output in outputs
+    ]
+
+
+async def async_beams(engine: Any, prompts: list[Any], params: Any, first: int) -> list[list[Json]]:
+    """Like ``beams``, for an asynchronous engine. Request numbers begin at ``first``.
+
+    Raises ``Unsupported`` if the engine has no beam search.
+    """
+    if not hasattr(engine, "beam_search"):
+        raise known.missing_feature("beam search by the asynchronous engine", version())
+    tokenizer = await engine.get_tokenizer()
+    tokenized = [_tokenized(prompt, tokenizer) for prompt in prompts]
+    searches = (
+        _search(engine, prompt, params, f"regress-{number}")
+        for number, prompt in enumerate(tokenized, first)
+    )
+    return list(await asyncio.gather(*searches))
+
+
+def _tokenized(prompt: Json, tokenizer: Any) -> Json:
+    """Return the prompt with its tokens, which vLLM 0.10 requires."""
+    if "prompt_token_ids" in prompt or "prompt" not in prompt:
+        return prompt
+    return {**prompt, "prompt_token_ids": tokenizer.encode(prompt["prompt"])}
+
+
+async def _search(engine: Any, prompt: Json, params: Any, request_id: str) -> list[Json]:
+    with engines.as_unsupported():
+        async for output in engine.beam_search(prompt, request_id, params):
+            if output.finished:
+                text, tokens = prompt.get("prompt") or "", list(output.prompt_token_ids)
+                return [
+                    _beam(
+                        beam,
+                        text + beam.text,
+                        tokens + list(beam.token_ids),
+                        beam.cumulative_logprob,
+                    )
+                    for beam in output.outputs
+                ]
+    raise RuntimeError(f"the beam search {request_id} ended without an answer")
+
+
+def _beam(beam: Any, text: str, tokens: Any, logprob: Any) -> Json:
+    """Return a beam as the controller's ``Beam``, whose text and tokens include the prompt."""
+    return {
+        "text": text,
+        "token_ids": list(tokens),
+        "cumulative_logprob": float(logprob),
+        "finish_reason": beam.finish_reason,
+        "stop_reason": beam.stop_reason,
+    }
+
+
+def pooled(engine: Any, task: str, *inputs: Any) -> list[Any]:
+    """Return the answers of ``LLM``'s method for the task as JSON: numbers, lists of them, or lists
+    of lists."""
+    name = _POOLING_METHODS[task]
+    method = getattr(engine, name, None)
+    if method is None:
+        raise Unsupported(f"LLM.{name} is not in vLLM {version()}")
+    arguments: dict[str, Any] = {"use_tqdm": False}
+    if task == "token_embed" and "pooling_task" in inspect.signature(method).parameters:
+        arguments["pooling_task"] = pooling.name_of(task)
+    with engines.as_unsupported():
+        return [_plain(output.outputs) for output in method(*inputs, **arguments)]
+
+
+async def async_pooled(engine: Any, task: str, inputs: list[Any], first: int) -> list[Any]:
+    """Like ``pooled``, for an asynchronous engine. Request numbers begin at ``first``."""
+    answers = (
+        _answer(engine, task, item, f"regress-{number}")
+        for number, item in enumerate(inputs, first)
+    )
+    return list(await asyncio.gather(*answers))
+
+
+async def _answer(engine: Any, task: str, item: Any, request_id: str) -> Any:
+    with engines.as_unsupported():
+        async for output in engine.encode(item, pooling.params(task, engine), request_id):
+            if output.finished:
+                return _plain(output.outputs)
+    raise RuntimeError(f"the pooling request {request_id} ended without an answer")
+
+
+def _plain(output: Any) -> Any:
+    """Return the pooled numbers, whatever this class of output calls them."""
+    for name in ("embedding", "probs", "score"):
+        value = vars(output).get(name) if hasattr(output, "__dict__") else None
+        if value is not None:
+            return value if isinstance(value, float) else [float(number) for number in value]
+    return output.data.tolist()

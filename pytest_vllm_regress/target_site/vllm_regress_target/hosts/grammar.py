@@ -2,17 +2,18 @@
 
 import random
 import time
-from typing import Any, Collection, Dict, List, Optional, Tuple
+from collections.abc import Collection
+from typing import Any, Optional
 
 from .. import grammars
 
 CLOSERS = frozenset(b'"}],')
 _CLOSING_PROBABILITY = 0.5  # how often a walk prefers a token that closes something
 _DEAD, _CUT, _FINISHED = "dead end", "cut", "finished"
-_LOADED: Dict[Tuple[str, str], grammars.Backend] = {}
+_LOADED: dict[tuple[str, str], grammars.Backend] = {}
 
 
-def warm(tokenizer: str, backends: List[str]) -> List[str]:
+def warm(tokenizer: str, backends: list[str]) -> list[str]:
     """Load the backends in this process, for the children it will fork.
 
     Returns the installed ones.
@@ -40,14 +41,14 @@ class GrammarHost:
 def check_schema(
     backend: str,
     tokenizer: str,
-    schema: Dict[str, Any],
-    valid: List[str],
-    invalid: List[str],
+    schema: dict[str, Any],
+    valid: list[str],
+    invalid: list[str],
     walks: int = 2,
     seed: int = 0,
     max_tokens: int = 60,
     timings: bool = False,
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
     """Check what a backend makes of a schema and of texts.
 
     The reply has these keys:
@@ -61,7 +62,7 @@ def check_schema(
     - ``error``: the exception the backend raised, and ``during`` what; earlier results are kept.
     - ``timings``, on request: seconds to compile, for the first mask and for every later mask.
     """
-    reply: Dict[str, Any] = {
+    reply: dict[str, Any] = {
         "valid": [],
         "invalid": [],
         "walks": [],
@@ -77,7 +78,7 @@ def check_schema(
         compiled = time.perf_counter() - started
         for kind, texts in (("valid", valid), ("invalid", invalid)):
             for text in texts:
-                during = "{} text {}".format(kind, text)
+                during = f"{kind} text {text}"
                 reply[kind].append(
                     [
                         loaded.refused_at(grammar, text),
@@ -87,7 +88,7 @@ def check_schema(
                     ]
                 )
         for number in range(walks):
-            during = "walk {}".format(number)
+            during = f"walk {number}"
             reply["walks"].append(
                 _walk(
                     grammar,
@@ -122,7 +123,7 @@ class _Clock:
     """Measures the time each mask takes."""
 
     def __init__(self) -> None:
-        self.seconds: List[float] = []
+        self.seconds: list[float] = []
 
     def allowed(self, walk: grammars.Walk) -> Collection[int]:
         started = time.perf_counter()
@@ -143,8 +144,8 @@ def _walk(
     rng: random.Random,
     max_tokens: int,
     clock: Optional[_Clock],
-) -> Dict[str, Any]:
-    tokens: List[int] = []
+) -> dict[str, Any]:
+    tokens: list[int] = []
     walk, end = grammar.walk(), _CUT
     while len(tokens) < max_tokens:
         allowed = sorted(clock.allowed(walk) if clock else walk.allowed())
@@ -160,7 +161,7 @@ def _walk(
     return {"text": vocabulary.decode(tokens), "end": end, "tokens": tokens}
 
 
-def _choose(allowed: List[int], vocabulary: grammars.Vocabulary, rng: random.Random) -> int:
+def _choose(allowed: list[int], vocabulary: grammars.Vocabulary, rng: random.Random) -> int:
     """Choose an allowed token; often one that closes something, so that walks end."""
     if rng.random() < _CLOSING_PROBABILITY:
         if vocabulary.eos in allowed:
@@ -172,8 +173,8 @@ def _choose(allowed: List[int], vocabulary: grammars.Vocabulary, rng: random.Ran
 
 
 def _transfer(
-    grammar: grammars.Grammar, vocabulary: grammars.Vocabulary, tokens: List[int]
-) -> Optional[Dict[str, Any]]:
+    grammar: grammars.Grammar, vocabulary: grammars.Vocabulary, tokens: list[int]
+) -> Optional[dict[str, Any]]:
     """Transfer the state in the middle of a walk and compare the rest of the walk on both sides."""
     half = len(tokens) // 2
     original = grammar.walk()

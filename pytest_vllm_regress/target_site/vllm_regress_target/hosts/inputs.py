@@ -6,9 +6,9 @@ Images, sounds and embeddings, which JSON cannot hold, are generated from a few 
 import base64
 import json
 import os
-from typing import Any, Dict, Union
+from typing import Any, Union
 
-Json = Dict[str, Any]
+Json = dict[str, Any]
 Prompt = Union[str, Json]
 
 RATE = 16000

@@ -7,15 +7,15 @@ Its functions are called in a probe process. Exceptions of parsers are answers.
 import logging
 import time
 import traceback
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 from ..dialect import parsing
-from ..dialect.parsing.client import Delta
+from ..dialect.parsing import Delta
 
-Json = Dict[str, Any]
+Json = dict[str, Any]
 PROMPT = "<|im_start|>user\n?<|im_end|>\n<|im_start|>assistant\n"
 END = "<|im_end|>"
-_LOADED: Dict[str, "Encoder"] = {}
+_LOADED: dict[str, "Encoder"] = {}
 
 
 class Encoder:
@@ -23,9 +23,9 @@ class Encoder:
 
     def __init__(self, path: str) -> None:
         self.tokenizer = parsing.tokenizer(path)
-        self._ids: Dict[str, List[int]] = {}
+        self._ids: dict[str, list[int]] = {}
 
-    def ids(self, text: str) -> List[int]:
+    def ids(self, text: str) -> list[int]:
         """Return the token ids of a text.
 
         Cached, because drawn texts consist of few distinct pieces.
@@ -44,7 +44,7 @@ def registered() -> Json:
 
 
 def ask(
-    tool: str, reasoning: str, tokenizer: str, tools: List[Json], questions: List[Json]
+    tool: str, reasoning: str, tokenizer: str, tools: list[Json], questions: list[Json]
 ) -> Json:
     """Return the answers to ``questions``, each with ``text``, ``cuts``, ``ends``, ``options`` and
     ``prompt``.
@@ -61,8 +61,8 @@ def ask(
     if tokenizer not in _LOADED:
         _LOADED[tokenizer] = Encoder(tokenizer)
     encoder = _LOADED[tokenizer]
-    parsers_of: Dict[str, Any] = {}
-    requests: Dict[str, Any] = {}
+    parsers_of: dict[str, Any] = {}
+    requests: dict[str, Any] = {}
     answers, deltas, began = [], 0, time.perf_counter()
     for question in questions:
         key = repr(sorted(question["options"].items()))
@@ -86,7 +86,7 @@ def ask(
     return {"answers": answers, "deltas": deltas, "seconds": time.perf_counter() - began}
 
 
-def _deltas(encoder: Encoder, pieces: List[str], alone: bool) -> List[Delta]:
+def _deltas(encoder: Encoder, pieces: list[str], alone: bool) -> list[Delta]:
     deltas = [Delta(piece, encoder.ids(piece), False) for piece in pieces]
     end = encoder.ids(END)
     if alone or not deltas:
@@ -107,7 +107,7 @@ def _guarded(function: Any, *arguments: Any) -> Json:
 def _where(error: BaseException) -> str:
     """Return the innermost function of vLLM in which an exception was raised, without line numbers,
     which change with every release."""
-    frames: List[Tuple[str, str]] = [
+    frames: list[tuple[str, str]] = [
         (frame.filename, frame.name) for frame in traceback.extract_tb(error.__traceback__)
     ]
     own = [(file, name) for file, name in frames if "/vllm/" in file]

@@ -6,7 +6,6 @@ import importlib
 import importlib.metadata
 import io
 import sys
-from typing import List
 
 SERVER = "vllm.entrypoints.openai.api_server"
 """Importing it imports what a server needs, and with it most dependencies."""
@@ -33,13 +32,11 @@ def serve_help() -> int:
     status = _run(command, ["vllm", "serve", "--help"], out)
     text = out.getvalue()
     if status not in (None, 0) or not text.strip():
-        raise RuntimeError(
-            "vllm serve --help ended with {!r} and printed {!r}".format(status, text[-500:])
-        )
+        raise RuntimeError(f"vllm serve --help ended with {status!r} and printed {text[-500:]!r}")
     return len(text)
 
 
-def _run(command: object, arguments: List[str], out: io.StringIO) -> object:
+def _run(command: object, arguments: list[str], out: io.StringIO) -> object:
     before = sys.argv
     sys.argv = arguments
     try:

@@ -8,7 +8,7 @@ empty text if everything exists, None if that cannot be said.
 import importlib
 import inspect
 import re
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Callable, Optional
 
 _PATH = re.compile(r"vllm(\.\w+(\(\))?)*")
 MAX_TEXT = 500
@@ -20,16 +20,16 @@ class Undecided(Exception):
     not installed."""
 
 
-class Missing(Exception):
+class Lacking(Exception):
     """The installed vLLM lacks it; the message says what."""
 
 
-def name(targets: List[str]) -> Optional[str]:
+def name(targets: list[str]) -> Optional[str]:
     """Check that one of the paths exists (``()`` after a class: an instance of it)."""
     return _answer(lambda: (_first(targets), "")[1])
 
 
-def call(targets: List[str], positional: int, keywords: List[str]) -> Optional[str]:
+def call(targets: list[str], positional: int, keywords: list[str]) -> Optional[str]:
     """Check that the callable takes that many positional arguments and these keywords."""
 
     def bind() -> str:
@@ -55,7 +55,7 @@ def call(targets: List[str], positional: int, keywords: List[str]) -> Optional[s
 
 
 def override(
-    targets: List[str], method: str, names: List[str], positional: int, more: List[bool]
+    targets: list[str], method: str, names: list[str], positional: int, more: list[bool]
 ) -> Optional[str]:
     """Check that the class has the method, and that an override takes what vLLM passes.
 
@@ -66,7 +66,7 @@ def override(
     def compare() -> str:
         owner, _ = _first(targets)
         if not hasattr(owner, method):
-            return "the class {} has no {}".format(owner.__name__, method)
+            return f"the class {owner.__name__} has no {method}"
         function = getattr(owner, method)
         try:
             parameters = list(inspect.signature(function).parameters.values())
@@ -100,14 +100,12 @@ def option(flag: str, value: str = "") -> Optional[str]:
             raise Undecided
         action = next((action for action in actions if flag in action.option_strings), None)
         if action is None:
-            return "vllm serve has no {}".format(flag)
+            return f"vllm serve has no {flag}"
         if not value:
             return ""
         if not action.choices:
             raise Undecided
-        return (
-            "" if value in map(str, action.choices) else "{} does not allow {}".format(flag, value)
-        )
+        return "" if value in map(str, action.choices) else f"{flag} does not allow {value}"
 
     return _answer(check)
 
@@ -128,7 +126,7 @@ def parser(kind: str, wanted: str) -> Optional[str]:
         try:
             get(wanted)
         except KeyError:
-            return "there is no {} parser {}".format(kind, wanted)
+            return f"there is no {kind} parser {wanted}"
         return ""
 
     return _answer(check)
@@ -139,7 +137,7 @@ def environment(variable: str) -> Optional[str]:
 
     def check() -> str:
         known = importlib.import_module("vllm.envs").environment_variables
-        return "" if variable in known else "vLLM does not read {}".format(variable)
+        return "" if variable in known else f"vLLM does not read {variable}"
 
     return _answer(check)
 
@@ -147,8 +145,8 @@ def environment(variable: str) -> Optional[str]:
 def _answer(check: Callable[[], str]) -> Optional[str]:
     try:
         return check()[:MAX_TEXT]
-    except Missing as missing:
-        return str(missing)[:MAX_TEXT]
+    except Lacking as lacking:
+        return str(lacking)[:MAX_TEXT]
     except (
         Exception,
         SystemExit,
@@ -156,18 +154,18 @@ def _answer(check: Callable[[], str]) -> Optional[str]:
         return None
 
 
-def _first(paths: List[str]) -> Tuple[Any, bool]:
+def _first(paths: list[str]) -> tuple[Any, bool]:
     """Return what the first path means that exists, and whether it is reached through an instance."""
     problem: Exception = Undecided()
     for number, path in enumerate(paths):
         try:
             return _find(path)
-        except Missing as missing:
-            problem = problem if number else missing
+        except Lacking as lacking:
+            problem = problem if number else lacking
     raise problem
 
 
-def _find(path: str) -> Tuple[Any, bool]:
+def _find(path: str) -> tuple[Any, bool]:
     if not _PATH.fullmatch(path):
         raise Undecided
     parts = path.split(".")
@@ -183,7 +181,7 @@ def _find(path: str) -> Tuple[Any, bool]:
             if through_instance and not hasattr(value, attribute):
                 raise Undecided  # an attribute that __init__ assigns
             if not hasattr(value, attribute):
-                raise Missing("the class {} has no {}".format(value.__name__, attribute))
+                raise Lacking(f"the class {value.__name__} has no {attribute}")
             owner, value = value, getattr(value, attribute)
             if number + 1 < len(parts) or not _is_unbound(owner, attribute, value):
                 through_instance = False
@@ -196,25 +194,23 @@ def _find(path: str) -> Tuple[Any, bool]:
     return value, through_instance
 
 
-def _in_module(module: str, value: Any, attribute: str) -> Tuple[str, Any]:
+def _in_module(module: str, value: Any, attribute: str) -> tuple[str, Any]:
     """Return what ``from module import attribute`` means: the name of a submodule, else nothing,
     and the value."""
     try:
         found = getattr(value, attribute)
     except AttributeError:
-        submodule = "{}.{}".format(module, attribute)
+        submodule = f"{module}.{attribute}"
         try:
             return submodule, importlib.import_module(submodule)
         except ModuleNotFoundError as error:
             if error.name == submodule:
-                raise Missing(
-                    "cannot import name {!r} from {!r}".format(attribute, module)
-                ) from None
+                raise Lacking(f"cannot import name {attribute!r} from {module!r}") from None
             raise
     return (found.__name__, found) if inspect.ismodule(found) else ("", found)
 
 
-def _signature(paths: List[str]) -> Tuple[inspect.Signature, int]:
+def _signature(paths: list[str]) -> tuple[inspect.Signature, int]:
     """Return a signature, and how many arguments Python adds in front: 1 for a method that is
     called on an instance."""
     value, through_instance = _first(paths)
@@ -235,7 +231,7 @@ def _is_unbound(owner: Any, attribute: str, value: Any) -> bool:
     )
 
 
-def _first_module(names: Tuple[str, ...]) -> Any:
+def _first_module(names: tuple[str, ...]) -> Any:
     for module in names:
         try:
             return importlib.import_module(module)

@@ -15,7 +15,7 @@ import threading
 import time
 from typing import Callable, Optional, Union
 
-from ..dialect import ray_ports
+from ..dialect import ray_clusters
 
 DEVICE_VARIABLE = "VLLM_REGRESS_DEVICE"
 DEVICE_NAME = "simulated device (pytest-vllm-regress): tokens are drawn, no model is run"
@@ -30,7 +30,7 @@ def register() -> Optional[str]:
     # There is nothing to compile, and on a CPU torch.compile needs a C++ compiler.
     os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
     os.sched_yield = YieldThenSleep()
-    ray_ports.watch()
+    ray_clusters.watch()
     return PLATFORM
 
 

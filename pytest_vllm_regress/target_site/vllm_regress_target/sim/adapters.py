@@ -10,7 +10,7 @@ import glob
 import hashlib
 import os
 from types import SimpleNamespace
-from typing import Any, Dict, Optional, Set
+from typing import Any, Optional
 
 # The modules of a decoder layer, as vLLM's models name and pack them.
 PACKED = {"qkv_proj": ["q_proj", "k_proj", "v_proj"], "gate_up_proj": ["gate_proj", "up_proj"]}
@@ -56,7 +56,7 @@ class Adapters:
 
     def __init__(self, vllm_config: Any) -> None:
         self._config = vllm_config
-        self._digests: Dict[int, bytes] = {}
+        self._digests: dict[int, bytes] = {}
 
     def add(self, request: Any) -> bool:
         """Load an adapter unless it is loaded already and need not be reloaded.
@@ -81,27 +81,9 @@ class Adapters:
         """Remove an adapter. Returns whether it was loaded."""
         return self._digests.pop(number, None) is not None
 
-    def numbers(self) -> Set[int]:
+    def numbers(self) -> set[int]:
         """Return vLLM's numbers of the loaded adapters."""
         return set(self._digests)
-
-
-class AdapterMixin:
-    """The methods of a worker that concern LoRA adapters; the same for V0 and V1."""
-
-    _adapters: Adapters
-
-    def add_lora(self, lora_request: Any) -> bool:
-        return self._adapters.add(lora_request)
-
-    def remove_lora(self, lora_id: int) -> bool:
-        return self._adapters.remove(lora_id)
-
-    def pin_lora(self, lora_id: int) -> bool:
-        return lora_id in self._adapters.numbers()
-
-    def list_loras(self) -> Set[int]:
-        return self._adapters.numbers()
 
 
 def _digest(folder: str) -> bytes:

@@ -6,7 +6,7 @@ as they do on a GPU. Only the block table is not updated after a request was add
 reads a KV cache. What differs between vLLM versions is in ``dialect/worker_v1.py``.
 """
 
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Optional
 
 import torch
 from vllm.sampling_params import SamplingType
@@ -16,7 +16,7 @@ from .pooling import Pooling
 from .synthetic_logits import prompt_tokens
 
 
-class Batch:
+class PersistentBatch:
     """The persistent batch of one worker.
 
     Attributes:
@@ -30,8 +30,8 @@ class Batch:
         self, vllm_config: Any, device: torch.device, vocab_size: int, block_size: int
     ) -> None:
         self.device = device
-        self.requests: Dict[str, Any] = {}
-        self.prompts: Dict[str, List[int]] = {}
+        self.requests: dict[str, Any] = {}
+        self.prompts: dict[str, list[int]] = {}
         self.rows = worker_v1.input_batch(vllm_config, device, vocab_size, block_size)
 
     def update(self, scheduled: Any) -> None:
@@ -61,7 +61,7 @@ class Batch:
         worker_v1.add_requests(self.rows, added, freed)
         self.refresh()
 
-    def _remove_rows(self, scheduled: Any) -> List[int]:
+    def _remove_rows(self, scheduled: Any) -> list[int]:
         """Remove requests that finished or are not scheduled. Returns the rows that became free."""
         finished = list(scheduled.finished_req_ids)
         for request_id in finished:
@@ -98,13 +98,13 @@ class PoolingBatch:
 
     def __init__(self, pooling: Pooling) -> None:
         self._pooling = pooling
-        self._prompts: Dict[str, List[int]] = {}
-        self._computed: Dict[str, int] = {}
-        self._params: Dict[
-            str, Tuple[Any, int]
+        self._prompts: dict[str, list[int]] = {}
+        self._computed: dict[str, int] = {}
+        self._params: dict[
+            str, tuple[Any, int]
         ] = {}  # pooling parameters, and the number of tokens computed at first
 
-    def step(self, scheduled: Any) -> Tuple[List[str], List[Optional[torch.Tensor]]]:
+    def step(self, scheduled: Any) -> tuple[list[str], list[Optional[torch.Tensor]]]:
         """Apply one scheduler output.
 
         Returns the ids of the scheduled requests and their answers, None where a prompt is not

@@ -1,7 +1,7 @@
 """Draft tokens in V1, proposed by vLLM's own n-gram proposer, and the log probabilities of steps
 that accept drafts."""
 
-from typing import Any, List
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,8 +28,8 @@ class Drafter:
         self._whole_batch = speculation.proposes_for_whole_batch(self._proposer)
 
     def propose(
-        self, rows: Any, sampled: List[List[int]], histories: List[List[int]]
-    ) -> List[List[int]]:
+        self, rows: Any, sampled: list[list[int]], histories: list[list[int]]
+    ) -> list[list[int]]:
         """Return a draft for each row of the batch; empty if there is none.
 
         Args:
@@ -50,8 +50,8 @@ class Drafter:
         ]
 
     def _drafts_of_batch(
-        self, rows: Any, sampled: List[List[int]], histories: List[List[int]]
-    ) -> List[List[int]]:
+        self, rows: Any, sampled: list[list[int]], histories: list[list[int]]
+    ) -> list[list[int]]:
         contexts = np.zeros((len(histories), self._length), dtype=np.int32)
         for index, history in enumerate(histories):
             contexts[index, : len(history)] = history[: self._length]
@@ -67,7 +67,7 @@ class Drafter:
         }
         return [list(map(int, draft)) for draft in call_with(self._proposer.propose, arguments)]
 
-    def _draft_of_row(self, history: List[int]) -> List[int]:
+    def _draft_of_row(self, history: list[int]) -> list[int]:
         arguments = {
             "context_token_ids": np.asarray(history, dtype=np.int32),
             "n": getattr(self._config, "ngram_prompt_lookup_min", None),
@@ -77,7 +77,7 @@ class Drafter:
         return [] if draft is None else [int(token) for token in draft]
 
 
-def join_logprobs(passes: List[Any], sampled: List[List[int]]) -> Any:
+def join_logprobs(passes: list[Any], sampled: list[list[int]]) -> Any:
     """Return the log probabilities as lists for the scheduler, or None.
 
     A vLLM that cannot assign several entries to a request gets one entry for each, that of its last
@@ -104,7 +104,7 @@ def join_logprobs(passes: List[Any], sampled: List[List[int]]) -> Any:
     ).tolists()
 
 
-def _rows(passes: List[Any], picked: List[Any]) -> Any:
+def _rows(passes: list[Any], picked: list[Any]) -> Any:
     columns = zip(*(tensors[:3] for tensors in passes))
     return LogprobsTensors(
         *(

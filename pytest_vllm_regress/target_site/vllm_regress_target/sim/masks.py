@@ -1,6 +1,7 @@
 """Applies the engine core's grammar bitmask to logits in the worker."""
 
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -21,11 +22,11 @@ class GrammarMasks:
         mask = getattr(grammar, "grammar_bitmask", None)
         self._mask: Any = () if mask is None else mask
         ids = () if mask is None else grammar.structured_output_request_ids
-        self._places: Dict[str, Tuple[int, int]] = {}  # first row, number of rows
+        self._places: dict[str, tuple[int, int]] = {}  # first row, number of rows
         if isinstance(ids, dict) and not covers_drafts:
             self._places = {request_id: (row, 1) for request_id, row in ids.items()}
             return
-        ordered: List[str] = (
+        ordered: list[str] = (
             sorted(ids, key=ids.__getitem__) if isinstance(ids, dict) else list(ids)
         )
         counts = [1 + len(drafts.get(request_id, ())) for request_id in ordered]

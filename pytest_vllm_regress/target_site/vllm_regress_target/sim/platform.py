@@ -11,8 +11,8 @@ from ..dialect.installed import prefer_v1, simulates_v1, uses_v1
 from ..dialect.signatures import SimulationGap
 from . import DEVICE_NAME
 
-WORKER_V0 = "vllm_regress_target.sim.worker_v0.SimWorker"
-WORKER_V1 = "vllm_regress_target.sim.worker_v1.SimWorker"
+WORKER_V0 = "vllm_regress_target.sim.worker_v0.SimWorkerV0"
+WORKER_V1 = "vllm_regress_target.sim.worker_v1.SimWorkerV1"
 SPECULATIVE_WORKER_V0 = "vllm.spec_decode.spec_decode_worker.create_spec_worker"
 PREFERS_V1 = "VLLM_REGRESS_SIM_PREFERS_V1"
 """Variable: vLLM chooses V1 wherever it does on CUDA, not V0 as on platforms of others (0.8 to

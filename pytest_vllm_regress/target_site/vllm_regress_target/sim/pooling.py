@@ -1,7 +1,7 @@
 """Pooling without a network: embeddings and class probabilities as a pure function of the prompt's
 tokens."""
 
-from typing import Any, List, Tuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ class Pooling:
         self._classifies = dialect.classifies(model_config)
         self._model_config = model_config
 
-    def tasks(self, known: Tuple[str, ...]) -> Tuple[str, ...]:
+    def tasks(self, known: tuple[str, ...]) -> tuple[str, ...]:
         """Return the tasks among vLLM's ``known`` ones that the model supports."""
         if self._classifies:
             supported = {
@@ -37,7 +37,7 @@ class Pooling:
             supported = {"encode", "embed", "token_embed"}
         return tuple(task for task in known if task in supported)
 
-    def answer(self, tokens: List[int], params: Any, start: int = 0) -> torch.Tensor:
+    def answer(self, tokens: list[int], params: Any, start: int = 0) -> torch.Tensor:
         """Return the answer to a request.
 
         Token-wise answers begin at ``start``: positions in the prefix cache are not computed.
@@ -56,7 +56,7 @@ class Pooling:
             return classes[0] if task == "score" else classes
         return self._vector(self._synthetic.pooled(tokens, self._size), params)
 
-    def _token(self, tokens: List[int], params: Any) -> torch.Tensor:
+    def _token(self, tokens: list[int], params: Any) -> torch.Tensor:
         if self._classifies:
             return self._classes(tokens, params)
         return self._vector(self._synthetic.last(tokens, self._size), params)
@@ -67,7 +67,7 @@ class Pooling:
             return vector
         return torch.nn.functional.normalize(vector, dim=0)
 
-    def _classes(self, tokens: List[int], params: Any) -> torch.Tensor:
+    def _classes(self, tokens: list[int], params: Any) -> torch.Tensor:
         logits = torch.from_numpy(self._synthetic.pooled(tokens, self._labels)) / len(tokens) ** 0.5
         if not dialect.uses_activation(params, "activation"):
             return logits

@@ -10,7 +10,8 @@ recorded for the controller.
 import functools
 import json
 import os
-from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
+from collections.abc import Sequence
+from typing import Any, Optional
 
 import numpy as np
 from vllm.logger import init_logger
@@ -37,19 +38,19 @@ class ScriptedLogits:
     ) -> None:
         self._synthetic = synthetic
         self._report_deviations = report_deviations
-        self._reported: Set[str] = set()
+        self._reported: set[str] = set()
         document = tokenizer_of(model_config)
         self._numbers = vocabularies.Numbers(document)
         added = self._numbers.added
         self._markers = (added.get(script.START), added.get(script.END))
-        self._texts: Dict[int, str] = {
+        self._texts: dict[int, str] = {
             number: text for text, number in (document.get("model") or {}).get("vocab", {}).items()
         }
         self._texts.update({number: text for text, number in added.items()})
         self._decode = functools.lru_cache(maxsize=4096)(self._read)
 
     def row(
-        self, request_id: str, prompt: List[int], output: List[int], adapter: bytes = b""
+        self, request_id: str, prompt: list[int], output: list[int], adapter: bytes = b""
     ) -> np.ndarray:
         """Return the logits after `output` of the request."""
         row = self._synthetic.after(prompt + output, adapter)
@@ -62,7 +63,7 @@ class ScriptedLogits:
         return row
 
     def check_sampled(
-        self, request_id: str, prompt: List[int], output: List[int], token: int, row: Any
+        self, request_id: str, prompt: list[int], output: list[int], token: int, row: Any
     ) -> None:
         """Compare the sampled token with the script. `row` are the logits that the sampler got."""
         if not self._report_deviations or request_id in self._reported:
@@ -84,14 +85,14 @@ class ScriptedLogits:
             why="masked" if masked else "sampled",
         )
 
-    def _follows(self, request_id: str, prompt: List[int], output: List[int]) -> bool:
+    def _follows(self, request_id: str, prompt: list[int], output: list[int]) -> bool:
         steps = (self._step(request_id, prompt, position) for position in range(len(output)))
         return all(
             step and any(token == expected for expected, _ in step)
             for token, step in zip(output, steps)
         )
 
-    def _step(self, request_id: str, prompt: List[int], position: int) -> Optional[script.Step]:
+    def _step(self, request_id: str, prompt: list[int], position: int) -> Optional[script.Step]:
         start, end = self._markers
         if start is None or end is None:
             return None
@@ -102,23 +103,19 @@ class ScriptedLogits:
             answers = self._decode(tuple(payload))
             choice = script.choice_of(request_id) if len(answers) > 1 else 0
             if choice >= len(answers):
-                raise ValueError(
-                    "choice {} has no script: {} were given".format(choice, len(answers))
-                )
+                raise ValueError(f"choice {choice} has no script: {len(answers)} were given")
             return answers[choice].at(position, self._synthetic.end)
         except ValueError as error:
             self._report(request_id, problem=str(error))
             return None
 
-    def _read(self, payload: Tuple[int, ...]) -> Tuple[script.Answer, ...]:
+    def _read(self, payload: tuple[int, ...]) -> tuple[script.ScriptedAnswer, ...]:
         answers = script.decode("".join(self._texts.get(token, "\ufffd") for token in payload))
         numbered = tuple(map(self._numbers.of, answers))
         for token in (token for answer in numbered for step in answer.steps for token, _ in step):
             if not int(token) < self._synthetic.vocab_size:
                 raise ValueError(
-                    "token {} is not in the vocabulary of {}".format(
-                        token, self._synthetic.vocab_size
-                    )
+                    f"token {token} is not in the vocabulary of {self._synthetic.vocab_size}"
                 )
         return numbered
 
@@ -127,7 +124,7 @@ class ScriptedLogits:
         encoded = (
             bytes([token - self._numbers.first])
             if 0 <= token - self._numbers.first < 256
-            else self._texts.get(token, "<{}>".format(token)).translate(_SPACES).encode()
+            else self._texts.get(token, f"<{token}>").translate(_SPACES).encode()
             for token in tokens
         )
         return b"".join(encoded).decode(errors="backslashreplace")

@@ -13,7 +13,8 @@ padding of the vocabulary, are almost never drawn. A temperature of 2 brings the
 import hashlib
 import os
 import re
-from typing import Any, Dict, Iterable, List, Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -82,7 +83,7 @@ class SyntheticLogits:
         depends on the tokens before it."""
         return self._noise(tokens[-1:], size) + 0.1 * self._noise(tokens, size)
 
-    def stack(self, rows: List[np.ndarray]) -> torch.Tensor:
+    def stack(self, rows: list[np.ndarray]) -> torch.Tensor:
         """Return rows as the float32 tensor that vLLM's samplers take and may overwrite."""
         if not rows:
             return torch.zeros((0, self.vocab_size), dtype=torch.float32)
@@ -109,7 +110,7 @@ class SyntheticLogits:
         return row
 
 
-def _end_tokens(model_config: Any) -> List[int]:
+def _end_tokens(model_config: Any) -> list[int]:
     for config in (getattr(model_config, "hf_text_config", None), model_config.hf_config):
         ends = getattr(config, "eos_token_id", None)
         if ends is not None:
@@ -117,7 +118,7 @@ def _end_tokens(model_config: Any) -> List[int]:
     return []
 
 
-def tokenizer_of(model_config: Any) -> Dict[str, Any]:
+def tokenizer_of(model_config: Any) -> dict[str, Any]:
     """Return the model's tokenizer in the format of tokenizer.json; empty if there is none or it is
     too large. All tokens are then drawn alike."""
     folder = str(getattr(model_config, "tokenizer", None) or model_config.model)
@@ -126,7 +127,7 @@ def tokenizer_of(model_config: Any) -> Dict[str, Any]:
     )
 
 
-def _token_biases(tokenizer: Dict[str, Any]) -> Iterable[Any]:
+def _token_biases(tokenizer: dict[str, Any]) -> Iterable[Any]:
     """Yield (token, bias) for every token of the tokenizer."""
     vocabulary = (tokenizer.get("model") or {}).get("vocab")
     if isinstance(vocabulary, dict):
@@ -158,7 +159,7 @@ def _rarity_of(character: str) -> float:
     return HIGH if "\u00a1" <= character <= "\u00ff" else 0.0
 
 
-def prompt_tokens(tokens: Any, embeddings: Any, are_tokens: Any = None) -> List[int]:
+def prompt_tokens(tokens: Any, embeddings: Any, are_tokens: Any = None) -> list[int]:
     """Return the prompt as numbers: token ids, and negative numbers for embeddings. Equal
     embeddings have equal numbers.
 
@@ -166,7 +167,7 @@ def prompt_tokens(tokens: Any, embeddings: Any, are_tokens: Any = None) -> List[
     """
     if embeddings is None:
         return list(tokens)
-    rows: List[int] = []
+    rows: list[int] = []
     for row in embeddings.detach().to(torch.float32).contiguous().numpy():
         digest = hashlib.blake2b(row.tobytes(), digest_size=7).digest()
         rows.append(-1 - int.from_bytes(digest, "little"))

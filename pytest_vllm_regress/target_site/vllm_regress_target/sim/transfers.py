@@ -4,7 +4,7 @@ There is no cache to read or write.
 """
 
 import copy
-from typing import Any, Dict, List
+from typing import Any
 
 from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
 from vllm.forward_context import get_forward_context, set_forward_context
@@ -28,7 +28,7 @@ class Transfers:
             offloading = getattr(get_kv_transfer_group(), "connector_worker", None)
             if offloading is not None and type(offloading).__name__ == "OffloadingConnectorWorker":
                 offloading.worker = OffloadedCopies()
-        self._fields: Dict[str, Any] = {}
+        self._fields: dict[str, Any] = {}
 
     def handshake(self) -> Any:
         """Return the metadata that the connector shares with those of other workers, or None."""
@@ -71,7 +71,7 @@ class OffloadedCopies:
     """
 
     def __init__(self) -> None:
-        self._submitted: List[int] = []
+        self._submitted: list[int] = []
 
     def submit_store(self, job_id: int, *specs: Any, **options: Any) -> bool:
         """Accept a copy."""
@@ -80,7 +80,7 @@ class OffloadedCopies:
 
     submit_load = transfer_async = submit_store
 
-    def get_finished(self) -> List[Any]:
+    def get_finished(self) -> list[Any]:
         """Return the results of the copies since the last call."""
         finished, self._submitted = self._submitted, []
         return [worker_v1.transfer_result(job_id) for job_id in finished]

@@ -1,11 +1,10 @@
 """The V0 worker: vLLM's own logits processors and sampler on synthetic logits."""
 
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Optional
 
 import numpy as np
 import torch
 from vllm.distributed import broadcast_tensor_dict, get_pp_group, get_tp_group
-from vllm.logger import init_logger
 from vllm.model_executor.layers.logits_processor import LogitsProcessor
 from vllm.model_executor.layers.sampler import Sampler, SamplerOutput
 from vllm.model_executor.sampling_metadata import SamplingMetadata
@@ -13,21 +12,16 @@ from vllm.platforms import current_platform
 from vllm.sequence import PoolerOutput, PoolingSequenceGroupOutput
 from vllm.worker.worker_base import WorkerBase
 
-from ..dialect.signatures import SimulationGap
-from . import DEVICE_NAME
-from .adapters import AdapterMixin, Adapters
+from .adapters import Adapters
 from .pooling import Pooling
-from .process_groups import start_process_groups
 from .scripted_logits import ScriptedLogits
 from .synthetic_logits import SyntheticLogits, prompt_tokens
+from .worker import BLOCKS, SimWorker
 
-logger = init_logger("vllm.vllm_regress_sim")
-
-BLOCKS = 8192  # KV-cache blocks reported to vLLM; never allocated
 SWAP_BLOCKS = 1024
 
 
-class SimWorker(AdapterMixin, WorkerBase):
+class SimWorkerV0(SimWorker, WorkerBase):
     """One rank of a simulated V0 engine.
 
     Requests arrive as at a GPU worker: by reference in the engine's own process, pickled (with
@@ -49,22 +43,11 @@ class SimWorker(AdapterMixin, WorkerBase):
         self.rank = rank
         self.distributed_init_method = distributed_init_method
         self.is_driver_worker = is_driver_worker
-        self.generators: Dict[str, torch.Generator] = {}
+        self.generators: dict[str, torch.Generator] = {}
         self.model_runner = _Runner(self)
         if vllm_config.speculative_config is not None:
             # Without events, vLLM does not measure the count of accepted drafts with CUDA events.
             current_platform.Event = None
-
-    def init_device(self) -> None:
-        self.device = torch.device("cpu")
-        runner = getattr(self.model_config, "runner_type", "generate")
-        if runner not in ("generate", "transcription", "pooling"):  # transcription generates text
-            raise SimulationGap(
-                f"the runner {runner!r}: the simulated device only generates and pools"
-            )
-        self._pools = runner == "pooling"
-        start_process_groups(self)
-        logger.info("%s (rank %d of %d)", DEVICE_NAME, self.rank, self.parallel_config.world_size)
 
     def load_model(self) -> None:
         """Prepare synthetic logits and vLLM's sampler. Weights are not read."""
@@ -79,18 +62,9 @@ class SimWorker(AdapterMixin, WorkerBase):
         self._processor = LogitsProcessor(self._synthetic.vocab_size, logits_as_input=True)
         self.sampler = Sampler()
 
-    def get_model(self) -> Any:
-        raise SimulationGap("vLLM asked for the model, but the simulated device loads none")
-
-    def determine_num_available_blocks(self) -> Tuple[int, int]:
+    def determine_num_available_blocks(self) -> tuple[int, int]:
         longest = -(-self.model_config.max_model_len // self.cache_config.block_size)
         return max(BLOCKS, 2 * longest), SWAP_BLOCKS
-
-    def sleep(self, level: int = 1) -> None:
-        """Do nothing: no memory is held."""
-
-    def wake_up(self, tags: Optional[List[str]] = None) -> None:
-        """Do nothing: ``sleep`` released nothing."""
 
     def get_cache_block_size_bytes(self) -> int:
         return int(self.cache_config.block_size) * 1024
@@ -100,7 +74,7 @@ class SimWorker(AdapterMixin, WorkerBase):
         self.cache_config.num_gpu_blocks = num_gpu_blocks
         self.cache_config.num_cpu_blocks = num_cpu_blocks
 
-    def execute_model(self, execute_model_req: Optional[Any] = None) -> Optional[List[Any]]:
+    def execute_model(self, execute_model_req: Optional[Any] = None) -> Optional[list[Any]]:
         """Execute one step.
 
         The driver of a tensor-parallel group signals each step to the other ranks; an empty signal
@@ -136,9 +110,9 @@ class SimWorker(AdapterMixin, WorkerBase):
         groups = request.seq_group_metadata_list
         for finished in request.finished_requests_ids or ():
             self.generators.pop(finished, None)
-        rows: List[np.ndarray] = []
+        rows: list[np.ndarray] = []
         lengths, query_lengths = [], []
-        sampling: List[
+        sampling: list[
             Any
         ] = []  # for each sequence that samples: request, prompt, output, index of its row
         for group in groups:
@@ -179,12 +153,12 @@ class _Runner:
 
     disable_logprobs = True
 
-    def __init__(self, worker: SimWorker) -> None:
+    def __init__(self, worker: SimWorkerV0) -> None:
         self._worker = worker
         self.model_config = worker.model_config
 
     @property
-    def model(self) -> SimWorker:
+    def model(self) -> SimWorkerV0:
         """Where vLLM looks for the sampler up to 0.7."""
         return self._worker
 
@@ -195,11 +169,11 @@ class _Runner:
 
     def get_generators(
         self, finished_request_ids: Optional[Any] = None
-    ) -> Dict[str, torch.Generator]:
+    ) -> dict[str, torch.Generator]:
         return self._worker.generators
 
 
-def _tokens(sequence: Any) -> List[int]:
+def _tokens(sequence: Any) -> list[int]:
     """Return prompt and output of a sequence."""
     embeddings = getattr(sequence, "prompt_embeds", None)
     if embeddings is None:
@@ -207,7 +181,7 @@ def _tokens(sequence: Any) -> List[int]:
     return prompt_tokens(None, embeddings) + list(sequence.get_output_token_ids())
 
 
-def _span(group: Any, sequence: Any) -> Tuple[int, int]:
+def _span(group: Any, sequence: Any) -> tuple[int, int]:
     """Return the range of positions that a step computes: a chunk of the prompt, or the last token."""
     if not group.is_prompt:
         return sequence.get_len() - 1, sequence.get_len()

@@ -1,10 +1,9 @@
 """The V1 worker: does everything a GPU worker does except run a network."""
 
-from typing import Any, Dict, List, Optional
+from typing import Any, Optional
 
 import torch
 from vllm.distributed import get_pp_group, get_tp_group
-from vllm.logger import init_logger
 from vllm.sequence import IntermediateTensors
 from vllm.v1.outputs import LogprobsTensors, ModelRunnerOutput
 from vllm.v1.worker.worker_base import WorkerBase
@@ -12,27 +11,23 @@ from vllm.v1.worker.worker_base import WorkerBase
 from ..dialect import worker_v1
 from ..dialect.pooling import task_names
 from ..dialect.signatures import SimulationGap
-from . import DEVICE_NAME
-from .adapters import AdapterMixin, Adapters
-from .batch import Batch, PoolingBatch
+from .adapters import Adapters
+from .batch import PersistentBatch, PoolingBatch
 from .drafts import Drafter, join_logprobs
 from .masks import GrammarMasks
 from .platform import MEMORY
 from .pooling import Pooling
-from .process_groups import start_process_groups
 from .scripted_logits import ScriptedLogits
 from .synthetic_logits import SyntheticLogits
+from .worker import BLOCKS, SimWorker
 
 worker_v1.preload()
-logger = init_logger("vllm.vllm_regress_sim")
-
-BLOCKS = 8192  # KV-cache blocks reported to vLLM; never allocated
 SAMPLES_SEPARATELY = worker_v1.samples_separately()
 MASKS_COVER_DRAFTS = worker_v1.masks_cover_drafts()
 PROMPT_ROWS = 256  # prompt positions scored at once
 
 
-class SimWorker(AdapterMixin, WorkerBase):
+class SimWorkerV1(SimWorker, WorkerBase):
     """One rank of a simulated V1 engine."""
 
     def __init__(
@@ -56,17 +51,6 @@ class SimWorker(AdapterMixin, WorkerBase):
 
     # Startup
 
-    def init_device(self) -> None:
-        self.device = torch.device("cpu")
-        runner = getattr(self.model_config, "runner_type", "generate")
-        if runner not in ("generate", "auto", "transcription", "pooling"):
-            raise SimulationGap(
-                f"the runner {runner!r}: the simulated device only generates and pools"
-            )
-        self._pools = runner == "pooling"
-        start_process_groups(self)
-        logger.info("%s (rank %d of %d)", DEVICE_NAME, self.rank, self.parallel_config.world_size)
-
     def load_model(self, **kwargs: Any) -> None:
         """Prepare synthetic logits, the batch and vLLM's sampler. Weights are not read."""
         self._synthetic = SyntheticLogits(self.model_config)
@@ -86,11 +70,10 @@ class SimWorker(AdapterMixin, WorkerBase):
             self._synthetic, self.model_config, report_deviations=get_tp_group().is_first_rank
         )
         block_size = worker_v1.layer_spec(self.vllm_config).block_size
-        self._batch = Batch(self.vllm_config, self.device, self._synthetic.vocab_size, block_size)
+        self._batch = PersistentBatch(
+            self.vllm_config, self.device, self._synthetic.vocab_size, block_size
+        )
         self._sampler = worker_v1.sampler(self.model_config)
-
-    def get_model(self) -> Any:
-        raise SimulationGap("vLLM asked for the model, but the simulated device loads none")
 
     def get_supported_tasks(self) -> Any:
         return self._tasks if self._pools else worker_v1.generation_tasks(self.model_config)
@@ -99,10 +82,10 @@ class SimWorker(AdapterMixin, WorkerBase):
         """Return the pooling tasks, which vLLM 0.10.0 asks for by this name."""
         return self._tasks if self._pools else []
 
-    def get_supported_kv_cache_layouts(self) -> List[str]:
+    def get_supported_kv_cache_layouts(self) -> list[str]:
         return ["NHD"]
 
-    def get_kv_cache_spec(self) -> Dict[str, Any]:
+    def get_kv_cache_spec(self) -> dict[str, Any]:
         """Return one layer per pipeline stage, which is enough for vLLM's scheduler to manage real
         blocks."""
         return {
@@ -190,8 +173,8 @@ class SimWorker(AdapterMixin, WorkerBase):
             if request.num_computed_tokens + scheduled.num_scheduled_tokens[request_id]
             >= request.num_tokens
         ]
-        sampled: List[List[int]] = [[] for _ in scheduled_requests]
-        logprobs: List[Any] = []
+        sampled: list[list[int]] = [[] for _ in scheduled_requests]
+        logprobs: list[Any] = []
         while active or not logprobs:
             output = self._sample_once(active, masks, len(logprobs))
             tokens = output.sampled_token_ids.tolist()
@@ -224,7 +207,7 @@ class SimWorker(AdapterMixin, WorkerBase):
             }
         )
 
-    def _sample_once(self, active: List[int], masks: GrammarMasks, position: int) -> Any:
+    def _sample_once(self, active: list[int], masks: GrammarMasks, position: int) -> Any:
         """Sample one token for every row.
 
         The random state of rows that are not `active` does not change.
@@ -263,8 +246,8 @@ class SimWorker(AdapterMixin, WorkerBase):
         drafts, self._drafts = self._drafts, None
         return None if drafts is None else worker_v1.draft_token_ids(*drafts)
 
-    def _prompt_logprobs(self, scheduled: Any) -> Dict[str, Any]:
-        logprobs: Dict[str, Any] = {}
+    def _prompt_logprobs(self, scheduled: Any) -> dict[str, Any]:
+        logprobs: dict[str, Any] = {}
         for request_id, count in scheduled.num_scheduled_tokens.items():
             prompt, request = self._batch.prompts[request_id], self._batch.requests[request_id]
             count_per_token = getattr(request.sampling_params, "prompt_logprobs", None)
@@ -282,7 +265,7 @@ class SimWorker(AdapterMixin, WorkerBase):
             )
         return logprobs
 
-    def _score_prompt(self, prompt: List[int], count: int) -> LogprobsTensors:
+    def _score_prompt(self, prompt: list[int], count: int) -> LogprobsTensors:
         parts = []
         for start in range(0, len(prompt) - 1, PROMPT_ROWS):
             stop = min(start + PROMPT_ROWS, len(prompt) - 1)
@@ -308,12 +291,6 @@ class SimWorker(AdapterMixin, WorkerBase):
     def check_health(self) -> None:
         return
 
-    def sleep(self, level: int = 1) -> None:
-        """Do nothing: no memory is held."""
-
-    def wake_up(self, tags: Optional[List[str]] = None) -> None:
-        """Do nothing: ``sleep`` released nothing."""
-
     def reset_encoder_cache(self) -> None:
         """Do nothing: no image is encoded."""
 
@@ -337,7 +314,7 @@ class _Runner:
     A pipeline stage passes on empty hidden states.
     """
 
-    def __init__(self, worker: SimWorker) -> None:
+    def __init__(self, worker: SimWorkerV1) -> None:
         self._worker = worker
 
     def execute_model(self, scheduler_output: Any, intermediate_tensors: Any = None) -> Any:
@@ -348,7 +325,7 @@ class _Runner:
         return self._worker.sample_tokens(grammar_output)
 
 
-def _follows_draft(draft: Optional[List[int]], sampled: List[int]) -> bool:
+def _follows_draft(draft: Optional[list[int]], sampled: list[int]) -> bool:
     """Whether the last sampled token is the one that was drafted for its position."""
     return (
         draft is not None and len(sampled) <= len(draft) and draft[len(sampled) - 1] == sampled[-1]

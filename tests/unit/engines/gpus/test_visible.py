@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_vllm_regress.engines.gpus.nvml import Gpu, Machine, Slice
+from pytest_vllm_regress.engines.gpus.nvml import Gpu, Machine, MigSlice
 from pytest_vllm_regress.engines.gpus.visible import CudaDevice, select_devices
 from pytest_vllm_regress.errors import UsageError
 
@@ -30,7 +30,7 @@ MIG = Machine(
             "GPU-00",
             (8, 0),
             mig=True,
-            slices=(Slice("MIG-1", "s", 10), Slice("MIG-2", "s", 10)),
+            slices=(MigSlice("MIG-1", "s", 10), MigSlice("MIG-2", "s", 10)),
         ),
         Gpu(1, "A100", 80, "GPU-11", (8, 0), mig=True),
     ),

@@ -14,7 +14,7 @@ from pytest_vllm_regress.errors import ScriptError, Unsupported, UsageError
 from pytest_vllm_regress.target_site.vllm_regress_target.script import (
     END,
     START,
-    Answer,
+    ScriptedAnswer,
     Token,
     decode,
 )
@@ -22,7 +22,7 @@ from pytest_vllm_regress.target_site.vllm_regress_target.script import (
 IDS = added_tokens()
 
 
-def said(prompt: str) -> tuple[Answer, ...]:
+def said(prompt: str) -> tuple[ScriptedAnswer, ...]:
     text, _, rest = prompt.partition(START)
     assert text == "Hello" and rest.endswith(END)
     return decode(rest.removesuffix(END))
@@ -35,7 +35,7 @@ def sure(*tokens: Token) -> tuple[tuple[tuple[Token, float], ...], ...]:
 def test_a_text_becomes_bytes_and_markers() -> None:
     script = Script.text("a\u00e9<think>b<|im_end|>")
     assert said(script.prompt("Hello")) == (
-        Answer(sure(97, 0xC3, 0xA9, "<think>", 98, "<|im_end|>"), ends=True),
+        ScriptedAnswer(sure(97, 0xC3, 0xA9, "<think>", 98, "<|im_end|>"), ends=True),
     )
 
 
@@ -46,15 +46,15 @@ def test_joined_scripts_end_as_the_last_does() -> None:
         .then(Script.tokens([300], end=False))
     )
     (answer,) = said(script.prompt("Hello"))
-    assert answer == Answer((*sure(0xF0, 0x9F), ((97, 0.75), (98, 0.25)), *sure(300)), ends=False)
+    assert answer == ScriptedAnswer((*sure(0xF0, 0x9F), ((97, 0.75), (98, 0.25)), *sure(300)), ends=False)
     assert said(script.then("x").prompt("Hello"))[0].ends
 
 
 def test_each_choice_has_its_own_script() -> None:
     first, second = Script.text("one"), Script.text("|two~", end=False)
     assert said(first.prompt("Hello", second)) == (
-        Answer(first.steps, True),
-        Answer(second.steps, False),
+        ScriptedAnswer(first.steps, True),
+        ScriptedAnswer(second.steps, False),
     )
 
 

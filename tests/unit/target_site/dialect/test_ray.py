@@ -13,7 +13,7 @@ import pytest
 from pytest_vllm_regress.engines.spec import EngineSpec
 from pytest_vllm_regress.target_site.vllm_regress_target import Unsupported, WrongRequest
 from pytest_vllm_regress.target_site.vllm_regress_target.dialect import plan
-from pytest_vllm_regress.target_site.vllm_regress_target.dialect.ray_nodes import EXECUTOR
+from pytest_vllm_regress.target_site.vllm_regress_target.dialect.ray_clusters import EXECUTOR
 
 FIELDS = {"tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"}
 CHANNELS = {"VLLM_USE_RAY_COMPILED_DAG_CHANNEL_TYPE": "shm"}

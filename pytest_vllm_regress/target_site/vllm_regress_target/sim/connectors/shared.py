@@ -11,21 +11,21 @@ import hashlib
 import json
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Any, Optional
 
 from vllm.distributed.kv_transfer.kv_connector.v1 import base
 
 Base: Any = base.KVConnectorBase_V1
 Metadata: Any = base.KVConnectorMetadata
 EVENTS = "events.jsonl"
-Block = Tuple[str, List[int], int]
+Block = tuple[str, list[int], int]
 """A block: its key, its tokens, and its number in the engine's cache."""
 
 
 class Steps(Metadata):  # type: ignore[misc,unused-ignore]
     """Blocks that the worker saves and loads in a step, by request."""
 
-    def __init__(self, saves: Dict[str, List[Block]], loads: Dict[str, List[Block]]) -> None:
+    def __init__(self, saves: dict[str, list[Block]], loads: dict[str, list[Block]]) -> None:
         self.saves = saves
         self.loads = loads
 
@@ -38,20 +38,20 @@ class SharedConnector(Base):  # type: ignore[misc,unused-ignore]
         super().__init__(vllm_config, role, *([] if kv_cache_config is None else [kv_cache_config]))
         settings = vllm_config.kv_transfer_config.get_from_extra_config
         self._folder = Path(settings("folder", ""))
-        self._lost: Set[int] = set(settings("lost", []))
+        self._lost: set[int] = set(settings("lost", []))
         self._delay_s = float(settings("delay_s", 0))
         self._size = vllm_config.cache_config.block_size
-        self._saves: Dict[str, List[Block]] = {}
-        self._loads: Dict[str, List[Block]] = {}
-        self._computed: Dict[str, int] = {}
-        self._under_way: Dict[str, float] = {}
-        self._failed: Set[int] = set()
+        self._saves: dict[str, list[Block]] = {}
+        self._loads: dict[str, list[Block]] = {}
+        self._computed: dict[str, int] = {}
+        self._under_way: dict[str, float] = {}
+        self._failed: set[int] = set()
 
     # Scheduler
 
     def get_num_new_matched_tokens(
         self, request: Any, num_computed_tokens: int
-    ) -> Tuple[int, bool]:
+    ) -> tuple[int, bool]:
         if not _asks(request, "do_remote_prefill"):
             return 0, False
         found = 0
@@ -84,7 +84,7 @@ class SharedConnector(Base):  # type: ignore[misc,unused-ignore]
 
     def request_finished(
         self, request: Any, block_ids: Any
-    ) -> Tuple[bool, Optional[Dict[str, Any]]]:
+    ) -> tuple[bool, Optional[dict[str, Any]]]:
         self._computed.pop(request.request_id, None)
         return False, {"do_remote_prefill": True} if _asks(request, "do_remote_decode") else None
 
@@ -107,7 +107,7 @@ class SharedConnector(Base):  # type: ignore[misc,unused-ignore]
                 (self._folder / key).write_text(json.dumps(tokens))
                 self._record("saved", request_id, key)
 
-    def get_finished(self, finished_req_ids: Any) -> Tuple[Optional[Set[str]], Optional[Set[str]]]:
+    def get_finished(self, finished_req_ids: Any) -> tuple[Optional[set[str]], Optional[set[str]]]:
         done = {
             request_id for request_id, end in self._under_way.items() if time.monotonic() >= end
         }
@@ -115,7 +115,7 @@ class SharedConnector(Base):  # type: ignore[misc,unused-ignore]
             del self._under_way[request_id]
         return None, done or None
 
-    def get_block_ids_with_load_errors(self) -> Set[int]:
+    def get_block_ids_with_load_errors(self) -> set[int]:
         failed, self._failed = self._failed, set()
         return failed
 
@@ -127,7 +127,7 @@ class SharedConnector(Base):  # type: ignore[misc,unused-ignore]
     ) -> None:
         pass
 
-    def _blocks(self, tokens: List[int], numbers: Any) -> List[Block]:
+    def _blocks(self, tokens: list[int], numbers: Any) -> list[Block]:
         """Return the full blocks of a prompt. A key depends on all tokens up to the block's end."""
         ends = range(self._size, len(tokens) + 1, self._size)
         return [

@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 
-from pytest_vllm_regress.target_site.vllm_regress_target.dialect.parsing.client import Client, Delta
-from pytest_vllm_regress.target_site.vllm_regress_target.dialect.parsing.separate import Separate
+from pytest_vllm_regress.target_site.vllm_regress_target.dialect.parsing import (
+    Client,
+    Delta,
+    Separate,
+)
 from pytest_vllm_regress.target_site.vllm_regress_target.hosts import parsing as host
 
 THINK_END = 7
