@@ -82,7 +82,7 @@ class Symptom:
 def search(pattern: str, text: str) -> tuple[int, int] | None:
     """Return the span of the first match of a case's pattern (MULTILINE). Verdicts, lint and
     impostors search with this function; a running wait follows the log with
-    ``processes/sampling.py``.
+    ``engines/processes/logs.py``.
 
     Raises ``PatternError`` where it cannot be searched within ``patterns.SECONDS``.
     """

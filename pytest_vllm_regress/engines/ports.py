@@ -1,4 +1,5 @@
-"""Ports for servers. A file lock reserves each port among all harness processes of a user.
+"""Ports for servers: how a port is chosen. A file lock reserves each port among all harness processes
+of a user, so that all runs of a user stay apart.
 
 The range lies below the kernel's ephemeral ports.
 """
@@ -80,10 +81,10 @@ def _candidates() -> Sequence[int]:
 
 
 def _bindable(number: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with socket.socket() as candidate:
+        candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((HOST, number))
+            candidate.bind((HOST, number))
         except OSError:
             return False
         return True

@@ -42,7 +42,7 @@ _UNSUPPORTED = re.compile(
 on this platform."""
 
 _POLL_S = 0.1
-_PROBE_S = 3.0
+_ANSWER_S = 3.0
 _MAX_QUOTED = 2000
 _IN_USE = re.compile(r"address already in use|Errno 98\b", re.IGNORECASE)
 _SMALLEST: Mapping[str, tuple[tuple[str, Mapping[str, Any]], ...]] = MappingProxyType(
@@ -118,9 +118,11 @@ class Server(TextRequests, PoolingRequests, SoundRequests, MaintenanceRequests):
         """
         try:
             if self.spec.command_line is not None:
-                health = self._supervise(lambda: self.client.get("/health", timeout=_PROBE_S), wait)
+                health = self._supervise(
+                    lambda: self.client.get("/health", timeout=_ANSWER_S), wait
+                )
                 return health.is_success and bool(self.listener.check())
-            models = self._supervise(lambda: self.client.get("/v1/models", timeout=_PROBE_S), wait)
+            models = self._supervise(lambda: self.client.get("/v1/models", timeout=_ANSWER_S), wait)
             if not models.is_success:
                 return False
             self.model = models.json()["data"][0]["id"]

@@ -10,8 +10,9 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from packaging.version import InvalidVersion, Version
 
@@ -32,7 +33,7 @@ from .placement import PROBE, MemoryRequest, Placement
 from .pool import E, EnginePool
 from .ports import lease_port
 from .processes import process_tree
-from .processes.abandoned import sweep
+from .processes.abandoned import remove_abandoned
 from .processes.agent import Agent
 from .processes.child import Child, Loan
 from .processes.child_processes import Leftover
@@ -45,9 +46,19 @@ from .target import Target, built_target, canonical_name, default_environment, i
 if TYPE_CHECKING:
     from .server import Server
 
-T = TypeVar("T", Engine, AsyncEngine)
 _SHORT_WAIT_S = 1.0
 NEWEST_TRIED = "0.33.0"  # see docs/generated/conformance.md; a newer one runs with a warning
+
+
+class _Order(NamedTuple):
+    """An engine or server that ``user`` asks for. ``timeout`` of its start in seconds."""
+
+    target: Target
+    spec: EngineSpec
+    front: Front
+    user: str
+    fresh: bool
+    timeout: float | None
 
 
 class Session:
@@ -97,7 +108,7 @@ class Session:
     def run(self) -> RunDir:
         """Return the run directory, which is created on first use."""
         if self._run is None:
-            for line in sweep():
+            for line in remove_abandoned():
                 self.progress(line)
             self._run = RunDir.create(self._controller)
         self._run.check()
@@ -198,7 +209,8 @@ class Session:
     ) -> Engine:
         """Return an offline engine for ``spec``, shared with other users of the same spec unless
         ``fresh``."""
-        return self._shared_engine(Engine, target, spec, user, fresh, timeout)
+        order = _Order(target, spec, "offline", user, fresh, timeout)
+        return self._shared(order, partial(start_engine, Engine))
 
     def async_engine(
         self,
@@ -210,7 +222,8 @@ class Session:
         timeout: float | None = None,
     ) -> AsyncEngine:
         """Return an asynchronous engine for ``spec``, shared like ``engine``."""
-        return self._shared_engine(AsyncEngine, target, spec, user, fresh, timeout)
+        order = _Order(target, spec, "async", user, fresh, timeout)
+        return self._shared(order, partial(start_engine, AsyncEngine))
 
     def server(
         self,
@@ -233,7 +246,7 @@ class Session:
                     raise
                 raise Unsupported(words, refused_by=f"vLLM {target.versions['vllm']}") from error
 
-        return self._shared(start, target, spec, "serve", user, fresh, timeout)
+        return self._shared(_Order(target, spec, "serve", user, fresh, timeout), start)
 
     def drop(self, target: Target, spec: EngineSpec, front: Front) -> None:
         """Stop the shared engine of ``spec`` after a failure, so that the next test gets a new one.
@@ -265,55 +278,32 @@ class Session:
             self._run.remove()
             self._run = None
 
-    def _shared_engine(
-        self,
-        kind: type[T],
-        target: Target,
-        spec: EngineSpec,
-        user: str,
-        fresh: bool,
-        timeout: float | None,
-    ) -> T:
-        def start(launch: Launch) -> T:
-            return start_engine(kind, launch)
-
-        return self._shared(start, target, spec, kind.front, user, fresh, timeout)
-
-    def _shared(
-        self,
-        start: Callable[[Launch], E],
-        target: Target,
-        spec: EngineSpec,
-        front: Front,
-        user: str,
-        fresh: bool,
-        timeout: float | None,
-    ) -> E:
+    def _shared(self, order: _Order, start: Callable[[Launch], E]) -> E:
         def launched() -> E:
-            launch, lease = self._prepare(target, spec, front, timeout, user)
+            launch, lease = self._prepare(order)
             running = start(launch)
             launch.child.tree.note_shared_memory()
             if lease is not None:
-                self.gpus.note_started(target, lease, launch.child)
+                self.gpus.note_started(order.target, lease, launch.child)
             return running
 
         self._check_budget()
         try:
-            if fresh:
-                self.engines.make_room(user)
+            if order.fresh:
+                self.engines.make_room(order.user)
                 return launched()
-            return self.engines.acquire((target.name, spec, front), user, launched)
+            key = (order.target.name, order.spec, order.front)
+            return self.engines.acquire(key, order.user, launched)
         except ChildError:
             if self._run is not None:
                 self._run.check()  # processes die when their files are removed
             raise
 
-    def _prepare(
-        self, target: Target, spec: EngineSpec, front: Front, timeout: float | None, user: str
-    ) -> tuple[Launch, GpuLease | None]:
-        """Start the process for an engine or a server of ``spec`` and prepare the request that
-        starts the engine in it."""
-        spec.check_front(front)
+    def _prepare(self, order: _Order) -> tuple[Launch, GpuLease | None]:
+        """Start the process for an engine or a server and prepare the request that starts the
+        engine in it."""
+        target, spec, timeout = order.target, order.spec, order.timeout
+        spec.check_front(order.front)
         self._check_target(target, spec)
         agent = self.warm_agent(target)
         if agent.import_error is not None:
@@ -330,7 +320,7 @@ class Session:
         if target.device == "gpu":
             is_tiny = forged and spec.model in KINDS
             memory = MemoryRequest.of(spec, forged=is_tiny, share=agent.gpu_share)
-            lease = self._lease(target, spec.gpus, memory, user)
+            lease = self._lease(target, spec.gpus, memory, order.user)
             gpu = self.gpus.request(lease, memory)
             # The first start on such GPUs compiles kernels.
             if timeout is None and not self.gpus.has_started(target, lease):
@@ -347,11 +337,11 @@ class Session:
         scripts = ScriptWatch.of(request, self.run.logs / f"scripts-{secrets.token_hex(4)}")
         child = self._start_child(
             agent,
-            "server" if front == "serve" else "engine",
+            "server" if order.front == "serve" else "engine",
             lease,
             {**spec.env, **scripts.environment},
             timeout,
-            label=front,
+            label=order.front,
             import_path=spec.import_path,
         )
         return Launch(child, spec, self._deadline, scripts, request, timeout), lease

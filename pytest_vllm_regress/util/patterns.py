@@ -11,7 +11,7 @@ Every search for a pattern from a case file comes here:
   at most ``SECONDS`` each. A pattern that is too
   slow makes the verdict INCONCLUSIVE.
 - for the documented hang, in what the engine's processes log during a wait
-  (``processes/sampling.py``), for at most one second per read. A pattern
+  (``engines/processes/logs.py``), for at most one second per read. A pattern
   that is too slow is not searched any more in that wait, which then goes on to its deadline.
 
 Whether a pattern is a regular expression at all is checked with ``re`` when the case file is read

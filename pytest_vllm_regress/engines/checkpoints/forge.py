@@ -1,7 +1,8 @@
 """The checkpoint forge: it writes small, valid Hugging Face checkpoints with seeded weights,
 without downloads and without transformers.
 
-The kinds of checkpoints are in ``kinds``. Equal texts have equal token ids in every version of
+The kinds of checkpoints are in ``kinds``, their families in ``models.toml``. When is a checkpoint made?
+When its folder is missing or incomplete; the name holds a hash (``ensure_checkpoint``). Equal texts have equal token ids in every version of
 transformers, and equal seeds give equal weights with every version of numpy.
 """
 

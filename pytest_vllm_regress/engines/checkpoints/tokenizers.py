@@ -14,65 +14,6 @@ from ...target_site.vllm_regress_target.script import END, START
 from ...target_site.vllm_regress_target.vocabularies import TEKKEN, byte_letters
 from .models import families, filled, json_bytes, merged, padded_size
 
-SPECIALS = (
-    "<|endoftext|>",
-    "<|im_start|>",
-    "<|im_end|>",
-    "<|vision_start|>",
-    "<|vision_end|>",
-    "<|vision_pad|>",
-    "<|image_pad|>",
-    "<|video_pad|>",
-)
-# Added after the special tokens, in the padding of the vocabulary, so that the ids of texts and the
-# shapes of weights do not depend on them. The first two enclose scripts. vLLM's tool and reasoning
-# parsers look for the others; they appear in decoded text, as in upstream's tokenizers.
-MARKERS = (
-    START,
-    END,
-    "<tool_call>",
-    "</tool_call>",
-    "<think>",
-    "</think>",
-    "<tool_calls>",
-    "</tool_calls>",
-    "[TOOL_CALLS]",
-    "<|python_tag|>",
-    "<\uff5ctool\u2581calls\u2581begin\uff5c>",
-    "<\uff5ctool\u2581calls\u2581end\uff5c>",
-    "<\uff5ctool\u2581call\u2581begin\uff5c>",
-    "<\uff5ctool\u2581call\u2581end\uff5c>",
-    "<\uff5ctool\u2581sep\uff5c>",
-)
-# Tokens of several characters, which show faults at token level. Each is merged from the left, one
-# character at a time. Qwen2's split never encodes some of them (": ", 12, 123), but models generate
-# such tokens, and so can this one.
-WORDS = (
-    '":',
-    '": "',
-    '", "',
-    '{"',
-    '"}',
-    '"]',
-    "},",
-    ' "',
-    '":{"',
-    '":["',
-    " {",
-    " [",
-    "true",
-    "false",
-    "null",
-    "00",
-    "10",
-    "12",
-    "123",
-    " the",
-    "ing",
-    "and",
-    "  ",
-    "\n\n",
-)
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
     "{% if message['content'] is string %}{{ message['content'] }}{% else %}{% for part in message['content'] %}"
@@ -82,55 +23,11 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 _TEXT_PART = "{% elif part['type'] == 'text' %}"
-# The tokens that mark where audio goes in a prompt of Qwen2-Audio.
-_SOUND = ("<|audio_bos|>", "<|AUDIO|>", "<|audio_eos|>")
-_SOUND_PART = "{% elif part['type'] == 'audio' %}" + "".join(_SOUND) + _TEXT_PART
-# Numbered as in every tokenizer of Mistral up to version 7. mistral_common before 1.6 does not read
-# control tokens from the file.
-CONTROL = (
-    "<unk>",
-    "<s>",
-    "</s>",
-    "[INST]",
-    "[/INST]",
-    "[AVAILABLE_TOOLS]",
-    "[/AVAILABLE_TOOLS]",
-    "[TOOL_RESULTS]",
-    "[/TOOL_RESULTS]",
-    "[TOOL_CALLS]",
-    "[IMG]",
-    "<pad>",
-    "[IMG_BREAK]",
-    "[IMG_END]",
-    "[PREFIX]",
-    "[MIDDLE]",
-    "[SUFFIX]",
-    "[SYSTEM_PROMPT]",
-    "[/SYSTEM_PROMPT]",
-    "[TOOL_CONTENT]",
-)
 _SCRIPT = r"<\|(?:end_)?script\|>"
 SPACE = "\u2581"
 _UNKNOWN, _BEGIN, _END = "<unk>", "<s>", "</s>"
 _NORMAL, _UNK, _CONTROL, _BYTE = 1, 2, 3, 6  # SentencePiece.Type of sentencepiece_model.proto
 _BPE = 2  # TrainerSpec.ModelType
-_BERT = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-_BERT_WORDS = [
-    "the",
-    "cat",
-    "on",
-    "sat",
-    "mat",
-    "and",
-    "##s",
-    "##ing",
-    "one",
-    "two",
-    "three",
-    "what",
-    "is",
-    "a",
-]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,7 +51,13 @@ class Tokenizer:
 def added_tokens() -> dict[str, int]:
     """Return the ids of the special tokens and markers, which follow those of the vocabulary."""
     first = len(vocabulary()[0])
-    return {content: first + number for number, content in enumerate((*SPECIALS, *MARKERS))}
+    names = tokens("special") + tokens("markers")
+    return {content: first + number for number, content in enumerate(names)}
+
+
+def tokens(name: str) -> list[str]:
+    """Return a list of tokens by its name in ``models.toml``."""
+    return list(families()["tokens"][name])
 
 
 def vocabulary() -> tuple[dict[str, int], list[str]]:
@@ -162,7 +65,7 @@ def vocabulary() -> tuple[dict[str, int], list[str]]:
     alphabet = byte_letters()
     vocabulary = {alphabet[byte]: byte for byte in range(256)}
     merges: list[str] = []
-    for word in WORDS:
+    for word in tokens("words"):
         spelled = [alphabet[byte] for byte in word.encode()]
         for end in range(2, len(spelled) + 1):
             left, right = "".join(spelled[: end - 1]), spelled[end - 1]
@@ -174,7 +77,7 @@ def vocabulary() -> tuple[dict[str, int], list[str]]:
 
 def byte_level(
     *templates: str,
-    markers: Sequence[str] = MARKERS,
+    markers: Sequence[str] | None = None,
     places: Sequence[str] = (),
     chat_template: str = CHAT_TEMPLATE,
 ) -> Tokenizer:
@@ -183,15 +86,17 @@ def byte_level(
     ``markers`` and ``places`` follow the special tokens; ``places`` are special, too.
     """
     letters, merges = vocabulary()
-    added = dict.fromkeys((*SPECIALS, START, END, *markers, *places))
+    specials = tokens("special")
+    markers = tokens("markers") if markers is None else [START, END, *markers]
+    added = dict.fromkeys([*specials, *markers, *places])
     ids = {text: len(letters) + number for number, text in enumerate(added)}
     values = {
         "letters": letters,
         "merges": merges,
-        "specials": [*SPECIALS[1:], START, END, *places],
+        "specials": [*specials[1:], START, END, *places],
         "chat_template": chat_template,
     }
-    special = {*SPECIALS, START, END, *places}
+    special = {*specials, START, END, *places}
     files = _files(("bytes", *templates), ids, special, values)
     files["merges.txt"] = ("#version: 0.2\n" + "\n".join(merges) + "\n").encode()
     size = padded_size(len(letters) + len(ids))
@@ -206,18 +111,18 @@ def vision() -> Tokenizer:
 
 def audio() -> Tokenizer:
     """Return the tokenizer of Qwen2-Audio."""
-    template = CHAT_TEMPLATE.replace(_TEXT_PART, _SOUND_PART)
-    return byte_level("audio", places=_SOUND, chat_template=template)
+    places = tokens("sound")
+    part = "{% elif part['type'] == 'audio' %}" + "".join(places) + _TEXT_PART
+    template = CHAT_TEMPLATE.replace(_TEXT_PART, part)
+    return byte_level("audio", places=places, chat_template=template)
 
 
 def speech() -> Tokenizer:
     """Return the tokenizer of the text models with additional tokens for Whisper's languages and
     tasks. They are special in the configuration only, so that decoded text shows them."""
-    languages, tasks = (
-        [f"<|{name}|>" for name in families()["tokens"][key]] for key in ("languages", "tasks")
-    )
+    languages, tasks = ([f"<|{name}|>" for name in tokens(key)] for key in ("languages", "tasks"))
     names = ["<|startoftranscript|>", *languages, *tasks]
-    text = byte_level("speech", markers=(*MARKERS, *names))
+    text = byte_level("speech", markers=[*tokens("markers"), *names])
     special = byte_level("speech", places=names).files["tokenizer_config.json"]
     return dataclasses.replace(
         text,
@@ -288,7 +193,7 @@ def model_file() -> bytes:
 def _merges() -> Iterator[tuple[str, str]]:
     """Yield the pairs of tokens that are merged, first ones first."""
     merged = set()
-    for word in WORDS:
+    for word in tokens("words"):
         if "\n" in word:  # encoded as bytes
             continue
         spelled = word.replace(" ", SPACE)
@@ -321,10 +226,13 @@ def _number(number: int, value: float) -> bytes:
 
 def words() -> Tokenizer:
     """Return BERT's tokenizer."""
+    special = tokens("bert_special")
     letters = [*string.ascii_lowercase, *string.digits, *string.punctuation]
-    listed = dict.fromkeys([*_BERT, *letters, *(f"##{x}" for x in letters), *_BERT_WORDS])
+    listed = dict.fromkeys(
+        [*special, *letters, *(f"##{x}" for x in letters), *tokens("bert_words")]
+    )
     vocabulary = {text: number for number, text in enumerate(listed)}
-    ids = {text: vocabulary[text] for text in _BERT}
+    ids = {text: vocabulary[text] for text in special}
     files = _files(("words",), ids, ids, {"letters": vocabulary})
     files["vocab.txt"] = "".join(f"{text}\n" for text in listed).encode()
     return Tokenizer(ids, padded_size(len(listed)), files, "[CLS]", "[SEP]", "[PAD]")
@@ -343,9 +251,10 @@ def tekken() -> Tokenizer:
     bytes_of = {letter: byte for byte, letter in byte_letters().items()}
     listed = [bytes(map(bytes_of.__getitem__, text)) for text in vocabulary()[0]]
     listed += [START.encode(), END.encode()]
-    size = padded_size(len(CONTROL) + 1 + len(listed))
+    control = tokens("control")
+    size = padded_size(len(control) + 1 + len(listed))
     controls = size - len(listed)
-    ids = {text: number for number, text in enumerate(CONTROL)}
+    ids = {text: number for number, text in enumerate(control)}
     ids |= {text: controls + listed.index(text.encode()) for text in (START, END)}
     document = {
         "config": {
@@ -365,7 +274,7 @@ def tekken() -> Tokenizer:
         ],
         "special_tokens": [
             {"rank": rank, "token_str": text, "is_control": True}
-            for rank, text in enumerate(CONTROL)
+            for rank, text in enumerate(control)
         ],
         "type": "Tekken",
     }

@@ -1,4 +1,6 @@
-"""Leases of GPUs, by file locks between all runs of the user on this machine.
+"""Which GPUs are used, and how they are shared: leases, by file locks between all runs of the user on
+this machine, a lock for each UUID. NVML tells the free memory, and tickets are served by their time.
+Idle engines give way between tests (``Session.give_way``).
 
 A lease ends when its engine's memory is free again.
 """

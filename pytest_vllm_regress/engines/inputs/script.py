@@ -1,5 +1,5 @@
-"""Scripted answers: what a test makes the simulated model generate, and whether the model could
-follow the script.
+"""Scripted answers: how the model says a script, what a test makes the simulated model generate, and
+whether the model could follow the script.
 
 The script is part of the prompt (``target_site/.../script.py`` has its format). The simulated
 worker finds it there and gives the script's tokens by far the largest logits
@@ -13,6 +13,7 @@ simulated device, a foreign checkpoint) refuses the request with ``Unsupported``
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import re
@@ -23,7 +24,7 @@ from typing import Any
 from ...errors import ScriptError, Unsupported, UsageError
 from ...target_site.vllm_regress_target.script import (
     END,
-    FAULTS_VARIABLE,
+    NOTES_VARIABLE,
     START,
     ScriptedAnswer,
     Step,
@@ -32,16 +33,13 @@ from ...target_site.vllm_regress_target.script import (
 )
 from ...target_site.vllm_regress_target.vocabularies import TEKKEN, TOKENIZER
 from ...util.files import read_bounded
-from ..checkpoints.tokenizers import CONTROL, added_tokens
+from ..checkpoints.tokenizers import added_tokens, tokens
 
 NO_SCRIPTED_BEAMS = (
     "beam_search: a script cannot be followed, because each beam is sent as a new prompt"
 )
 _MAX_TOKENIZER = 256 * 1024 * 1024
 
-_NAMES = {*added_tokens(), *CONTROL}
-_ADDED = re.compile("|".join(map(re.escape, sorted(_NAMES, key=len, reverse=True))))
-_LAST = max(added_tokens().values())
 _MAX_READ = 1 << 16  # bytes of notes
 
 
@@ -146,7 +144,7 @@ class ScriptWatch:
     @property
     def environment(self) -> dict[str, str]:
         """Environment variables of the engine's processes."""
-        return {FAULTS_VARIABLE: str(self._notes)}
+        return {NOTES_VARIABLE: str(self._notes)}
 
     def admit(self, request: object) -> None:
         """Raise ``Unsupported`` if ``request`` contains a script that this engine cannot follow."""
@@ -167,7 +165,7 @@ class ScriptWatch:
         if complete_lines:
             raise ScriptError(
                 "\n".join(
-                    _fault(line) for line in complete_lines.decode(errors="replace").splitlines()
+                    _problem(line) for line in complete_lines.decode(errors="replace").splitlines()
                 )
             )
 
@@ -177,7 +175,7 @@ def holds_script(request: object) -> bool:
     return any(START in text for text in _texts(request))
 
 
-def _fault(line: str) -> str:
+def _problem(line: str) -> str:
     try:
         return _describe(json.loads(line))
     except (ValueError, TypeError, KeyError):
@@ -198,7 +196,7 @@ def _describe(facts: dict[str, Any]) -> str:
 def _tokens(text: str) -> Iterator[Token]:
     place = 0
     try:
-        for match in _ADDED.finditer(text):
+        for match in _added()[0].finditer(text):
             yield from text[place : match.start()].encode()
             yield match.group()
             place = match.end()
@@ -207,10 +205,18 @@ def _tokens(text: str) -> Iterator[Token]:
         raise UsageError(f"Script.text: {error}. Use Script.raw for ill-formed UTF-8") from None
 
 
+@functools.cache
+def _added() -> tuple[re.Pattern[str], int]:
+    """Return a pattern of the tokens that are names, and the number of the last of them."""
+    names = sorted({*added_tokens(), *tokens("control")}, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, names))), max(added_tokens().values())
+
+
 def _token(token: int) -> int:
-    if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token <= _LAST:
+    _, last = _added()
+    if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token <= last:
         raise UsageError(
-            f"{token!r} is not a token of the forged vocabulary, which has tokens 0 to {_LAST}"
+            f"{token!r} is not a token of the forged vocabulary, which has tokens 0 to {last}"
         )
     return token
 

@@ -10,7 +10,7 @@ Shared memory that an engine leaves in /dev/shm is removed by the first of these
 
 1. the nanny, when the child has ended or was killed: files that the child's processes had mapped or
 open (``target_site/.../nanny.Segments``); 2. the controller, when it ends the child: files that it
-saw mapped (``lifecycle.py``). These are reported as leftovers if the child ended by itself; 3. the
+saw mapped (``child_processes.py``). These are reported as leftovers if the child ended by itself; 3. the
 controller, at the end of the session: files that a nanny noted in the run directory and did not
 remove (``engines/session.close``); 4. the next run, or ``vllm-regress doctor --remove``: those
 notes, and files that orphaned processes have mapped (``of_runs``).
@@ -73,7 +73,7 @@ class Remnant:
         }
 
 
-def sweep() -> tuple[str, ...]:
+def remove_abandoned() -> tuple[str, ...]:
     """Remove what abandoned runs left behind. Return one line per remnant."""
     return tuple(
         f"{'removed' if remnant.remove() else 'could not remove'} {remnant}, left by {remnant.owner}"

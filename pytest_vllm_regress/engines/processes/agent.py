@@ -274,7 +274,11 @@ class Agent:
         return self._process.poll()
 
     def child_environment(self) -> dict[str, str]:
-        """Return the environment variables of the agent and its children."""
+        """Return the environment variables of the agent and its children.
+
+        Which of the user's variables reach the target? All but secrets and those that would redirect
+        its Python; what the harness sets comes last.
+        """
         whole = without_secrets(os.environ if self._inherited is None else self._inherited)
         inherited = {
             n: v for n, v in whole.items() if n not in _NOT_INHERITED and not n.startswith("COV_")

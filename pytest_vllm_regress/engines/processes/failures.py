@@ -110,7 +110,11 @@ class ChildFailures:
         )
 
     def hung(self, deadline: Deadline, why: str, **parts: Masked) -> DeadlineExceeded:
-        """Take the dossier, end the processes, and return the error for a missing answer."""
+        """Take the dossier, end the processes, and return the error for a missing answer.
+
+        Who ends a hung engine, and how fast? Stop all processes, take stacks (``dossier.py``, 1.8 s),
+        then TERM, KILL after at most 1 s, and the nanny last (``child_processes.py``).
+        """
         record = self._dossier(f"{self._name} gave no answer in phase {deadline.phase}", deadline)
         all_parts = self.parts(stacks=record.stack_text, **parts)
         shortage = self._shortage() if deadline.phase in _START_PHASES else ""
@@ -162,7 +166,9 @@ class ChildFailures:
         )
 
     def garbled(self, deadline: Deadline, why: Masked) -> ProtocolError:
-        """Take the dossier, end the processes, and return the error for something that is no frame."""
+        """Take the dossier, end the processes, and return the error for something that is no frame or no
+        reply: a child that sends this counts as crashed. The limit of a frame is in ``protocol.py``.
+        """
         record = self._dossier(
             f"{self._name} broke the protocol in phase {deadline.phase}", deadline
         )

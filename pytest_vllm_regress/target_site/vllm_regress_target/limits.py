@@ -1,6 +1,8 @@
 """Resource limits of one child and its descendants.
 
-The nanny checks them periodically and kills the processes when they exceed a limit.
+What ends a child above its limits? The nanny checks them every 0.5 s (``nanny.py``); all its
+processes are stopped and killed, and the request raises ``LimitExceeded``, which is INCONCLUSIVE.
+A log that grows without limit ends nothing: it is shortened to its beginning and its end (``trim``).
 """
 
 import contextlib

@@ -5,7 +5,7 @@ The lifeline is a socket between controller and nanny. The kernel closes it when
 in any way, SIGKILL included; the nanny then sends SIGKILL to all its descendants (no TERM: nobody
 waits for a clean end any more), removes their shared memory, and ends. The same happens when the
 controller asks for it (``end``). Neither the child nor vLLM takes part. If the nanny itself is
-killed, the controller notices the closed lifeline and ends the child (``processes/lifecycle.py``);
+killed, the controller notices the closed lifeline and ends the child (``processes/child_processes.py``);
 if both are killed, the next run ends what carries the run's tag (``processes/abandoned.py``).
 
 The nanny is a child subreaper, so every process that the child starts remains its descendant, even

@@ -24,7 +24,7 @@ from urllib.parse import quote, unquote
 
 START = "<|script|>"
 END = "<|end_script|>"
-FAULTS_VARIABLE = "VLLM_REGRESS_SCRIPT_FAULTS"
+NOTES_VARIABLE = "VLLM_REGRESS_SCRIPT_NOTES"
 """Environment variable with the path of the file in which workers report scripts that could not be
 followed, one JSON object per line."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 from pytest_vllm_regress.engines.processes import process_tree
-from pytest_vllm_regress.engines.processes.abandoned import sweep
+from pytest_vllm_regress.engines.processes.abandoned import remove_abandoned
 from pytest_vllm_regress.util.rundir import RunDir
 
 PROBE = Path(__file__).with_name("probe.py")
@@ -43,7 +43,7 @@ def test_sigkill_of_the_controller_ends_everything() -> None:
         controller.kill()
     assert not process_tree.wait_until_gone(processes, 60)
     own = RunDir.create()
-    assert any(path in line for line in sweep())
+    assert any(path in line for line in remove_abandoned())
     assert not Path(path).exists()
     assert own.path.exists()  # a living controller's directory is not touched
     own.remove()

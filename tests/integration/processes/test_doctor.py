@@ -135,7 +135,7 @@ def test_doctor_shows_and_touches_nothing_then_removes(
 
 
 def test_the_next_run_removes_it_too(killed: Killed) -> None:
-    lines = abandoned.sweep()
+    lines = abandoned.remove_abandoned()
     assert any(
         line.startswith(f"removed run directory {killed.path}, left by process") for line in lines
     )
@@ -144,14 +144,14 @@ def test_the_next_run_removes_it_too(killed: Killed) -> None:
 
 def test_a_run_that_was_really_killed_is_removed() -> None:
     with controller(kill=True) as killed:
-        abandoned.sweep()  # or another test's run was faster
+        abandoned.remove_abandoned()  # or another test's run was faster
         assert killed.existing() == [False] * 4
 
 
 def test_a_living_run_is_left_alone() -> None:
     with controller(kill=False) as living:
         assert named(living) == []
-        abandoned.sweep()
+        abandoned.remove_abandoned()
         assert living.existing() == [True] * 4
 
 
@@ -186,7 +186,7 @@ def test_lookalikes_are_not_removed(
     killed.noted.unlink()
     killed.noted.write_bytes(b"another file of the same name, so the note is not about it")
     try:
-        abandoned.sweep()
+        abandoned.remove_abandoned()
         assert [stranger.poll() for stranger in strangers] == [None] * len(strangers)
         assert all(os.path.lexists(folder) for folder in folders.values())
         assert other.exists()
@@ -211,7 +211,7 @@ def test_files_older_than_the_run_are_not_removed(monkeypatch: pytest.MonkeyPatc
         )  # takes longer than a tick, in which starts are counted
         with controller(kill=False, mapped_too=[checkpoint]) as killed:
             presume_dead(killed.pid, monkeypatch)
-            abandoned.sweep()
+            abandoned.remove_abandoned()
             assert killed.existing() == [False] * 4
             assert checkpoint.exists()
     finally:
@@ -326,10 +326,10 @@ def test_files_created_just_now_are_found_too() -> None:
     ) as process:
         assert process.stdout is not None
         folder = Path(process.stdout.readline().strip())
-        abandoned.sweep()
+        abandoned.remove_abandoned()
         assert folder.exists()
         process.kill()
-    abandoned.sweep()
+    abandoned.remove_abandoned()
     assert not folder.exists()
 
 

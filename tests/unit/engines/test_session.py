@@ -123,7 +123,7 @@ def agent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeAgent:
         return fake_agent
 
     monkeypatch.setattr(Agents, "warm", of)
-    monkeypatch.setattr(session, "sweep", list)
+    monkeypatch.setattr(session, "remove_abandoned", list)
     return fake_agent
 
 

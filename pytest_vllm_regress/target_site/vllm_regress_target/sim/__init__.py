@@ -24,7 +24,12 @@ PLATFORM = "vllm_regress_target.sim.platform.SimPlatform"
 
 def register() -> Optional[str]:
     """Entry point of the group ``vllm.platform_plugins``: return the platform's qualified name, or
-    None to change nothing."""
+    None to change nothing.
+
+    How does vLLM find the simulated device? The entry point stands in ``target_site/*.dist-info``,
+    and the agent's variables (``engines/processes/agent.py``) put that on PYTHONPATH. Nothing is
+    installed.
+    """
     if os.environ.get(DEVICE_VARIABLE) != "sim":
         return None
     # There is nothing to compile, and on a CPU torch.compile needs a C++ compiler.

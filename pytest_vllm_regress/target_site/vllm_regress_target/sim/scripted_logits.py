@@ -135,7 +135,7 @@ class ScriptedLogits:
         self._reported.add(request_id)
         line = json.dumps({"request": request_id, **facts})
         logger.error("the model cannot follow its script: %s", line)
-        path = os.environ.get(script.FAULTS_VARIABLE)
+        path = os.environ.get(script.NOTES_VARIABLE)
         if path:
             with open(
                 path, "a", encoding="utf-8"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_vllm_regress.engines.checkpoints.forge import ensure_checkpoint
-from pytest_vllm_regress.engines.checkpoints.tokenizers import CONTROL, vocabulary
+from pytest_vllm_regress.engines.checkpoints.tokenizers import tokens, vocabulary
 from pytest_vllm_regress.target_site.vllm_regress_target.script import END, START
 
 
@@ -39,9 +39,9 @@ def test_the_vocabulary_of_the_other_models_follows_the_control_tokens(
     assert config["default_num_special_tokens"] > len(
         special
     )  # mistral_common 1.5 wants one more at least
-    assert [token["token_str"] for token in special] == list(CONTROL) and CONTROL.index(
-        "[TOOL_CALLS]"
-    ) == 9
+    assert [token["token_str"] for token in special] == tokens("control") and tokens(
+        "control"
+    ).index("[TOOL_CALLS]") == 9
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,9 @@ def test_joined_scripts_end_as_the_last_does() -> None:
         .then(Script.tokens([300], end=False))
     )
     (answer,) = said(script.prompt("Hello"))
-    assert answer == ScriptedAnswer((*sure(0xF0, 0x9F), ((97, 0.75), (98, 0.25)), *sure(300)), ends=False)
+    assert answer == ScriptedAnswer(
+        (*sure(0xF0, 0x9F), ((97, 0.75), (98, 0.25)), *sure(300)), ends=False
+    )
     assert said(script.then("x").prompt("Hello"))[0].ends
 
 
