@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TextIO
 
 from ..cases.results import RunResult, merge_results
-from ..engines.processes.abandoned import sweep
+from ..engines.processes.abandoned import remove_abandoned
 from ..util.rundir import scratch
 from .batch import Batch, BatchState, RunOptions, RunOutcome
 from .executor import BatchUpdate, Executor
@@ -193,7 +193,7 @@ class _Run:
                         self._keep(update)
                     request.progress.show(update)
         except KeyboardInterrupt:
-            sweep()  # a pytest that was killed, or whose terminal was closed, has left its run directory
+            remove_abandoned()  # a pytest that was killed, or whose terminal was closed, has left its run directory
             return self._outcome(self._finished_before_interruption, interrupted=True)
         except Exception:
             request.rescue(self._outcome(self._finished_before_interruption).run)

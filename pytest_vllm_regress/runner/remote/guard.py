@@ -21,7 +21,7 @@ import sys
 import time
 from typing import NoReturn
 
-from ...engines.processes.abandoned import sweep
+from ...engines.processes.abandoned import remove_abandoned
 from ...target_site.vllm_regress_target.nanny import become_subreaper, end_descendants
 from ...util.signals import end_with_parent
 from .machine import facts
@@ -61,7 +61,7 @@ def main(node: str = "") -> NoReturn:
         signal.signal(number, signal.SIG_IGN)
     last = _forward_replies(from_worker, replies, worker)
     end_descendants()
-    sweep()  # removes the run directory of a pytest that was killed
+    remove_abandoned()  # removes the run directory of a pytest that was killed
     if last is None:
         last = encode_reply(BatchReply.killed(node or socket.gethostname())).encode()
     _write_line(replies, last)
