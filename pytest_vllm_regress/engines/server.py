@@ -25,7 +25,13 @@ from ..errors import (
 from ..util import masking
 from ..util.deadline import Deadline
 from .engine import PROMPT
-from .http.requests import MaintenanceRequests, PoolingRequests, SoundRequests, TextRequests
+from .http.requests import (
+    MaintenanceRequests,
+    OpenAIClients,
+    PoolingRequests,
+    SoundRequests,
+    TextRequests,
+)
 from .http.transport import Exchange, Send, ServerReport
 from .ports import HOST, PortLease
 from .processes import process_tree
@@ -63,7 +69,7 @@ Where an address may be missing, the next one is tried.
 """
 
 
-class Server(TextRequests, PoolingRequests, SoundRequests, MaintenanceRequests):
+class Server(TextRequests, PoolingRequests, SoundRequests, MaintenanceRequests, OpenAIClients):
     """A running server. Tests get it from the fixture ``vllm_server``."""
 
     def engine_processes(self) -> list[psutil.Process]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import httpx
 
@@ -19,6 +20,9 @@ from ..inputs.media import noise, tensor_base64, wav
 from ..inputs.messages import ChatChunk, ChatCompletion, Message, Messages, joined, whole
 from ..inputs.script import NO_SCRIPTED_BEAMS, holds_script
 from .transport import Exchange, Transport, error_in
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI, OpenAI
 
 _REPEATED_PROMPT = "asked twice, to see whether cached tokens are told; " * 6
 _DIRECTORY = {"": "", "v1": "/v1", "v2": "/v2"}
@@ -455,3 +459,64 @@ class MaintenanceRequests(Transport):
             raise UsageError(
                 f'{method} needs env={{"{_DEVELOPER_ROUTES}": "1"}}: without it vLLM does not have this address'
             )
+
+
+class OpenAIClients(Transport):
+    """OpenAI's own clients with the server's address and key and the deadline of requests, where the
+    package is installed beside the tests."""
+
+    _blocking: OpenAI | None = None
+
+    @property
+    def openai(self) -> OpenAI:
+        """``openai.OpenAI`` for this server, closed with it:
+        ``server.openai.chat.completions.create(model=server.model, messages=...)``.
+
+        It never retries, because a retry would hide the failure. Its requests have no dossiers,
+        and its errors are openai's own. A script that could not be followed is reported at the next
+        call of the server itself. Raises ``UsageError`` if the package openai is not installed.
+        """
+        if self._blocking is None:
+            package = _openai()
+            self._blocking = package.OpenAI(
+                **self._of_openai(package.DefaultHttpxClient, self.listener.guard)
+            )
+        return self._blocking
+
+    @property
+    def async_openai(self) -> AsyncOpenAI:
+        """A new ``openai.AsyncOpenAI`` for the event loop that uses it:
+
+        ``async with server.async_openai as client``. Otherwise like ``openai``.
+        """
+        package = _openai()
+        client: AsyncOpenAI = package.AsyncOpenAI(
+            **self._of_openai(package.DefaultAsyncHttpxClient, self.listener.guard_async)
+        )
+        return client
+
+    def _of_openai(self, client: Any, guard: Any) -> dict[str, Any]:
+        seconds = self._deadline("request", None).allowed_s
+        http = client(trust_env=False, timeout=seconds, event_hooks={"request": [guard]})
+        return {
+            "base_url": self.base_url,
+            "api_key": self.api_key,
+            "timeout": seconds,
+            "max_retries": 0,
+            "http_client": http,
+        }
+
+    def _close_openai(self) -> None:
+        """Close the client that ``openai`` returned."""
+        if self._blocking is not None:
+            self._blocking.close()
+            self._blocking = None
+
+
+def _openai() -> Any:
+    try:
+        return importlib.import_module("openai")
+    except ImportError:
+        raise UsageError(
+            "the package openai is not installed beside the tests: pip install 'pytest-vllm-regress[openai]'"
+        ) from None

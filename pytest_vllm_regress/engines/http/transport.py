@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import importlib
 import json
 import os
 import re
@@ -15,11 +14,11 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 import httpx
 
-from ...errors import PortTaken, Unsupported, UsageError
+from ...errors import PortTaken, Unsupported
 from ...util.deadline import Deadline
 from ...util.masking import Masked, mask_log
 from ..ports import HOST, PortLease
@@ -34,9 +33,6 @@ from .health import (
     waited_for_processor,
 )
 from .listeners import NotOurServer, OwnListener
-
-if TYPE_CHECKING:
-    from openai import AsyncOpenAI, OpenAI
 
 T = TypeVar("T")
 RANK_HEADER = "X-data-parallel-rank"
@@ -137,7 +133,6 @@ class Transport(Running):
         self.model_path = started.model_path
         self.sound_needs = started.sound_needs
         self._port = port
-        self._blocking: OpenAI | None = None
         self.root_url = f"http://{HOST}:{port.number}"
         self.listener = OwnListener(port.number, lambda: self.child.processes())
         # One connection per request: uvicorn closes a connection after a broken handler's status
@@ -271,51 +266,6 @@ class Transport(Running):
         return check_health(
             lambda path, seconds: self.client.get(path, timeout=seconds), self.child.pause, starved
         )
-
-    @property
-    def openai(self) -> OpenAI:
-        """``openai.OpenAI`` for this server, closed with it:
-        ``server.openai.chat.completions.create(model=server.model, messages=...)``.
-
-        It never retries, because a retry would hide the failure. Its requests have no dossiers,
-        and its errors are openai's own. A script that could not be followed is reported at the next
-        call of the server itself. Raises ``UsageError`` if the package openai is not installed.
-        """
-        if self._blocking is None:
-            package = _openai()
-            self._blocking = package.OpenAI(
-                **self._of_openai(package.DefaultHttpxClient, self.listener.guard)
-            )
-        return self._blocking
-
-    @property
-    def async_openai(self) -> AsyncOpenAI:
-        """A new ``openai.AsyncOpenAI`` for the event loop that uses it:
-
-        ``async with server.async_openai as client``. Otherwise like ``openai``.
-        """
-        package = _openai()
-        client: AsyncOpenAI = package.AsyncOpenAI(
-            **self._of_openai(package.DefaultAsyncHttpxClient, self.listener.guard_async)
-        )
-        return client
-
-    def _of_openai(self, client: Any, guard: Any) -> dict[str, Any]:
-        seconds = self._deadline("request", None).allowed_s
-        http = client(trust_env=False, timeout=seconds, event_hooks={"request": [guard]})
-        return {
-            "base_url": self.base_url,
-            "api_key": self.api_key,
-            "timeout": seconds,
-            "max_retries": 0,
-            "http_client": http,
-        }
-
-    def _close_openai(self) -> None:
-        """Close the client that ``openai`` returned."""
-        if self._blocking is not None:
-            self._blocking.close()
-            self._blocking = None
 
     def _exchange(self, send: Callable[[], T], deadline: Deadline) -> T:
         """Send a request and return its response.
@@ -484,15 +434,6 @@ class Transport(Running):
             return False
         except httpx.TransportError:
             return True
-
-
-def _openai() -> Any:
-    try:
-        return importlib.import_module("openai")
-    except ImportError:
-        raise UsageError(
-            "the package openai is not installed beside the tests: pip install 'pytest-vllm-regress[openai]'"
-        ) from None
 
 
 def _masked(answer: str) -> Masked:

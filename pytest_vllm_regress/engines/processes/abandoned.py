@@ -32,7 +32,7 @@ from pathlib import Path
 import psutil
 
 from ...environments.cache import EnvironmentCache
-from ...target_site.vllm_regress_target.nanny import TAG, mapped_shm
+from ...target_site.vllm_regress_target.nanny import mapped_shm
 from ...util.files import remove_tree, size_of
 from ...util.owner import Owner, State, same_namespace
 from ...util.paths import cache_root
@@ -165,26 +165,14 @@ def _orphans(abandoned: Mapping[str, int]) -> Iterator[tuple[psutil.Process, str
     The tag names the owner. ``abandoned`` maps the tags of xdist workers' runs to their
     controllers: the worker may outlive its controller.
     """
-    head = f"{TAG}=".encode()
-    for process in psutil.process_iter():
+    for process, tag in process_tree.tagged():
         with contextlib.suppress(OSError, psutil.Error):
-            if (
-                process.uids().real != os.getuid()
-                or process.pid == os.getpid()
-                or process.status() == psutil.STATUS_ZOMBIE
-            ):
-                continue
-            variables = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
-            tag = next(
-                (
-                    item[len(head) :].decode(errors="replace")
-                    for item in variables
-                    if item.startswith(head)
-                ),
-                "",
-            )
             owner = Owner.from_tag(tag)
-            if owner is None or not same_namespace(process.pid):
+            if (
+                owner is None
+                or process.uids().real != os.getuid()
+                or not same_namespace(process.pid)
+            ):
                 continue
             if owner.state() is State.GONE or tag in abandoned:
                 yield process, _controller(abandoned.get(tag, owner.pid)), owner.since

@@ -11,7 +11,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -55,21 +55,22 @@ def find(pid: int) -> psutil.Process | None:
 
 def with_tag(tag: str) -> list[psutil.Process]:
     """Return this user's living processes whose environment at exec carried ``tag``."""
-    needle = f"{TAG}={tag}".encode()
-    processes = []
+    return [process for process, carried in tagged() if carried == tag]
+
+
+def tagged() -> Iterator[tuple[psutil.Process, str]]:
+    """Yield the living processes whose environment at exec carried the tag of a run, with that
+    tag."""
+    head = f"{TAG}=".encode()
     for entry in os.listdir("/proc"):
-        if not entry.isdigit() or int(entry) == os.getpid():
-            continue
-        try:
-            process = psutil.Process(
-                int(entry)
-            )  # before its variables are read, or they could be those of an earlier process
-            variables = Path("/proc", entry, "environ").read_bytes().split(b"\0")
-            if needle in variables and is_alive(process):
-                processes.append(process)
-        except (OSError, psutil.Error):
-            continue
-    return processes
+        if entry.isdigit() and int(entry) != os.getpid():
+            with contextlib.suppress(OSError, psutil.Error):
+                # Before its variables are read, or they could be those of an earlier process.
+                process = psutil.Process(int(entry))
+                variables = Path("/proc", entry, "environ").read_bytes().split(b"\0")
+                tags = [item for item in variables if item.startswith(head)]
+                if tags and is_alive(process):
+                    yield process, tags[0][len(head) :].decode(errors="replace")
 
 
 def terminate(processes: Sequence[psutil.Process], *, grace_s: float) -> list[psutil.Process]:

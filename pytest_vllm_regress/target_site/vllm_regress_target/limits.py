@@ -42,15 +42,14 @@ def breach(
     if until is not None and time.monotonic() > until:
         return Breach(
             "session",
-            "the session's budget of {:g} s is used up{}".format(
-                limits["session"], _option("session", options)
-            ),
+            f"the session's budget of {limits['session']:g} s is used up{_option('session', options)}",
         )
     if len(pids) > limits.get("processes", len(pids)):
-        text = "it has {} processes, and {:g} is the limit{}".format(
-            len(pids), limits["processes"], _option("processes", options)
+        option = _option("processes", options)
+        return Breach(
+            "processes",
+            f"it has {len(pids)} processes, and {limits['processes']:g} is the limit{option}",
         )
-        return Breach("processes", text)
     memory = limits.get("memory")
     # The sum of resident memory is a cheap upper bound, because shared pages count once per
     # process.

@@ -2,7 +2,7 @@
 
 import asyncio
 import inspect
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any, Optional, Union
 
 from .. import Unsupported, calls
@@ -283,11 +283,21 @@ async def async_beams(engine: Any, prompts: list[Any], params: Any, first: int) 
         raise known.missing_feature("beam search by the asynchronous engine", version())
     tokenizer = await engine.get_tokenizer()
     tokenized = [_tokenized(prompt, tokenizer) for prompt in prompts]
-    searches = (
-        _search(engine, prompt, params, f"regress-{number}")
-        for number, prompt in enumerate(tokenized, first)
+    outputs = await _answered(
+        lambda prompt, request_id: engine.beam_search(prompt, request_id, params), tokenized, first
     )
-    return list(await asyncio.gather(*searches))
+    return [
+        [
+            _beam(
+                beam,
+                (prompt.get("prompt") or "") + beam.text,
+                [*output.prompt_token_ids, *beam.token_ids],
+                beam.cumulative_logprob,
+            )
+            for beam in output.outputs
+        ]
+        for prompt, output in zip(tokenized, outputs)
+    ]
 
 
 def _tokenized(prompt: Json, tokenizer: Any) -> Json:
@@ -295,23 +305,6 @@ def _tokenized(prompt: Json, tokenizer: Any) -> Json:
     if "prompt_token_ids" in prompt or "prompt" not in prompt:
         return prompt
     return {**prompt, "prompt_token_ids": tokenizer.encode(prompt["prompt"])}
-
-
-async def _search(engine: Any, prompt: Json, params: Any, request_id: str) -> list[Json]:
-    with engines.as_unsupported():
-        async for output in engine.beam_search(prompt, request_id, params):
-            if output.finished:
-                text, tokens = prompt.get("prompt") or "", list(output.prompt_token_ids)
-                return [
-                    _beam(
-                        beam,
-                        text + beam.text,
-                        tokens + list(beam.token_ids),
-                        beam.cumulative_logprob,
-                    )
-                    for beam in output.outputs
-                ]
-    raise RuntimeError(f"the beam search {request_id} ended without an answer")
 
 
 def _beam(beam: Any, text: str, tokens: Any, logprob: Any) -> Json:
@@ -341,19 +334,29 @@ def pooled(engine: Any, task: str, *inputs: Any) -> list[Any]:
 
 async def async_pooled(engine: Any, task: str, inputs: list[Any], first: int) -> list[Any]:
     """Like ``pooled``, for an asynchronous engine. Request numbers begin at ``first``."""
-    answers = (
-        _answer(engine, task, item, f"regress-{number}")
-        for number, item in enumerate(inputs, first)
+    outputs = await _answered(
+        lambda item, request_id: engine.encode(item, pooling.params(task, engine), request_id),
+        inputs,
+        first,
     )
-    return list(await asyncio.gather(*answers))
+    return [_plain(output.outputs) for output in outputs]
 
 
-async def _answer(engine: Any, task: str, item: Any, request_id: str) -> Any:
-    with engines.as_unsupported():
-        async for output in engine.encode(item, pooling.params(task, engine), request_id):
-            if output.finished:
-                return _plain(output.outputs)
-    raise RuntimeError(f"the pooling request {request_id} ended without an answer")
+async def _answered(ask: Callable[[Any, str], Any], inputs: list[Any], first: int) -> list[Any]:
+    """Return the finished output of each request; all of them are sent at the same time."""
+
+    async def finished(item: Any, request_id: str) -> Any:
+        with engines.as_unsupported():
+            async for output in ask(item, request_id):
+                if output.finished:
+                    return output
+        raise RuntimeError(f"the request {request_id} ended without an answer")
+
+    return list(
+        await asyncio.gather(
+            *(finished(item, f"regress-{number}") for number, item in enumerate(inputs, first))
+        )
+    )
 
 
 def _plain(output: Any) -> Any:
