@@ -9,16 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 
 from ...errors import UsageError
 from ...util.documents import load_json
 from ...util.files import peek, read_bounded, write_atomically
 from .adapters import Adapter, ensure_adapter
 from .forge import MAX_CONFIG, ensure_checkpoint, publish, weight_file
-from .models import json_bytes
+from .models import families, json_bytes
 
 ADAPTER = "adapter"
 """Kind of names that stand for a LoRA adapter of the text model."""
@@ -32,45 +30,18 @@ NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}|gpt2|bert-ba
 
 _VIRTUAL_TOKENS = 8
 _MAX_FILE = 64 * 1024 * 1024
-_NAMED: Mapping[str, str] = MappingProxyType(
-    {
-        "charent/self_cognition_Alice": ADAPTER,
-        "charent/self_cognition_Bob": ADAPTER,
-        "jason9693/Qwen2.5-1.5B-apeach": "classifier",
-        "internlm/internlm2-1_8b-reward": "classifier",
-        "intfloat/e5-mistral-7b-instruct": "text",
-        "Alibaba-NLP/gte-Qwen2-1.5B-instruct": "text",
-        "ssmits/Qwen2-7B-Instruct-embed-base": "text",
-    }
-)
-"""Names whose words would mislead."""
-_BY_WORDS = (
-    (re.compile(r"gguf|tensori[sz]er|eagle|medusa", re.I), None),
-    (re.compile(r"ptune|prompt.?adapter", re.I), PROMPT_ADAPTER),
-    (re.compile(r"lora(?!s)|adapter", re.I), ADAPTER),
-    (re.compile(r"whisper", re.I), "speech"),
-    (re.compile(r"rerank|cross-encoder", re.I), "reranker"),
-    (re.compile(r"bge|gte|\be5\b|embed|minilm|sentence-transformers|bert", re.I), "encoder"),
-    (re.compile(r"mamba|jamba|bamba", re.I), "mamba"),
-    (re.compile(r"\bvl\b|vision|llava|vlm|phi-3\.5-v|internvl|pixtral|paligemma", re.I), "vision"),
-    (re.compile(r"audio|ultravox", re.I), "audio"),
-    (re.compile(r"bart|\bt5\b", re.I), None),
-    (re.compile(r"moe|mixtral|deepseek-v", re.I), "experts"),
-)
-"""Words of a name without its owner and the kind that they mean, the first match first; None: there
-is no stand-in."""
-_OWNERS_WITH_ONE_KIND = ("cross-encoder", "sentence-transformers")
-"""Owners that count as words of the name. Others mislead: distilbert/distilgpt2."""
 
 
 def kind_of(name: str) -> str | None:
     """Return the kind of checkpoint that stands in for a name of the hub; None if no forged one
     can: quantized files, encoder-decoders."""
-    if name in _NAMED:
-        return _NAMED[name]
+    known = families()["hub"]
+    if name in known["named"]:
+        return str(known["named"][name])
     owner, _, own_name = name.rpartition("/")
-    text = (name if owner in _OWNERS_WITH_ONE_KIND else own_name).replace("_", "-")
-    return next((kind for words, kind in _BY_WORDS if words.search(text)), "text")
+    text = (name if owner in known["owners"] else own_name).replace("_", "-")
+    matches = (kind for words, kind in known["words"] if re.search(words, text, re.I))
+    return next(matches, "text") or None
 
 
 def ensure_alias(name: str, hub: Path, checkpoints: Path) -> Path | None:

@@ -7,60 +7,20 @@ import math
 import os
 import platform
 import re
+import tomllib
 from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 
 import psutil
 
 _PROC = Path("/proc")
-# System calls by number, where the first argument is a descriptor, a process, or neither. From the
-# kernel's tables of each architecture.
-_X86 = {
-    0: "read",
-    45: "recvfrom",
-    47: "recvmsg",
-    43: "accept",
-    288: "accept4",
-    73: "flock",
-    1: "write",
-    44: "sendto",
-    46: "sendmsg",
-    232: "epoll_wait",
-    281: "epoll_pwait",
-    441: "epoll_pwait2",
-    7: "poll",
-    271: "ppoll",
-    23: "select",
-    270: "pselect6",
-    61: "wait4",
-    247: "waitid",
-    202: "futex",
-    449: "futex_waitv",
-    35: "nanosleep",
-    230: "clock_nanosleep",
+_CALLS = {
+    int(number): name
+    for number, name in tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+    .get(platform.machine(), {})
+    .items()
 }
-_ARM = {
-    63: "read",
-    207: "recvfrom",
-    212: "recvmsg",
-    202: "accept",
-    242: "accept4",
-    32: "flock",
-    64: "write",
-    206: "sendto",
-    211: "sendmsg",
-    22: "epoll_pwait",
-    441: "epoll_pwait2",
-    73: "ppoll",
-    72: "pselect6",
-    260: "wait4",
-    95: "waitid",
-    98: "futex",
-    449: "futex_waitv",
-    101: "nanosleep",
-    115: "clock_nanosleep",
-}
-_CALLS = {"x86_64": _X86, "aarch64": _ARM}.get(platform.machine(), {})
+"""System calls by number, where the first argument is a descriptor, a process, or neither."""
 _ON_DESCRIPTOR = frozenset(
     {"read", "recvfrom", "recvmsg", "accept", "accept4", "flock", "write", "sendto", "sendmsg"}
 )
