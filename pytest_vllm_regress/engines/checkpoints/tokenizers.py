@@ -10,7 +10,7 @@ import struct
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from ...target_site.vllm_regress_target.script import END, START
+from ...target_site.vllm_regress_target.script_format import END, START
 from ...target_site.vllm_regress_target.vocabularies import TEKKEN, byte_letters
 from .models import families, filled, json_bytes, merged, padded_size
 

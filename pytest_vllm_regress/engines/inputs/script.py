@@ -1,7 +1,7 @@
 """Scripted answers: how the model says a script, what a test makes the simulated model generate, and
 whether the model could follow the script.
 
-The script is part of the prompt (``target_site/.../script.py`` has its format). The simulated
+The script is part of the prompt (``target_site/.../script_format.py`` has its format). The simulated
 worker finds it there and gives the script's tokens by far the largest logits
 (``sim/scripted_logits.py``); sampling stays vLLM's own. If another token is generated, because a
 grammar forbids the wanted one or a sampling parameter moved the choice, or if the prompt was cut,
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ScriptError, Unsupported, UsageError
-from ...target_site.vllm_regress_target.script import (
+from ...target_site.vllm_regress_target.script_format import (
     END,
     NOTES_VARIABLE,
     START,

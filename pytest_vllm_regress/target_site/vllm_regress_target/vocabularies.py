@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from . import script
+from . import script_format
 
 MAX_SIZE = 4 << 20  # bytes; larger files are not read
 TEKKEN = "tekken.json"
@@ -74,18 +74,18 @@ class Numbers:
             int(vocabulary.get(byte_letters()[0], 0)) if isinstance(vocabulary, dict) else 0
         )
 
-    def of(self, answer: script.ScriptedAnswer) -> script.ScriptedAnswer:
+    def of(self, answer: script_format.ScriptedAnswer) -> script_format.ScriptedAnswer:
         """Return the answer with this tokenizer's numbers. A name that is not a token here is
         replaced by its bytes.
 
         Raises ``ValueError`` if that is not possible, because the name is one of several
         alternatives.
         """
-        return script.ScriptedAnswer(
+        return script_format.ScriptedAnswer(
             tuple(numbered for step in answer.steps for numbered in self._steps(step)), answer.ends
         )
 
-    def _steps(self, step: script.Step) -> Iterator[script.Step]:
+    def _steps(self, step: script_format.Step) -> Iterator[script_format.Step]:
         (name, _), *alternatives = step
         if isinstance(name, str) and name not in self.added and not alternatives:
             for byte in name.encode():
@@ -93,7 +93,7 @@ class Numbers:
         else:
             yield tuple((self._number(token), share) for token, share in step)
 
-    def _number(self, token: script.Token) -> int:
+    def _number(self, token: script_format.Token) -> int:
         if not isinstance(token, str):
             return self.first + token
         if token not in self.added:
@@ -123,7 +123,7 @@ def _tekken(document: dict[str, Any]) -> dict[str, Any]:
     vocabulary = {}
     for token in document["vocab"]:
         word, number = base64.b64decode(token["token_bytes"]), count + int(token["rank"])
-        if word in (script.START.encode(), script.END.encode()):
+        if word in (script_format.START.encode(), script_format.END.encode()):
             added[word.decode()] = number
         else:
             vocabulary["".join(alphabet[byte] for byte in word)] = number

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_vllm_regress.target_site.vllm_regress_target import script
-from pytest_vllm_regress.target_site.vllm_regress_target.script import ScriptedAnswer
+from pytest_vllm_regress.target_site.vllm_regress_target import script_format as script
+from pytest_vllm_regress.target_site.vllm_regress_target.script_format import ScriptedAnswer
 
 
 def encodable(text: str) -> bool:

@@ -12,7 +12,7 @@ import pytest
 from pytest_vllm_regress.engines.checkpoints.forge import ensure_checkpoint
 from pytest_vllm_regress.engines.checkpoints.tokenizers import added_tokens
 from pytest_vllm_regress.target_site.vllm_regress_target import vocabularies
-from pytest_vllm_regress.target_site.vllm_regress_target.script import ScriptedAnswer, Step
+from pytest_vllm_regress.target_site.vllm_regress_target.script_format import ScriptedAnswer, Step
 from pytest_vllm_regress.target_site.vllm_regress_target.vocabularies import Numbers, of_checkpoint
 
 THINK: Step = (("<think>", 1.0),)

@@ -16,7 +16,7 @@ from typing import Any, Optional
 import numpy as np
 from vllm.logger import init_logger
 
-from .. import script, vocabularies
+from .. import script_format, vocabularies
 from .synthetic_logits import SyntheticLogits, tokenizer_of
 
 logger = init_logger("vllm.vllm_regress_sim")
@@ -42,7 +42,7 @@ class ScriptedLogits:
         document = tokenizer_of(model_config)
         self._numbers = vocabularies.Numbers(document)
         added = self._numbers.added
-        self._markers = (added.get(script.START), added.get(script.END))
+        self._markers = (added.get(script_format.START), added.get(script_format.END))
         self._texts: dict[int, str] = {
             number: text for text, number in (document.get("model") or {}).get("vocab", {}).items()
         }
@@ -92,16 +92,16 @@ class ScriptedLogits:
             for token, step in zip(output, steps)
         )
 
-    def _step(self, request_id: str, prompt: list[int], position: int) -> Optional[script.Step]:
+    def _step(self, request_id: str, prompt: list[int], position: int) -> Optional[script_format.Step]:
         start, end = self._markers
         if start is None or end is None:
             return None
         try:
-            payload = script.find(prompt, start, end)
+            payload = script_format.find(prompt, start, end)
             if payload is None:
                 return None
             answers = self._decode(tuple(payload))
-            choice = script.choice_of(request_id) if len(answers) > 1 else 0
+            choice = script_format.choice_of(request_id) if len(answers) > 1 else 0
             if choice >= len(answers):
                 raise ValueError(f"choice {choice} has no script: {len(answers)} were given")
             return answers[choice].at(position, self._synthetic.end)
@@ -109,8 +109,8 @@ class ScriptedLogits:
             self._report(request_id, problem=str(error))
             return None
 
-    def _read(self, payload: tuple[int, ...]) -> tuple[script.ScriptedAnswer, ...]:
-        answers = script.decode("".join(self._texts.get(token, "\ufffd") for token in payload))
+    def _read(self, payload: tuple[int, ...]) -> tuple[script_format.ScriptedAnswer, ...]:
+        answers = script_format.decode("".join(self._texts.get(token, "\ufffd") for token in payload))
         numbered = tuple(map(self._numbers.of, answers))
         for token in (token for answer in numbered for step in answer.steps for token, _ in step):
             if not int(token) < self._synthetic.vocab_size:
@@ -135,7 +135,7 @@ class ScriptedLogits:
         self._reported.add(request_id)
         line = json.dumps({"request": request_id, **facts})
         logger.error("the model cannot follow its script: %s", line)
-        path = os.environ.get(script.NOTES_VARIABLE)
+        path = os.environ.get(script_format.NOTES_VARIABLE)
         if path:
             with open(
                 path, "a", encoding="utf-8"

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .. import script, vocabularies
+from .. import script_format, vocabularies
 
 ENDING = 1.0 / 40  # fraction of rows that favour the end of the text
 ENDING_VARIABLE = "VLLM_REGRESS_SIM_ENDING"  # another fraction, for tests that expect the longer texts of trained models
@@ -135,7 +135,7 @@ def _token_biases(tokenizer: dict[str, Any]) -> Iterable[Any]:
             yield token, CLOSING.get(text) or _rarity(text)
         added = tokenizer.get("added_tokens") or []
         forged = any(
-            token["content"] == script.START for token in added
+            token["content"] == script_format.START for token in added
         )  # forged tokenizers have markers that only scripts may use
         for token in added:
             yield token["id"], SPECIAL if forged or token.get("special") else 0.0

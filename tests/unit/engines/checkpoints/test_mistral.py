@@ -12,7 +12,7 @@ import pytest
 
 from pytest_vllm_regress.engines.checkpoints.forge import ensure_checkpoint
 from pytest_vllm_regress.engines.checkpoints.tokenizers import tokens, vocabulary
-from pytest_vllm_regress.target_site.vllm_regress_target.script import END, START
+from pytest_vllm_regress.target_site.vllm_regress_target.script_format import END, START
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pytest_vllm_regress.engines.checkpoints.forge import ensure_checkpoint
 from pytest_vllm_regress.engines.checkpoints.tokenizers import added_tokens
 from pytest_vllm_regress.engines.inputs.script import Script, ScriptWatch
 from pytest_vllm_regress.errors import ScriptError, Unsupported, UsageError
-from pytest_vllm_regress.target_site.vllm_regress_target.script import (
+from pytest_vllm_regress.target_site.vllm_regress_target.script_format import (
     END,
     START,
     ScriptedAnswer,

@@ -18,7 +18,7 @@ from pytest_vllm_regress.engines.http.health import Metrics
 from pytest_vllm_regress.engines.process_list import ProcessInfo
 from pytest_vllm_regress.engines.spec import EngineSpec
 from pytest_vllm_regress.fuzz.lifecycle.streams import TOKENS
-from pytest_vllm_regress.target_site.vllm_regress_target import script
+from pytest_vllm_regress.target_site.vllm_regress_target import script_format as script
 
 _RESTS = ("/sleep", "/wake_up", "/pause", "/resume")
 
