@@ -42,7 +42,8 @@ class GrowingHistory(History):
     def symbols_at(self, number: int) -> Symbols:
         """Return all symbols of a release."""
         return {
-            module: _at(self.symbols(module), number) for module in _at(self.table("modules"), number)
+            module: _at(self.symbols(module), number)
+            for module in _at(self.table("modules"), number)
         }
 
     def content(self) -> bytes:

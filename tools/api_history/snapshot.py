@@ -74,9 +74,7 @@ def parse(content: bytes) -> ast.Module:
         return ast.Module([], [])
 
 
-def _assembled(
-    modules: Mapping[str, Module], trees: service.Trees, metadata: bytes
-) -> ApiSnapshot:
+def _assembled(modules: Mapping[str, Module], trees: service.Trees, metadata: bytes) -> ApiSnapshot:
     symbols = {name: _kept(name, module.symbols) for name, module in modules.items()}
     for name, module in modules.items():
         for source in module.stars:

@@ -253,7 +253,11 @@ class Lookup:
         for name, timeline in self._history.symbols(owner.module).items():
             prefix, _, field = name.rpartition(".")
             definition = definition_at(timeline, self._release) if prefix == owner.name else None
-            if definition and definition.startswith(": ") and not definition.startswith(": ClassVar"):
+            if (
+                definition
+                and definition.startswith(": ")
+                and not definition.startswith(": ClassVar")
+            ):
                 fields[field] = definition.partition(" = ")[2] or "..."
         return fields
 

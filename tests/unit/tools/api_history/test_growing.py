@@ -100,7 +100,5 @@ def test_a_symbol_that_returns_has_not_moved() -> None:
 
 def test_the_shipped_history_has_all_releases_and_is_small() -> None:
     known = [str(version) for version in known_releases("vllm")]
-    assert history().releases == known[known.index("0.7.0") :], (
-        "run `python -m tools.api_history`"
-    )
+    assert history().releases == known[known.index("0.7.0") :], "run `python -m tools.api_history`"
     assert FILE.stat().st_size <= MAX_BYTES

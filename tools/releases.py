@@ -1,5 +1,5 @@
 """Write the list of releases that environments can be made from, according to the user's package
-index: ``python docs/build_releases.py``."""
+index: ``python -m tools.releases``."""
 
 from __future__ import annotations
 
