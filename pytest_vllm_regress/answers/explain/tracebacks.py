@@ -1,11 +1,13 @@
-"""Tracebacks in a log whose lines come from several processes: exception, frames, and whether
-another exception was its cause."""
+"""Tracebacks in a log whose lines come from several processes: exception, frames, whether another
+exception was its cause, and in which phase of an engine it happened."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
 from collections.abc import Iterable
+
+from .log_lines import source_of, strip_prefix
 
 HEAD = "Traceback (most recent call last)"
 MAX_LINES = 400
@@ -20,6 +22,13 @@ _CHAIN = re.compile(
 _REFERS = re.compile(r"\babove\b|root cause")
 _OF_VLLM = re.compile(r"(?:^|[/\\])(vllm[/\\](?:.+[/\\])?[\w.-]+\.py)$")
 _CLASS = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:: |:$|$)")
+_PHASES = {"Application startup complete": "request", "Shutting down": "stop"}
+PHASE_LITERALS = tuple(text.encode() for text in _PHASES)
+"""Texts that select the lines where another phase begins."""
+_OF_REQUESTS = frozenset(
+    {"step", "add_request", "generate", "run_busy_loop", "run_engine_loop", "execute_model"}
+)
+"""Functions of vLLM that run only once the engine is started."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +64,7 @@ class Frame:
 
 
 @dataclasses.dataclass(frozen=True)
-class Failure:
+class LoggedFailure:
     """An exception with its traceback, the innermost frame last.
 
     ``first`` and ``last`` are the numbers of its lines.
@@ -137,7 +146,7 @@ class TracebackReader:
             (state.first for state in states if any(frame.of_vllm for frame in state.frames)), None
         )
 
-    def read(self, source: str, text: str, number: int) -> Failure | None:
+    def read(self, source: str, text: str, number: int) -> LoggedFailure | None:
         """Read a line; return the failure that it ends."""
         self._count += 1
         if self._count % MAX_OPEN == 0:
@@ -162,11 +171,44 @@ class TracebackReader:
             return self._end(source, state, text, number)
         return None
 
-    def _end(self, source: str, state: _Open, text: str, number: int) -> Failure | None:
+    def _end(self, source: str, state: _Open, text: str, number: int) -> LoggedFailure | None:
         del self._open[source]
         match = _CLASS.match(text)
         if match is None or match[1].isupper():
             return None
         self._open[source] = _Open(number, False, self._count + _LINGER, ended=True)
         message = text[match.end() :].strip()
-        return Failure(match[1], message, tuple(state.frames), state.first, number, state.follows)
+        return LoggedFailure(
+            match[1], message, tuple(state.frames), state.first, number, state.follows
+        )
+
+
+class PhaseReader:
+    """Follows the phase. It begins with "start"."""
+
+    def __init__(self) -> None:
+        self.phase = "start"
+
+    def read(self, text: str) -> None:
+        """Note a line that begins another phase."""
+        self.phase = next((phase for sign, phase in _PHASES.items() if sign in text), self.phase)
+
+    def phase_of(self, failure: LoggedFailure) -> str:
+        """Return the phase of a failure that has just been read."""
+        if self.phase != "start":
+            return self.phase
+        if failure.name in ("ImportError", "ModuleNotFoundError"):
+            return "import"
+        functions = {frame.function for frame in failure.vllm_frames()}
+        return "start" if _OF_REQUESTS.isdisjoint(functions) else "request"
+
+
+def read_failures(text: str) -> list[LoggedFailure]:
+    """Return the failures whose tracebacks ``text`` contains."""
+    reader = TracebackReader()
+    lines = (strip_prefix(line) for line in text.splitlines())
+    failures = (
+        reader.read(source_of(prefix), rest, number)
+        for number, (prefix, rest) in enumerate(lines, 1)
+    )
+    return [failure for failure in failures if failure is not None]
