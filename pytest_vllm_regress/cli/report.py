@@ -342,11 +342,12 @@ def compare(
     """
     from ..answers.audit import comparison
     from ..answers.audit.severity import severity
+    from ..answers.audit.target import read_sides
 
     if as_json and markdown:
         raise UsageError("--json and --markdown contradict each other: give one of them")
     cases = invocation(context).cases()
-    old, new = comparison.read_sides(before, after)
+    old, new = read_sides(before, after)
     result = comparison.compare(old, new, cases)
     if run:
         concerned = [change.case for change in result.changes]

