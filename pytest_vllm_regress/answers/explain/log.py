@@ -18,7 +18,7 @@ from .explanation import (
 )
 from .log_lines import container_of, is_quiet, selected_lines, source_of, strip_prefix
 from .named_versions import VERSION_LITERALS, VersionReader
-from .tracebacks import HEAD, PHASE_LITERALS, LoggedFailure, PhaseReader, TracebackReader
+from .tracebacks import HEAD, PHASE_LITERALS, LoggedFailure, TracebackReader
 from .unknown import UnknownFailures
 
 MAX_RECORDS = 1000
@@ -45,15 +45,14 @@ class _LogReader:
         self._packages = {case.id: packages_of(case) for case in cases}
         self._versions = VersionReader(name for names in self._packages.values() for name in names)
         self._tracebacks = TracebackReader()
-        self._phase = PhaseReader()
         self._unknown = UnknownFailures()
         self._shown: dict[tuple[str, str, Versions], CaseOccurrences] = {}
         """Lines that show a case by its id, container, and the versions named so far."""
         self._left_out = 0
         self._matched: dict[str, tuple[int, frozenset[str]]] = {}
         """The last line with a match and the cases that it matched, by source."""
-        self._matched_failures: list[tuple[frozenset[str], LoggedFailure, str, dict[str, str]]] = []
-        """Failures whose text matches cases, as (case ids, failure, phase, versions)."""
+        self._matched_failures: list[tuple[frozenset[str], LoggedFailure, dict[str, str]]] = []
+        """Failures whose text matches cases, as (case ids, failure, versions)."""
         self._named: set[str] = set()
         """Cases of which the log names a file, as the output of pytest does."""
         self._ids = {f"cases/{case.directory.name}/": case.id for case in cases}
@@ -76,7 +75,6 @@ class _LogReader:
             return
         container, source = container_of(prefix), source_of(prefix)
         self._versions.read(text, number, container)
-        self._phase.read(text)
         if "cases/" in text:
             self._named.update(case_id for place, case_id in self._ids.items() if place in text)
         failure = self._tracebacks.read(source, text, number)
@@ -89,12 +87,11 @@ class _LogReader:
         if matches:
             self._matched[source] = number, frozenset(match.case.id for match in matches)
         if failure is not None:
-            phase = self._phase.phase_of(failure)
             last, ids = self._matched.get(source, (0, frozenset()))
             if last < failure.first:
-                self._unknown.add(failure, phase, versions)
+                self._unknown.add(failure, versions)
             elif len(self._matched_failures) < MAX_RECORDS:
-                self._matched_failures.append((ids, failure, phase, versions))
+                self._matched_failures.append((ids, failure, versions))
 
     def _count(
         self, case: Case, container: str, versions: Mapping[str, str], occurrence: Occurrence
@@ -127,9 +124,9 @@ class _LogReader:
         """Return what was read."""
         findings = self._findings()
         found = {finding.case.id for finding in findings}
-        for ids, failure, phase, versions in self._matched_failures:
+        for ids, failure, versions in self._matched_failures:
             if found.isdisjoint(ids):  # the text matched, but not where the case raises it
-                self._unknown.add(failure, phase, versions)
+                self._unknown.add(failure, versions)
         return Explanation(
             source,
             tuple(self._versions.all.values()),

@@ -75,8 +75,10 @@ class LoggedFailure:
     frames: tuple[Frame, ...]
     first: int
     last: int
-    follows: bool = False
+    follows: bool
     """Another exception caused it, or was being handled."""
+    phase: str
+    """The phase of an engine: import, start, request or stop."""
 
     @property
     def name(self) -> str:
@@ -130,6 +132,7 @@ class TracebackReader:
     def __init__(self) -> None:
         self._open: dict[str, _Open] = {}
         self._count = 0
+        self._phase = "start"
 
     def is_open(self) -> bool:
         """Return whether the next lines may belong to a traceback."""
@@ -149,6 +152,7 @@ class TracebackReader:
     def read(self, source: str, text: str, number: int) -> LoggedFailure | None:
         """Read a line; return the failure that it ends."""
         self._count += 1
+        self._phase = next((phase for sign, phase in _PHASES.items() if sign in text), self._phase)
         if self._count % MAX_OPEN == 0:
             self._open = {
                 name: state for name, state in self._open.items() if state.until > self._count
@@ -177,29 +181,22 @@ class TracebackReader:
         if match is None or match[1].isupper():
             return None
         self._open[source] = _Open(number, False, self._count + _LINGER, ended=True)
-        message = text[match.end() :].strip()
         return LoggedFailure(
-            match[1], message, tuple(state.frames), state.first, number, state.follows
+            match[1],
+            text[match.end() :].strip(),
+            tuple(state.frames),
+            state.first,
+            number,
+            state.follows,
+            self._phase_of(match[1], state.frames),
         )
 
-
-class PhaseReader:
-    """Follows the phase. It begins with "start"."""
-
-    def __init__(self) -> None:
-        self.phase = "start"
-
-    def read(self, text: str) -> None:
-        """Note a line that begins another phase."""
-        self.phase = next((phase for sign, phase in _PHASES.items() if sign in text), self.phase)
-
-    def phase_of(self, failure: LoggedFailure) -> str:
-        """Return the phase of a failure that has just been read."""
-        if self.phase != "start":
-            return self.phase
-        if failure.name in ("ImportError", "ModuleNotFoundError"):
+    def _phase_of(self, exception: str, frames: Iterable[Frame]) -> str:
+        if self._phase != "start":
+            return self._phase
+        if exception.rpartition(".")[2] in ("ImportError", "ModuleNotFoundError"):
             return "import"
-        functions = {frame.function for frame in failure.vllm_frames()}
+        functions = {frame.function for frame in frames if frame.of_vllm}
         return "start" if _OF_REQUESTS.isdisjoint(functions) else "request"
 
 

@@ -94,7 +94,7 @@ class UnknownFailures:
     """
 
     def __init__(self) -> None:
-        self._referring: tuple[LoggedFailure, str, dict[str, str]] | None = None
+        self._referring: tuple[LoggedFailure, dict[str, str]] | None = None
         """The first failure whose message only refers to another one.
 
         It is reported if the log shows no other failure.
@@ -102,21 +102,21 @@ class UnknownFailures:
         self._groups: dict[FailureSignature, UnknownFailure] = {}
         self.left_out = 0
 
-    def add(self, failure: LoggedFailure, phase: str, versions: dict[str, str]) -> None:
+    def add(self, failure: LoggedFailure, versions: dict[str, str]) -> None:
         """Count a failure of vLLM, unless it follows from another one."""
         if not failure.vllm_frames() or failure.follows:
             return
         if failure.refers:
-            self._referring = self._referring or (failure, phase, versions)
+            self._referring = self._referring or (failure, versions)
         else:
-            self._count(failure, phase, versions)
+            self._count(failure, versions)
 
-    def _count(self, failure: LoggedFailure, phase: str, versions: dict[str, str]) -> None:
+    def _count(self, failure: LoggedFailure, versions: dict[str, str]) -> None:
         frames = failure.vllm_frames()
         signature = FailureSignature(
             failure.name,
             tuple(f"{f.of_vllm}:{f.function}" for f in frames[: -MAX_FRAMES - 1 : -1]),
-            phase,
+            failure.phase,
         )
         group = self._groups.get(signature)
         if group is None and len(self._groups) >= MAX_GROUPS:
