@@ -4,7 +4,6 @@ module."""
 from __future__ import annotations
 
 import collections
-import os
 
 from pytest_vllm_regress.answers.api_history.definitions import bases_of, is_class, is_function
 
@@ -85,4 +84,5 @@ def _shares_word(one: str, other: str) -> bool:
 
 def _common(one: str, other: str) -> int:
     """Return the number of characters that two names begin with alike."""
-    return len(os.path.commonprefix([one, other]))
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))

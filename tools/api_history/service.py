@@ -10,7 +10,7 @@ import ast
 import dataclasses
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from email.parser import BytesHeaderParser
 
 from pytest_vllm_regress.answers.api_history.definitions import Option
@@ -104,12 +104,11 @@ def _added_options(tree: ast.Module, fields: _Fields) -> dict[str, Option]:
     sources: dict[str, str] = {}
     added: dict[str, Option] = {}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
-            if last_name(node.value.func) == "get_kwargs" and node.value.args:
-                for target in node.targets:
-                    sources[last_name(target)] = last_name(node.value.args[0])
-        elif isinstance(node, ast.For) and isinstance(node.iter, ast.List | ast.Tuple):
-            if any(_calls(node, "add_argument")):  # a loop over options that are written out
+        match node:
+            case ast.Assign(value=ast.Call(func=ast.Name(id="get_kwargs"), args=[owner, *_])):
+                sources |= {last_name(target): last_name(owner) for target in node.targets}
+            # A loop over options that are written out.
+            case ast.For(iter=ast.List() | ast.Tuple()) if any(_calls(node, "add_argument")):
                 texts = map(text_of, ast.walk(node.iter))
                 added |= {text: Option() for text in texts if text.startswith("--")}
     for call in _calls(tree, "add_argument"):
@@ -252,14 +251,17 @@ def metrics(trees: Trees) -> dict[str, str]:
 
     One that a server shows only with ``--show-hidden-metrics-for-version`` is no longer among them.
     """
-    texts = {
-        text_of(node)
-        for path, tree in trees.items()
-        if "metrics" in path or path.endswith("stats.py")
-        for node in _shown(tree)
-        if isinstance(node, ast.Constant | ast.JoinedStr)
-    }
-    return dict.fromkeys(sorted(filter(_METRIC.fullmatch, texts)), "")
+    chosen = [
+        tree for path, tree in trees.items() if "metrics" in path or path.endswith("stats.py")
+    ]
+    return _texts((node for tree in chosen for node in _shown(tree)), _METRIC)
+
+
+def _texts(nodes: Iterable[ast.AST], pattern: re.Pattern[str]) -> dict[str, str]:
+    """Return the strings among the nodes that the pattern describes."""
+    kinds = ast.Constant | ast.JoinedStr
+    texts = {text_of(node) for node in nodes if isinstance(node, kinds)}
+    return dict.fromkeys(sorted(filter(pattern.fullmatch, texts)), "")
 
 
 def _shown(tree: ast.AST) -> Iterator[ast.AST]:
@@ -287,16 +289,15 @@ def parsers(trees: Trees) -> dict[str, str]:
 
 
 def _registered(node: ast.AST) -> Iterator[tuple[str, str]]:
-    if isinstance(node, ast.ClassDef):
-        for decorator in node.decorator_list:
-            for call in _calls(decorator, "register_module"):
-                names = [word.value for word in call.keywords if word.arg == "name"]
-                for value in (*call.args, *names):
-                    for text in map(text_of, getattr(value, "elts", [value])):
-                        if text:
-                            yield text, node.name
-    elif isinstance(node, ast.Assign | ast.AnnAssign):
-        if last_name(target_of(node)).endswith("_TO_REGISTER"):
+    match node:
+        case ast.ClassDef():
+            for decorator in node.decorator_list:
+                for call in _calls(decorator, "register_module"):
+                    names = [word.value for word in call.keywords if word.arg == "name"]
+                    for value in (*call.args, *names):
+                        texts = map(text_of, getattr(value, "elts", [value]))
+                        yield from ((text, node.name) for text in texts if text)
+        case ast.Assign() | ast.AnnAssign() if last_name(target_of(node)).endswith("_TO_REGISTER"):
             for key, value in items_of(node.value):
                 owner = value.elts[-1] if isinstance(value, ast.Tuple) and value.elts else value
                 yield text_of(key), text_of(owner)
@@ -304,14 +305,9 @@ def _registered(node: ast.AST) -> Iterator[tuple[str, str]]:
 
 def plugin_groups(trees: Trees) -> dict[str, str]:
     """Return the groups of entry points that vLLM loads."""
-    texts = {
-        text_of(node)
-        for path, tree in trees.items()
-        if path.startswith(("vllm/plugins/", "vllm/v1/sample/logits_processor"))
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Constant)
-    }
-    return dict.fromkeys(sorted(filter(_PLUGIN_GROUP.fullmatch, texts)), "")
+    folders = ("vllm/plugins/", "vllm/v1/sample/logits_processor")
+    chosen = [tree for path, tree in trees.items() if path.startswith(folders)]
+    return _texts((node for tree in chosen for node in ast.walk(tree)), _PLUGIN_GROUP)
 
 
 def requirements(metadata: bytes) -> dict[str, str]:
