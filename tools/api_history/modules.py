@@ -254,52 +254,37 @@ def _class_in(annotation: ast.expr | None) -> str:
 def lazy_names(body: Sequence[ast.stmt]) -> frozenset[str] | None:
     """Return the names that the ``__getattr__`` of a module makes: those for which it tests, if it
     refuses all others. None if there is none, or if the source does not say which."""
-    function = next(
-        (node for node in body if isinstance(node, FunctionNode) and node.name == "__getattr__"),
-        None,
-    )
-    if function is None or not function.args.args or not _ends_with_raise(function.body):
+    functions = [n for n in body if isinstance(n, FunctionNode) and n.name == "__getattr__"]
+    if not functions or not functions[0].args.args or not _ends_with_raise(functions[0].body):
         return None
-    own, tables = function.args.args[0].arg, _tables(body)
-    tests = [
-        node
-        for node in ast.walk(function)
-        if isinstance(node, ast.Compare) and getattr(node.left, "id", "") == own
-    ]
-    listed = [_listed(test, tables) for test in tests]
-    if not tests or None in listed:
-        return None
-    return frozenset(name for names in listed for name in names or ())
+    own = functions[0].args.args[0].arg
+    tables = {
+        getattr(target_of(node), "id", ""): node.value
+        for node in body
+        if isinstance(node, ast.Assign | ast.AnnAssign)
+    }
+    names: set[str] = set()
+    for test in ast.walk(functions[0]):
+        if isinstance(test, ast.Compare) and getattr(test.left, "id", "") == own:
+            listed: set[str] | None = None
+            match test.ops[0], test.comparators[0]:
+                case ast.Eq(), ast.Constant(value=value):
+                    listed = {str(value)}
+                case ast.In() | ast.NotIn(), ast.Name(id=name):
+                    listed = _strings(tables.get(name))
+                case ast.In() | ast.NotIn(), table:
+                    listed = _strings(table)
+            if listed is None:
+                return None
+            names |= listed
+    return frozenset(names) or None
 
 
 def _ends_with_raise(body: Sequence[ast.stmt]) -> bool:
     last = body[-1]
-    return isinstance(last, ast.Raise) or (
-        isinstance(last, ast.If) and bool(last.orelse) and _ends_with_raise(last.orelse)
-    )
-
-
-def _listed(test: ast.Compare, tables: dict[str, set[str]]) -> set[str] | None:
-    """Return the names for which a test is true; None if they are not written out."""
-    match test.ops[0], test.comparators[0]:
-        case ast.Eq(), ast.Constant(value=value):
-            return {str(value)}
-        case ast.In() | ast.NotIn(), ast.Name(id=name):
-            return tables.get(name)
-        case ast.In() | ast.NotIn(), value:
-            return _strings(value)
-    return None
-
-
-def _tables(body: Sequence[ast.stmt]) -> dict[str, set[str]]:
-    """Return the strings in the dicts, lists, tuples and sets that a module assigns to its names."""
-    tables = {}
-    for node in body:
-        if isinstance(node, ast.Assign | ast.AnnAssign):
-            target, strings = target_of(node), _strings(node.value)
-            if isinstance(target, ast.Name) and strings is not None:
-                tables[target.id] = strings
-    return tables
+    if isinstance(last, ast.If) and last.orelse:
+        return _ends_with_raise(last.orelse)
+    return isinstance(last, ast.Raise)
 
 
 def _strings(node: ast.expr | None) -> set[str] | None:

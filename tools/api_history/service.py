@@ -66,7 +66,7 @@ def options(trees: Trees) -> dict[str, str]:
         if _OPTION_FILES.fullmatch(path):
             for node in ast.walk(tree):
                 if isinstance(node, ast.ClassDef) and node.name.endswith("FrontendArgs"):
-                    for name in fields.names(node.name):
+                    for name in fields.own(node.name):
                         options["--" + name.replace("_", "-")] = fields.option(node.name, name)
             options |= _added_options(tree, fields)
     options = _inverses(options, trees.get(_PARSER_OF_OPTIONS)) | options
@@ -154,7 +154,7 @@ class _Fields:
                     if isinstance(target, ast.Name):
                         self._values.setdefault(target.id, node.value)
 
-    def _own(self, name: str) -> dict[str, ast.AnnAssign]:
+    def own(self, name: str) -> dict[str, ast.AnnAssign]:
         """Return the annotated fields of a class, without those of its bases."""
         return {
             node.target.id: node
@@ -166,12 +166,9 @@ class _Fields:
         if name not in self._classes or not depth:
             return None
         bases = (last_name(b) for b in self._classes[name].bases if isinstance(b, ast.Name))
-        return self._own(name).get(field) or next(
+        return self.own(name).get(field) or next(
             filter(None, (self._field(base, field, depth - 1) for base in bases)), None
         )
-
-    def names(self, name: str) -> Iterator[str]:
-        return iter(self._own(name))
 
     def option(self, name: str, field: str) -> Option:
         statement = self._field(name, field)
