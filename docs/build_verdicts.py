@@ -1,7 +1,7 @@
 """Write the generated parts of docs/generated/verdicts.md: ``python docs/build_verdicts.py``.
 
 The matrix and the boundaries come from cases/verdicts.json (written by `vllm-regress report
---record`) and the proofs, the attempts from cases/attempts.json (`vllm-regress report --attempts`).
+--record`) and the proofs, the attempts from cases/attempts.json (`python -m tools.attempts`).
 Impostors come from each case's evidence.json; mutations are run again. A test fails if the page
 differs.
 """
@@ -20,7 +20,6 @@ from pathlib import Path
 from packaging.version import Version
 from page_parts import replace_parts
 
-from pytest_vllm_regress.answers.audit.attempts import read_attempts, total
 from pytest_vllm_regress.answers.audit.boundaries import boundaries
 from pytest_vllm_regress.answers.audit.verdict_table import read_table
 from pytest_vllm_regress.cases.loading import load_all_cases
@@ -73,6 +72,9 @@ def matrix_rows(package: str, device: str) -> Iterator[str]:
 
 
 def attempt_rows() -> Iterator[str]:
+    sys.path.insert(0, str(ROOT))
+    from tools.attempts import read_attempts, total
+
     record = read_attempts(ROOT / "cases")
     sums = total(entry for row in record.values() for entry in row.values())
     rate = f", {sums.expected / sums.runs:.1%}" if sums.runs else ""

@@ -28,9 +28,9 @@ from .context import (
 )
 
 if TYPE_CHECKING:
+    from ..answers.audit.audit import Audit
     from ..answers.audit.matching import AuditMatch
     from ..answers.audit.preflight import Concern, Host
-    from ..answers.audit.target import Audit
     from ..answers.uses.model import Project
     from ..answers.uses.smoke.run import Smoke
 
@@ -106,9 +106,9 @@ def audit(
 
     Reads metadata and lists; imports and runs nothing.
     """
-    from ..answers.audit import target as audit_target
-    from ..answers.audit.checks import CHECKS
-    from ..answers.audit.releases import overview, release, table
+    from ..answers.audit import audit as answers
+    from ..answers.audit.target import read_interpreter, read_target, release
+    from ..answers.audit.upgrades import overview, table
     from ..answers.deployments.configuration import read_deployments
     from ..environments.recipes import find_file, load
 
@@ -129,17 +129,17 @@ def audit(
             say(table(summary))
         raise typer.Exit(OK)
     ignored = set(ignore or ())
-    audit_target.check_ignored(ignored, [*(case.id for case in cases), *CHECKS])
+    answers.check_ignored(ignored, cases)
     interpreters = [python or Path(sys.executable)] if python or not (targets or vllm) else []
     inventories = [
-        *map(audit_target.read_target, targets or ()),
+        *map(read_target, targets or ()),
         *(release(version, load(find_file()).locks) for version in vllm or ()),
-        *(audit_target.read_interpreter(interpreter, cases) for interpreter in interpreters),
+        *(read_interpreter(interpreter, cases) for interpreter in interpreters),
     ]
     host = _host() if preflight else None
     deployments = read_deployments(serve) if serve is not None else ()
     audits = [
-        audit_target.audit(inventory, cases, host, ignored, deployments)
+        answers.audit(inventory, cases, host, ignored, deployments)
         for inventory in inventories
     ]
     if as_sarif:

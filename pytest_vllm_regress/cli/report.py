@@ -76,13 +76,6 @@ def report(
             "--record", help="Add the verdicts to the table beside the cases (verdicts.json)."
         ),
     ] = False,
-    attempts: Annotated[
-        bool,
-        typer.Option(
-            "--attempts",
-            help="Count each run of a proof's environment in the record beside the cases (attempts.json).",
-        ),
-    ] = False,
 ) -> None:
     """Merge result files of several runs, shards and machines. The later of two results for the
     same test counts.
@@ -136,12 +129,6 @@ def report(
         show(
             f"{verdict_table.record(place, cases, merged.results)} verdicts are new in {place / verdict_table.FILE}"
         )
-    if attempts:
-        from ..answers.audit.attempts import FILE, count_attempts
-
-        cases = invocation(context).cases()
-        place = cases[0].directory.parent
-        show(f"{count_attempts(place, cases, runs)} attempts are new in {place / FILE}")
     if as_json:
         print_json(merged.to_json())
     elif not prints:
@@ -355,11 +342,12 @@ def compare(
     """
     from ..answers.audit import comparison
     from ..answers.audit.severity import severity
+    from ..answers.audit.target import read_sides
 
     if as_json and markdown:
         raise UsageError("--json and --markdown contradict each other: give one of them")
     cases = invocation(context).cases()
-    old, new = comparison.read_sides(before, after)
+    old, new = read_sides(before, after)
     result = comparison.compare(old, new, cases)
     if run:
         concerned = [change.case for change in result.changes]

@@ -16,10 +16,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from pytest_vllm_regress import cli
+from pytest_vllm_regress.answers.audit.audit import audit
 from pytest_vllm_regress.answers.audit.matching import find, notes, relevant
 from pytest_vllm_regress.answers.audit.package_lists import parse_list
 from pytest_vllm_regress.answers.audit.sarif import to_sarif
-from pytest_vllm_regress.answers.audit.target import audit
 from pytest_vllm_regress.cases.loading import load_case
 from pytest_vllm_regress.cases.results import (
     RunResult,

@@ -1,2 +1,4 @@
-"""Which API each stable release of vLLM has: read from the wheels, stored as changes, looked up by
-release."""
+"""Which API each stable release of vLLM has, looked up by release.
+
+``python -m tools.api_history`` builds the stored history from the wheels.
+"""

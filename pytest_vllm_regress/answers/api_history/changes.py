@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
 
-from .definitions import Signature, is_class, signature_of
-from .service import Option
-from .snapshot import SECTIONS
-from .store import MOVES, History
-from .timeline import Timeline, definition_at
+from .definitions import Option, Signature, signature_of
+from .store import MOVES, SECTIONS, History, Timeline, definition_at
 
 TABLES = tuple(section for section in SECTIONS if section not in ("modules", "deprecations"))
 SYMBOLS = "symbols"
@@ -31,9 +27,6 @@ class ApiChange:
     text: str = ""
     imported: bool = False
 
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
 
 def changes(history: History, before: int, after: int) -> Iterator[ApiChange]:
     """Yield what is different in the release ``after``: first options, variables and the like, then
@@ -41,21 +34,13 @@ def changes(history: History, before: int, after: int) -> Iterator[ApiChange]:
     for section in TABLES:
         for name, timeline in sorted(history.table(section).items()):
             yield from _change(section, name, timeline, before, after)
-    moves = history.table(MOVES)
-    for module in sorted(history.modules()):
+    for module in sorted(history.table("modules")):
         for name, timeline in sorted(history.symbols(module).items()):
             for change in _change(SYMBOLS, f"{module}:{name}", timeline, before, after):
-                moved = moves.get(change.name)
-                place = (
-                    definition_at(moved, after)
-                    if moved is not None and change.kind == "removed"
-                    else None
-                )
-                yield (
-                    dataclasses.replace(change, kind="moved", text=place)
-                    if place is not None
-                    else change
-                )
+                place = history.entry(MOVES, change.name, after)
+                if change.kind == "removed" and place is not None:
+                    change = dataclasses.replace(change, kind="moved", text=place)
+                yield change
 
 
 def is_public(change: ApiChange) -> bool:
@@ -80,9 +65,9 @@ def _change(
     if new is None:
         yield ApiChange(section, name, "removed", imported=imported)
     elif old is None:
-        yield ApiChange(
-            section, name, "added", "" if section == SYMBOLS else _shown(section, new), imported
-        )
+        default = Option.of(new).default if section == "options" else ""
+        shown = default and f"default {default}" if section in (SYMBOLS, "options") else new
+        yield ApiChange(section, name, "added", shown, imported)
     elif text := difference(section, old, new):
         yield ApiChange(section, name, "changed", text)
 
@@ -98,30 +83,23 @@ def difference(section: str, old: str, new: str) -> str:
         return _option_difference(Option.of(old), Option.of(new))
     if section != SYMBOLS:
         return f"{old or 'none'} -> {new or 'none'}"
-    signatures = signature_of(old), signature_of(new)
-    if signatures[0] is not None and signatures[1] is not None:
-        return _signature_difference(signatures[0], signatures[1])
+    before, after = signature_of(old), signature_of(new)
+    if before is not None and after is not None:
+        return _signature_difference(before, after)
     if old.startswith((": ", "= ")) and new.startswith((": ", "= ")):
-        values = [text.partition("= ")[2] for text in (old, new)]
-        return (
-            f"default {values[0] or 'none'} -> {values[1] or 'none'}"
-            if values[0] != values[1]
-            else ""
-        )
-    if is_class(old) and is_class(new):
-        return f"{old} -> {new}"
+        return "".join(_default("default", *(text.partition("= ")[2] for text in (old, new))))
+    # What is assigned has no shape that a caller could see.
     return "" if old[:1] in ".:=" and new[:1] in ".:=" else f"{old} -> {new}"
 
 
+def _default(what: str, old: str | None, new: str | None) -> list[str]:
+    return [f"{what} {old or 'none'} -> {new or 'none'}"] if old != new else []
+
+
 def _option_difference(old: Option, new: Option) -> str:
-    parts = (
-        [f"default {old.default or 'none'} -> {new.default or 'none'}"]
-        if old.default != new.default
-        else []
-    )
+    parts = _default("default", old.default, new.default)
     if old.choices and new.choices:
-        removed = [choice for choice in old.choices if choice not in new.choices]
-        added = [choice for choice in new.choices if choice not in old.choices]
+        removed, added = _differences(old.choices, new.choices)
         parts += [f"no longer allows {', '.join(removed)}"] if removed else []
         parts += [f"also allows {', '.join(added)}"] if added else []
     return "; ".join(parts)
@@ -130,29 +108,17 @@ def _option_difference(old: Option, new: Option) -> str:
 def _signature_difference(old: Signature, new: Signature) -> str:
     before = {parameter.name: parameter for parameter in old.parameters}
     after = {parameter.name: parameter for parameter in new.parameters}
-    removed = [name for name in before if name not in after]
-    added = [
-        f"{name}{' (required)' if after[name].required else ''}"
-        for name in after
-        if name not in before
-    ]
+    removed, added = _differences([*before], [*after])
+    added = [f"{name}{' (required)' if after[name].required else ''}" for name in added]
     parts = [f"takes no {', '.join(removed)}"] if removed else []
     parts += [f"takes {', '.join(added)}"] if added else []
-    for name, parameter in after.items():
-        earlier = before.get(name)
-        if earlier is None:
-            continue
-        if earlier.kind == "either" and parameter.kind == "keyword":
+    for name in filter(before.__contains__, after):
+        if before[name].kind == "either" and after[name].kind == "keyword":
             parts.append(f"{name} only by keyword")
-        if earlier.default != parameter.default:
-            parts.append(
-                f"default of {name} {earlier.default or 'none'} -> {parameter.default or 'none'}"
-            )
+        parts += _default(f"default of {name}", before[name].default, after[name].default)
     return "; ".join(parts)
 
 
-def _shown(section: str, text: str) -> str:
-    if section != "options":
-        return text
-    option = Option.of(text)
-    return f"default {option.default}" if option.default else ""
+def _differences(old: Sequence[str], new: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return what only the old and only the new one has."""
+    return [name for name in old if name not in new], [name for name in new if name not in old]

@@ -22,17 +22,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
-
-MAX_TEXT = 72
-"""Characters of a default or an annotation that are kept."""
-MEMBER_DECORATORS = (
-    "staticmethod",
-    "classmethod",
-    "property",
-    "cached_property",
-    "abstractmethod",
-    "overload",
-)
+import json
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,8 +55,7 @@ class Signature:
 
     def without_first(self) -> Signature:
         """Return the signature of a bound method."""
-        first = self.parameters[:1]
-        bound = bool(first) and first[0].kind in ("positional", "either")
+        bound = self.parameters and self.parameters[0].kind in ("positional", "either")
         return dataclasses.replace(self, parameters=self.parameters[1:]) if bound else self
 
     def names(self) -> dict[str, Parameter]:
@@ -77,47 +66,32 @@ class Signature:
         return any(parameter.kind == kind for parameter in self.parameters)
 
 
-def shortened(node: ast.AST | None) -> str:
-    """Return the source text of an expression on one line, of bounded length."""
-    if node is None:
-        return ""
-    if (
-        isinstance(node, (ast.Dict, ast.List, ast.Set, ast.Tuple))
-        and len(ast.unparse(node)) > MAX_TEXT
-    ):
-        return "..."
-    try:
-        text = " ".join(ast.unparse(node).split())
-    except (RecursionError, ValueError):
-        return "..."
-    return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 3] + "..."
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """An option of ``vllm serve``: its default as source text, and its choices, of which there are
+    none if any value is allowed.
 
+    ``boolean``: it has a negative form. That is not part of its text.
+    """
 
-def function_text(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-    """Return the definition of a function, without annotations."""
-    names = [_decorator_name(decorator) for decorator in node.decorator_list]
-    marks = "".join(f"@{name} " for name in names if name in MEMBER_DECORATORS)
-    forwards = _forwards(node)
-    return (
-        f"{marks}{'async ' * isinstance(node, ast.AsyncFunctionDef)}def({_parameters(node.args)})"
-        + (f" > {forwards}" if forwards else "")
-    )
+    default: str = ""
+    choices: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+    boolean: bool = False
 
+    def text(self) -> str:
+        return json.dumps([self.default, self.choices, self.aliases], separators=(",", ":"))
 
-def class_text(node: ast.ClassDef) -> str:
-    """Return the definition of a class: its bases, and whether it is a dataclass."""
-    names = [_decorator_name(decorator) for decorator in node.decorator_list]
-    mark = "@dataclass " if any(name in ("dataclass", "config") for name in names) else ""
-    bases = [
-        shortened(base.value if isinstance(base, ast.Subscript) else base) for base in node.bases
-    ]
-    return f"{mark}class({', '.join(bases)})"
+    @staticmethod
+    def of(text: str) -> Option:
+        default, choices, aliases = json.loads(text)
+        return Option(default, tuple(choices), tuple(aliases))
 
 
 def bases_of(definition: str) -> tuple[str, ...]:
     """Return the bases in the definition of a class."""
     inside = definition.partition("class(")[2].removesuffix(")")
-    return tuple(filter(None, (base.strip() for base in inside.split(","))))
+    return tuple(filter(None, map(str.strip, inside.split(","))))
 
 
 def is_class(definition: str) -> bool:
@@ -140,82 +114,22 @@ def signature_of(definition: str) -> Signature | None:
     except SyntaxError:  # a default that was shortened
         return None
     assert isinstance(node, ast.FunctionDef)
-    return Signature(tuple(_read(node.args)), forwards)
+    return Signature(_parameters(node.args), forwards)
 
 
-def _parameters(arguments: ast.arguments) -> str:
-    parts = []
+def _parameters(arguments: ast.arguments) -> tuple[Parameter, ...]:
     positional = [*arguments.posonlyargs, *arguments.args]
     defaults = [None] * (len(positional) - len(arguments.defaults)) + [*arguments.defaults]
-    for number, (argument, default) in enumerate(zip(positional, defaults, strict=True)):
-        parts.append(argument.arg + (f"={_default(default)}" if default is not None else ""))
-        if number + 1 == len(arguments.posonlyargs):
-            parts.append("/")
-    if arguments.vararg or arguments.kwonlyargs:
-        parts.append("*" + (arguments.vararg.arg if arguments.vararg else ""))
-    for argument, keyword_default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
-        parts.append(
-            argument.arg + (f"={_default(keyword_default)}" if keyword_default is not None else "")
-        )
-    if arguments.kwarg:
-        parts.append(f"**{arguments.kwarg.arg}")
-    return ", ".join(parts)
-
-
-def _default(node: ast.expr) -> str:
-    """Return a default as an expression that can be parsed again."""
-    text = shortened(node)
-    return "..." if text.endswith("...") else text
-
-
-def _read(arguments: ast.arguments) -> list[Parameter]:
-    def text(node: ast.expr | None) -> str | None:
-        return None if node is None else ast.unparse(node)
-
-    positional = [*arguments.posonlyargs, *arguments.args]
-    defaults = [None] * (len(positional) - len(arguments.defaults)) + [*arguments.defaults]
-    only = len(arguments.posonlyargs)
-    parameters = [
-        Parameter(argument.arg, "positional" if number < only else "either", text(default))
-        for number, (argument, default) in enumerate(zip(positional, defaults, strict=True))
-    ]
-    if arguments.vararg:
-        parameters.append(Parameter(arguments.vararg.arg, "args"))
-    for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
-        parameters.append(Parameter(argument.arg, "keyword", text(default)))
-    if arguments.kwarg:
-        parameters.append(Parameter(arguments.kwarg.arg, "kwargs"))
-    return parameters
-
-
-def _decorator_name(node: ast.expr) -> str:
-    if isinstance(node, ast.Call):
-        node = node.func
-    return (
-        node.attr
-        if isinstance(node, ast.Attribute)
-        else node.id
-        if isinstance(node, ast.Name)
-        else ""
+    kinds = ["positional"] * len(arguments.posonlyargs) + ["either"] * len(arguments.args)
+    keywords = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    rows = (
+        *zip(positional, kinds, defaults, strict=True),
+        (arguments.vararg, "args", None),
+        *((argument, "keyword", default) for argument, default in keywords),
+        (arguments.kwarg, "kwargs", None),
     )
-
-
-def _forwards(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-    """Return the class to which a function passes its ``**kwargs``; empty if there is none, or more
-    than one."""
-    if node.args.kwarg is None:
-        return ""
-    names = {
-        call.func.id
-        for call in ast.walk(node)
-        if isinstance(call, ast.Call)
-        and isinstance(call.func, ast.Name)
-        and call.func.id[:1].isupper()
-        and any(
-            word.arg is None
-            and isinstance(word.value, ast.Name)
-            and word.value.id == node.args.kwarg.arg
-            for word in call.keywords
-        )
-    }
-    return names.pop() if len(names) == 1 else ""
+    return tuple(
+        Parameter(argument.arg, kind, None if default is None else ast.unparse(default))
+        for argument, kind, default in rows
+        if argument is not None
+    )

@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Collection, Mapping
 
-from .service import Option
+from .definitions import Option
 from .store import History
 
 MIN_SIMILARITY = 0.8

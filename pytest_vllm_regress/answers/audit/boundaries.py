@@ -1,6 +1,6 @@
 """The ends of affected ranges: which were observed, and which are inferred.
 
-An end is observed if the two adjacent stable releases around it were run on the same device, the
+Is an end of a range observed or inferred? It is observed if the two adjacent stable releases around it were run on the same device, the
 one inside showed the failure, and the one outside did not, or was found in the run to lack what the
 failure needs (NOT_APPLICABLE): it does not have the feature yet, or no longer.
 """
@@ -19,12 +19,12 @@ from ...cases.model import Case, Range
 from ...cases.verdict import Verdict
 from ...environments.index.releases import known_releases
 from ...environments.installed import VLLM
+from ...util import codec
 from ...util.versions import version_of
 from .verdict_table import Recorded, VerdictTable
 
 Releases = Callable[[str], Sequence[Version]]
 """Stable releases of a package, oldest first."""
-_STATES = {True: "shows it", False: "passes", None: "told nothing"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,10 +56,7 @@ class Boundary:
         return f"{self.package} {self.bound} {self.state} ({self.reason})"
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values for ``--json``."""
-        return {
-            name: value for name, value in dataclasses.asdict(self).items() if name != "case_id"
-        }
+        return {name: value for name, value in codec.encode(self).items() if name != "case_id"}
 
 
 def boundaries(
@@ -70,17 +67,15 @@ def boundaries(
     ``releases``: by default those that this package knows, and newer ones in the table.
     """
 
-    def table_releases(package: str) -> tuple[Version, ...]:
-        known = known_releases(package)
-        return (
-            *known,
-            *(version for version in table.releases(package) if known and version > known[-1]),
-        )
+    def known(package: str) -> Sequence[Version]:
+        listed = known_releases(package)
+        recorded = table.releases(package) if listed else ()
+        return (*listed, *(version for version in recorded if version > listed[-1]))
 
     return tuple(
         _boundary(case, affected, inside, outside, table)
         for affected in case.affected
-        for inside, outside in _ends(affected, (releases or table_releases)(affected.package))
+        for inside, outside in _ends(affected, (releases or known)(affected.package))
     )
 
 
@@ -90,8 +85,7 @@ def observation(case: Case, versions: Mapping[str, str], table: VerdictTable) ->
     package = case.affected[0].package
     for name in VLLM if package == "vllm" else (package,):
         version = version_of(versions.get(name, ""))
-        recorded = table.at(case.id, name, version.public) if version is not None else []
-        for entry in recorded:
+        for entry in table.at(case.id, name, version.public) if version is not None else ():
             if entry.shown:
                 return f"observed on {name} {version} ({entry.device}, {entry.date})"
     return ""
@@ -107,20 +101,18 @@ def _ends(affected: Range, releases: Sequence[Version]) -> Iterator[tuple[Versio
 def _boundary(
     case: Case, affected: Range, inside: Version, outside: Version, table: VerdictTable
 ) -> Boundary:
-    ends = {
-        version: table.at(case.id, affected.package, str(version)) for version in (inside, outside)
-    }
-    showing = {entry.device for entry in ends[inside] if entry.shown}
-    passing = {entry.device for entry in ends[outside] if entry.shown is False}
-    lacking = {entry.device for entry in ends[outside] if entry.verdict is Verdict.NOT_APPLICABLE}
-    failing = {entry.device for entry in ends[outside] if entry.shown}
+    at_inside = table.at(case.id, affected.package, str(inside))
+    at_outside = table.at(case.id, affected.package, str(outside))
+    showing = {entry.device for entry in at_inside if entry.shown}
+    passing = {entry.device for entry in at_outside if entry.shown is False}
+    lacking = {entry.device for entry in at_outside if entry.verdict is Verdict.NOT_APPLICABLE}
+    failing = {entry.device for entry in at_outside if entry.shown}
     devices = showing & (passing or lacking) - failing
-    wrong = {
-        inside: any(entry.shown is False and not _excused(case, entry) for entry in ends[inside])
-        and not showing,
-        outside: any(entry.shown for entry in ends[outside]),
-    }
-    reasons = [_reason(case, version, ends[version], wrong[version]) for version in sorted(ends)]
+    is_wrong_inside = not showing and any(
+        entry.shown is False and not _excused(case, entry) for entry in at_inside
+    )
+    ends = {inside: (at_inside, is_wrong_inside), outside: (at_outside, bool(failing))}
+    reasons = [_reason(case, version, *end) for version, end in sorted(ends.items())]
     if devices:
         other = f"{outside} passes" if passing else f"not applicable to {outside}"
         reasons = [f"{inside} shows it, {other}, on {', '.join(sorted(devices))}"]
@@ -131,13 +123,13 @@ def _boundary(
         inside=str(inside),
         outside=str(outside),
         observed=bool(devices),
-        reason="; ".join(filter(None, reasons)),
+        reason="; ".join(reasons),
         missing=tuple(
             str(version)
-            for version, entries in ends.items()
+            for version, (entries, _) in ends.items()
             if all(entry.verdict is Verdict.INCONCLUSIVE for entry in entries)
         ),
-        contradicted=not devices and any(wrong.values()),
+        contradicted=not devices and (is_wrong_inside or bool(failing)),
     )
 
 
@@ -153,9 +145,11 @@ def _reason(case: Case, version: Version, entries: Sequence[Recorded], wrong: bo
         return f"{version} needs a GPU" if case.devices == ("gpu",) else f"{version} not run yet"
     clear = [entry.shown for entry in entries if entry.shown is not None]
     if clear:
-        return f"{version} {_STATES[any(clear)]}{', which contradicts the range' if wrong else ''}"
-    applicable = any(entry.verdict is not Verdict.NOT_APPLICABLE for entry in entries)
-    return f"{version} inconclusive" if applicable else f"not applicable to {version}"
+        text = f"{version} {'shows it' if any(clear) else 'passes'}"
+        return f"{text}, which contradicts the range" if wrong else text
+    if all(entry.verdict is Verdict.NOT_APPLICABLE for entry in entries):
+        return f"not applicable to {version}"
+    return f"{version} inconclusive"
 
 
 def _bound(affected: Range, inside: Version, outside: Version) -> str:

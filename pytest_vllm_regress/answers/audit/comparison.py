@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,25 +13,13 @@ from packaging.version import Version
 from ...cases.model import Case
 from ...cases.results import TestResult
 from ...environments.installed import VLLM
-from ...environments.names import missing_release, unavailable_reason, versions_named_by
-from ...environments.recipes import find_file, load
-from ...environments.sources import parse_name
-from ...errors import UsageError
-from ...util.files import expand_home
+from ...util.report import markdown_table
 from ...util.text import markdown_cell
 from ...util.versions import version_of
 from .inventory import Inventory
 from .matching import find, notes, relevant, unknown_packages
-from .package_lists import read_list
-from .releases import release
 from .severity import severity
-from .target import STDIN, read_target
 from .verdict_table import Recorded, VerdictTable, read_table
-
-ALLOWED = (
-    "a release (0.8.4), an environment that has a lock (vllm-0.8.4), an environment's directory or its bin/python, a list of packages, "
-    "a requirement such as vllm==0.8.4, or - for standard input"
-)
 
 
 class UpgradeEffect(enum.StrEnum):
@@ -46,11 +33,6 @@ class UpgradeEffect(enum.StrEnum):
     FIXES = "fixes"
     UNKNOWN = "unknown"
 
-    @property
-    def rank(self) -> int:
-        """Position for sorting; 0 is the most important."""
-        return list(UpgradeEffect).index(self)
-
 
 @dataclasses.dataclass(frozen=True)
 class ComparedCase:
@@ -62,7 +44,6 @@ class ComparedCase:
     after: str
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values for ``--json``."""
         return {
             "case": self.case.id,
             "title": self.case.title,
@@ -90,7 +71,6 @@ class Comparison:
         return tuple(change for change in self.changes if change.effect is effect)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values for ``--json``."""
         before, after = self.versions
         return {
             "before": {"source": self.before, "versions": dict(before)},
@@ -111,58 +91,15 @@ class Comparison:
     def markdown(self) -> str:
         """Return a comment for a pull request: what breaks and what is fixed, and the number of
         failures that stay."""
-        lines = [
-            f"**Documented vLLM failures, {markdown_cell(self.before)} to {markdown_cell(self.after)}**: {self.counts()}"
+        title = f"**Documented vLLM failures, {markdown_cell(self.before)} to {markdown_cell(self.after)}**: {self.counts()}"
+        rows = [
+            (effect, change.case.id, severity(change.case), change.case.title, known)
+            for effect in (UpgradeEffect.BREAKS, UpgradeEffect.FIXES)
+            for change in self.of(effect)
+            for known in [change.after if effect is UpgradeEffect.BREAKS else change.before]
         ]
-        listed_changes = (*self.of(UpgradeEffect.BREAKS), *self.of(UpgradeEffect.FIXES))
-        if listed_changes:
-            lines += [
-                "",
-                "| effect | case | severity | failure | known by |",
-                "| --- | --- | --- | --- | --- |",
-            ]
-        for change in listed_changes:
-            known = change.after if change.effect is UpgradeEffect.BREAKS else change.before
-            cells = (change.effect, change.case.id, severity(change.case), change.case.title, known)
-            lines.append(f"| {' | '.join(map(markdown_cell, cells))} |")
-        return "\n".join(lines)
-
-
-def read_sides(before: str, after: str) -> tuple[Inventory, Inventory]:
-    """Return the packages of both sides.
-
-    Raises ``UsageError`` if both are standard input, which can be read only once.
-    """
-    if before == after == STDIN:
-        raise UsageError("only one side can be - (standard input): give the other one as a file")
-    return read_side(before), read_side(after)
-
-
-def read_side(target: str) -> Inventory:
-    """Return the packages of a release (``0.8.4``), of an environment that has a lock
-    (``vllm-0.8.4``), or of anything that ``audit`` accepts.
-
-    Raises ``UsageError`` for a release that does not exist, and for the name of an environment that
-    has no lock.
-    """
-    if not os.path.exists(expand_home(target)):
-        locks = load(find_file()).locks
-        if version := version_of(target):
-            if reason := missing_release("vllm", version.public, ask=False):
-                raise UsageError(f"{target}: {reason}")
-            return release(target, locks)
-        if target == os.path.basename(target) and (lock := locks / f"{target}.txt").is_file():
-            return dataclasses.replace(read_list(lock), source=target)
-        if parse_name(target) is not None or versions_named_by(target):
-            raise UsageError(unavailable_reason(target, ask=False) or _no_lock(target))
-    return read_target(target, ALLOWED)
-
-
-def _no_lock(environment: str) -> str:
-    return (
-        f"{environment}: this environment has no lock, so the versions in it are not known. "
-        f"Give a release (0.8.4), a list of packages, or the interpreter that `vllm-regress env build {environment}` prints"
-    )
+        header = ("effect", "case", "severity", "failure", "known by")
+        return "\n".join([title, *(["", *markdown_table(header, rows)] if rows else [])])
 
 
 def compare(
@@ -171,23 +108,20 @@ def compare(
     """Return what the change from ``before`` to ``after`` does to each failure that one of them
     has. ``results``: of a run just now."""
     table = read_table(cases).with_results(results)
-    known = {case.id: (_known(before, case, table), _known(after, case, table)) for case in cases}
     changes = [
-        ComparedCase(case, _effect(old[0], new[0]), old[1], new[1])
+        ComparedCase(case, _effect(old, new), old_reason, new_reason)
         for case in cases
-        for old, new in [known[case.id]]
-        if old[0] or new[0]
+        for old, old_reason in [_known(before, case, table)]
+        for new, new_reason in [_known(after, case, table)]
+        if old or new
     ]
+    ranks = list(UpgradeEffect)
+    changes.sort(key=lambda c: (ranks.index(c.effect), severity(c.case).rank, c.case.id))
     return Comparison(
         before.source,
         after.source,
         (relevant(before, cases), relevant(after, cases)),
-        tuple(
-            sorted(
-                changes,
-                key=lambda change: (change.effect.rank, severity(change.case).rank, change.case.id),
-            )
-        ),
+        tuple(changes),
         tuple(dict.fromkeys((*notes(before, cases), *notes(after, cases)))),
     )
 
@@ -201,24 +135,18 @@ def not_recorded(inventory: Inventory, cases: Sequence[Case]) -> tuple[Case, ...
 def _effect(before: bool | None, after: bool | None) -> UpgradeEffect:
     if before is None or after is None:
         return UpgradeEffect.UNKNOWN
-    return (
-        UpgradeEffect.LEAVES
-        if before and after
-        else UpgradeEffect.BREAKS
-        if after
-        else UpgradeEffect.FIXES
-    )
+    if before and after:
+        return UpgradeEffect.LEAVES
+    return UpgradeEffect.BREAKS if after else UpgradeEffect.FIXES
 
 
 def _known(inventory: Inventory, case: Case, table: VerdictTable) -> tuple[bool | None, str]:
     """Return whether the packages have the failure (None: not known), and how that is known or why
     not."""
     if recorded := _latest(inventory, case, table):
-        has_failure = recorded.shown is True
-        return (
-            has_failure,
-            f"{'observed' if has_failure else 'passed'} in {recorded.environment} ({recorded.device}, {recorded.date})",
-        )
+        state = "observed" if recorded.shown else "passed"
+        place = f"{recorded.environment} ({recorded.device}, {recorded.date})"
+        return recorded.shown, f"{state} in {place}"
     findings = find(inventory, [case])
     if findings:
         return True, f"range: {findings[0].reason.removeprefix('affected: ')}"
@@ -235,14 +163,8 @@ def _latest(inventory: Inventory, case: Case, table: VerdictTable) -> Recorded |
     after the release.
     """
     package = case.affected[0].package
-    name = next(
-        (
-            name
-            for name in (VLLM if package == "vllm" else (package,))
-            if name in inventory.versions
-        ),
-        package,
-    )
+    names = VLLM if package == "vllm" else (package,)
+    name = next((name for name in names if name in inventory.versions), package)
     versions = inventory.versions.get(name, ())
     version = version_of(versions[0]) if len(versions) == 1 else None
     if inventory.release and unknown_packages(inventory, case):

@@ -5,10 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping
-from pathlib import Path
-from types import MappingProxyType
 
-from ...environments.installed import VLLM, Interpreter, Package, open_interpreter
+from ...environments.installed import VLLM, Interpreter, Package
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +22,7 @@ class Inventory:
 
     source: str
     packages: tuple[Package, ...]
-    unpinned: Mapping[str, str] = dataclasses.field(default_factory=lambda: MappingProxyType({}))
+    unpinned: Mapping[str, str] = dataclasses.field(default_factory=dict)
     interpreter: Interpreter | None = None
     unread: tuple[str, ...] = ()
     release: str = ""
@@ -49,16 +47,7 @@ class Inventory:
             return True
         return self.interpreter is None and "torch" not in self.versions
 
-    def find(self, name: str, version: str) -> Package | None:
-        """Return the package with that name and version."""
-        return next((p for p in self.packages if (p.name, p.version) == (name, version)), None)
-
     @classmethod
     def of(cls, interpreter: Interpreter, source: str) -> Inventory:
         """Return the packages that the interpreter would import."""
         return cls(source, interpreter.imported(), interpreter=interpreter)
-
-
-def inventory_of(python: Path, source: str | None = None) -> Inventory:
-    """Start the interpreter ``python`` and return the packages that it would import."""
-    return Inventory.of(open_interpreter(python), source or str(python))

@@ -1,4 +1,8 @@
-"""Match the versions of an inventory with the affected ranges of the cases."""
+"""From versions to findings: which cases have ranges that hold for the packages of an inventory.
+
+Which failures does an audit report? Those whose ranges hold for the pinned versions (``find``); what
+the versions leave open is a note (``notes``).
+"""
 
 from __future__ import annotations
 
@@ -12,11 +16,13 @@ from packaging.version import Version
 from ...cases.model import Case
 from ...environments.index.releases import known_releases
 from ...environments.installed import VLLM, VLLM_BUILDS, Package
+from ...util import codec
 from ...util.versions import is_version, version_of
 from .inventory import Inventory
 from .severity import severity
 
 MAX_COMBINATIONS = 256
+"""Of versions of packages that a lock lists several times."""
 MAX_NAMED = 3
 """Maximum number of cases that a note names."""
 
@@ -47,7 +53,6 @@ class AuditMatch:
     observed: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values for ``--json``."""
         case = self.case
         return {
             "case": case.id,
@@ -64,7 +69,7 @@ class AuditMatch:
                 "pattern": case.symptom.pattern,
             },
             "devices": list(case.devices),
-            "variants": [dataclasses.asdict(form) for form in self.forms],
+            "variants": codec.encode(self.forms),
             "racy": case.racy,
             "first_fixed": case.first_fixed(),
             "workaround": case.workaround,
@@ -74,8 +79,29 @@ class AuditMatch:
 
 
 def find(inventory: Inventory, cases: Iterable[Case]) -> tuple[AuditMatch, ...]:
-    """Return the documented failures of ``inventory``, in the order of ``cases``."""
-    return tuple(finding for case in cases if (finding := _match(inventory, case)) is not None)
+    """Return the documented failures of ``inventory``, the gravest first, then by id."""
+    findings = filter(None, (_match(inventory, case) for case in cases))
+    return tuple(sorted(findings, key=lambda match: (severity(match.case).rank, match.case.id)))
+
+
+def _match(inventory: Inventory, case: Case) -> AuditMatch | None:
+    present = sorted(_names([case]) & set(inventory.versions))
+    rows = itertools.product(*(inventory.versions[name] for name in present))
+    for row in itertools.islice(rows, MAX_COMBINATIONS):
+        versions = dict(zip(present, row, strict=True))
+        affected = case.is_affected(versions)
+        if affected:
+            forms = tuple(
+                Form(name, answer.affected, variant.reason or answer.reason)
+                for name, variant in case.variants.items()
+                for answer in [case.is_affected(versions, name)]
+            )
+            packages = (case.affected[0].package, *VLLM_BUILDS)
+            name = next(name for name in packages if name in versions)
+            key = name, versions[name]
+            decisive = next(p for p in inventory.packages if (p.name, p.version) == key)
+            return AuditMatch(case, versions, affected.reason, forms, decisive)
+    return None
 
 
 def can_show(inventory: Inventory, cases: Iterable[Case]) -> bool:
@@ -92,70 +118,60 @@ def unknown_packages(inventory: Inventory, case: Case) -> tuple[str, ...]:
     if the known versions exclude it."""
     versions = {name: listed[0] for name, listed in inventory.versions.items()}
     present = {*versions, *({"vllm"} if set(VLLM).intersection(versions) else ())}
-    excluded = any(
-        condition.package in present and not condition.check(versions)
-        for condition in case.affected
-    )
+    for condition in case.affected:
+        if condition.package in present and not condition.check(versions):
+            return ()
     absent = [condition.package for condition in case.affected if condition.package not in present]
-    return (
-        ()
-        if excluded
-        else tuple(name for name in absent if name in inventory.unpinned or inventory.is_partial)
-    )
+    return tuple(name for name in absent if name in inventory.unpinned or inventory.is_partial)
+
+
+def relevant(inventory: Inventory, cases: Iterable[Case]) -> dict[str, str]:
+    """Return the versions of the packages that the cases are about."""
+    names = sorted(_names(cases) & set(inventory.versions))
+    return {name: " or ".join(inventory.versions[name]) for name in names}
 
 
 def notes(inventory: Inventory, cases: Sequence[Case]) -> tuple[str, ...]:
     """Return what could not be decided: packages of the cases that are missing, unpinned, or have
     an invalid version."""
-    names = _names(cases)
-    versions = inventory.versions
-    lines = []
+    return tuple(_notes(inventory, cases))
+
+
+def _notes(inventory: Inventory, cases: Sequence[Case]) -> Iterator[str]:
+    names, source, versions = _names(cases), inventory.source, inventory.versions
     if not can_show(inventory, cases):
-        lines.append(
-            f"{inventory.source} has none of the packages that the cases are about ({', '.join(sorted(names - set(VLLM_BUILDS)))})"
-            if not names & {*versions, *inventory.unpinned}
-            else f"{inventory.source} has no vLLM, and no case is about its other packages alone: nothing was checked"
-        )
+        if names.isdisjoint({*versions, *inventory.unpinned}):
+            listed = ", ".join(sorted(names - set(VLLM_BUILDS)))
+            yield f"{source} has none of the packages that the cases are about ({listed})"
+        else:
+            yield f"{source} has no vLLM, and no case is about its other packages alone: nothing was checked"
     if inventory.unread:
         count = len(inventory.unread)
         problem = "lines are not requirements" if count > 1 else "line is not a requirement"
-        lines.append(
-            f"{inventory.source}: {count} {problem} and not counted: {inventory.unread[0]}"
-        )
-    lines += inventory.left_out
-    for name in sorted(names & set(inventory.unpinned)):
-        if name not in versions:
-            lines.append(
-                f"{inventory.unpinned[name]} has no version, so that nothing is known about {name}: give a lock file, or the interpreter itself"
-            )
+        yield f"{source}: {count} {problem} and not counted: {inventory.unread[0]}"
+    yield from inventory.left_out
+    for name in sorted(names & set(inventory.unpinned) - set(versions)):
+        yield f"{inventory.unpinned[name]} has no version, so that nothing is known about {name}: give a lock file, or the interpreter itself"
     if undecided := _undecided(inventory, cases):
         packages = ", ".join(sorted({name for missing in undecided.values() for name in missing}))
         failures = ", ".join(list(undecided)[:MAX_NAMED])
         if len(undecided) > MAX_NAMED:
             failures += f" and {len(undecided) - MAX_NAMED} more"
-        lines.append(
-            f"{inventory.source} gives no version of {packages}, so {failures} could not be checked: "
-            "give a lock file, or the interpreter itself"
-        )
-    lines += _unknown_releases(versions)
+        yield f"{source} gives no version of {packages}, so {failures} could not be checked: give a lock file, or the interpreter itself"
+    yield from _unknown_releases(versions.get("vllm", ()))
     for name in sorted(names & set(versions)):
-        lines += [
-            f"{name} has version {version!r}, which is not a PEP 440 version: not known to be affected"
-            for version in versions[name]
-            if not is_version(version)
-        ]
+        for version in versions[name]:
+            if not is_version(version):
+                yield f"{name} has version {version!r}, which is not a PEP 440 version: not known to be affected"
         if len(versions[name]) > 1:
-            lines.append(
-                f"{name} is listed with several versions ({', '.join(versions[name])}): all were checked"
-            )
-    return tuple(lines)
+            yield f"{name} is listed with several versions ({', '.join(versions[name])}): all were checked"
 
 
-def _unknown_releases(versions: Mapping[str, Sequence[str]]) -> Iterator[str]:
+def _unknown_releases(versions: Iterable[str]) -> Iterator[str]:
     """Yield a note for each stable version of vLLM that was not a known release when this package
     was made."""
     known = known_releases("vllm")
-    for version in map(version_of, versions.get("vllm", ())):
+    for version in map(version_of, versions):
         release = version and Version(version.public)
         if release is None or release.is_prerelease or release in known or not known:
             continue
@@ -168,52 +184,14 @@ def _unknown_releases(versions: Mapping[str, Sequence[str]]) -> Iterator[str]:
 def _undecided(inventory: Inventory, cases: Iterable[Case]) -> dict[str, tuple[str, ...]]:
     """Return the packages that are missing from a list with vLLM and that decide a case, by case
     id."""
-    if not set(VLLM).intersection(inventory.versions):
+    if set(VLLM).isdisjoint(inventory.versions):
         return {}
     unknown = {case.id: unknown_packages(inventory, case) for case in cases}
     return {
         case: names
         for case, names in unknown.items()
-        if names and not set(names) <= set(inventory.unpinned)
+        if not inventory.unpinned.keys() >= set(names)
     }
-
-
-def relevant(inventory: Inventory, cases: Iterable[Case]) -> dict[str, str]:
-    """Return the versions of the packages that the cases are about."""
-    names = _names(cases)
-    return {
-        name: " or ".join(versions)
-        for name, versions in sorted(inventory.versions.items())
-        if name in names
-    }
-
-
-def _match(inventory: Inventory, case: Case) -> AuditMatch | None:
-    for versions in _combinations(inventory.versions, _names([case])):
-        affected = case.is_affected(versions)
-        if affected:
-            forms = tuple(
-                Form(name, answer.affected, case.variants[name].reason or answer.reason)
-                for name in case.variants
-                for answer in [case.is_affected(versions, name)]
-            )
-            decisive = next(
-                name for name in (case.affected[0].package, *VLLM_BUILDS) if name in versions
-            )
-            place = inventory.find(decisive, versions[decisive])
-            assert place is not None
-            return AuditMatch(case, versions, affected.reason, forms, place)
-    return None
-
-
-def _combinations(
-    versions: Mapping[str, tuple[str, ...]], names: set[str]
-) -> Iterator[dict[str, str]]:
-    present = sorted(names & set(versions))
-    rows = itertools.product(*(versions[name] for name in present))
-    return (
-        dict(zip(present, row, strict=True)) for row in itertools.islice(rows, MAX_COMBINATIONS)
-    )
 
 
 def _names(cases: Iterable[Case]) -> set[str]:

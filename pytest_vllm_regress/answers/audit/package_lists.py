@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 from urllib.parse import unquote
 
@@ -34,6 +33,9 @@ _KNOWN = (
     "requirements.txt, `pip freeze`, `pip list`, `pip inspect`, `pip install --report`, `conda list`, uv.lock, pylock.toml, poetry.lock, "
     "pdm.lock, Pipfile.lock, a CycloneDX, SPDX or Syft SBOM in JSON"
 )
+_LISTS = ("package", "packages", "artifacts")
+"""Of uv.lock and poetry.lock; of pylock.toml and SPDX 2; of Syft."""
+_SPDX3 = {"name": "name", "version": "software_packageVersion", "purl": "software_packageUrl"}
 _PYTHONS = tuple(f"3.{minor}" for minor in range(8, 16))
 _ADDRESS = re.compile(r"[A-Za-z0-9_.+-]{0,20}(?:://|/)|\.")
 _INCLUDE = re.compile(r"(?:-r|--requirement|(?P<constraints>-c|--constraint))[\s=]*")
@@ -75,44 +77,28 @@ def parse_list(content: bytes, source: str, path: Path | None = None) -> Invento
     except ValueError as error:
         raise UsageError(f"{source}: not valid: {error}. Allowed are {_KNOWN}") from None
     if document is None:
-        return _of_lines(text, source, path)
-    lines = _lines_of_names(text)
-    packages = (
-        package(name, version, path, lines.get(canonicalize_name(name), 1))
-        for name, version in _entries(document)
-    )
-    return _not_empty(
-        Inventory(source, tuple(dict.fromkeys(entry for entry in packages if entry is not None)))
-    )
-
-
-def _of_lines(text: str, source: str, path: Path | None) -> Inventory:
-    own = [path.resolve()] if path is not None else []
-    reader = _LineReader(
-        _Includes(source, path, own), constraints=_LineReader(_Includes(source, path))
-    )
-    packages = tuple(dict.fromkeys([*reader.read(text, source, path), *reader.constrained()]))
-    unpinned = MappingProxyType(reader.unpinned)
-    return _not_empty(
-        Inventory(
-            source, packages, unpinned, unread=tuple(reader.unread), left_out=tuple(reader.left_out)
+        reader = _LineReader(source, path, constraints=_LineReader(source, path))
+        packages = [*reader.read(text, source, path), *reader.constrained()]
+        inventory = Inventory(
+            source,
+            tuple(dict.fromkeys(packages)),
+            reader.unpinned,
+            unread=tuple(reader.unread),
+            left_out=tuple(reader.left_out),
         )
-    )
-
-
-def _not_empty(inventory: Inventory) -> Inventory:
-    """Return ``inventory``, or raise ``UsageError`` if it is empty.
-
-    Unreadable lines are counted but not shown: the file may be any file.
-    """
+    else:
+        lines = _lines_of_names(text)
+        entries = (
+            package(name, version, path, lines.get(canonicalize_name(name), 1))
+            for name, version in _entries(document)
+        )
+        inventory = Inventory(source, tuple(dict.fromkeys(filter(None, entries))))
     if not inventory.packages and not inventory.unpinned:
-        unread = (
-            f" ({len(inventory.unread)} of its lines are not requirements)"
-            if inventory.unread
-            else ""
-        )
+        # Unreadable lines are counted but not shown: the file may be any file.
+        count = len(inventory.unread)
+        unread = f" ({count} of its lines are not requirements)" if count else ""
         raise UsageError(
-            f"{inventory.source}: names no package{unread}, so there is nothing to check. Allowed are {_KNOWN}"
+            f"{source}: names no package{unread}, so there is nothing to check. Allowed are {_KNOWN}"
         )
     return inventory
 
@@ -145,14 +131,13 @@ def _entries(document: Any) -> Iterator[tuple[str, str]]:
         yield from _pairs(document)
     if not isinstance(document, dict):
         return
-    for key in ("package", "packages"):  # uv.lock and poetry.lock; pylock.toml and SPDX 2
+    for key in _LISTS:
         yield from _pairs(document.get(key))
-    yield from _pairs(document.get("artifacts"))  # Syft
     for key in ("installed", "install"):  # pip inspect, pip install --report
         yield from _pairs([entry.get("metadata") for entry in _tables(document.get(key))])
-    yield from _pairs(
-        [_spdx3_entry(node) for node in _tables(document.get("@graph")) if _is_package(node)]
-    )
+    for node in _tables(document.get("@graph")):
+        if str(node.get("type", "")).endswith("Package"):
+            yield from _pairs([{key: node.get(spdx3) for key, spdx3 in _SPDX3.items()}])
     todo = [document]  # CycloneDX: components hold components
     while todo:
         components = _tables(todo.pop().get("components"))
@@ -165,15 +150,6 @@ def _entries(document: Any) -> Iterator[tuple[str, str]]:
                 yield name, str(entry.get("version", "")).removeprefix("==")
 
 
-def _is_package(node: dict[str, Any]) -> bool:
-    return str(node.get("type", "")).endswith("Package")
-
-
-def _spdx3_entry(node: dict[str, Any]) -> dict[str, Any]:
-    keys = {"name": "name", "version": "software_packageVersion", "purl": "software_packageUrl"}
-    return {key: node.get(spdx_key) for key, spdx_key in keys.items()}
-
-
 def _pairs(entries: object) -> Iterator[tuple[str, str]]:
     """Yield name and version of every Python package.
 
@@ -184,13 +160,11 @@ def _pairs(entries: object) -> Iterator[tuple[str, str]]:
         if not _may_apply(entry.get("marker")):
             continue
         references = _tables(entry.get("externalRefs"))
-        candidates = [
-            entry.get("purl"),
-            *(
-                reference.get("referenceLocator")
-                for reference in references
-                if reference.get("referenceType") == "purl"
-            ),
+        candidates = [entry.get("purl")]
+        candidates += [
+            reference.get("referenceLocator")
+            for reference in references
+            if reference.get("referenceType") == "purl"
         ]
         purls = [purl for purl in candidates if isinstance(purl, str)]
         pypi = [purl for purl in purls if purl.lower().startswith("pkg:pypi/")]
@@ -205,53 +179,25 @@ def _tables(value: object) -> list[dict[str, Any]]:
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
-class _Includes:
-    """The files that a list includes: below its folder, each once."""
-
-    def __init__(self, source: str, path: Path | None, seen: Iterable[Path] = ()) -> None:
-        self._source = source
-        self._root = path.resolve().parent if path is not None else None
-        self._seen = set(seen)
-
-    def read(self, line: str, source: str, path: Path | None) -> tuple[str, Path] | None:
-        """Return text and path of the file that a line of the file ``path`` includes, None if it
-        was read before."""
-        words = _INCLUDE.sub("", line).split()
-        if path is None or self._root is None or not words:
-            raise UsageError(
-                f"{source}: {format_value(line)} refers to a file that cannot be found. Give the list as a file, or the output of `pip freeze`"
-            )
-        try:
-            included = (path.parent / words[0]).resolve()
-        except (OSError, ValueError, RuntimeError):
-            raise UsageError(f"{source}: {format_value(line)}: not a valid file name") from None
-        if not included.is_relative_to(self._root):
-            raise UsageError(
-                f"{source}: {format_value(line)}: leads outside {self._root}: only files below the folder of the list are read"
-            )
-        if included in self._seen:
-            return None
-        if len(self._seen) > MAX_INCLUDES:
-            raise UsageError(f"{self._source}: includes more than {MAX_INCLUDES} files")
-        self._seen.add(included)
-        return read_bounded(included, MAX_INCLUDED, what="an included list").decode(
-            "utf-8", errors="replace"
-        ), included
-
-
 class _LineReader:
-    """Reads a list with one requirement per line, and the files that it includes.
+    """Reads a list with one requirement per line, and the files that it includes: below its folder,
+    each once.
 
     ``unpinned``: lines without a version, by package. ``constraints``: reads the files of ``-c``;
     None if it is this one.
     ``left_out``: constraints that were not read, and why.
     """
 
-    def __init__(self, includes: _Includes, constraints: _LineReader | None = None) -> None:
+    def __init__(
+        self, source: str, path: Path | None, constraints: _LineReader | None = None
+    ) -> None:
         self.unpinned: dict[str, str] = {}
         self.unread: list[str] = []
         self.left_out: list[str] = []
-        self._includes = includes
+        self._source = source
+        own = path.resolve() if path is not None else None
+        self._root = own.parent if own is not None else None
+        self._seen = {own} if constraints is not None else set()
         self._constraints = constraints
         self._constraining: list[Package] = []
 
@@ -260,7 +206,12 @@ class _LineReader:
         for number, line in _logical_lines(text):
             if include := _INCLUDE.match(line):
                 if include["constraints"] and self._constraints is not None:
-                    self._constrain(self._constraints, line, source, path)
+                    # Constraints name no packages of their own, so that it is enough to note a
+                    # file that cannot be read.
+                    try:
+                        self._constraining += self._constraints._included(line, source, path)
+                    except UsageError as error:
+                        self.left_out.append(f"constraints were not read: {error}")
                 else:
                     yield from self._included(line, source, path)
                 continue
@@ -286,20 +237,28 @@ class _LineReader:
         """
         yield from (pin for pin in self._constraining if pin.name in self.unpinned)
 
-    def _constrain(self, reader: _LineReader, line: str, source: str, path: Path | None) -> None:
-        """Read constraints.
-
-        They name no packages of their own, so that a file that cannot be read is only noted.
-        """
-        try:
-            self._constraining += reader._included(line, source, path)
-        except UsageError as error:
-            self.left_out.append(f"constraints were not read: {error}")
-
     def _included(self, line: str, source: str, path: Path | None) -> Iterator[Package]:
-        included = self._includes.read(line, source, path)
-        if included is not None:
-            yield from self.read(included[0], str(included[1]), included[1])
+        """Yield the packages in the file that a line of the file ``path`` includes."""
+        words = _INCLUDE.sub("", line).split()
+        if path is None or self._root is None or not words:
+            raise UsageError(
+                f"{source}: {format_value(line)} refers to a file that cannot be found. Give the list as a file, or the output of `pip freeze`"
+            )
+        try:
+            included = (path.parent / words[0]).resolve()
+        except (OSError, ValueError, RuntimeError):
+            raise UsageError(f"{source}: {format_value(line)}: not a valid file name") from None
+        if not included.is_relative_to(self._root):
+            raise UsageError(
+                f"{source}: {format_value(line)}: leads outside {self._root}: only files below the folder of the list are read"
+            )
+        if included in self._seen:
+            return
+        if len(self._seen) > MAX_INCLUDES:
+            raise UsageError(f"{self._source}: includes more than {MAX_INCLUDES} files")
+        self._seen.add(included)
+        content = read_bounded(included, MAX_INCLUDED, what="an included list")
+        yield from self.read(content.decode("utf-8", errors="replace"), str(included), included)
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:

@@ -21,11 +21,12 @@ from packaging.utils import canonicalize_name
 from ...engines.gpus.fit import compare, cuda_of, modes, tools
 from ...engines.gpus.nvml import Machine, query_machine
 from ...environments.installed import VLLM, VLLM_BUILDS, Interpreter, Package, metadata
+from ...util import codec
 from ...util.documents import parse_json
 from ...util.files import peek
+from ...util.paths import DATA
 from ...util.validation import format_value
 from ...util.versions import is_version, marker_holds, requirement_of
-from .checks import CHECKS
 
 _SHADOWED = (
     "vllm",
@@ -45,6 +46,20 @@ MAX_NAMED = 8
 
 
 @dataclasses.dataclass(frozen=True)
+class Check:
+    """What a check finds, and what to do about it."""
+
+    title: str
+    advice: str
+
+
+CHECKS = codec.load(
+    dict[str, Check], DATA / "preflight.toml", 64 * 1024, what="the checks of the preflight"
+)
+"""By id. ``engines/gpus/fit.py`` yields some of the ids."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Concern:
     """A problem, or (``counts`` False) a note.
 
@@ -58,14 +73,13 @@ class Concern:
 
     @property
     def title(self) -> str:
-        return CHECKS[self.id][0]
+        return CHECKS[self.id].title
 
     @property
     def advice(self) -> str:
-        return CHECKS[self.id][1]
+        return CHECKS[self.id].advice
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values for ``--json``."""
         return {
             "id": self.id,
             "title": self.title,
@@ -91,42 +105,38 @@ class Host:
 
 def inspect_host() -> Host:
     """Return the environment variables, Ray nodes and GPUs of this machine."""
-    return Host(dict(os.environ), tuple(_raylets()), query_machine())
+    import psutil
+
+    processes = psutil.process_iter(["name", "exe"])
+    raylets = (p.info["exe"] for p in processes if p.info["name"] == "raylet")
+    return Host(dict(os.environ), tuple(map(Path, filter(None, raylets))), query_machine())
 
 
 def preflight(interpreter: Interpreter, host: Host) -> tuple[Concern, ...]:
     """Return all concerns, problems before notes."""
-    installed = _Installed(interpreter, interpreter.distributions())
+    installed = _Installed(interpreter)
     checks: Sequence[Callable[[_Installed, Host], Iterator[Concern]]] = (
         _two_builds, _shadowed, _two_rays, _other_workers, _requirements, _setuptools, _cuda, _plugins)  # fmt: skip
-    return tuple(
-        sorted(
-            (concern for check in checks for concern in check(installed, host)),
-            key=lambda concern: not concern.counts,
-        )
-    )
+    concerns = (concern for check in checks for concern in check(installed, host))
+    return tuple(sorted(concerns, key=lambda concern: not concern.counts))
 
 
-@dataclasses.dataclass(frozen=True)
 class _Installed:
-    interpreter: Interpreter
-    distributions: tuple[Package, ...]
+    """What an interpreter imports: of each package the first one on the path.
+
+    ``rays``: folder and version of every ``ray`` on the path; the first one is imported.
+    """
+
+    def __init__(self, interpreter: Interpreter) -> None:
+        self.interpreter = interpreter
+        self.distributions = interpreter.distributions()
+        self.builds = [package for name in VLLM if (package := self.get(name))]
+        self.vllm = self.builds[0] if self.builds else None
+        versions = ((folder, ray_version(folder)) for folder in interpreter.path)
+        self.rays = [(folder, version) for folder, version in versions if version]
 
     def get(self, name: str) -> Package | None:
-        """Return the distribution that is imported, the first one on the path."""
         return next((package for package in self.distributions if package.name == name), None)
-
-    @property
-    def vllm(self) -> Package | None:
-        return next((package for name in VLLM if (package := self.get(name))), None)
-
-    def rays(self) -> list[tuple[Path, str]]:
-        """Return folder and version of every ``ray`` on the path; the first one is imported."""
-        return [
-            (folder, version)
-            for folder in self.interpreter.path
-            if (version := ray_version(folder))
-        ]
 
 
 def ray_version(folder: Path) -> str | None:
@@ -134,53 +144,43 @@ def ray_version(folder: Path) -> str | None:
     module = folder / "ray"
     if not (module / "__init__.py").is_file():
         return None
-    match = re.search(
-        r"^version[ \t]*=[ \t]*['\"]([^'\"\n]{1,100})",
-        peek(module / "_version.py", 64 * 1024),
-        re.M,
-    )
+    pattern = r"^version[ \t]*=[ \t]*['\"]([^'\"\n]{1,100})"
+    match = re.search(pattern, peek(module / "_version.py", 64 * 1024), re.M)
     return match[1] if match else "?"
 
 
 def _two_builds(installed: _Installed, host: Host) -> Iterator[Concern]:
-    builds = [package for name in VLLM if (package := installed.get(name))]
-    if len(builds) > 1:
-        names = " and ".join(f"{package.name} {package.version}" for package in builds)
-        yield Concern(
-            "two-vllms",
-            f"{names} are both installed: the second one overwrote files of the first.",
-            place=builds[1].place,
-        )
+    if len(installed.builds) > 1:
+        names = " and ".join(f"{package.name} {package.version}" for package in installed.builds)
+        detail = f"{names} are both installed: the second one overwrote files of the first."
+        yield Concern("two-vllms", detail, place=installed.builds[1].place)
 
 
 def _shadowed(installed: _Installed, host: Host) -> Iterator[Concern]:
     for name in (*_SHADOWED, *VLLM_BUILDS):
         first = installed.get(name)
-        others = [
-            p
-            for p in installed.distributions
-            if first and p.name == name and p.version != first.version
-        ]
-        hidden = sorted({f"{package.version} in {_parent(package)}" for package in others})
+        hidden = {
+            f"{package.version} in {_parent(package)}"
+            for package in installed.distributions
+            if first and package.name == name and package.version != first.version
+        }
         if first and hidden:
-            yield Concern(
-                "shadowed-package",
-                f"{name} {first.version} in {_parent(first)} hides {', '.join(hidden)}.",
-                place=first.place,
+            detail = (
+                f"{name} {first.version} in {_parent(first)} hides {', '.join(sorted(hidden))}."
             )
+            yield Concern("shadowed-package", detail, place=first.place)
 
 
 def _two_rays(installed: _Installed, host: Host) -> Iterator[Concern]:
-    rays = installed.rays()
-    hidden = [f"{version} in {folder}" for folder, version in rays[1:] if version != rays[0][1]]
-    if hidden:
-        folder, version = rays[0]
-        yield Concern(
-            "two-rays",
-            f"Ray {version} in {folder} hides {', '.join(hidden)}; Ray's workers may find the other one.",
-            place=folder,
-        )
-    for entry in filter(None, host.environ.get("PYTHONPATH", "").split(os.pathsep)):
+    if installed.rays:
+        (folder, driver), *others = installed.rays
+        hidden = ", ".join(f"{version} in {path}" for path, version in others if version != driver)
+        if hidden:
+            detail = (
+                f"Ray {driver} in {folder} hides {hidden}; Ray's workers may find the other one."
+            )
+            yield Concern("two-rays", detail, place=folder)
+    for entry in _paths(host.environ.get("PYTHONPATH", "")):
         if not os.path.isabs(entry) and ray_version(Path(entry)):
             yield Concern(
                 "two-rays",
@@ -189,63 +189,56 @@ def _two_rays(installed: _Installed, host: Host) -> Iterator[Concern]:
 
 
 def _other_workers(installed: _Installed, host: Host) -> Iterator[Concern]:
-    rays = installed.rays()
-    if not rays:
+    if not installed.rays:
         return
-    driver = rays[0][1]
+    driver = installed.rays[0][1]
     for variable, runtime in _runtime_environments(host.environ):
-        for folder in filter(
-            None, str(_table(runtime.get("env_vars")).get("PYTHONPATH", "")).split(os.pathsep)
-        ):
-            version = ray_version(Path(folder))
-            if version and version != driver:
-                text = f"{variable} puts {folder} before the workers' packages: Ray {version}; the driver has {driver}."
-                yield Concern("workers-other-ray", text, place=Path(folder))
-        for requirement in _requirements_of(runtime):
-            if canonicalize_name(requirement.name) == "ray" and not _meets(driver, requirement):
-                yield Concern(
-                    "workers-other-ray",
-                    f"{variable} installs {requirement} for the workers; the driver has {driver}.",
-                )
-        unknown_sources = ", ".join(key for key in _OTHER_WORKERS if key in runtime)
-        if unknown_sources:
-            yield Concern(
-                "workers-elsewhere",
-                f"{variable} sets {unknown_sources}: the workers' Ray cannot be determined; the driver has {driver}.",
-                counts=False,
-            )
+        yield from _runtime_concerns(variable, runtime, driver)
     for raylet in host.raylets:
         module = raylet.parents[4] if len(raylet.parents) > 4 else raylet
         version = ray_version(module.parent)
         if version and version != driver:
             text = f"A Ray node of this machine runs Ray {version} from {module}; the driver has {driver}, and joins it if its address says so."
             yield Concern("workers-other-ray", text, place=module)
-    address = host.environ.get("RAY_ADDRESS")
-    if address:
-        yield Concern(
-            "ray-cluster",
-            f"RAY_ADDRESS={format_value(address)}: the Ray version of its nodes is unknown; the driver has {driver}.",
-            counts=False,
-        )
-    command = _shebang(shutil.which("ray", path=host.environ.get("PATH")))
-    command_version = (
-        next(
-            (
-                v
-                for site in command.parent.parent.glob("lib/python3*/site-packages")
-                if (v := ray_version(site))
-            ),
-            None,
-        )
-        if command
-        else None
-    )
-    if command_version and command_version != driver:
-        yield Concern(
-            "other-ray-command",
-            f"`ray start` on this PATH starts Ray {command_version} of {command}; the driver has {driver}.",
-            counts=False,
-        )
+    if address := host.environ.get("RAY_ADDRESS"):
+        text = f"RAY_ADDRESS={format_value(address)}: the Ray version of its nodes is unknown; the driver has {driver}."
+        yield Concern("ray-cluster", text, counts=False)
+    if command := _shebang(shutil.which("ray", path=host.environ.get("PATH"))):
+        sites = command.parent.parent.glob("lib/python3*/site-packages")
+        version = next(filter(None, map(ray_version, sites)), None)
+        if version and version != driver:
+            text = f"`ray start` on this PATH starts Ray {version} of {command}; the driver has {driver}."
+            yield Concern("other-ray-command", text, counts=False)
+
+
+def _runtime_environments(environ: Mapping[str, str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the runtime environments of workers that are set by Ray's environment variables."""
+    for name, value in environ.items():
+        if name.startswith("RAY_") and value.lstrip().startswith("{"):
+            with contextlib.suppress(ValueError):
+                config = parse_json(value)
+                yield name, _table(config.get("runtime_env", config))
+
+
+def _runtime_concerns(variable: str, runtime: dict[str, Any], driver: str) -> Iterator[Concern]:
+    for folder in map(Path, _paths(str(_table(runtime.get("env_vars")).get("PYTHONPATH", "")))):
+        version = ray_version(folder)
+        if version and version != driver:
+            text = f"{variable} puts {folder} before the workers' packages: Ray {version}; the driver has {driver}."
+            yield Concern("workers-other-ray", text, place=folder)
+    for key in ("pip", "uv"):
+        packages = runtime.get(key)
+        lines = packages.get("packages") if isinstance(packages, dict) else packages
+        for requirement in map(requirement_of, map(str, lines if isinstance(lines, list) else ())):
+            is_ray = requirement is not None and canonicalize_name(requirement.name) == "ray"
+            if requirement is not None and is_ray and not _meets(driver, requirement):
+                text = (
+                    f"{variable} installs {requirement} for the workers; the driver has {driver}."
+                )
+                yield Concern("workers-other-ray", text)
+    if unknown_sources := ", ".join(filter(runtime.__contains__, _OTHER_WORKERS)):
+        text = f"{variable} sets {unknown_sources}: the workers' Ray cannot be determined; the driver has {driver}."
+        yield Concern("workers-elsewhere", text, counts=False)
 
 
 def _requirements(installed: _Installed, host: Host) -> Iterator[Concern]:
@@ -255,75 +248,15 @@ def _requirements(installed: _Installed, host: Host) -> Iterator[Concern]:
     problems = []
     for requirement in _wanted(vllm.place, {**installed.interpreter.markers(), "extra": ""}):
         package = installed.get(canonicalize_name(requirement.name))
+        wanted = requirement.specifier
         if package is None:
-            problems.append(
-                f"{requirement.name} is missing (wants {requirement.specifier or 'any'})"
-            )
+            problems.append(f"{requirement.name} is missing (wants {wanted or 'any'})")
         elif not _meets(package.version, requirement):
-            problems.append(f"{package.name} is {package.version} (wants {requirement.specifier})")
+            problems.append(f"{package.name} is {package.version} (wants {wanted})")
     if problems:
         more = f" and {len(problems) - MAX_NAMED} more" if len(problems) > MAX_NAMED else ""
-        yield Concern(
-            "requirement-not-met",
-            f"{vllm.name} {vllm.version}: {', '.join(problems[:MAX_NAMED])}{more}.",
-            place=vllm.place,
-        )
-
-
-def _setuptools(installed: _Installed, host: Host) -> Iterator[Concern]:
-    triton = installed.get("triton")
-    if (
-        triton
-        and _meets(triton.version, Requirement("triton<3.3"))
-        and installed.get("setuptools") is None
-    ):
-        yield Concern(
-            "no-setuptools",
-            f"triton {triton.version} imports setuptools without requiring it, and setuptools is not installed.",
-            place=triton.place,
-        )
-
-
-def _cuda(installed: _Installed, host: Host) -> Iterator[Concern]:
-    vllm, torch = installed.vllm, installed.get("torch")
-    if (
-        vllm is not None
-        and vllm.name == "vllm"
-        and "+cpu" not in vllm.version
-        and torch is not None
-    ):
-        for name, text, counts in compare(
-            vllm.version, torch.version, cuda_of(torch), host.machine
-        ):
-            yield Concern(name, text, counts, torch.place)
-        if isinstance(host.machine, Machine):
-            python = installed.interpreter
-            for name, text, counts in (
-                *modes(host.machine),
-                *tools(python.python, python.version, host.environ),
-            ):
-                yield Concern(name, text, counts)
-
-
-def _plugins(installed: _Installed, host: Host) -> Iterator[Concern]:
-    allowed = host.environ.get("VLLM_PLUGINS")
-    by_group: dict[str, list[str]] = {group: [] for group in _PLUGINS}
-    for package in installed.distributions:
-        for group, name in _entry_points(package):
-            if allowed is None or name in allowed.split(","):
-                by_group[group].append(f"{name} of {package.name} {package.version}")
-    platforms, general = by_group.values()
-    if len(platforms) > 1:
-        yield Concern(
-            "two-platform-plugins",
-            f"{', '.join(platforms)}: vLLM uses at most one active platform plug-in.",
-        )
-    elif platforms:
-        yield Concern(
-            "platform-plugin", f"{platforms[0]} chooses the platform instead of vLLM.", counts=False
-        )
-    if general:
-        yield Concern("general-plugin", f"{', '.join(general[:MAX_NAMED])}.", counts=False)
+        detail = f"{vllm.name} {vllm.version}: {', '.join(problems[:MAX_NAMED])}{more}."
+        yield Concern("requirement-not-met", detail, place=vllm.place)
 
 
 def _wanted(place: Path, markers: Mapping[str, str]) -> Iterator[Requirement]:
@@ -336,49 +269,59 @@ def _wanted(place: Path, markers: Mapping[str, str]) -> Iterator[Requirement]:
             yield requirement
 
 
+def _setuptools(installed: _Installed, host: Host) -> Iterator[Concern]:
+    triton = installed.get("triton")
+    if triton is None or installed.get("setuptools") is not None:
+        return
+    if _meets(triton.version, Requirement("triton<3.3")):
+        detail = f"triton {triton.version} imports setuptools without requiring it, and setuptools is not installed."
+        yield Concern("no-setuptools", detail, place=triton.place)
+
+
+def _cuda(installed: _Installed, host: Host) -> Iterator[Concern]:
+    vllm, torch, machine = installed.vllm, installed.get("torch"), host.machine
+    if vllm is None or vllm.name != "vllm" or "+cpu" in vllm.version or torch is None:
+        return
+    for name, text, counts in compare(vllm.version, torch.version, cuda_of(torch), machine):
+        yield Concern(name, text, counts, torch.place)
+    if isinstance(machine, Machine):
+        python = installed.interpreter
+        of_tools = tools(python.python, python.version, host.environ)
+        for name, text, counts in (*modes(machine), *of_tools):
+            yield Concern(name, text, counts)
+
+
+def _plugins(installed: _Installed, host: Host) -> Iterator[Concern]:
+    allowed = host.environ.get("VLLM_PLUGINS")
+    by_group: dict[str, list[str]] = {group: [] for group in _PLUGINS}
+    for package in installed.distributions:
+        for group, name in _entry_points(package):
+            if allowed is None or name in allowed.split(","):
+                by_group[group].append(f"{name} of {package.name} {package.version}")
+    platforms, general = by_group.values()
+    if len(platforms) > 1:
+        detail = f"{', '.join(platforms)}: vLLM uses at most one active platform plug-in."
+        yield Concern("two-platform-plugins", detail)
+    elif platforms:
+        detail = f"{platforms[0]} chooses the platform instead of vLLM."
+        yield Concern("platform-plugin", detail, counts=False)
+    if general:
+        yield Concern("general-plugin", f"{', '.join(general[:MAX_NAMED])}.", counts=False)
+
+
 def _entry_points(package: Package) -> Iterator[tuple[str, str]]:
+    text = peek(package.place / "entry_points.txt", 1024 * 1024) if package.place else ""
     group = ""
-    for line in (
-        peek(package.place / "entry_points.txt", 1024 * 1024).splitlines() if package.place else ()
-    ):
+    for line in text.splitlines():
         if line.startswith("["):
             group = line.strip("[] \t")
         elif group in _PLUGINS and "=" in line:
             yield group, line.partition("=")[0].strip()
 
 
-def _runtime_environments(environ: Mapping[str, str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the runtime environments of workers that are set by Ray's environment variables."""
-    for name, value in environ.items():
-        if name.startswith("RAY_") and value.lstrip().startswith("{"):
-            with contextlib.suppress(ValueError):
-                config = parse_json(value)
-                yield name, _table(config.get("runtime_env", config))
-
-
-def _requirements_of(runtime: Mapping[str, Any]) -> Iterator[Requirement]:
-    for key in ("pip", "uv"):
-        packages = runtime.get(key)
-        lines = packages.get("packages") if isinstance(packages, dict) else packages
-        for line in lines if isinstance(lines, list) else ():
-            requirement = requirement_of(str(line))
-            if requirement is not None:
-                yield requirement
-
-
-def _raylets() -> Iterator[Path]:
-    import psutil
-
-    for process in psutil.process_iter(["name", "exe"]):
-        if process.info["name"] == "raylet" and process.info["exe"]:
-            yield Path(process.info["exe"])
-
-
 def _shebang(script: str | None) -> Path | None:
-    if script is None:
-        return None
-    first, _, _ = peek(Path(script), 500).partition("\n")
-    words = first.removeprefix("#!").split()
+    """Return the interpreter of a script."""
+    words = peek(Path(script), 500).partition("\n")[0].removeprefix("#!").split() if script else []
     return Path(words[0]) if words else None
 
 
@@ -388,6 +331,10 @@ def _meets(version: str, requirement: Requirement) -> bool:
 
 def _parent(package: Package) -> str:
     return str(package.place.parent) if package.place else "?"
+
+
+def _paths(variable: str) -> Iterator[str]:
+    return filter(None, variable.split(os.pathsep))
 
 
 def _table(value: object) -> dict[str, Any]:

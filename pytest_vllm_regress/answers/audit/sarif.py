@@ -12,9 +12,9 @@ from typing import Any
 from ..._version import __version__
 from ...cases.model import Case
 from ...util.text import markdown_inline, printable
+from .audit import Audit
 from .matching import AuditMatch
 from .preflight import Concern
-from .target import Audit
 
 SCHEMA = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"

@@ -11,9 +11,9 @@ import dataclasses
 import json
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal
 
 from packaging.version import Version
 
@@ -25,19 +25,13 @@ from ...cases.verdict import Verdict
 from ...environments.names import resolve
 from ...environments.recipes import parse_pin
 from ...errors import UsageError
-from ...util.documents import load_json
+from ...util import codec
 from ...util.files import write_atomically
-from ...util.validation import format_value
 from ...util.versions import version_of
 
 FILE = "verdicts.json"
 MAX_BYTES = 16 * 1024 * 1024
-SCHEMA_VERSION = 1
-_SHOWN = frozenset({Verdict.REPRODUCED, Verdict.REGRESSED})
-_NOT_SHOWN = frozenset({Verdict.FIXED, Verdict.UNEXPECTEDLY_FIXED})
-_OUTCOME = re.compile(
-    rf"({'|'.join(verdict.value for verdict in Verdict)}) (\d{{4}}-\d\d-\d\d)(?: ([0-9a-f]{{16}}))?"
-)
+_OUTCOME = rf"({'|'.join(Verdict.__members__)}) (\d{{4}}-\d\d-\d\d)(?: ([0-9a-f]{{16}}))?"
 _INSIDE = {Verdict.REGRESSED: Verdict.REPRODUCED, Verdict.FIXED: Verdict.UNEXPECTEDLY_FIXED}
 _OUTSIDE = {inside: outside for outside, inside in _INSIDE.items()}
 
@@ -59,7 +53,23 @@ class Recorded:
     @property
     def shown(self) -> bool | None:
         """Whether the failure showed; None if the run did not tell."""
-        return True if self.verdict in _SHOWN else False if self.verdict in _NOT_SHOWN else None
+        return self.verdict.shown
+
+
+_Place = Annotated[str, codec.Meta(pattern="^.+ [^ ]+$")]
+"""Environment and device with a space between them."""
+_Text = Annotated[
+    str,
+    codec.Meta(
+        pattern=f"^{_OUTCOME}$",
+        extra_json_schema={"x-allowed": "'VERDICT YYYY-MM-DD FINGERPRINT'"},
+    ),
+]
+
+
+class _File(codec.Document, frozen=True):
+    schema: Literal[1]
+    verdicts: dict[str, dict[_Place, _Text]]
 
 
 class VerdictTable:
@@ -100,12 +110,8 @@ class VerdictTable:
     def releases(self, package: str) -> tuple[Version, ...]:
         """Return the stable releases of ``package`` of which something was recorded, oldest first."""
         environments = {entry.environment for recorded in self._rows.values() for entry in recorded}
-        versions = {
-            version_of(self._version(environment, package) or "") for environment in environments
-        }
-        return tuple(
-            sorted(v for v in versions if v is not None and not v.is_prerelease and v.local is None)
-        )
+        versions = {version_of(self._version(name, package) or "") for name in environments}
+        return tuple(sorted(v for v in versions if v and not v.is_prerelease and v.local is None))
 
     def _version(self, environment: str, package: str) -> str | None:
         pins = self._pins.get(environment)
@@ -142,18 +148,10 @@ def read_file(path: Path) -> dict[str, list[Recorded]]:
     """
     if not path.exists():
         return {}
-    document = load_json(path, MAX_BYTES, what="a table of verdicts")
-    if (
-        not isinstance(document, dict)
-        or document.get("schema") != SCHEMA_VERSION
-        or "verdicts" not in document
-    ):
-        raise UsageError(
-            f"{path}: not a table of verdicts of this vllm-regress (schema {SCHEMA_VERSION})"
-        )
+    document = codec.load(_File, path, MAX_BYTES, what="a table of verdicts")
     return {
-        str(case_id): list(_rows(path, row))
-        for case_id, row in _table(path, document["verdicts"]).items()
+        case_id: [_parsed(place, text) for place, text in row.items()]
+        for case_id, row in document.verdicts.items()
     }
 
 
@@ -176,20 +174,17 @@ def record(directory: Path, cases: Sequence[Case], results: Iterable[TestResult]
     ):
         if re.search("[@/]", cell.environment) or cell.device == "unknown":
             continue
+        key, row = (cell.environment, cell.device), rows.setdefault(cell.case_id, {})
         proven = {
-            (entry.environment, entry.device): entry.verdict
+            (entry.environment, entry.device): Verdict(entry.verdict)
             for entry in _proven(by_id[cell.case_id])
         }
-        row, key = rows.setdefault(cell.case_id, {}), (cell.environment, cell.device)
-        if (cell.verdict is Verdict.INCONCLUSIVE and key in row) or proven.get(
-            key
-        ) == cell.verdict.value:
+        is_worse = cell.verdict is Verdict.INCONCLUSIVE and key in row
+        if is_worse or proven.get(key) is cell.verdict:
             continue
-        before, row[key] = row.get(key), _recorded(cell)
-        changed += before is None or (before.verdict, before.code) != (
-            row[key].verdict,
-            row[key].code,
-        )
+        before, entry = row.get(key), _recorded(cell)
+        row[key] = entry
+        changed += before is None or (before.verdict, before.code) != (entry.verdict, entry.code)
     if changed:
         _write(
             directory / FILE, {case_id: list(row.values()) for case_id, row in rows.items() if row}
@@ -210,36 +205,28 @@ def _judged(case: Case, result: TestResult) -> TestResult:
 
 
 def _write(path: Path, rows: Mapping[str, Sequence[Recorded]]) -> None:
+    def order(entry: Recorded) -> tuple[Sequence[int], str]:  # older releases first
+        return [*map(int, re.findall(r"\d+", entry.environment))], entry.device
+
     lines = []
-    for case_id in sorted(rows):
+    for case_id, recorded in sorted(rows.items()):
         outcomes = {
-            f"{entry.environment} {entry.device}": f"{entry.verdict.value} {entry.date} {entry.code}".rstrip()
-            for entry in sorted(
-                rows[case_id], key=lambda entry: (_age(entry.environment), entry.device)
+            f"{entry.environment} {entry.device}": (
+                f"{entry.verdict.value} {entry.date} {entry.code}".rstrip()
             )
+            for entry in sorted(recorded, key=order)
         }
-        lines.append(
-            f" {json.dumps(case_id)}: {json.dumps(outcomes, indent=2).replace(chr(10), chr(10) + ' ')}"
-        )
+        row = json.dumps(outcomes, indent=2).replace("\n", "\n ")
+        lines.append(f" {json.dumps(case_id)}: {row}")
     content = ",\n".join(lines)
-    write_atomically(path, f'{{"schema": {SCHEMA_VERSION}, "verdicts": {{\n{content}\n}}}}\n')
+    write_atomically(path, f'{{"schema": 1, "verdicts": {{\n{content}\n}}}}\n')
 
 
-def _rows(path: Path, row: Any) -> Iterator[Recorded]:
-    for key, text in _table(path, row).items():
-        environment, _, device = str(key).rpartition(" ")
-        match = _OUTCOME.fullmatch(str(text))
-        if match is None or not environment:
-            raise UsageError(
-                f"{path}: {format_value(key)} = {format_value(text)}: allowed is 'ENVIRONMENT DEVICE' = 'VERDICT YYYY-MM-DD FINGERPRINT'"
-            )
-        yield Recorded(environment, device, Verdict(match[1]), match[2], match[3] or "")
-
-
-def _table(path: Path, value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise UsageError(f"{path}: {format_value(value)}: a table is expected")
-    return value
+def _parsed(place: str, text: str) -> Recorded:
+    environment, _, device = place.rpartition(" ")
+    match = re.fullmatch(_OUTCOME, text)
+    assert match is not None  # the pattern of ``_File``
+    return Recorded(environment, device, Verdict(match[1]), match[2], match[3] or "")
 
 
 def _proven(case: Case) -> tuple[proof.EnvironmentEvidence, ...]:
@@ -253,7 +240,3 @@ def _pins(environment: str) -> dict[str, str]:
     except UsageError:
         return {}
     return dict(filter(None, map(parse_pin, (*recipe.requirements, *recipe.overrides))))
-
-
-def _age(environment: str) -> tuple[int, ...]:
-    return tuple(map(int, re.findall(r"\d+", environment)))

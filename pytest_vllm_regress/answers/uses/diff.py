@@ -36,7 +36,7 @@ class UsedChange:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            **self.change.to_json(),
+            **dataclasses.asdict(self.change),
             "places": [dataclasses.asdict(place) for place in self.places],
         }
 

@@ -13,11 +13,9 @@ from pathlib import Path
 from ...errors import UsageError
 from ...util.documents import parse_json
 from ...util.files import MAX_DEPTH, read_below
-from ..api_history.definitions import is_class
+from ..api_history.definitions import Option, is_class
 from ..api_history.option_names import OptionNames
-from ..api_history.service import Option
-from ..api_history.store import History
-from ..api_history.timeline import intervals
+from ..api_history.store import History, intervals
 from .check import Checker
 from .declared import MalformedRequirement, declared_in
 from .guards import Outcome, VersionTests

@@ -9,7 +9,7 @@ import ast
 import dataclasses
 from collections.abc import Sequence
 
-from ..api_history.modules import inner_statements, is_type_checking, text_of
+from ..api_history.source import inner_statements, is_type_checking, text_of
 from .guards import MAX_PATH, VERSION, Releases, VersionTests, is_version
 from .model import Call, Place, Use
 from .own_modules import ChosenFunction, Import, imports_of, named_in

@@ -9,8 +9,8 @@ import re
 import shlex
 from collections.abc import Callable, Collection, Iterator, Sequence
 
-from ..api_history.modules import text_of
 from ..api_history.option_names import OptionNames, closest
+from ..api_history.source import text_of
 from .model import Command, Place, Use
 
 _VARIABLE = re.compile(r"\bVLLM_[A-Z0-9_]+\b")

@@ -23,7 +23,7 @@ UNRELATED_TEXTS = (
 line of a normal log."""
 SOUND_LOGS = DATA / "sound"
 """Logs of working servers and their stacks while idle, by environment and part; written by
-docs/build_sound_logs.py."""
+tools/sound_logs.py."""
 
 
 def lint_case(case: Case, cases: Iterable[Case]) -> list[str]:

@@ -24,7 +24,7 @@ from ..recipes import parse_pin
 
 TIMEOUT_S = 120
 RELEASES = DATA / "releases.json"
-"""Written by docs/build_releases.py."""
+"""Written by tools/releases.py."""
 # Variables with pip's index and network settings, possibly with credentials.
 _PIP_VARIABLES = (
     "PIP_*",

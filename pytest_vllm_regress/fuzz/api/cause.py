@@ -6,8 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from ...answers.explain.recorded import read_failures
-from ...answers.explain.tracebacks import Failure
+from ...answers.explain.tracebacks import LoggedFailure, read_failures
 
 _VARIABLE = re.compile(r"'[^']*'|\"[^\"]*\"|0x[0-9a-f]+|\d+|\{.*\}|\[.*\]", re.S)
 _FOLLOWING = (
@@ -28,7 +27,7 @@ def cause(log: str) -> tuple[str, str]:
     return f"{failure.name} in {frame.of_vllm}:{frame.function}", failure.message[:500]
 
 
-def _first(failures: Iterable[Failure]) -> Failure | None:
+def _first(failures: Iterable[LoggedFailure]) -> LoggedFailure | None:
     """Return the first failure that no other one caused.
 
     An engine's own failure counts before that of a request that waits for it.

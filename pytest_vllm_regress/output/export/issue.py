@@ -10,7 +10,7 @@ from pathlib import Path
 from packaging.version import Version
 
 from ...answers.audit.boundaries import Boundary
-from ...answers.audit.releases import locked
+from ...answers.audit.target import locked
 from ...cases.model import Case
 from ...cases.proofs.proof import BisectedCommit
 from ...cases.results import TestResult

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ...answers.audit.inventory import Inventory
 from ...answers.audit.matching import AuditMatch, find
-from ...answers.audit.releases import by_severity, release
+from ...answers.audit.target import release
 from ...answers.audit.verdict_table import Recorded, VerdictTable
 from ...cases.model import Case
 from ...environments.index.releases import known_releases
@@ -92,7 +92,7 @@ class Knowledge:
 
     def findings(self, name: str) -> tuple[AuditMatch, ...]:
         """Return what an audit of a release finds, the gravest first."""
-        return by_severity(find(self._inventories[name], self.cases))
+        return find(self._inventories[name], self.cases)
 
     def has_lock(self, name: str) -> bool:
         """Return whether the versions of the other packages are known."""

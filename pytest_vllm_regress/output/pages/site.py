@@ -16,8 +16,8 @@ from pathlib import Path
 from markupsafe import Markup
 
 from ...answers.audit.boundaries import Boundary, boundaries
-from ...answers.audit.releases import better
 from ...answers.audit.severity import Severity, severity
+from ...answers.audit.upgrades import better
 from ...answers.audit.verdict_table import Recorded, VerdictTable, read_table
 from ...cases.cells import group_into_cells
 from ...cases.model import Case

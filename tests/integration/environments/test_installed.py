@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress.answers.audit.inventory import inventory_of
+from pytest_vllm_regress.answers.audit.inventory import Inventory
 from pytest_vllm_regress.answers.audit.target import read_target
 from pytest_vllm_regress.engines.target import inspect
 from pytest_vllm_regress.environments.installed import (
@@ -25,6 +25,10 @@ from pytest_vllm_regress.environments.installed import (
 from pytest_vllm_regress.errors import UsageError
 
 Install = Callable[..., Path]
+
+
+def inventory_of(python: Path) -> Inventory:
+    return Inventory.of(open_interpreter(python), str(python))
 
 
 @pytest.fixture
@@ -139,7 +143,7 @@ def test_an_environment_is_read_as_python_reads_it(
         f"import pathlib; pathlib.Path({str(tmp_path / 'ran')!r}).touch()\n"
     )
     (site / "sitecustomize.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
-    assert inventory_of(home, "the environment").source == "the environment"
+    assert inventory_of(home).source == str(home)
     assert not (tmp_path / "ran").exists()
 
 

@@ -19,7 +19,7 @@ from ....engines.standalone import probe_in
 from ....errors import ChildError, RegressError, Unsupported
 from ....util.deadline import Deadline
 from ....util.paths import PACKAGE
-from ...api_history.service import Option
+from ...api_history.definitions import Option
 from ...api_history.store import History
 from ..check import Checker, Status
 from ..model import Command, Place, Project, Use

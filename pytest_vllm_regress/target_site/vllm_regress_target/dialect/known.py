@@ -1,5 +1,5 @@
 """Since when and until when vLLM has its arguments and features, for the versions listed in
-``known.json`` (written by docs/build_api_history.py).
+``known.json`` (written by tools/api_history).
 
 Only messages and claims use these versions: what an engine gets is decided by inspecting the
 installed package (``plan.py``).

@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping
 
-from pytest_vllm_regress.answers.api_history.snapshot import SnapshotReader
-from pytest_vllm_regress.answers.api_history.store import History
+from tools.api_history.growing import GrowingHistory
+from tools.api_history.snapshot import SnapshotReader
 
 METADATA = "Metadata-Version: 2.1\nName: vllm\nRequires-Python: >=3.9\nRequires-Dist: numpy<2; python_version < '3.13'\n"
 
@@ -17,9 +17,9 @@ def wheel(files: Mapping[str, str], metadata: str = METADATA) -> dict[str, bytes
     return {**sources, "vllm-1.dist-info/METADATA": metadata.encode()}
 
 
-def history_of(releases: Mapping[str, Mapping[str, str]]) -> History:
+def history_of(releases: Mapping[str, Mapping[str, str]]) -> GrowingHistory:
     """Return the history of releases, oldest first: their files by path below ``vllm/``."""
-    history, reader = History(), SnapshotReader()
+    history, reader = GrowingHistory(), SnapshotReader()
     for version, files in releases.items():
         history.append(version, reader.read(wheel({"__init__.py": "", **files})))
     return history

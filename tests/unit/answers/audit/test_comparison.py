@@ -16,7 +16,7 @@ from pytest_vllm_regress.answers.audit.comparison import (
 )
 from pytest_vllm_regress.answers.audit.inventory import Inventory
 from pytest_vllm_regress.answers.audit.package_lists import parse_list
-from pytest_vllm_regress.answers.audit.releases import release
+from pytest_vllm_regress.answers.audit.target import release
 from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.results import TestResult
 from pytest_vllm_regress.cases.verdict import Verdict

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress.answers.audit import preflight as preflight_module
-from pytest_vllm_regress.answers.audit.checks import CHECKS
-from pytest_vllm_regress.answers.audit.preflight import Concern, Host, _shebang, preflight
+from pytest_vllm_regress.answers.audit.preflight import CHECKS, Concern, Host, _shebang, preflight
 from pytest_vllm_regress.engines.gpus.fit import cuda_of
 from pytest_vllm_regress.engines.gpus.nvml import Gpu, Machine
 from pytest_vllm_regress.environments.installed import Package

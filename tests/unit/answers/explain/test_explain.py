@@ -14,11 +14,10 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress import cli
-from pytest_vllm_regress.answers.explain import search
+from pytest_vllm_regress.answers.explain import case_patterns
+from pytest_vllm_regress.answers.explain.case_patterns import required_literals
 from pytest_vllm_regress.answers.explain.explanation import Certainty
-from pytest_vllm_regress.answers.explain.literals import required_literals
-from pytest_vllm_regress.answers.explain.log_lines import source_of, strip_prefix
-from pytest_vllm_regress.answers.explain.reading import BLOCK
+from pytest_vllm_regress.answers.explain.log_lines import BLOCK, source_of, strip_prefix
 from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.util.patterns import PatternTooSlow
 from tests.helpers.cases import CaseFile
@@ -299,7 +298,7 @@ def test_a_pattern_that_is_too_slow_is_named_and_not_searched_again(
         calls.append(pattern)
         raise PatternTooSlow("too slow")
 
-    monkeypatch.setattr(search, "search", too_slow)
+    monkeypatch.setattr(case_patterns, "search", too_slow)
     explanation = explained(DIED * 3, death)
     assert explanation.notes == ("death: not searched to the end: too slow",)
     assert len(calls) == 1
@@ -317,8 +316,8 @@ def test_searches_of_one_case_that_are_slow_together_end(
         calls.append(text)
         now += 4.9
 
-    monkeypatch.setattr(search, "search", slow)
-    index = search.PatternIndex([death], clock=lambda: now)
+    monkeypatch.setattr(case_patterns, "search", slow)
+    index = case_patterns.PatternIndex([death], clock=lambda: now)
     for _ in range(100):
         assert index.search(DIED) == []
     assert len(calls) == 3

@@ -10,7 +10,7 @@ import pytest
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.answers.api_history import store
 from pytest_vllm_regress.answers.api_history.changes import difference
-from pytest_vllm_regress.answers.api_history.service import Option
+from pytest_vllm_regress.answers.api_history.definitions import Option
 from pytest_vllm_regress.answers.api_history.store import History
 from tests.unit.answers.uses.projects import write
 

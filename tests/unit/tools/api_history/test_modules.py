@@ -8,12 +8,8 @@ import textwrap
 import pytest
 
 from pytest_vllm_regress.answers.api_history.definitions import Signature, bases_of, signature_of
-from pytest_vllm_regress.answers.api_history.modules import (
-    Module,
-    absolute,
-    module_name,
-    read_module,
-)
+from pytest_vllm_regress.answers.api_history.source import absolute, module_name
+from tools.api_history.modules import Module, read_module
 
 
 def read(source: str, path: str = "vllm/sample.py") -> Module:

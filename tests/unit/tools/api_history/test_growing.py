@@ -6,16 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress.answers.api_history.store import FILE, MOVES, History, history
-from pytest_vllm_regress.answers.api_history.timeline import (
+from pytest_vllm_regress.answers.api_history.store import (
+    FILE,
+    MOVES,
     Table,
-    append,
     definition_at,
+    history,
     intervals,
-    releases_with,
 )
 from pytest_vllm_regress.environments.index.releases import known_releases
 from tests.unit.answers.api_history.releases import history_of, wheel
+from tools.api_history.growing import GrowingHistory, append
+from tools.api_history.snapshot import SnapshotReader
 
 MAX_BYTES = 2 * 1024 * 1024
 
@@ -27,7 +29,6 @@ def test_a_name_can_come_change_go_and_return() -> None:
     assert table == {"a": [1, "1", 3, "2", 4, None, 5, "2"]}
     assert [definition_at(table["a"], n) for n in range(6)] == [None, "1", "1", "2", None, "2"]
     assert list(intervals(table["a"], 6)) == [(1, 3, "1"), (3, 4, "2"), (5, 6, "2")]
-    assert releases_with(table["a"], 6) == {1, 2, 3, 5}
 
 
 def test_a_history_survives_its_file_and_can_be_extended(tmp_path: Path) -> None:
@@ -35,9 +36,7 @@ def test_a_history_survives_its_file_and_can_be_extended(tmp_path: Path) -> None
     whole = history_of({str(number): sources for number, sources in enumerate(files)})
     path = tmp_path / "history.zip"
     path.write_bytes(history_of({"0": files[0], "1": files[1]}).content())
-    extended = History.load(path)
-    from pytest_vllm_regress.answers.api_history.snapshot import SnapshotReader
-
+    extended = GrowingHistory.load(path)
     extended.append("2", SnapshotReader().read(wheel({"__init__.py": "", **files[2]})))
     assert extended.content() == whole.content()
     assert extended.symbols("vllm.a") == {"f": [0, "def(x)", 1, "def(x, y=1)", 2, None]}
@@ -101,7 +100,5 @@ def test_a_symbol_that_returns_has_not_moved() -> None:
 
 def test_the_shipped_history_has_all_releases_and_is_small() -> None:
     known = [str(version) for version in known_releases("vllm")]
-    assert history().releases == known[known.index("0.7.0") :], (
-        "run `python docs/build_api_history.py`"
-    )
+    assert history().releases == known[known.index("0.7.0") :], "run `python -m tools.api_history`"
     assert FILE.stat().st_size <= MAX_BYTES

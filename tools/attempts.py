@@ -1,25 +1,27 @@
-"""How often each proof was run again, and with which verdicts: ``attempts.json`` beside the cases.
+"""Count how often each proof was run again, and with which verdicts, in ``attempts.json`` beside
+the cases: ``python -m tools.attempts RESULTS...``.
 
-Written from result files by ``vllm-regress report --attempts``. The share of expected verdicts
-shows how reproducible a case is.
+The share of expected verdicts shows how reproducible a case is.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
-from ...cases.cells import Cell, group_into_cells
-from ...cases.model import Case
-from ...cases.proofs import proof
-from ...cases.proofs.fingerprint import code_fingerprint
-from ...cases.results import RunResult
-from ...cases.verdict import Verdict
-from ...util.record_file import read_record, write_record
+from pytest_vllm_regress.cases.cells import Cell, group_into_cells
+from pytest_vllm_regress.cases.loading import default_cases_dir, load_all_cases
+from pytest_vllm_regress.cases.model import Case
+from pytest_vllm_regress.cases.proofs import proof
+from pytest_vllm_regress.cases.proofs.fingerprint import code_fingerprint
+from pytest_vllm_regress.cases.results import RunResult, read_results
+from pytest_vllm_regress.cases.verdict import Verdict
+from pytest_vllm_regress.util import codec
 
 FILE = "attempts.json"
+MAX_BYTES = 4 * 1024 * 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +60,10 @@ Record = dict[str, dict[str, Attempts]]
 
 def read_attempts(directory: Path) -> Record:
     """Return the attempts recorded beside the cases. Raises ``UsageError`` for an invalid file."""
-    return read_record(directory / FILE, "report --attempts", _parse)
+    path = directory / FILE
+    if not path.exists():
+        return {}
+    return codec.load(Record, path, MAX_BYTES, what="a record of python -m tools.attempts")
 
 
 def count_attempts(directory: Path, cases: Sequence[Case], runs: Iterable[RunResult]) -> int:
@@ -82,10 +87,8 @@ def count_attempts(directory: Path, cases: Sequence[Case], runs: Iterable[RunRes
     count = 0
     for cell in sorted(cells, key=_started_at):
         code = codes[cell.case_id]
-        if any(
-            result.code not in ("", code) for result in cell.results
-        ):  # empty if the environment was not built
-            continue
+        if any(result.code not in ("", code) for result in cell.results):
+            continue  # of an earlier test; empty if the environment was not built
         row, place = record.setdefault(cell.case_id, {}), f"{cell.environment} {cell.device}"
         before = row.get(place)
         if before is None or before.code != code:
@@ -94,8 +97,9 @@ def count_attempts(directory: Path, cases: Sequence[Case], runs: Iterable[RunRes
             row[place] = before.with_run(cell)
             count += 1
     if count:
-        write_record(
-            directory / FILE, {case_id: _plain(record[case_id]) for case_id in sorted(record)}
+        codec.save(
+            directory / FILE,
+            {case_id: dict(sorted(row.items())) for case_id, row in sorted(record.items())},
         )
     return count
 
@@ -116,9 +120,12 @@ def _started_at(cell: Cell) -> float:
     return max(result.started_at for result in cell.results)
 
 
-def _parse(case_id: str, value: Any) -> dict[str, Attempts]:
-    return {str(place): Attempts(**entry) for place, entry in value.items()}
+def main(files: Sequence[str]) -> None:
+    directory = default_cases_dir()
+    runs = [read_results(Path(file)) for file in files]
+    count = count_attempts(directory, load_all_cases(directory), runs)
+    print(f"{count} attempts are new in {directory / FILE}")
 
 
-def _plain(row: Mapping[str, Attempts]) -> dict[str, Any]:
-    return {place: dataclasses.asdict(row[place]) for place in sorted(row)}
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,12 +1,13 @@
 """Write the list of releases that environments can be made from, according to the user's package
-index: ``python docs/build_releases.py``."""
+index: ``python -m tools.releases``."""
 
 from __future__ import annotations
 
 import json
 
 from pytest_vllm_regress.environments.index.releases import RELEASES, releases
-from pytest_vllm_regress.environments.recipes import GRAMMARS, PACKAGES
+from pytest_vllm_regress.environments.installed import GRAMMARS
+from pytest_vllm_regress.environments.recipes import PACKAGES
 
 if __name__ == "__main__":
     by_package = {

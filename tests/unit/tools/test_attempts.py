@@ -7,20 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress import cli
-from pytest_vllm_regress.answers.audit.attempts import (
-    FILE,
-    Attempts,
-    count_attempts,
-    read_attempts,
-    total,
-)
 from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.proofs.fingerprint import code_fingerprint
 from pytest_vllm_regress.cases.results import RunResult, TestResult, write_results
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.errors import UsageError
 from tests.helpers.cases import CaseFile
+from tools.attempts import FILE, Attempts, count_attempts, main, read_attempts, total
 
 
 @pytest.fixture
@@ -94,14 +87,14 @@ def test_an_environment_that_was_not_built_is_an_attempt(case: Case, tmp_path: P
     assert count_attempts(tmp_path, [case], [RunResult((unbuilt,))]) == 1
 
 
-def test_report_counts_attempts(
-    case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_the_command_counts_the_runs_in_result_files(
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     paths = [tmp_path / "first.json", tmp_path / "second.json"]
     for number, path in enumerate(paths):
         write_results(path, run_of(case, Verdict.REPRODUCED, float(number + 1)))
-    command = ["--cases", str(tmp_path), "report", *map(str, paths), "--attempts"]
-    assert cli.main(command) == 0
+    monkeypatch.setattr("tools.attempts.default_cases_dir", lambda: tmp_path)
+    main([*map(str, paths)])
     assert "2 attempts are new" in capsys.readouterr().out
 
 

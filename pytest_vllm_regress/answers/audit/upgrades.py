@@ -1,11 +1,12 @@
-"""Compare releases of vLLM by their known failures, and advise which release to switch to."""
+"""Which release of vLLM to switch to, and what each release has: ``better`` advises, ``overview``
+summarizes all releases."""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,10 @@ from packaging.version import Version
 from ...cases.model import Case
 from ...environments.index.releases import known_releases
 from ...environments.installed import VLLM
-from ...errors import UsageError
-from ...util.text import markdown_cell
-from ...util.validation import format_value
-from ...util.versions import is_version
-from .inventory import Inventory
+from ...util.report import Markup, markdown_table
 from .matching import AuditMatch, find
-from .package_lists import parse_list, read_list
-from .severity import severity
+from .package_lists import read_list
+from .target import locked
 
 _ENVIRONMENT = re.compile(r"vllm(?:-cpu)?-(\d+(?:\.\d+)*)")
 
@@ -56,14 +53,10 @@ class UpgradeAdvice:
             return none
         return f"{text} ({self.other or 'no'} other documented failure{'' if self.other == 1 else 's'})"
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values for ``--json``."""
-        return dataclasses.asdict(self)
-
 
 @dataclasses.dataclass(frozen=True)
-class Release:
-    """A release and its known failures.
+class ReleaseSummary:
+    """A release and its known failures, the gravest first.
 
     ``gone``: ids of the failures that the next release in the list does not have.
     """
@@ -74,26 +67,15 @@ class Release:
 
     def families(self) -> dict[str, int]:
         """Return the number of failures by family, the largest first."""
-        return dict(
-            collections.Counter(finding.case.family for finding in self.findings).most_common()
-        )
+        return dict(collections.Counter(f.case.family for f in self.findings).most_common())
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values for ``--json``."""
-        ids = [finding.case.id for finding in by_severity(self.findings)]
         return {
             "vllm": self.version,
-            "failures": ids,
+            "failures": [finding.case.id for finding in self.findings],
             "families": self.families(),
             "gone_in_next": list(self.gone),
         }
-
-
-def by_severity(findings: Iterable[AuditMatch]) -> tuple[AuditMatch, ...]:
-    """Return the findings by severity, then by id."""
-    return tuple(
-        sorted(findings, key=lambda finding: (severity(finding.case).rank, finding.case.id))
-    )
 
 
 def better(findings: Sequence[AuditMatch], cases: Sequence[Case]) -> UpgradeAdvice | None:
@@ -102,11 +84,7 @@ def better(findings: Sequence[AuditMatch], cases: Sequence[Case]) -> UpgradeAdvi
 
     Other packages keep their versions.
     """
-    of_vllm = [
-        finding
-        for finding in findings
-        if any(part.package == "vllm" for part in finding.case.affected)
-    ]
+    of_vllm = [f for f in findings if any(part.package == "vllm" for part in f.case.affected)]
     if not of_vllm:
         return None
     build = next(name for name in VLLM if name in of_vllm[0].versions)
@@ -122,15 +100,14 @@ def better(findings: Sequence[AuditMatch], cases: Sequence[Case]) -> UpgradeAdvi
     later = sorted(release for release in kept if release > current)
     earlier = sorted((release for release in kept if release < current), reverse=True)
     without = next((release for release in (*later, *earlier) if not kept[release]), None)
-    fewest = min(
-        later, key=lambda release: len(kept[release]), default=None
-    )  # the nearest among equals
-    found_ids = {finding.case.id for finding in findings}
+    # min takes the nearest among equals.
+    fewest = min(later, key=lambda release: len(kept[release]), default=None)
     advised = without or fewest
+    others = set(having(advised, cases)) if advised else set()
     return UpgradeAdvice(
         without=str(without) if without else None,
         earlier=without is not None and without < current,
-        other=len(set(having(advised, cases)) - found_ids) if advised else 0,
+        other=len(others - {finding.case.id for finding in findings}),
         fewest=str(fewest) if fewest else None,
         kept=kept[fewest] if fewest else (),
     )
@@ -149,67 +126,46 @@ def _candidates(cases: Iterable[Case]) -> tuple[Version, ...]:
 def named_releases(cases: Iterable[Case]) -> tuple[Version, ...]:
     """Return the releases of vLLM in the cases: bounds of their ranges and versions of their
     evidence environments."""
-    versions = set()
-    for case in cases:
-        for part in case.affected:
-            if part.package == "vllm":
-                bounds = [bound for specifiers in part.alternatives for bound in specifiers]
-                versions |= {Version(bound.version.removesuffix(".*")) for bound in bounds}
-        for name in (*case.evidence.affected, *case.evidence.fixed):
-            if match := _ENVIRONMENT.match(name):
-                versions.add(Version(match[1]))
+    versions = {
+        Version(bound.version.removesuffix(".*"))
+        for case in cases
+        for part in case.affected
+        if part.package == "vllm"
+        for specifiers in part.alternatives
+        for bound in specifiers
+    }
+    versions |= {
+        Version(match[1])
+        for case in cases
+        for name in (*case.evidence.affected, *case.evidence.fixed)
+        if (match := _ENVIRONMENT.match(name))
+    }
     return tuple(sorted(versions))
 
 
-def locked(folder: Path) -> Mapping[str, Path]:
-    """Return the locks of plain releases in ``folder`` by version, oldest first."""
-    matches = {
-        path: re.fullmatch(r"vllm-(\d+(?:\.\d+)*)", path.stem) for path in folder.glob("vllm-*.txt")
-    }
-    locks = {match[1]: path for path, match in matches.items() if match}
-    return dict(sorted(locks.items(), key=lambda item: Version(item[0])))
-
-
-def release(version: str, folder: Path) -> Inventory:
-    """Return what ``pip install vllm==version`` installs, from the lock in ``folder``; without a
-    lock, vLLM alone.
-
-    Raises ``UsageError`` for an invalid version.
-    """
-    if not is_version(version):
-        raise UsageError(f"--vllm {format_value(version)}: not a version. Give one like 0.8.4")
-    public = Version(Version(version).public)
-    lock = next((lock for name, lock in locked(folder).items() if Version(name) == public), None)
-    inventory = (
-        read_list(lock) if lock else parse_list(f"vllm=={version}\n".encode(), f"vllm {version}")
-    )
-    return dataclasses.replace(inventory, source=f"vllm {version}", release=version)
-
-
-def overview(cases: Sequence[Case], folder: Path) -> tuple[Release, ...]:
+def overview(cases: Sequence[Case], folder: Path) -> tuple[ReleaseSummary, ...]:
     """Return every release that has a lock in ``folder``, with the failures of the locked versions."""
-    by_version = [
-        (version, by_severity(find(read_list(lock), cases)))
-        for version, lock in locked(folder).items()
+    found = {version: find(read_list(lock), cases) for version, lock in locked(folder).items()}
+    ids = [[finding.case.id for finding in findings] for findings in found.values()]
+    gone = [
+        tuple(case_id for case_id in own if case_id not in following)
+        for own, following in zip(ids, [*ids[1:], *ids[-1:]], strict=True)
     ]
-    ids = [{finding.case.id for finding in findings} for _, findings in by_version]
-    ids_of_next = [*ids[1:], *ids[-1:]]
     return tuple(
-        Release(version, findings, tuple(f.case.id for f in findings if f.case.id not in next_ids))
-        for (version, findings), next_ids in zip(by_version, ids_of_next, strict=True)
+        ReleaseSummary(*row) for row in zip(found.keys(), found.values(), gone, strict=True)
     )
 
 
-def table(releases: Sequence[Release]) -> str:
+def table(releases: Sequence[ReleaseSummary]) -> str:
     """Return ``releases`` as a Markdown table."""
-    lines = [
-        "| vLLM | known failures | families | gone in the next |",
-        "| --- | ---: | --- | --- |",
-    ]
-    for entry in releases:
-        families = ", ".join(f"{name} {count}" for name, count in entry.families().items())
-        fixed_next = ", ".join(entry.gone)
-        lines.append(
-            f"| {markdown_cell(entry.version)} | {len(entry.findings)} | {families or '-'} | {fixed_next or '-'} |"
+    rows = [
+        (
+            entry.version,
+            str(len(entry.findings)),
+            ", ".join(f"{name} {count}" for name, count in entry.families().items()) or Markup("-"),
+            ", ".join(entry.gone) or Markup("-"),
         )
-    return "\n".join(lines)
+        for entry in releases
+    ]
+    header = ("vLLM", "known failures", "families", "gone in the next")
+    return "\n".join(markdown_table(header, rows))

@@ -9,21 +9,11 @@ import re
 import warnings
 from collections.abc import Iterable, Mapping
 
-from . import service
-from .modules import ROOT, Module, module_name, read_module
+from pytest_vllm_regress.answers.api_history.source import module_name
 
-SECTIONS = (
-    "modules",
-    "options",
-    "environment",
-    "routes",
-    "metrics",
-    "parsers",
-    "plugins",
-    "requirements",
-    "deprecations",
-)
-"""Parts of an API besides the symbols, each a table of names with a short text."""
+from . import service
+from .modules import ROOT, Module, read_module
+
 _LEFT_OUT = re.compile(r"vllm/(?:third_party|vllm_flash_attn|benchmarks)/.*")
 """Vendored packages, compiled kernels' wrappers and vLLM's own benchmarks."""
 _BRIEF = re.compile(
@@ -35,7 +25,7 @@ Symbols = dict[str, dict[str, str]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Snapshot:
+class ApiSnapshot:
     """``symbols``: definitions by module and qualified name. ``tables``: the sections by name."""
 
     symbols: Symbols
@@ -51,27 +41,26 @@ class SnapshotReader:
     def __init__(self) -> None:
         self._modules: dict[tuple[str, str], Module] = {}
 
-    def read(self, files: Mapping[str, bytes]) -> Snapshot:
+    def read(self, files: Mapping[str, bytes]) -> ApiSnapshot:
         """Return the API in the files of a wheel."""
         modules: dict[tuple[str, str], Module] = {}
         trees: dict[str, ast.Module] = {}
-        metadata = next(
-            (content for name, content in files.items() if name.endswith("METADATA")), b""
-        )
+        metadata = b""
         for path, content in files.items():
-            if (
-                path.startswith(f"{ROOT}/")
-                and path.endswith(".py")
-                and not _LEFT_OUT.fullmatch(path)
-            ):
-                key = (path, hashlib.sha256(content).hexdigest())
-                needed = service.is_needed(path)
-                tree = parse(content) if needed or key not in self._modules else None
-                if needed and tree is not None:
+            if path.endswith("METADATA"):
+                metadata = metadata or content
+            if not re.fullmatch(rf"{ROOT}/.*\.py", path) or _LEFT_OUT.fullmatch(path):
+                continue
+            key = (path, hashlib.sha256(content).hexdigest())
+            known = self._modules.get(key)
+            if known is None or service.is_needed(path):
+                tree = parse(content)
+                known = read_module(tree, path)
+                if service.is_needed(path):
                     trees[path] = tree
-                modules[key] = read_module(tree, path) if tree is not None else self._modules[key]
+            modules[key] = known
         self._modules = modules
-        by_name = {module_name(path): (path, module) for (path, _), module in modules.items()}
+        by_name = {module_name(path): module for (path, _), module in modules.items()}
         return _assembled(by_name, trees, metadata)
 
 
@@ -85,34 +74,24 @@ def parse(content: bytes) -> ast.Module:
         return ast.Module([], [])
 
 
-def _assembled(
-    modules: Mapping[str, tuple[str, Module]], trees: service.Trees, metadata: bytes
-) -> Snapshot:
-    symbols = {name: _kept(name, module.symbols) for name, (_, module) in modules.items()}
-    for name, (_, module) in modules.items():
+def _assembled(modules: Mapping[str, Module], trees: service.Trees, metadata: bytes) -> ApiSnapshot:
+    symbols = {name: _kept(name, module.symbols) for name, module in modules.items()}
+    for name, module in modules.items():
         for source in module.stars:
             for symbol in public_names(modules, source, set()):
                 symbols[name].setdefault(symbol, f"< {source}:{symbol}")
-    variables = service.environment_variables(trees)
-    if f"{ROOT}.envs" in symbols:
-        symbols[f"{ROOT}.envs"] |= dict.fromkeys(variables, "=")
-    deprecations = {
-        message: f"{name}:{owner}"
-        for name, (_, module) in modules.items()
-        for message, owner in module.deprecations.items()
-    }
-    tables = {
+    tables = service.tables(trees) | {
         "modules": dict.fromkeys(with_packages(modules), ""),
-        "options": service.options(trees),
-        "environment": variables,
-        "routes": service.routes(trees),
-        "metrics": service.metrics(trees),
-        "parsers": service.parsers(trees),
-        "plugins": service.plugin_groups(trees),
         "requirements": service.requirements(metadata),
-        "deprecations": deprecations,
+        "deprecations": {
+            message: f"{name}:{owner}"
+            for name, module in modules.items()
+            for message, owner in module.deprecations.items()
+        },
     }
-    return Snapshot(symbols, tables)
+    if f"{ROOT}.envs" in symbols:
+        symbols[f"{ROOT}.envs"] |= dict.fromkeys(tables["environment"], "=")
+    return ApiSnapshot(symbols, tables)
 
 
 def with_packages(modules: Iterable[str]) -> set[str]:
@@ -122,13 +101,11 @@ def with_packages(modules: Iterable[str]) -> set[str]:
     return {".".join(names[:count]) for names in parts for count in range(1, len(names) + 1)}
 
 
-def public_names(
-    modules: Mapping[str, tuple[str, Module]], name: str, visited: set[str]
-) -> set[str]:
+def public_names(modules: Mapping[str, Module], name: str, visited: set[str]) -> set[str]:
     """Return the names that ``from name import *`` brings."""
     if name not in modules or name in visited:
         return set()
-    module = modules[name][1]
+    module = modules[name]
     own = {symbol for symbol in module.symbols if "." not in symbol and not symbol.startswith("_")}
     return own.union(*(public_names(modules, source, visited | {name}) for source in module.stars))
 
@@ -139,7 +116,6 @@ def _kept(name: str, symbols: dict[str, str]) -> dict[str, str]:
     return {
         symbol: definition
         for symbol, definition in symbols.items()
-        if not definition.startswith(".")
-        and not (definition.startswith("=") and "." not in symbol)
-        and (not (last := symbol.rpartition(".")[2]).startswith("_") or last == "__init__")
+        if definition[0] not in (".=" if "." not in symbol else ".")
+        and ((last := symbol.rpartition(".")[2]) == "__init__" or not last.startswith("_"))
     }

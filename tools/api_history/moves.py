@@ -4,10 +4,9 @@ module."""
 from __future__ import annotations
 
 import collections
-import itertools
-from collections.abc import Mapping
 
-from .definitions import bases_of, is_class, is_function
+from pytest_vllm_regress.answers.api_history.definitions import bases_of, is_class, is_function
+
 from .snapshot import Symbols
 
 SIMILAR = 0.5
@@ -30,68 +29,51 @@ def moved(before: Symbols, after: Symbols) -> dict[str, str]:
             disappeared = name not in now and "." not in name and not name.startswith("__")
             if disappeared and definition.startswith(("def", "async", "class", "@", "<", "=")):
                 new = places.get(name, [])
-                if definition.startswith(
-                    "="
-                ):  # a name that __getattr__ made from one of the package's modules
+                if definition.startswith("="):
+                    # A name that __getattr__ made from one of the package's modules.
                     new = [candidate for candidate in new if candidate.startswith(f"{module}.")]
-                target = _place(module, name, new, before) or _renamed(module, name, before, after)
-                if target:
-                    new_places[f"{module}:{name}"] = target
+                if place := _place(module, name, new, before):
+                    new_places[f"{module}:{name}"] = place
+                elif renamed := _renamed(name, symbols, now):
+                    new_places[f"{module}:{name}"] = f"{module}:{renamed}"
     return new_places
 
 
 def _place(module: str, name: str, modules: list[str], before: Symbols) -> str:
     """Return the module that has the name now: the only one, or the most similar of those that did
     not have it."""
-    new = [candidate for candidate in modules if name not in before.get(candidate, {})]
     origin = before[module][name].removeprefix("< ").partition(":")[0]
     if origin in modules:
         return f"{origin}:{name}"
+    new = [candidate for candidate in modules if name not in before.get(candidate, {})]
     choice = new or (modules if len(modules) == 1 else [])
-    if not choice:
-        return ""
-    return f"{max(choice, key=lambda candidate: _common(candidate, module))}:{name}"
+    best = max(choice, key=lambda candidate: _common(candidate, module), default="")
+    return best and f"{best}:{name}"
 
 
-def _renamed(module: str, name: str, before: Symbols, after: Symbols) -> str:
+def _renamed(name: str, before: dict[str, str], after: dict[str, str]) -> str:
     """Return the class of the same module that takes the place of the one that is gone: its base,
     or one with most of its members."""
-    if not is_class(before[module][name]):
+    if not is_class(before[name]):
         return ""
-    classes = [
-        other
-        for other, text in after.get(module, {}).items()
-        if is_class(text) and "." not in other
-    ]
-    bases = bases_of(before[module][name])
-    if (
-        len(bases) == 1 and bases[0] in classes and _shares_word(name, bases[0])
-    ):  # the old name was a subclass
-        return f"{module}:{bases[0]}"
-    own = _members(before[module], name)
+    classes = [other for other, text in after.items() if is_class(text) and "." not in other]
+    match bases_of(before[name]):
+        case (base,) if base in classes and _shares_word(name, base):
+            return base  # the old name was a subclass
+    own = _members(before, name)
     if len(own) < MIN_MEMBERS:
         return ""
-    scores = {
-        other: _similarity(own, _members(after[module], other))
-        for other in classes
-        if other not in before[module]
-    }
-    scores |= {
-        other: _similarity(own, _members(after[module], other))
-        for other in classes
-        if _shares_word(name, other)
-    }
-    best = max(scores, key=lambda other: scores[other], default="")
-    return f"{module}:{best}" if best and scores[best] >= SIMILAR else ""
+    candidates = [other for other in classes if other not in before]
+    candidates += [other for other in classes if _shares_word(name, other)]
+    members = {other: _members(after, other) for other in candidates}
+    shares = {other: len(own & names) / len(own | names) for other, names in members.items()}
+    best = max(shares, key=lambda other: shares[other], default="")
+    return best if best and shares[best] >= SIMILAR else ""
 
 
-def _members(symbols: Mapping[str, str], name: str) -> set[str]:
+def _members(symbols: dict[str, str], name: str) -> set[str]:
     prefix = f"{name}."
     return {symbol.removeprefix(prefix) for symbol in symbols if symbol.startswith(prefix)}
-
-
-def _similarity(one: set[str], other: set[str]) -> float:
-    return len(one & other) / len(one | other) if one | other else 0.0
 
 
 def _shares_word(one: str, other: str) -> bool:
@@ -102,7 +84,5 @@ def _shares_word(one: str, other: str) -> bool:
 
 def _common(one: str, other: str) -> int:
     """Return the number of characters that two names begin with alike."""
-    return sum(
-        1
-        for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
-    )
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))

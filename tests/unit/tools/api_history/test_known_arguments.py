@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 
-from pytest_vllm_regress.answers.api_history.known_arguments import known, text
 from pytest_vllm_regress.answers.api_history.store import history
 from pytest_vllm_regress.target_site.vllm_regress_target.dialect.known import FILE
 from tests.unit.answers.api_history.releases import history_of
+from tools.api_history.known_arguments import known, text
 
 ARGUMENTS = {
     "engine/arg_utils.py": "class EngineArgs:\n    seed: int = 0\nparser.add_argument('--api-key')"

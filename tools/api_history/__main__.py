@@ -1,9 +1,9 @@
-"""Write the history of vLLM's API from the wheels on the user's package index: ``python
-docs/build_api_history.py [--all]``.
+"""Write the history of vLLM's API from the wheels on the user's package index: ``python -m
+tools.api_history [--all]``.
 
 Adds the releases that the file does not have yet; with --all it makes the file again from the first
-release on. The releases are those of data/releases.json (docs/build_releases.py). Sources are
-parsed; nothing is imported. ``dialect/known.json`` is derived from the history and written, too.
+release on. The releases are those of data/releases.json (``python -m tools.releases``).
+``dialect/known.json`` is derived from the history and written, too.
 """
 
 from __future__ import annotations
@@ -14,18 +14,20 @@ import time
 
 from packaging.version import Version
 
-from pytest_vllm_regress.answers.api_history import known_arguments
-from pytest_vllm_regress.answers.api_history.snapshot import SnapshotReader
-from pytest_vllm_regress.answers.api_history.store import FILE, History
+from pytest_vllm_regress.answers.api_history.store import FILE
 from pytest_vllm_regress.environments.index.releases import known_releases
 from pytest_vllm_regress.environments.index.wheels import read_release
 from pytest_vllm_regress.target_site.vllm_regress_target.dialect.known import FILE as KNOWN
+
+from . import known_arguments
+from .growing import GrowingHistory
+from .snapshot import SnapshotReader
 
 FIRST = Version("0.7.0")
 
 
 def main(again: bool) -> None:
-    history = History() if again or not FILE.exists() else History.load()
+    history = GrowingHistory() if again or not FILE.exists() else GrowingHistory.load()
     reader = SnapshotReader()
     for release in (str(version) for version in known_releases("vllm") if version >= FIRST):
         if release not in history.releases:

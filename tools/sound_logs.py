@@ -1,5 +1,5 @@
-"""Record the output of successful runs, for the static check of patterns: ``python
-docs/build_sound_logs.py [ENVIRONMENT ...]``.
+"""Record the output of successful runs, for the static check of patterns: ``python -m
+tools.sound_logs [ENVIRONMENT ...]``.
 
 In each environment one server starts on the simulated device and answers. The log and the stacks of
 the idle processes are recorded. Secrets and machine paths are masked; lines that differ only in

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 import textwrap
 
-from pytest_vllm_regress.answers.api_history import service
-from pytest_vllm_regress.answers.api_history.service import Option
+from pytest_vllm_regress.answers.api_history.definitions import Option
+from tools.api_history import service
 
 
 def trees(**sources: str) -> dict[str, ast.Module]:

@@ -13,9 +13,8 @@ from typing import Any
 
 from packaging.version import Version
 
-from .definitions import is_class
-from .store import History
-from .timeline import Timeline, definition_at
+from pytest_vllm_regress.answers.api_history.definitions import is_class
+from pytest_vllm_regress.answers.api_history.store import History, definition_at
 
 Has = Callable[[History, int], bool]
 Spans = dict[str, list[str]]
@@ -25,24 +24,22 @@ _ENGINE_ARGUMENTS = ("EngineArgs", "AsyncEngineArgs")
 def symbol(module: str, *names: str) -> Has:
     """Return a check whether a release defines or imports one of these names in a module."""
     return lambda history, number: any(
-        _at(history.symbols(module).get(name), number) is not None for name in names
+        history.definition(module, name, number) is not None for name in names
     )
 
 
 def module(name: str) -> Has:
     """Return a check whether a release has a module."""
-    return lambda history, number: _at(history.modules().get(name), number) is not None
+    return lambda history, number: history.entry("modules", name, number) is not None
 
 
 def _has_v0(history: History, number: int) -> bool:
-    return is_class(_at(history.symbols("vllm.engine.llm_engine").get("LLMEngine"), number) or "")
+    return is_class(history.definition("vllm.engine.llm_engine", "LLMEngine", number) or "")
 
 
 def _beam_search(history: History, number: int) -> bool:
-    definition = _at(
-        history.symbols("vllm.engine.protocol").get("EngineClient.beam_search"), number
-    )
-    return definition is not None and "async def" in definition
+    name = "EngineClient.beam_search"
+    return "async def" in (history.definition("vllm.engine.protocol", name, number) or "")
 
 
 FEATURES: dict[str, Has] = {
@@ -69,15 +66,15 @@ FEATURES: dict[str, Has] = {
 def arguments(history: History, number: int) -> set[str]:
     """Return the engine arguments and server options of a release, with underscores."""
     fields = {
-        name.partition(".")[2]
+        field
         for name, timeline in history.symbols("vllm.engine.arg_utils").items()
-        if name.partition(".")[0] in _ENGINE_ARGUMENTS
-        and (_at(timeline, number) or "").startswith(": ")
+        for owner, _, field in [name.partition(".")]
+        if owner in _ENGINE_ARGUMENTS and (definition_at(timeline, number) or "")[:2] == ": "
     }
     options = {
         name.removeprefix("--").replace("-", "_")
         for name, timeline in history.table("options").items()
-        if _at(timeline, number) is not None
+        if definition_at(timeline, number) is not None
     }
     return fields | options
 
@@ -119,22 +116,11 @@ def _spans(
     releases before the history."""
     spans: Spans = {}
     for name in sorted({*before, *set().union(*names_by_release)}):
-        having = [
-            release
-            for release, names in zip(releases, names_by_release, strict=True)
-            if name in names
-        ]
-        earlier = before.get(name)
-        if not having and earlier is not None:
-            spans[name] = earlier
-        elif having:
-            is_older = earlier is not None and Version(earlier[0]) < Version(releases[0])
-            spans[name] = [
-                earlier[0] if is_older and earlier is not None else having[0],
-                having[-1],
-            ]
+        rows = zip(releases, names_by_release, strict=True)
+        having = [release for release, names in rows if name in names]
+        earlier = before.get(name, having)
+        if having:
+            is_older = Version(earlier[0]) < Version(releases[0])
+            earlier = [earlier[0] if is_older else having[0], having[-1]]
+        spans[name] = earlier
     return spans
-
-
-def _at(timeline: Timeline | None, number: int) -> str | None:
-    return definition_at(timeline, number) if timeline is not None else None

@@ -1,4 +1,5 @@
-"""Search lines of a log for the patterns of cases, each in the kind of line that the case names."""
+"""Which cases a line of a log shows: their patterns, each in the kind of line that the case names,
+found by the literal texts of each pattern; and where the recorded failures of a case were raised."""
 
 from __future__ import annotations
 
@@ -8,10 +9,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from ...cases.model import Case
+from ...cases.proofs.rejudge import load_observations
 from ...cases.symptom import search
-from ...errors import Part
+from ...cases.verdict import Verdict
+from ...errors import Part, UsageError
 from ...util.patterns import PatternError
-from .literals import required_literals
+from .tracebacks import LoggedFailure, read_failures
 
 MAX_TEXT = 4_000
 """Characters of a line that are searched, around the case's literal text."""
@@ -20,6 +23,13 @@ MAX_SECONDS = 10.0
 
 Each alone may take seconds, and a log may have millions of lines.
 """
+SHORTEST = 5
+"""Characters of a literal text; shorter ones select too many lines."""
+_TOKEN = re.compile(
+    r"(?P<flags>\(\?[a-zA-Z-]+\))|(?P<escape>\\(?:[^\W\d_]|\d+))|\\(?P<quoted>.)|(?P<set>\[\^?\]?(?:\\.|[^\]\\])*\])"
+    r"|(?P<open>\()|(?P<close>\))|(?P<many>[*?]|\{\d*,?\d*\})\??\+?|(?P<plus>\+)\??|(?P<any>[.^$])|(?P<or>\|)|(?P<plain>.)",
+    re.DOTALL,
+)
 _ASSERTION = re.compile(
     r"(?:\bAssertionError: |^Failed: |found in assertion, line \d+: )(.*)", re.DOTALL
 )
@@ -134,3 +144,78 @@ def _texts_by_part(text: str) -> Mapping[Part, str]:
     if _EXCEPTION.search(text):
         texts |= {Part.EXCEPTION: text, Part.TRACEBACK: text}
     return texts
+
+
+def required_literals(pattern: str) -> tuple[str, ...]:
+    """Return texts of which every match contains at least one; empty if no text of ``SHORTEST``
+    characters is certain."""
+    alternatives: list[list[str]] = [[""]]
+    depth = 0
+    for token in _TOKEN.finditer(pattern):
+        kind = token.lastgroup
+        runs = alternatives[-1]
+        if kind == "flags":
+            return ()
+        if kind == "open":
+            depth += 1
+            runs.append("")
+        elif kind == "close":
+            depth -= 1
+            runs.append("")
+        elif depth:
+            continue
+        elif kind in ("plain", "quoted"):
+            runs[-1] += token[kind]
+        elif kind == "or":
+            alternatives.append([""])
+        else:
+            if kind == "many":
+                runs[-1] = runs[-1][:-1]
+            runs.append("")
+    longest = tuple(max(runs, key=len) for runs in alternatives)
+    return longest if all(len(text) >= SHORTEST for text in longest) else ()
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordedPlaces:
+    """Functions of vLLM, as file and name, in the recorded tracebacks of a case.
+
+    ``general``: the exception comes from Python's own library, so that its text says nothing
+    without the place.
+    """
+
+    functions: frozenset[tuple[str, str]]
+    general: bool
+
+    def agrees(self, failure: LoggedFailure) -> bool:
+        """Return whether the failure passed through one of the functions in which the recorded ones
+        were raised."""
+        return any(
+            (frame.of_vllm, frame.function) in self.functions
+            for frame in failure.vllm_frames()[-3:]
+        )
+
+
+def recorded_places(case: Case) -> RecordedPlaces:
+    """Return the places of the recorded failures of ``case``; none if nothing readable is recorded."""
+    try:
+        runs = load_observations(case)
+    except UsageError:
+        runs = ()
+    failures = [
+        failure
+        for run in runs
+        for result in run.results
+        if result.verdict is Verdict.REPRODUCED and result.observation is not None
+        for part in (Part.TRACEBACK, Part.LOG)
+        for failure in read_failures(result.observation.parts.get(part, ""))
+    ]
+    functions = {
+        (frame.of_vllm, frame.function)
+        for failure in failures
+        for frame in failure.vllm_frames()[-1:]
+    }
+    general = bool(functions) and all(
+        f.frames and f.frames[-1].of_standard_library for f in failures
+    )
+    return RecordedPlaces(frozenset(functions), general)

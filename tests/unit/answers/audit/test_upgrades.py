@@ -11,15 +11,9 @@ import pytest
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.answers.audit.matching import find
 from pytest_vllm_regress.answers.audit.package_lists import parse_list
-from pytest_vllm_regress.answers.audit.releases import (
-    better,
-    by_severity,
-    locked,
-    named_releases,
-    overview,
-    table,
-)
 from pytest_vllm_regress.answers.audit.severity import Severity, severity
+from pytest_vllm_regress.answers.audit.target import locked
+from pytest_vllm_regress.answers.audit.upgrades import better, named_releases, overview, table
 from pytest_vllm_regress.cases.loading import load_all_cases
 from pytest_vllm_regress.cases.model import Case
 from tests.helpers import ROOT
@@ -95,7 +89,7 @@ def test_severity_follows_from_the_case(
 
 def test_every_case_of_the_project_has_a_severity_and_the_gravest_comes_first(make: Make) -> None:
     cases = project_cases()
-    findings = by_severity(find(parse_list(b"vllm==0.8.4\nray==2.43.0\n", "list"), cases))
+    findings = find(parse_list(b"vllm==0.8.4\nray==2.43.0\n", "list"), cases)
     ranks = [severity(finding.case).rank for finding in findings]
     assert ranks == sorted(ranks)
     assert {Severity.HANG, Severity.WRONG_RESULT} <= {

@@ -1,0 +1,155 @@
+"""The answer of ``audit``: the documented failures of one inventory, what a deployment can show of
+them, and what to do."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from packaging.version import Version
+
+from ...cases.model import Case
+from ...environments.installed import VLLM
+from ...errors import UsageError
+from ...util import codec
+from ...util.validation import did_you_mean, format_value
+from ...util.versions import version_of
+from ..deployments.configuration import Deployment
+from ..deployments.relevance import Reach, Relevance, relevance
+from .boundaries import observation
+from .inventory import Inventory
+from .matching import AuditMatch, find, notes, relevant
+from .upgrades import UpgradeAdvice, better
+from .verdict_table import read_table
+
+if TYPE_CHECKING:
+    from .preflight import Concern, Host
+
+
+@dataclasses.dataclass(frozen=True)
+class Audit:
+    """Findings in one target, gravest first.
+
+    ``versions``: of the packages that the cases are about.
+    ``concerns``: from the preflight.
+    ``notes``: what could not be decided.
+    ``ignored``: ids that were found and do not count.
+    ``relevance``: by id, whether a deployment can show the failure; empty if none was given.
+    ``better``: which release to switch to.
+    """
+
+    source: str
+    versions: dict[str, str]
+    findings: tuple[AuditMatch, ...]
+    concerns: tuple[Concern, ...]
+    notes: tuple[str, ...]
+    ignored: tuple[str, ...]
+    relevance: Mapping[str, Relevance]
+    better: UpgradeAdvice | None = None
+
+    @property
+    def clean(self) -> bool:
+        """Whether there are no findings that the deployment can show, and no concerns that count."""
+        return not self.counted and not any(concern.counts for concern in self.concerns)
+
+    @property
+    def counted(self) -> tuple[AuditMatch, ...]:
+        """The findings without those that the deployment cannot show."""
+        return tuple(
+            finding
+            for finding in self.findings
+            if self.reach_of(finding) is not Reach.NOT_REACHABLE
+        )
+
+    def reach_of(self, finding: AuditMatch) -> Reach:
+        """Return whether the deployment can show the failure; unknown without a deployment."""
+        answer = self.relevance.get(finding.case.id)
+        return answer.reach if answer else Reach.UNKNOWN
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "source": self.source,
+            "versions": self.versions,
+            "findings": [
+                finding.to_json() | ({"relevance": codec.encode(answer)} if answer else {})
+                for finding in self.findings
+                for answer in [self.relevance.get(finding.case.id)]
+            ],
+            "better": codec.encode(self.better),
+            "preflight": [concern.to_json() for concern in self.concerns],
+            "notes": list(self.notes),
+            "ignored": list(self.ignored),
+        }
+
+
+def audit(
+    inventory: Inventory,
+    cases: Sequence[Case],
+    host: Host | None,
+    ignore: Collection[str],
+    deployments: Sequence[Deployment] = (),
+) -> Audit:
+    """Match ``inventory`` with ``cases``, and rank the findings by what ``deployments`` can show,
+    if there are any.
+
+    With ``host`` also run the preflight, which raises ``UsageError`` for a mere list of packages.
+    """
+    concerns = _preflight(inventory, host) if host is not None else ()
+    found = find(inventory, cases)
+    table = read_table([finding.case for finding in found])
+    findings = [
+        dataclasses.replace(finding, observed=observation(finding.case, finding.versions, table))
+        for finding in found
+    ]
+    kept = [finding for finding in findings if finding.case.id not in ignore]
+    all_ids = dict.fromkeys([*(f.case.id for f in findings), *(c.id for c in concerns)])
+    result = Audit(
+        inventory.source,
+        relevant(inventory, cases),
+        tuple(kept),
+        tuple(concern for concern in concerns if concern.id not in ignore),
+        (*notes(inventory, cases), *_notes_on(deployments, inventory)),
+        ignored=tuple(found_id for found_id in all_ids if found_id in ignore),
+        relevance={
+            finding.case.id: relevance(finding.case, finding.versions, deployments)
+            for finding in kept
+            if deployments
+        },
+    )
+    return dataclasses.replace(
+        result,
+        findings=tuple(sorted(kept, key=lambda finding: result.reach_of(finding).rank)),
+        better=better(result.counted, [case for case in cases if case.id not in ignore]),
+    )
+
+
+def _notes_on(deployments: Sequence[Deployment], inventory: Inventory) -> Iterator[str]:
+    texts = (text for name in VLLM for text in inventory.versions.get(name, ()))
+    installed = {Version(version.public) for version in map(version_of, texts) if version}
+    for place in deployments:
+        yield from (f"{place.source}: {note}" for note in place.notes)
+        if place.release and installed and Version(place.release) not in installed:
+            yield f"{place.source}: the image has vLLM {place.release}, but the audit is of {inventory.source}"
+
+
+def _preflight(inventory: Inventory, host: Host) -> tuple[Concern, ...]:
+    from .preflight import preflight
+
+    if inventory.interpreter is None:
+        raise UsageError(
+            f"--preflight checks an interpreter and its machine; {inventory.source} is a list of packages"
+        )
+    return preflight(inventory.interpreter, host)
+
+
+def check_ignored(ignore: Collection[str], cases: Sequence[Case]) -> None:
+    """Raise ``UsageError`` for an id that no case and no check has: it is probably a typo."""
+    from .preflight import CHECKS
+
+    known = [*(case.id for case in cases), *CHECKS]
+    for ignored_id in ignore:
+        if ignored_id not in known:
+            raise UsageError(
+                f"--ignore {format_value(ignored_id)}: no case and no preflight check has this id.{did_you_mean(ignored_id, known)}"
+            )

@@ -1,0 +1,297 @@
+"""The symbols of one module, from its source: names, functions, classes and their members.
+
+Nothing is imported.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from pytest_vllm_regress.answers.api_history.source import (
+    absolute,
+    inner_statements,
+    is_type_checking,
+    last_name,
+    module_name,
+    text_of,
+)
+
+from .texts import FunctionNode, class_text, function_text, shortened
+
+ROOT = "vllm"
+_LAZY = re.compile(r"(\.*)([\w.]*):(\w+)")
+_REMOVED = re.compile(r"(?i)deprecat")
+_ANNOUNCED = re.compile(r"(?i)remov|instead|\bin v?\d|replaced|no effect|ignored")
+MAX_MESSAGE = 400
+
+
+@dataclasses.dataclass(frozen=True)
+class Module:
+    """Symbols of a module by qualified name, modules whose names it imports by ``*``, and
+    deprecations as message -> qualified name."""
+
+    symbols: dict[str, str]
+    stars: tuple[str, ...]
+    deprecations: dict[str, str]
+
+
+def read_module(tree: ast.Module, path: str) -> Module:
+    """Return the symbols of a parsed module."""
+    reader = _Reader(module_name(path), path.endswith("/__init__.py"))
+    reader.read(tree.body, "", runtime=True)
+    if (names := lazy_names(tree.body)) is not None:
+        del reader.symbols["__getattr__"]
+        reader.symbols = dict.fromkeys(names, "=") | reader.symbols
+    return Module(reader.symbols, tuple(reader.stars), reader.deprecations)
+
+
+def statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield the statements of a body and those nested in them, but not those of nested functions
+    and classes."""
+    for node in body:
+        yield node
+        if not isinstance(node, FunctionNode | ast.ClassDef):
+            yield from statements(inner_statements(node))
+
+
+def targets_of(node: ast.AST) -> list[ast.expr]:
+    """Return what a statement assigns to, the parts of a tuple one by one."""
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    parts = (part.elts if isinstance(part, ast.Tuple) else [part] for part in targets)
+    return [part for group in parts for part in group if part is not None]
+
+
+def target_of(node: ast.Assign | ast.AnnAssign) -> ast.expr:
+    """Return the first thing that a statement assigns to."""
+    return node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+
+
+def items_of(node: ast.AST | None) -> Iterator[tuple[ast.expr | None, ast.expr]]:
+    """Yield keys and values of a dict that is written out; nothing for any other node."""
+    if isinstance(node, ast.Dict):
+        yield from zip(node.keys, node.values, strict=True)
+
+
+class _Reader:
+    def __init__(self, module: str, is_package: bool) -> None:
+        self._module, self._is_package = module, is_package
+        self.symbols: dict[str, str] = {}
+        self.stars: list[str] = []
+        self.deprecations: dict[str, str] = {}
+
+    def read(self, body: Sequence[ast.stmt], prefix: str, *, runtime: bool) -> None:
+        """Read the statements of the module or of a class, of which ``prefix`` is the qualified
+        name with a dot."""
+        for number, node in enumerate(body):
+            match node:
+                case ast.FunctionDef() | ast.AsyncFunctionDef():
+                    self._function(node, prefix, runtime)
+                case ast.ClassDef():
+                    self._class(node, prefix + node.name, runtime)
+                case ast.Import() | ast.ImportFrom() if not prefix:
+                    self._import(node, runtime)
+                case ast.Assign():
+                    self._assign(node, prefix, runtime)
+                case ast.AnnAssign():
+                    self._annotated(node, prefix, runtime)
+                case ast.If() if is_type_checking(node.test):
+                    self.read(node.body, prefix, runtime=False)
+                    self.read(node.orelse, prefix, runtime=runtime)
+                case _:
+                    self.read([*inner_statements(node)], prefix, runtime=runtime)
+            if isinstance(node, ast.Assign | ast.AnnAssign):
+                self._field_note(node, body[number + 1 : number + 2], prefix)
+
+    def _add(self, name: str, definition: str, runtime: bool) -> None:
+        kept = self.symbols.get(name, "")
+        if not runtime:
+            self.symbols[name] = kept or f"?{definition}"
+        # `try: class X ... except ImportError: X = None` has the class.
+        elif not (kept.startswith(("def", "class", "@", "async")) and definition[0] in "=<"):
+            self.symbols[name] = definition
+
+    def _function(self, node: FunctionNode, prefix: str, runtime: bool) -> None:
+        name = prefix + node.name
+        self._add(name, function_text(node), runtime)
+        self._decorated(node, name)
+        for inner in statements(node.body):
+            if isinstance(inner, ast.Expr) and isinstance(inner.value, ast.Call):
+                if "warn" in shortened(inner.value.func):
+                    self._note(" ".join(map(text_of, inner.value.args[:1])), name)
+            elif isinstance(inner, ast.Assign):
+                self._note(text_of(inner.value), name)
+                if name == "__getattr__":
+                    self._lazy_dict(inner.value)
+
+    def _class(self, node: ast.ClassDef, name: str, runtime: bool) -> None:
+        self._add(name, class_text(node), runtime)
+        self._decorated(node, name)
+        self.read(node.body, f"{name}.", runtime=runtime)
+        for method in node.body:
+            if isinstance(method, FunctionNode) and method.args.args:
+                self._instance_attributes(method, name)
+
+    def _instance_attributes(self, method: FunctionNode, name: str) -> None:
+        own = method.args.args[0].arg
+        classes = {argument.arg: _class_in(argument.annotation) for argument in method.args.args}
+        for node in statements(method.body):
+            for item in targets_of(node):
+                if isinstance(item, ast.Attribute) and getattr(item.value, "id", "") == own:
+                    kind, key = _class_of(node, classes), f"{name}.{item.attr}"
+                    known = self.symbols.get(key)
+                    if known is None or (known == "." and kind):
+                        self.symbols[key] = f".: {kind}" if kind else "."
+
+    def _import(self, node: ast.Import | ast.ImportFrom, runtime: bool) -> None:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.partition(".")[0] == ROOT:
+                    target = alias.name if alias.asname else ROOT
+                    self._add(alias.asname or ROOT, f"< {target}", runtime)
+            return
+        module = absolute(self._module, self._is_package, node.level, node.module)
+        if module.partition(".")[0] != ROOT:
+            return
+        for alias in node.names:
+            if alias.name == "*":
+                self.stars.append(module)
+            else:
+                self._add(alias.asname or alias.name, f"< {module}:{alias.name}", runtime)
+
+    def _annotated(self, node: ast.AnnAssign, prefix: str, runtime: bool) -> None:
+        if isinstance(node.target, ast.Name) and (prefix or node.value is not None):
+            value = f" = {shortened(node.value)}" if node.value is not None else ""
+            text = f": {shortened(node.annotation)}{value}" if prefix else "="
+            self._add(prefix + node.target.id, text, runtime)
+
+    def _assign(self, node: ast.Assign, prefix: str, runtime: bool) -> None:
+        text = "="
+        if prefix and isinstance(node.value, ast.Constant):
+            text = f"= {shortened(node.value)}"
+        elif not prefix and isinstance(node.value, ast.Name) and node.value.id in self.symbols:
+            text = f"< {self._module}:{node.value.id}"
+        for target in targets_of(node):
+            if isinstance(target, ast.Name):
+                self._add(prefix + target.id, text, runtime)
+        if not prefix:
+            self._lazy_dict(node.value)
+
+    def _lazy_dict(self, node: ast.expr) -> None:
+        """Read a table of names that ``__getattr__`` imports: ``{"LLM":
+
+        ".entrypoints.llm:LLM"}``.
+        """
+        for key, value in items_of(node):
+            match = _LAZY.fullmatch(text_of(value))
+            name = text_of(key)
+            if match and name and (match[1] or match[2].startswith(ROOT)):
+                module = absolute(self._module, self._is_package, len(match[1]), match[2] or None)
+                self._add(name, f"< {module}:{match[3]}", runtime=True)
+
+    def _decorated(self, node: ast.ClassDef | FunctionNode, name: str) -> None:
+        for decorator in node.decorator_list:
+            if isinstance(decorator, ast.Call):
+                words = {word.arg: text_of(word.value) for word in decorator.keywords}
+                texts = [*map(text_of, decorator.args), words.get("additional_message", "")]
+                texts = list(filter(None, texts))
+                function = last_name(decorator.func)
+                if function == "deprecated" and texts:
+                    self._keep_note(f"deprecated: {texts[0]}", name)
+                elif function == "deprecate_kwargs" and texts:
+                    self._keep_note(f"deprecated arguments: {' '.join(texts)}", name)
+
+    def _field_note(
+        self, node: ast.Assign | ast.AnnAssign, following: Sequence[ast.stmt], prefix: str
+    ) -> None:
+        """Note a deprecation in the text of a constant, or in the text that follows a field."""
+        name = prefix + getattr(target_of(node), "id", "")
+        if not prefix:
+            self._note(text_of(node.value), name)
+        for note in following:
+            if prefix and isinstance(note, ast.Expr):
+                self._note(text_of(note.value), name)
+
+    def _note(self, message: str, name: str) -> None:
+        if _REMOVED.search(message) and _ANNOUNCED.search(message):
+            self._keep_note(message, name)
+
+    def _keep_note(self, message: str, name: str) -> None:
+        self.deprecations[" ".join(message.split())[:MAX_MESSAGE]] = name
+
+
+def _class_of(node: ast.stmt, classes: dict[str, str]) -> str:
+    """Return the class of what a statement assigns, where an annotation or a call says it."""
+    if isinstance(node, ast.AnnAssign):
+        return _class_in(node.annotation)
+    match getattr(node, "value", None):
+        case ast.Name(id=name):
+            return classes.get(name, "")
+        case ast.Attribute(value=ast.Name(id=name), attr=attribute) if classes.get(name):
+            return f"{classes[name]}.{attribute}"
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(value=ast.Name(id=name))):
+            return str(name) if name[:1].isupper() else ""
+    return ""
+
+
+def _class_in(annotation: ast.expr | None) -> str:
+    """Return the class in an annotation, without ``Optional`` and ``| None``; empty for anything
+    else."""
+    match annotation:
+        case ast.Constant(value=str(name)) if name.isidentifier():
+            return name
+        case ast.Subscript(value=ast.Name(id="Optional"), slice=inner):
+            return _class_in(inner)
+        case ast.BinOp(left=left, right=ast.Constant()):
+            return _class_in(left)
+        case ast.Name(id=name) if name[:1].isupper():
+            return name
+    return ""
+
+
+def lazy_names(body: Sequence[ast.stmt]) -> frozenset[str] | None:
+    """Return the names that the ``__getattr__`` of a module makes: those for which it tests, if it
+    refuses all others. None if there is none, or if the source does not say which."""
+    functions = [n for n in body if isinstance(n, FunctionNode) and n.name == "__getattr__"]
+    if not functions or not functions[0].args.args or not _ends_with_raise(functions[0].body):
+        return None
+    own = functions[0].args.args[0].arg
+    tables = {
+        getattr(target_of(node), "id", ""): node.value
+        for node in body
+        if isinstance(node, ast.Assign | ast.AnnAssign)
+    }
+    names: set[str] = set()
+    for test in ast.walk(functions[0]):
+        if isinstance(test, ast.Compare) and getattr(test.left, "id", "") == own:
+            listed: set[str] | None = None
+            match test.ops[0], test.comparators[0]:
+                case ast.Eq(), ast.Constant(value=value):
+                    listed = {str(value)}
+                case ast.In() | ast.NotIn(), ast.Name(id=name):
+                    listed = _strings(tables.get(name))
+                case ast.In() | ast.NotIn(), table:
+                    listed = _strings(table)
+            if listed is None:
+                return None
+            names |= listed
+    return frozenset(names) or None
+
+
+def _ends_with_raise(body: Sequence[ast.stmt]) -> bool:
+    last = body[-1]
+    if isinstance(last, ast.If) and last.orelse:
+        return _ends_with_raise(last.orelse)
+    return isinstance(last, ast.Raise)
+
+
+def _strings(node: ast.expr | None) -> set[str] | None:
+    """Return the strings in a literal; None if it is another expression, or has anything but
+    strings."""
+    items = node.keys if isinstance(node, ast.Dict) else getattr(node, "elts", None)
+    strings = [getattr(item, "value", None) for item in items or ()]
+    if items is None or not all(isinstance(string, str) for string in strings):
+        return None
+    return {str(string) for string in strings}
