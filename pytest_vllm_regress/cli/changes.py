@@ -16,7 +16,7 @@ from ..history.bisection.patch import CaseEffect, PatchEffect
 from ..history.bisection.trial import TrialRequest, plan_trial
 from ..runner.batch import Batch, RunOutcome
 from ..runner.build import build_with_cache, check_environments
-from ..runner.executors.threads import ThreadsExecutor
+from ..runner.executors import ThreadsExecutor
 from ..runner.journal import Journal
 from ..runner.progress import CaseLines, Say
 from ..runner.result_files import check_destination, save_results

@@ -63,7 +63,7 @@ from .context import (
 
 if TYPE_CHECKING:
     from ..cases.model import Case
-    from ..runner.executor import Executor
+    from ..runner.batch import Executor
 
 app = typer.Typer(context_settings=HELP)
 
@@ -349,8 +349,8 @@ def _sweep(
     bytes while ``context`` is open."""
     from ..environments import uv
     from ..environments.cache import EnvironmentCache
-    from ..runner.executors.sweep import DiskBudget, plan_sweep
-    from ..runner.executors.threads import ThreadsExecutor
+    from ..runner.executors import ThreadsExecutor
+    from ..runner.sweep import DiskBudget, plan_sweep
 
     by_name = {batch.environment: batch for batch in batches}
     planned = plan_sweep(list(by_name))

@@ -21,7 +21,7 @@ from .documents import parse_json
 from .files import append_line, read_bounded, write_atomically
 from .validation import format_value
 
-MAX_BYTES = 256 * 1024 * 1024
+MAX_BYTES = 1024 * 1024 * 1024
 T = TypeVar("T")
 
 
@@ -69,6 +69,8 @@ class Store(Generic[T]):
 
         Two identical commands would otherwise append to one file, and remove it from each other.
         """
+        if self._lock is not None:
+            return
         self.path.parent.mkdir(parents=True, exist_ok=True)
         lock = filelock.FileLock(self.path.with_name(f".{self.path.name}.lock"))
         try:
@@ -78,17 +80,26 @@ class Store(Generic[T]):
                 f"{self.path}: {self._what} is in use by another run of the same command; wait for it"
             ) from None
         self._lock = lock
-        self._entries = self._read() if self.path.exists() else {}  # what a run before added
+        if not self.path.exists():
+            self._entries, self._size = {}, 0
+        elif self.path.stat().st_size != self._size:
+            self._entries = self._read()  # what a run before added
 
     def add(self, name: str, entry: T) -> None:
         """Append an entry, or replace the one of this name."""
+        self.add_all({name: entry})
+
+    def add_all(self, entries: Mapping[str, T]) -> None:
+        """Append entries at once: a crash leaves all of them or none."""
+        if not entries:
+            return
         if not self._size:
             append_line(self.path, self._head(), truncate=True)
         elif self.path.stat().st_size > self._size:
             os.truncate(self.path, self._size)
-        append_line(self.path, _line({name: codec.encode(entry)}))
+        append_line(self.path, _line({n: codec.encode(entry) for n, entry in entries.items()}))
         self._size = self.path.stat().st_size
-        self._entries[name] = entry
+        self._entries.update(entries)
 
     def rewrite(self, entries: Mapping[str, T]) -> None:
         """Replace all entries, in this order, with one line for each: for files that are committed."""
@@ -108,7 +119,9 @@ class Store(Generic[T]):
     def close(self) -> None:
         """Let other runs use the file."""
         if self._lock is not None:
+            Path(self._lock.lock_file).unlink(missing_ok=True)  # before anybody else can have it
             self._lock.release()
+            self._lock = None
 
     def _head(self) -> str:
         return _line({"store": self._what, "key": self._key})

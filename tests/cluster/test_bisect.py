@@ -11,8 +11,9 @@ from pytest_vllm_regress.history.bisection.algorithm import State
 from pytest_vllm_regress.history.bisection.search import CandidateRunner, Plan, Search
 from pytest_vllm_regress.history.bisection.search_log import SearchLog
 from pytest_vllm_regress.runner.batch import RunOptions
-from pytest_vllm_regress.runner.executors.ray import RayExecutor
-from pytest_vllm_regress.runner.run import ExecutorRunner
+from pytest_vllm_regress.runner.progress import OutputInOrder
+from pytest_vllm_regress.runner.ray_executor import RayExecutor
+from pytest_vllm_regress.runner.run import BatchRunner
 from tests.cluster.conftest import Cluster
 from tests.cluster.matrices import LEFT_S, environments
 from tests.conftest import MakeTarget
@@ -30,9 +31,8 @@ def test_the_release_that_fixes_it_is_found(
     lines: list[str] = []
     log = SearchLog(tmp_path / "log.json", ["one"])
     with connection(cluster.address):
-        runner = ExecutorRunner(
-            RayExecutor(cluster.address, lines.append), RunOptions(), lines.append
-        )
+        executor = RayExecutor(cluster.address, lines.append)
+        runner = BatchRunner(executor, RunOptions(), lambda: OutputInOrder(lines.append))
         search = Search(plan, log, CandidateRunner(runner.run, None, lines.append))
         search.run()
     known = search.known()

@@ -24,8 +24,7 @@ from typing import NoReturn
 from ...engines.processes.abandoned import sweep
 from ...target_site.vllm_regress_target.nanny import become_subreaper, end_descendants
 from ...util.signals import end_with_parent
-from .machine import facts
-from .wire import BatchReply, encode_reply, is_last
+from .wire import BatchReply, encode_reply, is_last, machine_facts
 from .worker import run_request_here
 
 GRACE_S = 5.0
@@ -81,7 +80,7 @@ def _work(request: bytes, node: str, to_guard: int) -> NoReturn:
         _write_line(to_guard, encode_reply(reply).encode())
 
     with contextlib.suppress(KeyboardInterrupt):
-        send(run_request_here(request, facts(node), send))
+        send(run_request_here(request, machine_facts(node), send))
     os._exit(0)
 
 

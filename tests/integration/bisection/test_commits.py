@@ -8,11 +8,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
-import functools
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +35,8 @@ from pytest_vllm_regress.history.bisection.commits import History, end_of, histo
 from pytest_vllm_regress.history.bisection.search import CandidateRunner
 from pytest_vllm_regress.history.bisection.search_log import SearchLog
 from pytest_vllm_regress.runner.batch import Batch, RunOutcome
+from pytest_vllm_regress.runner.executors import SequentialExecutor
+from pytest_vllm_regress.runner.progress import Progress, WithBar
 from tests.helpers.histories import BROKEN, WORKS, StandIn
 from tests.helpers.repositories import RepositoryBuilder
 from tests.unit.history.bisection.test_bisect import CASE
@@ -294,13 +295,13 @@ def test_the_command_continues_from_releases_to_the_commit(
     bars: list[bool] = []
 
     def runner(
-        build: object, options: object, say: object, start: functools.partial[int], bar: bool
+        executor: SequentialExecutor, options: object, progress: Callable[[], Progress]
     ) -> Both:
-        started.append(start)
-        bars.append(bar)
+        started.append(executor.start)
+        bars.append(isinstance(progress(), WithBar))
         return Both(builder)
 
-    monkeypatch.setattr("pytest_vllm_regress.cli.bisect.SequentialRunner", runner)
+    monkeypatch.setattr("pytest_vllm_regress.cli.bisect.BatchRunner", runner)
     ran = [
         "--cases",
         str(case.directory.parent),

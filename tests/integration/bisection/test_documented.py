@@ -73,8 +73,8 @@ def validate(
 
     def run(stand_in: StandIn, *more: str) -> int:
         monkeypatch.setattr(
-            "pytest_vllm_regress.cli.validate.SequentialRunner",
-            lambda build, options, say: stand_in,
+            "pytest_vllm_regress.cli.validate.BatchRunner",
+            lambda executor, options, progress: stand_in,
         )
         monkeypatch.setattr(
             "pytest_vllm_regress.cli.validate.build_with_cache", lambda say: lambda name: None

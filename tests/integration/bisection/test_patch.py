@@ -181,7 +181,7 @@ def test_the_command(
             )
         )
 
-    monkeypatch.setattr("pytest_vllm_regress.runner.executors.threads.run_batch", run_batch)
+    monkeypatch.setattr("pytest_vllm_regress.runner.executors.run_batch", run_batch)
     monkeypatch.setattr(
         "pytest_vllm_regress.cli.changes.build_with_cache", lambda say: lambda name: None
     )

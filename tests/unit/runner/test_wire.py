@@ -19,9 +19,17 @@ from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.environments.names import resolve
 from pytest_vllm_regress.environments.sidecars import sidecar_locks
 from pytest_vllm_regress.errors import UsageError
-from pytest_vllm_regress.runner.batch import Batch, BatchState, Needs, RunOptions, RunOutcome
-from pytest_vllm_regress.runner.executor import BatchUpdate
-from pytest_vllm_regress.runner.journal import BatchFiles, Journal
+from pytest_vllm_regress.runner.batch import (
+    Batch,
+    BatchFiles,
+    BatchState,
+    BatchUpdate,
+    Needs,
+    RunOptions,
+    RunOutcome,
+)
+from pytest_vllm_regress.runner.batch_results import inconclusive_results
+from pytest_vllm_regress.runner.journal import Journal
 from pytest_vllm_regress.runner.progress import CaseLines
 from pytest_vllm_regress.runner.remote import packing
 from pytest_vllm_regress.runner.remote.wire import (
@@ -36,7 +44,6 @@ from pytest_vllm_regress.runner.remote.wire import (
     state_of,
 )
 from pytest_vllm_regress.runner.run import RunRequest, run_batches
-from pytest_vllm_regress.runner.unfinished import inconclusive_results
 from tests.helpers.cases import CaseFile
 from tests.helpers.waiting_cases import version_case
 

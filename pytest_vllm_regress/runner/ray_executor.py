@@ -1,7 +1,27 @@
-"""Run batches on a Ray cluster: one task for each part of a batch, whose replies are streamed back."""
+"""Run batches on a Ray cluster: one task for each part of a batch, whose replies are streamed back.
+
+# What happens when a machine fails?
+
+The failure of a machine says nothing about the cases. It fails when its Ray node or worker dies,
+when pytest is killed, when its disk is full, or when it was silent for twice the request's
+deadline. Then (``retry_lost``)
+
+- results that had come back are kept;
+- cases without a result are sent once more (``MAX_ATTEMPTS`` is 2). The second attempt goes to
+  another node if one has room when it is sent;
+- after the second failure they are INCONCLUSIVE and not in the journal, so the same command runs
+  them again.
+
+Two situations are not retried. When no living node has had room for any batch
+for 120 s, all that is left is given up at once, as after a second failure (``_give_up_all``). When
+the node dies through which this command talks to the cluster, the run ends with a
+``UsageError`` (``_check_own_node``); finished cases are in the journal, and the same command
+resumes through another node.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from collections import deque
@@ -9,26 +29,70 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...cases.results import RunResult
-from ...errors import BuildError, UsageError
-from ..batch import Batch, BatchState, Needs, RunOptions
-from ..executor import BatchUpdate
-from ..journal import BatchFiles
-from ..plan import Seconds, recorded_seconds, split_batches
-from ..progress import Say
-from ..remote.packing import needs_of, pack
-from ..remote.wire import BatchReply, decode_reply, encode_request
-from ..unfinished import not_built
-from .in_flight import InFlightBatch, results_of_given_up, retry_lost
+from ..cases.results import RunResult
+from ..errors import BuildError, UsageError
+from .batch import Batch, BatchFiles, BatchState, BatchUpdate, Needs, RunOptions
+from .batch_results import inconclusive_results, not_built
+from .plan import Seconds, recorded_seconds, split_batches
+from .progress import Say
 from .ray_cluster import EnvironmentBuilders, Node, connected, describe_error, living_nodes
+from .remote.packing import needs_of, pack
+from .remote.wire import BatchReply, BatchRequest, decode_reply, encode_request
 
 TICK_S = 0.5
 """Seconds between two updates, so that output is shown meanwhile."""
 NODES_S = 5.0
 """Seconds between checks for dead nodes."""
+MAX_ATTEMPTS = 2
 STARVED_S = 120.0
 """Seconds without a node that has room, after which waiting batches are given up."""
 _log = logging.getLogger("vllm_regress.runner")
+
+
+@dataclasses.dataclass(frozen=True)
+class InFlightBatch:
+    """A part of a batch that was sent, or waits to be sent, to a node.
+
+    ``batch`` is the whole batch, ``part`` holds the cases that have no result yet, ``request`` is
+    what was sent. ``failures``: why earlier
+    attempts were lost, ``avoid``: the node of the last one. ``node`` and ``heard_at`` are of its
+    latest reply.
+    """
+
+    batch: Batch
+    part: Batch
+    request: BatchRequest
+    failures: tuple[str, ...] = ()
+    avoid: str = ""
+    node: str = ""
+    heard_at: float = 0.0
+
+    def after(self, reply: BatchReply, now: float) -> InFlightBatch:
+        """The batch after this reply: its node has answered, and the cases that have results are
+        done."""
+        done = {result.case_id for result in reply.run.results}
+        return dataclasses.replace(
+            self, part=self.part.without(done), node=reply.node.get("node", self.node), heard_at=now
+        )
+
+
+def retry_lost(in_flight: InFlightBatch, why: str) -> InFlightBatch | None:
+    """Return the retry of a batch whose machine failed: the cases without results.
+
+    None after the second failure, when it is given up.
+    """
+    if len(in_flight.failures) + 1 >= MAX_ATTEMPTS:
+        return None
+    request = in_flight.request.only(tuple(case.id for case in in_flight.part.cases))
+    return InFlightBatch(
+        in_flight.batch, in_flight.part, request, (*in_flight.failures, why), in_flight.node
+    )
+
+
+def results_of_given_up(in_flight: InFlightBatch, why: str) -> RunResult:
+    """Return INCONCLUSIVE results for the unfinished cases of a batch that is given up."""
+    reason = f"the machine failed, which says nothing about the case: {'; then '.join((*in_flight.failures, why))}"
+    return RunResult(inconclusive_results(in_flight.part, in_flight.part.cases, reason))
 
 
 class RayExecutor:

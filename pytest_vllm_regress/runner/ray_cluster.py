@@ -1,5 +1,5 @@
-"""The Ray cluster as the driver sees it: the connection, nodes and their resources, environment
-builders, and descriptions of Ray's errors."""
+"""The Ray cluster as the driver sees it: its address and connection, nodes and their resources,
+environment builders, and descriptions of Ray's errors."""
 
 from __future__ import annotations
 
@@ -7,18 +7,33 @@ import contextlib
 import dataclasses
 import os
 import signal
+import socket
 import threading
+import urllib.parse
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..._version import __version__
-from ...errors import UsageError
-from ..batch import Needs
-from .ray_discovery import own_cluster
-from .ray_reachability import check_reachable
+import psutil
+
+from .._version import __version__
+from ..engines.http.listeners import describe_user, on_port
+from ..errors import UsageError
+from ..util.text import one_line
+from .batch import Needs
 
 READY_S = 60.0
 """Seconds that the environment builders of a cluster have to answer."""
+ANSWER_S = 8.0
+"""Seconds in which a cluster must answer."""
+_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+"""How a client opens an HTTP/2 connection (RFC 9113, section 3.4): gRPC, which Ray speaks, is
+HTTP/2. The server sends its settings, too."""
+_HEADER = 9
+_SETTINGS_TYPE = 4
+_ADDRESS_FLAGS = ("--gcs-address", "--gcs_address")
+_NAME_IT = (
+    "To use it although its user can then run code as you, name it: RAY_ADDRESS, or --on HOST:PORT"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,6 +107,148 @@ def connected(address: str) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+@dataclasses.dataclass(frozen=True)
+class Raylet:
+    """A running node:
+
+    ``users`` are those of its process except this user and root, ``created`` is in seconds since
+    the epoch.
+    """
+
+    pid: int
+    created: float
+    users: frozenset[int]
+    address: str
+
+
+def own_cluster() -> str:
+    """Return the address of the cluster whose raylet was started last by this user or root.
+
+    ``ray.init("auto")`` joins any raylet of any user. But whoever runs a cluster can run code in
+    what connects to it, because Ray passes objects with their code: so the address is found here
+    and passed to Ray. Raises ``UsageError`` if there is none.
+    """
+    raylets = list(_raylets())
+    own = [raylet for raylet in raylets if not raylet.users]
+    if own:
+        address = max(own, key=lambda raylet: raylet.created).address
+        _check_listener(address)
+        return address
+    if raylets:
+        raylet, *_ = raylets
+        users = ", ".join(map(describe_user, sorted(raylet.users)))
+        raise UsageError(
+            f"--on ray: the Ray node of this machine (process {raylet.pid}, cluster {one_line(raylet.address)[:100]}) was started by {users}, "
+            f"so it is not used without being named. {_NAME_IT}"
+        )
+    raise UsageError(
+        "--on ray: no Ray node of this user or root runs on this machine. Start a cluster (`ray start --head`), or name one by RAY_ADDRESS, "
+        "--on ray://HOST or --on HOST:PORT"
+    )
+
+
+def _raylets() -> Iterator[Raylet]:
+    """Yield the raylets of all users.
+
+    A program with the set-user-ID bit has the arguments of who started it, so the real user counts,
+    too.
+    """
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            address = _gcs_address(process)
+            if address:
+                users = frozenset(process.uids()) - {os.getuid(), 0}
+                yield Raylet(process.pid, process.create_time(), users, address)
+
+
+def _gcs_address(process: psutil.Process) -> str:
+    """Return the address of a raylet's cluster; empty if the process is no raylet."""
+    program, *words = process.cmdline() or [""]
+    if "raylet" not in (process.name(), os.path.basename(program)):
+        return ""
+    options = (word.partition("=") for word in words)
+    return next((address for flag, _, address in options if flag in _ADDRESS_FLAGS), "")
+
+
+def _check_listener(address: str) -> None:
+    """Raise ``UsageError`` if the cluster's address is of this machine and another user listens
+    there: the cluster has ended, but not its raylet."""
+    host, _, port = address.rpartition(":")
+    if not port.isdigit() or not _is_local(host.strip("[]")):
+        return
+    for listener in on_port(int(port)):
+        if listener.uid not in (os.getuid(), 0):
+            raise UsageError(
+                f"--on ray: at {one_line(address)[:100]}, the address of this machine's cluster, listens {listener}. {_NAME_IT}"
+            )
+
+
+def _is_local(host: str) -> bool:
+    addresses = {
+        address.address for interface in psutil.net_if_addrs().values() for address in interface
+    }
+    with contextlib.suppress(OSError):
+        hosts = {str(info[4][0]) for info in socket.getaddrinfo(host, None)}
+        return any(address in addresses or address.startswith("127.") for address in hosts)
+    return False
+
+
+def check_reachable(address: str, where: str) -> None:
+    """Raise ``UsageError`` if no gRPC server answers at ``where``, HOST:PORT with or without
+    ray://. ``address`` is the value of --on.
+
+    Anything without a host and a port is left to Ray. With Ray's TLS (RAY_USE_TLS) only the
+    connection is tried.
+    """
+    endpoint = _endpoint(where)
+    if endpoint is None:
+        return
+    problems: list[str] = [f"no answer within {ANSWER_S:g} s"]
+
+    def try_to_reach() -> None:
+        problems[:] = _problems(*endpoint)
+
+    attempt = threading.Thread(
+        target=try_to_reach, daemon=True
+    )  # looking a name up has no timeout of its own
+    attempt.start()
+    attempt.join(ANSWER_S)
+    if problems:
+        raise UsageError(
+            f"--on {address}: no cluster answers at {where}: {problems[0]}. "
+            "Start one (`ray start --head`), or name one by RAY_ADDRESS or --on ray://HOST"
+        )
+
+
+def _endpoint(where: str) -> tuple[str, int] | None:
+    scheme, separator, rest = where.rpartition("://")
+    if separator and scheme != "ray":
+        return None
+    try:
+        parts = urllib.parse.urlsplit(f"//{rest}")
+        return (parts.hostname, parts.port) if parts.hostname and parts.port else None
+    except ValueError:
+        return None
+
+
+def _problems(host: str, port: int) -> list[str]:
+    """Return why nothing that may be Ray answers there; empty if something does."""
+    try:
+        with socket.create_connection((host, port), timeout=ANSWER_S) as connection:
+            if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
+                return []
+            connection.sendall(_HELLO)
+            header = b""
+            while len(header) < _HEADER and (more := connection.recv(_HEADER - len(header))):
+                header += more
+    except TimeoutError:
+        return [f"no answer within {ANSWER_S:g} s"]
+    except OSError as error:
+        return [error.strerror or str(error)]
+    is_grpc = len(header) == _HEADER and header[3] == _SETTINGS_TYPE
+    return [] if is_grpc else ["something else than Ray listens there"]
 
 
 def living_nodes() -> tuple[Node, ...]:

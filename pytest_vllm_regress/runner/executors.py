@@ -1,4 +1,4 @@
-"""Run batches side by side on this machine, in threads."""
+"""Run batches on this machine: one after the other on our own terminal, or side by side in threads."""
 
 from __future__ import annotations
 
@@ -13,18 +13,49 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import IO
 
-from ...environments.uv import cancelled_by
-from ...errors import BuildError
-from ..batch import Batch, BatchState, RunOptions
-from ..executor import BatchUpdate
-from ..journal import BatchFiles
-from ..plan import Seconds, recorded_seconds
-from ..progress import Say
-from ..pytest_run import INTERRUPT_GRACE_S, ReportReader, end_command, run_batch, start_command
-from ..unfinished import not_built
+from ..environments.uv import cancelled_by
+from ..errors import BuildError
+from .batch import Batch, BatchFiles, BatchState, BatchUpdate, RunOptions
+from .batch_results import not_built
+from .plan import Seconds, recorded_seconds
+from .progress import Say
+from .pytest_run import (
+    INTERRUPT_GRACE_S,
+    ReportReader,
+    StartCommand,
+    end_command,
+    run_batch,
+    run_command,
+    start_command,
+)
 
 TICK_S = 0.2
 """Seconds between two updates, so that output is shown meanwhile."""
+
+
+class SequentialExecutor:
+    """Builds each environment and runs its batch before the next one.
+
+    ``start`` runs pytest's command and returns its exit status.
+    """
+
+    def __init__(self, build: Callable[[str], None], start: StartCommand = run_command) -> None:
+        self._build = build
+        self.start = start
+
+    def execute(
+        self, batches: Sequence[Batch], options: RunOptions, files: BatchFiles
+    ) -> Generator[BatchUpdate | None, None, None]:
+        """As ``Executor``."""
+        for batch in batches:
+            yield BatchUpdate.started(batch)
+            try:
+                self._build(batch.environment)
+            except BuildError as error:
+                yield BatchUpdate(batch, not_built(batch, error), BatchState.UNBUILT)
+            else:
+                report = ReportReader(files.report(batch))
+                yield BatchUpdate(batch, run_batch(batch, options, self.start, report))
 
 
 class ThreadsExecutor:

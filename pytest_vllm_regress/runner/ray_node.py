@@ -17,11 +17,10 @@ from typing import Any
 
 import ray
 
-from ..._version import __version__
-from ..batch import BatchState
-from ..remote.client import run_request
-from ..remote.machine import facts
-from ..remote.wire import BatchReply, encode_reply, state_of
+from .._version import __version__
+from .batch import BatchState
+from .remote.client import run_request
+from .remote.wire import BatchReply, encode_reply, machine_facts, state_of
 
 NAMESPACE = "vllm-regress"
 _SET_BY_RAY = ("PYTHONPATH", "PYTHONBREAKPOINT", "SPT_NOENV", "VIRTUAL_ENV_PROMPT")
@@ -62,7 +61,7 @@ class EnvironmentBuilder:
 
     def facts(self) -> dict[str, str]:
         """Return facts of the node, with its version of this package."""
-        return {**facts(node_name()), "vllm-regress": __version__}
+        return {**machine_facts(node_name()), "vllm-regress": __version__}
 
     def build(self, request: str) -> str:
         """Build the environment of an encoded request and return the encoded reply.
@@ -81,7 +80,7 @@ class EnvironmentBuilder:
     def leftovers(self, remove: bool) -> list[dict[str, Any]]:
         """Return the leftovers of ended runs on the node, as ``vllm-regress doctor`` shows them
         there."""
-        from ...engines.processes.abandoned import of_builds, of_runs
+        from ..engines.processes.abandoned import of_builds, of_runs
 
         return [trace.to_json(remove=remove) for trace in (*of_runs(), *of_builds())]
 

@@ -17,13 +17,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ...environments import uv
-from ...environments.cache import EnvironmentCache
-from ...environments.downloads import DISK_FACTOR, Contents, contents
-from ...environments.names import resolve
-from ...errors import BuildError, UsageError
-from ...util.sizes import GIB, disk_usage
-from ..progress import Say
+from ..environments import uv
+from ..environments.cache import EnvironmentCache
+from ..environments.downloads import DISK_FACTOR, Contents, contents
+from ..environments.names import resolve
+from ..errors import BuildError, UsageError
+from ..util.sizes import GIB, disk_usage
+from .progress import Say
 
 UNKNOWN_BYTES = 12 * GIB
 """Assumed size on disk of an environment whose files have no known size."""

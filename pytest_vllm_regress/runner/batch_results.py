@@ -1,17 +1,20 @@
-"""INCONCLUSIVE results for cases that no test gave a result for, and why."""
+"""Results of a batch: expectations applied, and INCONCLUSIVE results for cases that no test gave a
+result for."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import signal
 import time
 from collections.abc import Sequence
 
 from ..cases.model import Case
+from ..cases.proofs.proof import EXPECTED_VERDICTS
 from ..cases.results import RunResult, TestResult
-from ..cases.verdict import Verdict
+from ..cases.verdict import Verdict, combine
 from ..errors import BuildError
-from .batch import Batch
+from .batch import Batch, RunOptions
 
 _UNEXPLAINED = "pytest failed, but no verdict says why: see its output above"
 _NOTHING_ON_GPU = "nothing was shown on a GPU: every case was NOT_APPLICABLE"
@@ -21,6 +24,37 @@ _EXIT_STATUS = {
     4: "refused its arguments",
     5: "found no test",
 }
+
+
+def apply_expectations(run: RunResult, batch: Batch, options: RunOptions) -> RunResult:
+    """Add to each result the command that repeats it, and mark results that contradict the case's
+    role in this environment.
+
+    Done once, where the run was started, whatever machine ran the batch.
+    """
+    return dataclasses.replace(
+        run,
+        results=tuple(_judge_result(result, run.results, batch, options) for result in run.results),
+    )
+
+
+def _judge_result(
+    result: TestResult, results: tuple[TestResult, ...], batch: Batch, options: RunOptions
+) -> TestResult:
+    result = dataclasses.replace(
+        result, command=options.repeat_command(result.case_id, result.environment)
+    )
+    role = batch.roles.get(result.case_id)
+    if role is None:
+        return result
+    expected = EXPECTED_VERDICTS[role]
+    # The verdict of the case counts: a variant that is not affected does not contradict the
+    # evidence.
+    case_verdict = combine(other.verdict for other in results if other.case_id == result.case_id)
+    if case_verdict is expected or not result.expected or result.verdict is not case_verdict:
+        return result
+    because = f"{batch.environment} is evidence that the case is {expected.value}, and it was {case_verdict.value}"
+    return dataclasses.replace(result, not_expected_because=because)
 
 
 def inconclusive_results(batch: Batch, cases: Sequence[Case], why: str) -> tuple[TestResult, ...]:
