@@ -16,10 +16,10 @@ from packaging.utils import canonicalize_name
 
 from ..defaults import RACY_TRIALS
 from ..errors import UsageError
-from ..history.bisection.algorithm import Direction
-from ..history.bisection.run import BisectReport, BisectRequest, run
-from ..history.bisection.search import CandidateRunner
-from ..history.bisection.search_log import output_file
+from ..history.algorithm import Direction
+from ..history.bisect import BisectReport, BisectRequest
+from ..history.bisect import bisect as run
+from ..history.candidates import CandidateRunner
 from ..runner.batch import Executor, RunOptions
 from ..runner.build import build_with_cache, check_gpu_fits
 from ..runner.executors import SequentialExecutor
@@ -27,6 +27,7 @@ from ..runner.progress import BatchHeaders, OutputInOrder, Progress, Say, WithBa
 from ..runner.pytest_run import run_command
 from ..runner.run import BatchRunner
 from ..util.masking import mask
+from ..util.paths import writable_root
 from ..util.signals import terminate_as_interrupt
 from ..util.text import printable
 from .context import (
@@ -192,7 +193,7 @@ def bisect(
         trials=trials or (RACY_TRIALS if case.racy else 1),
         pytest_args=command.pytest_args,
         state_file=state,
-        restart=restart,
+        fresh=restart,
     )
     options = command.run_options(device)
     if on is None and options.asks_for_gpu:
@@ -234,7 +235,7 @@ def _output(options: RunOptions, case_id: str, show: Say, *, as_json: bool) -> I
     if options.live:
         yield _Output(show, sys.stderr if as_json else None, to_file=False)
         return
-    path = output_file(case_id)
+    path = writable_root() / "bisect" / f"{case_id}.log"
     path.parent.mkdir(parents=True, exist_ok=True)
     show(f"output of builds and pytest: {path} (vllm-regress -v bisect shows it)")
     with path.open("w", encoding="utf-8", errors="replace") as stream:

@@ -15,9 +15,8 @@ from ..cases.proofs import lint
 from ..cases.proofs.impostors import ImpostorTrial
 from ..defaults import RACY_TRIALS
 from ..errors import UsageError
-from ..history.bisection.documented import TraceOptions
-from ..history.bisection.search import CandidateRunner
-from ..history.trace import trace_case
+from ..history.candidates import CandidateRunner
+from ..history.trace import TraceOptions, trace_case
 from ..runner.batch import Batch, RunOptions, RunOutcome
 from ..runner.build import build_with_cache, check_environments
 from ..runner.executors import SequentialExecutor

@@ -32,20 +32,29 @@ class Store(Generic[T]):
         what: what the file holds, for its first line and for messages: ``"progress of a
             bisection"``.
         key: what the entries belong to. A file with another key is refused.
-        advice: what the user can do with a file that is refused: ``"give --restart"``.
+        advice: what the user can do with a file that is refused: ``"give --fresh"``.
+        fresh: do not read what the file holds; ``lock`` removes it.
 
     Raises ``UsageError`` for a file that is not such a store, or belongs to something else.
     """
 
     def __init__(
-        self, path: Path, kind: type[T], *, what: str, key: Any = None, advice: str = "remove it"
+        self,
+        path: Path,
+        kind: type[T],
+        *,
+        what: str,
+        key: Any = None,
+        advice: str = "remove it",
+        fresh: bool = False,
     ) -> None:
         self.path, self._kind, self._what, self._advice = path, kind, what, advice
         self._key = json.loads(json.dumps(codec.encode(key)))  # lists for tuples, as it is read
         self._lock: filelock.BaseFileLock | None = None
         self._size = 0
         """Bytes of the complete lines. What stands behind them was cut off by a crash."""
-        self._entries: dict[str, T] = self._read() if path.exists() else {}
+        self._fresh = fresh
+        self._entries: dict[str, T] = self._read() if path.exists() and not fresh else {}
 
     def __contains__(self, name: str) -> bool:
         return name in self._entries
@@ -80,6 +89,8 @@ class Store(Generic[T]):
                 f"{self.path}: {self._what} is in use by another run of the same command; wait for it"
             ) from None
         self._lock = lock
+        if self._fresh:
+            self.remove()
         if not self.path.exists():
             self._entries, self._size = {}, 0
         elif self.path.stat().st_size != self._size:

@@ -29,7 +29,8 @@ from pytest_vllm_regress.environments.overlay import ABOUT, about
 from pytest_vllm_regress.environments.recipes import load
 from pytest_vllm_regress.errors import RegressError
 from pytest_vllm_regress.fuzz import artefact, corpus
-from pytest_vllm_regress.history.bisection.search_log import SearchLog
+from pytest_vllm_regress.history.candidates import open_results
+from pytest_vllm_regress.history.watch import SeenReleases
 from pytest_vllm_regress.surveys.conformance.record import read_faults
 from pytest_vllm_regress.surveys.conformance.record_file import read_record
 from pytest_vllm_regress.util import rundir
@@ -95,7 +96,8 @@ READERS: dict[str, Callable[[Path], object]] = {
     "artefact": artefact.load,
     "corpus": lambda path: list(corpus.read(path.parent)),
     "list": read_list,
-    "bisection": lambda path: SearchLog(path, ("a",)),
+    "bisection": lambda path: open_results(["a"], path).close(),
+    "watch": lambda path: SeenReleases(path).close(),
     "record": read_record,
     "cache": marker,
     "environment": environment,

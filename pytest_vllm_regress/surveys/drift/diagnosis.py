@@ -17,7 +17,7 @@ from packaging.version import Version
 from ...environments.index.releases import releases
 from ...environments.locks import release_date
 from ...errors import BuildError
-from ...history.bisection.algorithm import State, changes, next_candidate
+from ...history.algorithm import CandidateState, changes, next_candidate
 from ...util.versions import fewest, suspects_first
 from .installation import Attempt, Pins, Release, blames_packages
 from .model import Breakage, Culprit, Drift, Stage
@@ -97,7 +97,7 @@ class _Search:
         suspects = sorted(
             suspects_first(differing, self.failure.text), key=lambda name: name not in known
         )
-        names = fewest(suspects, lambda some: self._state(self._old(some)) is State.GOOD)
+        names = fewest(suspects, lambda some: self._state(self._old(some)) is CandidateState.GOOD)
         old = self._old(names)
         return tuple(
             bisected(
@@ -108,28 +108,30 @@ class _Search:
             for name in names
         )
 
-    def _state_with(self, pins: Pins, package: str, version: str) -> State:
+    def _state_with(self, pins: Pins, package: str, version: str) -> CandidateState:
         return self._state({**pins, package: f"=={version}"})
 
     def _old(self, names: Iterable[str]) -> Pins:
         return {name: f"=={self.then[name]}" for name in names}
 
-    def _state(self, pins: Pins) -> State:
+    def _state(self, pins: Pins) -> CandidateState:
         """Return whether the stage passes with ``pins``; skipped if an earlier one fails, so that
         it is not reached."""
         stage = self.failure.failed
         assert stage is not None
         attempt = self.try_pins({**self.pins, **pins}, stage)
         return (
-            State.GOOD
+            CandidateState.GOOD
             if attempt.passes(stage)
-            else State.BAD
+            else CandidateState.BAD
             if attempt.failed is stage
-            else State.SKIPPED
+            else CandidateState.SKIPPED
         )
 
 
-def bisected(culprit: Culprit, state: Callable[[str], State], first: Sequence[str] = ()) -> Culprit:
+def bisected(
+    culprit: Culprit, state: Callable[[str], CandidateState], first: Sequence[str] = ()
+) -> Culprit:
     """Return the culprit with its last good and first bad version. ``first``: versions to try
     before the others.
 
@@ -144,7 +146,7 @@ def bisected(culprit: Culprit, state: Callable[[str], State], first: Sequence[st
         *(version for version in releases(culprit.package) if low < version < high),
         high,
     ]
-    states = {0: State.GOOD, len(versions) - 1: State.BAD}
+    states = {0: CandidateState.GOOD, len(versions) - 1: CandidateState.BAD}
     for version in map(Version, first):
         if version in versions[1:-1]:
             states[versions.index(version)] = state(str(version))

@@ -62,7 +62,7 @@ def test_commands_that_concern_other_cases_go_on_with_a_warning(
     (tmp_path / "vllm.txt").write_text("vllm==0.8.4\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("pytest_vllm_regress.history.bisection.run.releases", lambda package: ())
+    monkeypatch.setattr("pytest_vllm_regress.history.bisect.releases", lambda package: ())
     assert regress(cases, *arguments) == status
     captured = capsys.readouterr()
     assert f"warning: invalid case file, left out: {cases}/{PROBLEM}" in captured.err

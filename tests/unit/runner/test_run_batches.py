@@ -336,16 +336,17 @@ def test_a_changed_case_is_run_again(cases: tuple[Case, ...], journal: Journal) 
     assert fake.ran == [("a", ("one",))]
 
 
-def test_a_damaged_journal_is_run_again(cases: tuple[Case, ...], journal: Journal) -> None:
-    run(journal, FakePytest(), [batch("a", cases)])
+def test_only_what_a_crash_cut_off_is_run_again(
+    cases: tuple[Case, ...], journal: Journal
+) -> None:
+    batches = [batch("a", cases), batch("b", cases)]
+    run(journal, FakePytest(), batches)
     store = journal.directory / "cases.jsonl"
-    store.write_text(store.read_text()[:-10])  # a crash cut off the last line
+    store.write_text(store.read_text()[:-10])
     journal = in_another_process(journal)
-    journal.begin()
-    assert len(journal.finished(batch("a", cases)).results) == 1
-    outcome = run(journal, fake := FakePytest(), [batch("a", cases)])
-    assert [len(ids) for _, ids in fake.ran] == [1]
-    assert {result.case_id for result in outcome.run.results} == {"one", "two"}
+    outcome = run(journal, fake := FakePytest(), batches)
+    assert fake.ran == [("b", ("one", "two"))]
+    assert len(outcome.run.results) == 4
 
 
 def test_an_interrupted_run_reads_stored_results_once(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -14,10 +15,11 @@ from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.cli import changes
 from pytest_vllm_regress.environments.index import releases as index
+from pytest_vllm_regress.history.watch import SeenReleases
 from pytest_vllm_regress.runner.journal import Journal
 from pytest_vllm_regress.runner.run import RunRequest
 from tests.helpers.cases import CaseFile
-from tests.unit.history.watch.test_changes import LISTED, Outcomes, Runs
+from tests.unit.history.test_corrections import LISTED, Outcomes, Runs
 
 Command = Callable[..., int]
 
@@ -71,7 +73,7 @@ def command(
     monkeypatch.setattr(changes, "check_environments", lambda batches, gpu: None)
     monkeypatch.setattr(changes, "confirm_downloads", lambda names, yes, show: None)
     return lambda *arguments: cli.main(
-        ["--cases", "cases", "watch", "--state", "state.json", *arguments]
+        ["--cases", "cases", "watch", "--state", "state.jsonl", *arguments]
     )
 
 
@@ -81,9 +83,10 @@ def listed() -> list[str]:
     return []
 
 
-def state() -> dict[str, object]:
-    document = json.loads(Path("state.json").read_text())
-    return {name: document.get(name) for name in ("seen", "unapplied")}
+def state() -> tuple[set[str], tuple[str, ...]]:
+    """Return the releases that need no look, and those whose edits are left to write."""
+    with contextlib.closing(SeenReleases(Path("state.jsonl"))) as seen:
+        return seen.names, seen.unapplied
 
 
 def journals() -> list[Path]:
@@ -98,7 +101,7 @@ def test_changes_are_shown_and_a_second_look_on_the_day_does_nothing(
     assert "REGRESSED back on vllm 0.34.0 (sim): one result" in output
     assert '+vllm = ">=0.7,<0.8.5 || >=0.34"' in output
     assert '+vllm = ">=0.15,<0.34"' in output
-    assert state() == {"seen": {}, "unapplied": ["vllm 0.34.0"]}
+    assert state() == (set(), ("vllm 0.34.0",))
     count, lookups = len(runs.ran), len(listed)
     assert command() == 0
     assert "nothing to do" in capsys.readouterr().out
@@ -114,7 +117,7 @@ def test_write_applies_the_edits_once(
     assert 'vllm = ">=0.7,<0.8.5 || >=0.34"' in cases[0].path.read_text()
     assert 'vllm = ">=0.15,<0.34"' in cases[1].path.read_text()
     assert "validate --stale" in capsys.readouterr().out
-    assert state() == {"seen": {"vllm": ["0.34.0"]}, "unapplied": None}
+    assert state() == ({"vllm 0.34.0"}, ())
     assert journals() == []
     count = len(runs.ran)
     assert command("--write") == 0
@@ -136,7 +139,7 @@ def test_nothing_runs_without_a_new_release(
 def test_an_interrupted_look_is_not_remembered(command: Command, runs: Runs) -> None:
     runs.interrupted = True
     assert command("--write") == 130
-    assert not Path("state.json").exists()
+    assert not Path("state.jsonl").exists()
     assert len(journals()) == 1
 
 
@@ -144,7 +147,7 @@ def test_a_release_that_cannot_be_built_is_tried_again(command: Command, runs: R
     runs.outcomes = {(name, "vllm-0.34.0"): [] for name in ("back", "gone")}
     runs.unbuilt = ("vllm-0.34.0",)
     assert command("--write") == 3
-    assert state() == {"seen": {}, "unapplied": None}
+    assert state() == (set(), ())
     count = len(runs.ran)
     assert command("--write") == 3  # on the same day, too
     assert len(runs.ran) == count + 1
@@ -170,5 +173,5 @@ def test_chosen_cases_have_a_state_of_their_own(
 ) -> None:
     for case_ids in ([], ["back"], ["gone"]):
         assert cli.main(["--cases", "cases", "watch", *case_ids]) == 1
-    assert len(list(Path("cache/watch").glob("*.json"))) == 3
+    assert len(list(Path("cache/watch").glob("*.jsonl"))) == 3
     capsys.readouterr()

@@ -16,9 +16,8 @@ from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.errors import CaseFileError
-from pytest_vllm_regress.history.watch.look import look, write
-from pytest_vllm_regress.history.watch.releases import Release, plan
-from pytest_vllm_regress.history.watch.report import Report
+from pytest_vllm_regress.history.corrections import WatchedRelease
+from pytest_vllm_regress.history.watch import WatchReport, look, plan, write_look
 from pytest_vllm_regress.runner.batch import Batch, RunOutcome
 from tests.helpers.cases import CaseFile
 
@@ -26,7 +25,7 @@ LISTED = {
     "vllm": tuple(map(Version, ("0.8.4", "0.8.5", "0.32.0", "0.33.0", "0.34.0"))),
     "xgrammar": tuple(map(Version, ("0.2.7", "0.2.8"))),
 }
-NEW = Release("vllm", Version("0.34.0"))
+NEW = WatchedRelease("vllm", Version("0.34.0"))
 XGRAMMAR = "0.2.8"
 Outcomes = dict[tuple[str, str], Verdict | Sequence[TestResult]]
 """Verdicts, or whole results, by case and environment."""
@@ -73,7 +72,7 @@ class Runs:
         return RunOutcome(RunResult(tuple(results)), self.unbuilt, self.interrupted)
 
 
-def watched(cases: Sequence[Case], runs: Runs, *releases: Release) -> Report:
+def watched(cases: Sequence[Case], runs: Runs, *releases: WatchedRelease) -> WatchReport:
     report = look(plan(releases or [NEW], cases, LISTED["vllm"][-1]), LISTED, "2026-11-24", runs)
     assert report is not None
     return report
@@ -140,7 +139,7 @@ def test_a_fixed_case_is_closed_with_an_observed_end_and_evidence_of_the_fix(
             ("gone", "vllm-0.33.0"): Verdict.REPRODUCED,
         }
     )
-    report, table, count = write(watched([fixed_case], runs))
+    report, table, count = write_look(watched([fixed_case], runs))
     assert (report.written, table, count) == (
         True,
         fixed_case.directory.parent / "verdicts.json",
@@ -156,7 +155,7 @@ def test_a_fixed_case_is_closed_with_an_observed_end_and_evidence_of_the_fix(
 
 def test_verdicts_as_expected_are_recorded_and_change_nothing(back: Case, quiet: Case) -> None:
     before = back.path.read_text()
-    report, _, count = write(watched([back, quiet], Runs({})))
+    report, _, count = write_look(watched([back, quiet], Runs({})))
     assert (report.changes, report.edits, report.diff(), count) == ((), (), "", 2)
     assert back.path.read_text() == before
     assert [entry.verdict for entry in read_table([back]).of_case("back")] == [Verdict.FIXED]
@@ -166,7 +165,7 @@ def test_a_case_file_that_changed_meanwhile_is_not_overwritten(back: Case) -> No
     report = watched([back], Runs({("back", "vllm-0.34.0"): Verdict.REGRESSED}))
     back.path.write_text(back.path.read_text() + "# mine\n")
     with pytest.raises(CaseFileError, match="changed during the run"):
-        write(report)
+        write_look(report)
     assert "||" not in back.path.read_text()
 
 
@@ -213,14 +212,14 @@ def test_which_of_several_packages_to_correct_is_left_to_a_person(tmp_path: Path
 def test_releases_with_changes_stay_new_until_the_edits_are_written(
     back: Case, fixed_case: Case
 ) -> None:
-    old = Release("vllm", Version("0.32.0"))
+    old = WatchedRelease("vllm", Version("0.32.0"))
     runs = Runs(
         {("back", "vllm-0.34.0"): Verdict.REGRESSED, ("gone", "vllm-0.32.0"): Verdict.REPRODUCED}
     )
     report = watched([back], runs, old, NEW)
     assert report.seen_releases == (old,)
     assert report.unexpected_releases == (NEW,)
-    assert write(report)[0].seen_releases == (old, NEW)
+    assert write_look(report)[0].seen_releases == (old, NEW)
 
 
 def test_a_release_that_cannot_be_built_stays_new(back: Case) -> None:

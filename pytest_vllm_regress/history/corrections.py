@@ -1,5 +1,5 @@
 """What changed on new releases: verdicts that the case files do not predict, and the edits of case
-files that follow. Pure, but for reading them."""
+files that follow, with corrected ranges. Pure, but for reading case files."""
 
 from __future__ import annotations
 
@@ -10,40 +10,64 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from ...answers.audit.boundaries import Boundary, boundaries
-from ...answers.audit.verdict_table import VerdictTable
-from ...cases.cells import Cell, group_into_cells
-from ...cases.loading import MAX_BYTES
-from ...cases.migrate import with_fixed_evidence, with_range
-from ...cases.model import Case, Range
-from ...cases.results import TestResult
-from ...cases.verdict import Verdict
-from ...environments.installed import VLLM
-from ...errors import CaseFileError
-from ...util.files import read_bounded, write_atomically
-from ...util.versions import version_of
-from .ranges import corrected
-from .releases import Listed, Look, Release
+from ..answers.audit.boundaries import Boundary, boundaries
+from ..answers.audit.verdict_table import VerdictTable
+from ..cases.cells import Cell, group_into_cells
+from ..cases.loading import MAX_BYTES
+from ..cases.migrate import with_fixed_evidence, with_range
+from ..cases.model import Case, Range
+from ..cases.results import TestResult
+from ..cases.verdict import Verdict
+from ..environments.installed import VLLM
+from ..errors import CaseFileError
+from ..runner.batch import Batch
+from ..util.files import read_bounded, write_atomically
+from ..util.versions import SEPARATOR, version_of
 
-_SHOWN = {
-    Verdict.REPRODUCED: True,
-    Verdict.REGRESSED: True,
-    Verdict.FIXED: False,
-    Verdict.UNEXPECTEDLY_FIXED: False,
-}
+_UPPER = ("<", "<=")
+_BOUNDS = (*_UPPER, ">", "!=")
+"""Beginnings of the parts that can be left out to extend a range by an adjacent release."""
+ListedReleases = Mapping[str, Sequence[Version]]
+"""Stable releases on the index by package, oldest first."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Change:
+class WatchedRelease:
+    """A release of vLLM or of a grammar library."""
+
+    package: str
+    version: Version
+
+    def __str__(self) -> str:
+        return f"{self.package} {self.version}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Look:
+    """Cases that run because of a release, and their environment."""
+
+    release: WatchedRelease
+    environment: str
+    cases: tuple[Case, ...]
+
+    @property
+    def batch(self) -> Batch:
+        """The same for the runner. No case has a role there: the ranges say what is expected."""
+        return Batch(self.environment, self.cases, {})
+
+
+@dataclasses.dataclass(frozen=True)
+class UnexpectedVerdict:
     """A case whose verdict on a release is not the expected one.
 
     ``by_hand``: why no edit follows; empty if one does, or for INCONCLUSIVE.
     """
 
     case: Case
-    release: Release
+    release: WatchedRelease
     environment: str
     device: str
     verdict: Verdict
@@ -65,7 +89,7 @@ class Change:
 
 
 @dataclasses.dataclass(frozen=True)
-class Edit:
+class RangeEdit:
     """A corrected range in a case file. ``ends``: those that the new releases decide."""
 
     case: Case
@@ -138,10 +162,12 @@ class _Verdicts:
         )
 
 
-def changes_of(looks: Sequence[Look], results: Iterable[TestResult]) -> tuple[Change, ...]:
+def changes_of(
+    looks: Sequence[Look], results: Iterable[TestResult]
+) -> tuple[UnexpectedVerdict, ...]:
     """Return the unexpected verdicts, in the order of the releases."""
     return tuple(
-        Change(
+        UnexpectedVerdict(
             case,
             verdicts.look.release,
             verdicts.cell.environment,
@@ -156,8 +182,8 @@ def changes_of(looks: Sequence[Look], results: Iterable[TestResult]) -> tuple[Ch
 
 
 def edits_of(
-    looks: Sequence[Look], results: Iterable[TestResult], listed: Listed
-) -> tuple[Edit, ...]:
+    looks: Sequence[Look], results: Iterable[TestResult], listed: ListedReleases
+) -> tuple[RangeEdit, ...]:
     """Return the edits of case files after which the verdicts are as expected, at most one for each
     case."""
     shown: dict[tuple[str, Range], dict[Version, bool]] = {}
@@ -192,7 +218,7 @@ def edits_of(
     return tuple(edits.values())
 
 
-def with_ends(edit: Edit, table: VerdictTable, listed: Listed) -> Edit:
+def with_ends(edit: RangeEdit, table: VerdictTable, listed: ListedReleases) -> RangeEdit:
     """Return the edit with the ends of the corrected range that the range before did not have."""
     before = {
         (end.inside, end.outside)
@@ -204,17 +230,19 @@ def with_ends(edit: Edit, table: VerdictTable, listed: Listed) -> Edit:
     )
 
 
-def missing_neighbours(edits: Iterable[Edit]) -> Mapping[Release, tuple[Case, ...]]:
+def missing_neighbours(edits: Iterable[RangeEdit]) -> Mapping[WatchedRelease, tuple[Case, ...]]:
     """Return the releases beside new ends that were not run, with the cases to run on them."""
-    missing: dict[Release, list[Case]] = {}
+    missing: dict[WatchedRelease, list[Case]] = {}
     for edit in edits:
         for end in edit.ends:
             for version in end.missing:
-                missing.setdefault(Release(end.package, Version(version)), []).append(edit.case)
+                missing.setdefault(WatchedRelease(end.package, Version(version)), []).append(
+                    edit.case
+                )
     return {release: tuple(dict.fromkeys(cases)) for release, cases in missing.items()}
 
 
-def _edit(case: Case, before: Range, after: Range, passing: str) -> Edit:
+def _edit(case: Case, before: Range, after: Range, passing: str) -> RangeEdit:
     """Return the edit of a case file.
 
     A case that gets its first fixed version gets evidence of it, which a proof needs.
@@ -226,7 +254,7 @@ def _edit(case: Case, before: Range, after: Range, passing: str) -> Edit:
     )
     if not case.evidence.fixed and passing and closed.first_fixed() is not None:
         new_text = with_fixed_evidence(new_text, passing)
-    return Edit(case, before, after, text, new_text)
+    return RangeEdit(case, before, after, text, new_text)
 
 
 def _read(path: Path) -> str:
@@ -250,9 +278,7 @@ def _judge(case: Case, look: Look, cell: Cell) -> _Verdicts:
     affected = next(iter(named), case.affected[0] if len(case.affected) == 1 else None)
     version = None if affected is None else _version(affected.package, look, cell)
     # A variant has ranges of its own, and says nothing about those of the case.
-    shown = {_SHOWN.get(result.verdict) for result in cell.results if result.variant is None} - {
-        None
-    }
+    shown = {result.verdict.shown for result in cell.results if result.variant is None} - {None}
     return _Verdicts(look, cell, affected, version, next(iter(shown)) if len(shown) == 1 else None)
 
 
@@ -262,3 +288,91 @@ def _version(package: str, look: Look, cell: Cell) -> Version | None:
     versions = cell.results[0].versions
     names = VLLM if package == "vllm" else (package,)
     return next((version_of(versions[name]) for name in names if name in versions), None)
+
+
+def corrected(
+    affected: Range, releases: Sequence[Version], shown: Mapping[Version, bool]
+) -> Range | None:
+    """Return the range that agrees with ``shown`` (whether a release showed the failure), changed
+    as little as possible.
+
+    ``releases``: all releases of the package, which must include those in ``shown``. None: no
+    release has the failure.
+    """
+    for version in sorted(shown, key=lambda version: (not shown[version], version)):
+        if affected.contains(version) == shown[version]:
+            continue
+        alternatives = (
+            _with(affected, version, releases)
+            if shown[version]
+            else _without(affected, version, releases, shown)
+        )
+        if not alternatives:
+            return None
+        affected = Range(
+            affected.package, f" {SEPARATOR} ".join(text.strip() for text in alternatives)
+        )
+    return affected
+
+
+def _with(affected: Range, version: Version, releases: Sequence[Version]) -> list[str]:
+    """Return the alternatives with ``version``: an adjacent one begins earlier or ends later, or
+    there is one more (the failure came back)."""
+    alternatives = affected.specifier.split(SEPARATOR)
+    older = max((release for release in releases if release < version), default=None)
+    newer = min((release for release in releases if release > version), default=None)
+    for number, text in enumerate(alternatives):
+        adjacent = {
+            release: release is not None and _contains(text, release) for release in (older, newer)
+        }
+        excluding = [part for part in _parts(text) if not _contains(part, version)]
+        if not any(adjacent.values()) or not all(part.startswith(_BOUNDS) for part in excluding):
+            continue
+        begin = [] if adjacent[older] else [f">={_short(version)}"]
+        end = [] if newer is None or adjacent[newer] else [f"<{_short(newer)}"]
+        rest = [part for part in _parts(text) if part not in excluding]
+        alternatives[number] = ",".join([*begin, *rest, *end]) or ">=0"
+        return alternatives
+    end = [] if newer is None else [f"<{_short(newer)}"]
+    return [*alternatives, ",".join([f">={_short(version)}", *end])]
+
+
+def _without(
+    affected: Range, version: Version, releases: Sequence[Version], shown: Mapping[Version, bool]
+) -> list[str]:
+    """Return the alternatives without ``version``: they end before it, unless a later release has
+    the failure or was not run."""
+    alternatives = []
+    for text in affected.specifier.split(SEPARATOR):
+        if _contains(text, version):
+            later = [
+                release for release in releases if release > version and _contains(text, release)
+            ]
+            if any(shown.get(release, True) for release in later):
+                parts = [*_parts(text), f"!={_short(version)}"]
+            else:
+                parts = [part for part in _parts(text) if not part.startswith(_UPPER)] + [
+                    f"<{_short(version)}"
+                ]
+            text = ",".join(parts)
+            if not any(_contains(text, release) for release in releases):
+                continue
+        alternatives.append(text)
+    return alternatives
+
+
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _contains(text: str, version: Version) -> bool:
+    return SpecifierSet(text.strip()).contains(version, prereleases=True)
+
+
+def _short(version: Version) -> str:
+    """Return the version as ranges write it: 0.34 for 0.34.0."""
+    return (
+        str(version).removesuffix(".0")
+        if len(version.release) == 3 and str(version).count(".") == 2
+        else str(version)
+    )

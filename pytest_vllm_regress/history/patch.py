@@ -1,4 +1,5 @@
-"""The effect of a patch on the cases: each case runs once on the work tree and once on its base."""
+"""The effect of a patch on the cases: each runs once on the work tree and once on the commit that it
+is compared with."""
 
 from __future__ import annotations
 
@@ -6,16 +7,19 @@ import dataclasses
 import enum
 import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
-from ...cases.model import Case
-from ...cases.results import TestResult
-from ...cases.verdict import combine, excerpt
-from ...environments.git import Commit, Repository
-from ...environments.sources import Source
-from ...errors import UsageError
-from ...util.files import peek
-from .algorithm import State
-from .search import state_of
+from ..cases.model import Case
+from ..cases.results import TestResult
+from ..cases.verdict import combine, excerpt
+from ..environments.git import Commit, Repository
+from ..environments.names import resolve
+from ..environments.sources import Source, find_source, parse_name, set_clones
+from ..errors import UsageError
+from ..runner.batch import Batch
+from ..util.files import expand_home, peek
+from .algorithm import CandidateState
+from .candidates import state_of
 
 _MAX_TEXT = 1024 * 1024
 
@@ -67,7 +71,7 @@ def base_of(source: Source, against: str | None) -> Commit:
         return source.commit
     raise UsageError(
         f"{source.tree}: no changes, and {source.commit.id[:10]} is in upstream's branch: there is no patch to try. "
-        "Give a commit to compare with: --against REV"
+        "Give a commit to compare with: --base REV"
     )
 
 
@@ -137,14 +141,93 @@ def _effect(case: Case, before: Sequence[TestResult], after: Sequence[TestResult
     return CaseEffect(case, effect, old_verdict, new_verdict, tuple(test for test, _ in tests), why)
 
 
-def _effect_on_test(before: State | None, after: State | None) -> PatchEffect:
+def _effect_on_test(before: CandidateState | None, after: CandidateState | None) -> PatchEffect:
     """Return the effect on one test.
 
     Any failure of a test that passed before is a break; another failure than the documented one is
     no fix.
     """
-    if before is State.GOOD and after in (State.BAD, None):
+    if before is CandidateState.GOOD and after in (CandidateState.BAD, None):
         return PatchEffect.BREAKS
-    if before is State.BAD and after is State.GOOD:
+    if before is CandidateState.BAD and after is CandidateState.GOOD:
         return PatchEffect.FIXES
     return PatchEffect.UNCHANGED if before is after and before is not None else PatchEffect.UNCLEAR
+
+
+@dataclasses.dataclass(frozen=True)
+class PatchRequest:
+    """A work tree of vLLM and the cases to try. ``sort_cases``: run those first that concern the
+    changed modules most.
+
+    ``against``: the revision to compare with, ``environment``: what both sides are laid over; None:
+    what fits best.
+    """
+
+    tree: Path
+    cases: tuple[Case, ...]
+    sort_cases: bool
+    against: str | None = None
+    environment: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class PatchComparison:
+    """A comparison of the environments ``before`` and ``after`` the patch, both over the
+    environment ``base_environment``."""
+
+    base: Commit
+    changed: frozenset[str]
+    cases: tuple[Case, ...]
+    base_environment: str
+    before: str
+    after: str
+
+    @property
+    def batches(self) -> tuple[Batch, ...]:
+        """The cases on both sides."""
+        return tuple(Batch(name, self.cases, {}) for name in (self.before, self.after))
+
+    @property
+    def key(self) -> list[str]:
+        """The key of the journal."""
+        overlays = (resolve(name).overlay for name in (self.before, self.after))
+        keys = [overlay.source.key for overlay in overlays if overlay is not None]
+        return [*keys, self.base_environment, *(case.id for case in self.cases)]
+
+    def effects(self, results: Sequence[TestResult]) -> tuple[CaseEffect, ...]:
+        """Return what the patch does to each case."""
+        before, after = (
+            [result for result in results if result.environment == resolve(name).name]
+            for name in (self.before, self.after)
+        )
+        return effects(self.cases, before, after)
+
+
+def plan_comparison(request: PatchRequest) -> PatchComparison:
+    """Find the base and the changed files of a work tree.
+
+    Raises ``UsageError`` if nothing was changed.
+    """
+    name = parse_name(f"vllm@{expand_home(request.tree).absolute()}")
+    assert name is not None
+    source = find_source(name)
+    set_clones([str(source.tree)])  # the base is a commit of the tree's own repository
+    base = base_of(source, request.against)
+    changed = changed_files(source, base)
+    if not changed:
+        raise UsageError(
+            f"{request.tree}: its vllm/ is that of {base.id[:10]}: nothing to try. Give what to compare with: --base REV"
+        )
+    cases = request.cases
+    if request.sort_cases:
+        cases = nearest_first(cases, changed, source.repository)
+    environment = request.environment or _fitting_release(base.id)
+    before, after = f"{environment}+vllm@{base.id}", f"{environment}+vllm@{source.tree}"
+    return PatchComparison(base, changed, cases, environment, before, after)
+
+
+def _fitting_release(commit: str) -> str:
+    """Return the release that fits the commit best: both sides are laid over it."""
+    overlay = resolve(f"vllm@{commit}").overlay
+    assert overlay is not None
+    return overlay.base.name

@@ -13,33 +13,82 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
-from ...cases.model import Case
-from ...cases.results import TestResult
-from ...cases.verdict import Verdict, excerpt
-from ...errors import BuildError, RegressError
-from ...runner.batch import Batch, RunOutcome
-from ...runner.progress import Say, about
+from ..cases.model import Case
+from ..cases.results import TestResult
+from ..cases.verdict import Verdict, excerpt
+from ..errors import BuildError, RegressError
+from ..runner.batch import Batch, RunOutcome, digest
+from ..runner.progress import Say, about
+from ..util.paths import writable_root
+from ..util.store import Store
 from . import algorithm
-from .algorithm import State
-from .search_log import CandidateResult, SearchLog
+from .algorithm import CandidateState
 
 logger = logging.getLogger("vllm_regress.bisection")
-_BAD = (Verdict.REPRODUCED, Verdict.REGRESSED)
-_GOOD = (Verdict.FIXED, Verdict.UNEXPECTEDLY_FIXED)
 _CONFIRMING = " again"
 _IMPORT_ERROR = re.compile(r"\[import\] (?:[\w ]+: )?[\w.]*(?:Error|Exception|Exit)\b")
 
 
-def state_of(results: Sequence[TestResult]) -> State | None:
+def state_of(results: Sequence[TestResult]) -> CandidateState | None:
     """Return BAD if any test of the case shows the failure, and None if the results are
     INCONCLUSIVE."""
     verdicts = {result.verdict for result in results}
-    if verdicts & set(_BAD):
-        return State.BAD
+    shown = {verdict.shown for verdict in verdicts}
+    if True in shown:
+        return CandidateState.BAD
     if Verdict.INCONCLUSIVE in verdicts or not verdicts:
         return None
-    return State.GOOD if verdicts & set(_GOOD) else State.SKIPPED
+    return CandidateState.GOOD if False in shown else CandidateState.SKIPPED
+
+
+@dataclasses.dataclass(frozen=True)
+class CandidateResult:
+    """CandidateState of a candidate, and why.
+
+    Of ``runs`` runs with a clear verdict ``bad`` showed the failure; ``seconds`` is the time of all
+    runs.
+    """
+
+    state: CandidateState
+    why: str
+    runs: int = 0
+    bad: int = 0
+    seconds: float = 0.0
+
+    @property
+    def rate(self) -> str:
+        """How often the failure was seen, for example `` (failed 3 of 5 times)``.
+
+        Empty for a single run.
+        """
+        return f" (failed {self.bad} of {self.runs} times)" if self.runs > 1 else ""
+
+
+def output_file(case_id: str) -> Path:
+    """Return the file with the output of builds and pytest of the last bisection of a case."""
+    return writable_root() / "bisect" / f"{case_id}.log"
+
+
+def open_results(
+    key: Sequence[str], path: Path | None = None, *, fresh: bool = False
+) -> Store[CandidateResult]:
+    """Return the results of a search so far, by candidate, locked: an interrupted search resumes.
+
+    ``key`` identifies the search. ``path``: default is a file in the cache, named after the key.
+    Raises ``UsageError`` for the file of another search, and while the same search runs.
+    """
+    store = Store(
+        path or writable_root() / "bisect" / f"{digest(*key)[:16]}.jsonl",
+        CandidateResult,
+        what="the results of a bisection",
+        key=list(key),
+        advice="remove it, or give --fresh",
+        fresh=fresh,
+    )
+    store.lock()
+    return store
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +104,7 @@ class CandidateRunner:
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class SearchPlan:
     """The candidates of a search, oldest first, and the environment of each.
 
     ``kind``: what the candidates are, for messages.
@@ -73,24 +122,25 @@ class Plan:
     probes: int | None = None
 
 
-class Search:
+class CandidateSearch:
     """A bisection over the candidates of ``plan``.
 
-    Results that ``search_log`` already has are not run again.
+    ``results`` that are there already are not run again.
     """
 
-    def __init__(self, plan: Plan, search_log: SearchLog, runner: CandidateRunner) -> None:
+    def __init__(
+        self, plan: SearchPlan, results: Store[CandidateResult], runner: CandidateRunner
+    ) -> None:
         self._plan = plan
-        self._log = search_log
+        self._results = results
         self._runner = runner
 
-    def known(self) -> dict[int, State]:
+    def known(self) -> dict[int, CandidateState]:
         """Return the states known so far, by index of the candidate."""
-        results = self._log.results
         return {
-            index: results[name].state
+            index: self._results[name].state
             for index, name in enumerate(self._plan.candidates)
-            if name in results
+            if name in self._results
         }
 
     def run(self) -> None:
@@ -104,9 +154,9 @@ class Search:
             f"{count} {plan.kind}, {plan.candidates[0]} to {plan.candidates[-1]}: "
             f"at most {algorithm.most_runs(count)} runs if the failure changes once"
         )
-        if self._log.results:
+        if self._results:
             states = ", ".join(
-                f"{name} {result.state.value}" for name, result in self._log.results.items()
+                f"{name} {result.state.value}" for name, result in self._results.entries.items()
             )
             self._runner.say(f"resumed: {states}")
         builder = ThreadPoolExecutor(1, "build")
@@ -124,16 +174,16 @@ class Search:
         """Run a candidate again ``runs`` times, unless the log has the result of an earlier
         confirmation."""
         name = candidate + _CONFIRMING
-        if name not in self._log.results:
+        if name not in self._results:
             self._record(name, self._try(environment, runs))
-        return self._log.results[name]
+        return self._results[name]
 
     def result(self, candidate: str) -> CandidateResult:
         """Return the result of a candidate that was tried."""
-        return self._log.results[candidate]
+        return self._results[candidate]
 
     def _record(self, candidate: str, result: CandidateResult) -> None:
-        self._log.add(candidate, result)
+        self._results.add(candidate, result)
         self._runner.say(
             f"{candidate}: {result.state.value}{result.rate} in {result.seconds:.0f} s{self._steps_left()} ({result.why})"
         )
@@ -144,14 +194,14 @@ class Search:
         left = algorithm.runs_left(len(self._plan.candidates), self.known(), self._plan.probes)
         if not left:
             return ""
-        mean = statistics.mean(result.seconds for result in self._log.results.values())
+        mean = statistics.mean(result.seconds for result in self._results.entries.values())
         return f"; at most {left} step{'s' if left > 1 else ''} left, {about(left * mean)}"
 
     def _try(self, environment: str, trials: int) -> CandidateResult:
         """Run the case ``trials`` times. Stop early if further runs cannot give another result."""
         started = time.monotonic()
         batch = Batch(environment, (self._plan.case,), {})
-        reasons: dict[State, str] = {}
+        reasons: dict[CandidateState, str] = {}
         bad = done = unclear = 0
         why = "no result"
         while done < trials and unclear < self._plan.repeat:
@@ -164,7 +214,7 @@ class Search:
             results = outcome.run.results
             state = state_of(results)
             why = _why(results, state)
-            if state is State.SKIPPED or (
+            if state is CandidateState.SKIPPED or (
                 state is None and (outcome.unbuilt or _fails_to_import(results))
             ):
                 break
@@ -172,10 +222,16 @@ class Search:
                 unclear += 1
                 continue
             done += 1
-            bad += state is State.BAD
+            bad += state is CandidateState.BAD
             reasons.setdefault(state, why)
         seconds = round(time.monotonic() - started, 1)
-        overall = State.BAD if bad else State.GOOD if done == trials else State.SKIPPED
+        overall = (
+            CandidateState.BAD
+            if bad
+            else CandidateState.GOOD
+            if done == trials
+            else CandidateState.SKIPPED
+        )
         return CandidateResult(overall, reasons.get(overall, why), done, bad, seconds)
 
     def _likely_next(self, index: int) -> list[str]:
@@ -183,7 +239,9 @@ class Search:
         if self._runner.build is None:
             return []
         plan = self._plan
-        outcomes = ({**self.known(), index: state} for state in (State.BAD, State.GOOD))
+        outcomes = (
+            {**self.known(), index: state} for state in (CandidateState.BAD, CandidateState.GOOD)
+        )
         following = (
             algorithm.next_candidate(len(plan.candidates), outcome, plan.probes)
             for outcome in outcomes
@@ -214,12 +272,6 @@ def _fails_to_import(results: Sequence[TestResult]) -> bool:
     )
 
 
-def _why(results: Sequence[TestResult], state: State | None) -> str:
-    deciding = {
-        State.BAD: _BAD,
-        State.GOOD: _GOOD,
-        State.SKIPPED: (Verdict.NOT_APPLICABLE,),
-        None: (Verdict.INCONCLUSIVE,),
-    }[state]
-    first = next((result for result in results if result.verdict in deciding), None)
+def _why(results: Sequence[TestResult], state: CandidateState | None) -> str:
+    first = next((result for result in results if state_of([result]) is state), None)
     return f"{first.verdict.value}: {excerpt(first.reason)}" if first else "no result"

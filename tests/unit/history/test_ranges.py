@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from pytest_vllm_regress.cases.model import Range
-from pytest_vllm_regress.history.watch.ranges import corrected
+from pytest_vllm_regress.history.corrections import corrected
 
 RELEASES = ("0.8.4", "0.8.5", "0.9.0", "0.10.0", "0.33.0", "0.34.0", "0.35.0")
 SPECIFIERS = (

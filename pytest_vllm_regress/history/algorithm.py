@@ -2,7 +2,7 @@
 files, no clock.
 
 ``next_candidate`` states the order. A candidate that gives no clear verdict is SKIPPED, and its
-nearest untried neighbour is tried instead (``search.Search._try`` decides it): one that cannot be
+nearest untried neighbour is tried instead (``candidates.CandidateSearch._try`` decides it): one that cannot be
 built or whose import fails at once, NOT_APPLICABLE results at once, INCONCLUSIVE results after
 ``repeat`` runs. A change between two clear candidates with skipped ones between them is reported as
 such a range.
@@ -17,7 +17,7 @@ import math
 from collections.abc import Mapping
 
 
-class State(enum.Enum):
+class CandidateState(enum.Enum):
     """Result of a candidate. ``SKIPPED``: it gave no clear verdict and is not tried again."""
 
     BAD = "bad"
@@ -34,13 +34,13 @@ class Transition:
 
     low: int
     high: int
-    before: State
-    after: State
+    before: CandidateState
+    after: CandidateState
 
     @property
     def is_fix(self) -> bool:
         """True if the failure disappears, False if it appears."""
-        return self.after is State.GOOD
+        return self.after is CandidateState.GOOD
 
 
 class Direction(enum.Enum):
@@ -54,7 +54,9 @@ class Direction(enum.Enum):
         return self is Direction.ANY or (self is Direction.FIX) == is_fix
 
 
-def next_candidate(count: int, known: Mapping[int, State], probes: int | None = None) -> int | None:
+def next_candidate(
+    count: int, known: Mapping[int, CandidateState], probes: int | None = None
+) -> int | None:
     """Return the index of the candidate to try next, of ``count`` in order of age, or None if the
     search is complete.
 
@@ -74,7 +76,7 @@ def next_candidate(count: int, known: Mapping[int, State], probes: int | None = 
         middle = _nearest_to_middle(change.low, change.high, known)
         if middle is not None:
             return middle
-    clear = sorted(index for index, state in known.items() if state is not State.SKIPPED)
+    clear = sorted(index for index, state in known.items() if state is not CandidateState.SKIPPED)
     if known_changes or not clear:
         return None
     budget = most_runs(count) if probes is None else probes
@@ -85,7 +87,7 @@ def next_candidate(count: int, known: Mapping[int, State], probes: int | None = 
     return next((index for index in middles if index is not None), None)
 
 
-def changes(count: int, known: Mapping[int, State]) -> tuple[Transition, ...]:
+def changes(count: int, known: Mapping[int, CandidateState]) -> tuple[Transition, ...]:
     """Return every change between tested candidates, oldest first.
 
     More than one means that the failure comes and goes.
@@ -93,7 +95,7 @@ def changes(count: int, known: Mapping[int, State]) -> tuple[Transition, ...]:
     clear = [
         (index, known[index])
         for index in range(count)
-        if known.get(index, State.SKIPPED) is not State.SKIPPED
+        if known.get(index, CandidateState.SKIPPED) is not CandidateState.SKIPPED
     ]
     return tuple(
         Transition(low, high, before, after)
@@ -108,7 +110,7 @@ def most_runs(count: int) -> int:
     return math.ceil(math.log2(max(count, 1))) + 2
 
 
-def runs_left(count: int, known: Mapping[int, State], probes: int | None = None) -> int:
+def runs_left(count: int, known: Mapping[int, CandidateState], probes: int | None = None) -> int:
     """Return how many more candidates are tried at most, if none of them is skipped and no other
     change shows."""
     if next_candidate(count, known, probes) is None:
@@ -123,19 +125,19 @@ def runs_left(count: int, known: Mapping[int, State], probes: int | None = None)
             sum(index not in known for index in range(c.low + 1, c.high)) for c in known_changes
         )
         return sum(untried.bit_length() for untried in between)
-    clear = [index for index, state in known.items() if state is not State.SKIPPED]
+    clear = [index for index, state in known.items() if state is not CandidateState.SKIPPED]
     budget = most_runs(count) if probes is None else probes
     tried = sum(index not in (min(clear), max(clear)) for index in known)
     return min(budget - tried, count - len(known))
 
 
-def _untried_end(order: range, known: Mapping[int, State]) -> int | None:
+def _untried_end(order: range, known: Mapping[int, CandidateState]) -> int | None:
     """Return the first candidate in ``order`` that is not skipped, unless it has been tried."""
-    first = next((index for index in order if known.get(index) is not State.SKIPPED), None)
+    first = next((index for index in order if known.get(index) is not CandidateState.SKIPPED), None)
     return first if first is not None and first not in known else None
 
 
-def _nearest_to_middle(low: int, high: int, known: Mapping[int, State]) -> int | None:
+def _nearest_to_middle(low: int, high: int, known: Mapping[int, CandidateState]) -> int | None:
     middle = (low + high) / 2
     return min(
         (index for index in range(low + 1, high) if index not in known),
