@@ -336,9 +336,7 @@ def test_a_changed_case_is_run_again(cases: tuple[Case, ...], journal: Journal) 
     assert fake.ran == [("a", ("one",))]
 
 
-def test_only_what_a_crash_cut_off_is_run_again(
-    cases: tuple[Case, ...], journal: Journal
-) -> None:
+def test_only_what_a_crash_cut_off_is_run_again(cases: tuple[Case, ...], journal: Journal) -> None:
     batches = [batch("a", cases), batch("b", cases)]
     run(journal, FakePytest(), batches)
     store = journal.directory / "cases.jsonl"

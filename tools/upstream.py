@@ -1,10 +1,10 @@
-"""Write docs/generated/upstream.md: ``python docs/build_upstream.py``.
+"""Write docs/generated/upstream.md: ``python -m tools.upstream``.
 
-With files as arguments (written by `vllm-regress upstream --out FILE`), their results first go into
-docs/records/upstream, one record for each vLLM. The results of a file of tests replace earlier
-ones, unless the record is of another commit.
+With files as arguments (results.json of ``vllm-regress survey upstream --out DIR``), their results
+first go into docs/records/upstream, one record for each vLLM. The results of a file of tests replace
+earlier ones, unless the record is of another commit.
 
-    python docs/build_upstream.py /tmp/units.json /tmp/servers.json
+    python -m tools.upstream /tmp/units/results.json /tmp/servers/results.json
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
-from page_parts import code
-
-from pytest_vllm_regress.surveys.upstream.listed import listed_tests
 from pytest_vllm_regress.surveys.upstream.triage import (
     NOT_SKIPPED,
-    Listed,
+    ListedTest,
     UpstreamOutcome,
     entry_for,
+    listed_tests,
     outcome_of,
 )
+from pytest_vllm_regress.util.report import Markup, markdown_table
+from pytest_vllm_regress.util.text import markdown_cell
 
-HERE = Path(__file__).parent
-RECORDS = HERE / "records" / "upstream"
-PAGE = HERE / "generated" / "upstream.md"
+DOCS = Path(__file__).parents[1] / "docs"
+RECORDS = DOCS / "records" / "upstream"
+PAGE = DOCS / "generated" / "upstream.md"
 _REASON = 160
 _OF_MACHINE = re.compile(r"; dossier: \S+| \(\.\./.*")
 """What a reason has after its sentence: paths outside the tests."""
@@ -39,7 +39,7 @@ reasons."""
 
 HEAD = """# Upstream's own tests
 
-<!-- written by docs/build_upstream.py; do not edit -->
+<!-- written by `python -m tools.upstream`; do not edit -->
 
 What became of vLLM's own tests, unmodified, on the simulated device. [How to run them](../how-to/run-upstreams-tests.md) explains
 the outcomes. *Passed* is also given as the share of those that passed, failed or assert what a trained model says. Where vLLM
@@ -98,7 +98,7 @@ def triage_again(record: dict[str, Any]) -> None:
                 if outcome == UpstreamOutcome.FAILED
                 else UpstreamOutcome(outcome)
             )
-            entry = entry_for(f"{file}::{test}", listed) or Listed(by_error, why)
+            entry = entry_for(f"{file}::{test}", listed) or ListedTest(by_error, why)
             if entry.outcome in _OWN_LINE:
                 of_file["failed"][test] = [entry.outcome.value, entry.why]
             else:
@@ -124,62 +124,51 @@ def counts_of(entry: dict[str, Any]) -> Counter[str]:
 
 def summary(every: list[dict[str, Any]]) -> list[str]:
     """Return the table of releases and outcomes."""
-    lines = [
-        "| | " + " | ".join(record["vllm"] for record in every) + " |",
-        "| --- |" + " --- |" * len(every),
-    ]
     totals = [
         sum((counts_of(entry) for entry in record["files"].values()), Counter[str]())
         for record in every
     ]
     ran = [
-        sum(
-            any(counts_of(entry)[kind] for kind in NOT_SKIPPED)
-            for entry in record["files"].values()
-        )
-        for record in every
+        sum(any(counts_of(entry)[kind] for kind in NOT_SKIPPED) for entry in of_files)
+        for of_files in (record["files"].values() for record in every)
     ]
-    rows: dict[str, list[str]] = {
-        "tests of commit": [f"`{record['commit'][:10]}`" for record in every],
-        "files": [str(len(record["files"])) for record in every],
-        "files with a test that was not skipped": [str(number) for number in ran],
-    }
-    for outcome in UpstreamOutcome:
-        rows[outcome.value] = [str(total[outcome.value]) for total in totals]
     shares = [
         total["passed"] / max(1, sum(total[kind.value] for kind in NOT_SKIPPED)) for total in totals
     ]
-    rows["passed of those not skipped"] = [f"{share:.0%}" for share in shares]
-    return [*lines, *(f"| {name} | {' | '.join(cells)} |" for name, cells in rows.items())]
+    rows: dict[str, list[str]] = {
+        "tests of commit": [Markup(f"`{record['commit'][:10]}`") for record in every],
+        "files": [str(len(record["files"])) for record in every],
+        "files with a test that was not skipped": list(map(str, ran)),
+        **{outcome.value: [str(total[outcome]) for total in totals] for outcome in UpstreamOutcome},
+        "passed of those not skipped": [Markup(f"{share:.0%}") for share in shares],
+    }
+    header = ("", *(record["vllm"] for record in every))
+    return markdown_table(header, [(name, *cells) for name, cells in rows.items()])
 
 
 def section(record: dict[str, Any]) -> list[str]:
     """Return the tables of one release: its files, and the tests that did not pass although they
     could run."""
-    lines = [
-        "",
-        f"## {record['vllm']}",
-        "",
-        "| file | passed | failed | meaning | skipped, and the most frequent reason |",
-    ]
-    lines.append("| --- | --- | --- | --- | --- |")
+    files = []
+    grouped: dict[tuple[str, str, str], list[str]] = {}
     for file, entry in record["files"].items():
         number = counts_of(entry)
         skipped = "; ".join(
-            f"{count} {kind}: {code(why, 90)}" for kind, (count, why) in entry["skipped"].items()
+            f"{count} {kind}: {markdown_cell(why[:90])}"
+            for kind, (count, why) in entry["skipped"].items()
         )
         mark = " (V0)" if entry.get("default") == "V0" else ""
-        cells = (number[kind] or "" for kind in ("passed", "failed", "meaning"))
-        lines.append(f"| {file}{mark} | {' | '.join(map(str, cells))} | {skipped} |")
-    lines += ["", "| test | outcome | why |", "| --- | --- | --- |"]
-    grouped: dict[tuple[str, str, str], list[str]] = {}
-    for file, entry in record["files"].items():
+        cells = [str(number[kind] or "") for kind in ("passed", "failed", "meaning")]
+        files.append((Markup(f"{file}{mark}"), *cells, Markup(skipped)))
         for test, (outcome, why) in entry["failed"].items():
             grouped.setdefault((f"{file}::{test.partition('[')[0]}", outcome, why), []).append(test)
-    for (test, outcome, why), tests in grouped.items():
-        times = f" ({len(tests)} parameters)" if len(tests) > 1 else ""
-        lines.append(f"| {test.removeprefix('tests/')}{times} | {outcome} | {code(why)} |")
-    return lines
+    header = ("file", "passed", "failed", "meaning", "skipped, and the most frequent reason")
+    tests = []
+    for (test, outcome, why), of_test in grouped.items():
+        times = f" ({len(of_test)} parameters)" if len(of_test) > 1 else ""
+        tests.append((Markup(f"{test.removeprefix('tests/')}{times}"), outcome, why[:150]))
+    lines = ["", f"## {record['vllm']}", "", *markdown_table(header, files), ""]
+    return [*lines, *markdown_table(("test", "outcome", "why"), tests)]
 
 
 def page(every: list[dict[str, Any]]) -> str:

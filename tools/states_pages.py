@@ -1,73 +1,170 @@
-"""The record of ``vllm-regress states`` as JSON, and its pages: health, shutdown and growth of
-memory per release."""
+"""The pages of the record of states: health, shutdown and growth of memory per release."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from packaging.version import Version
 
-from ...target_site.vllm_regress_target.sim.pacing import STEP_S
-from ...util import record_file
-from ...util.report import markdown_table
-from ...util.text import markdown_inline
-from .growth import CONFIDENCE, LEAST, Slope
-from .health import FAILED, HEALTH, PROBES, TOKEN, HealthRow, State
-from .known import KNOWN
-from .measure import HEALTH as HEALTH_TABLE
-from .measure import SHUTDOWN, Release
-from .memory import KINDS, LONG, READINGS, REQUESTS, WARM_UP, MemoryRow, Run
-from .memory import TOKENS as MEMORY_TOKENS
-from .requests import WAIT_S
-from .servers import DRAIN_S
-from .shutdown import BETWEEN_S, END_S, LEAVE_S, ROWS, TOKENS, ShutdownRow
+from pytest_vllm_regress.surveys.states.growth import CONFIDENCE, LEAST, Slope
+from pytest_vllm_regress.surveys.states.health import (
+    FAILED,
+    HEALTH,
+    HEALTHY,
+    PROBES,
+    TOKEN,
+    HealthRow,
+    ServerState,
+)
+from pytest_vllm_regress.surveys.states.measure import (
+    ABSENT,
+    NOT_RUN,
+    TABLES,
+    ReleaseStates,
+    StateRow,
+)
+from pytest_vllm_regress.surveys.states.memory import (
+    KINDS,
+    LONG,
+    READINGS,
+    REQUESTS,
+    WARM_UP,
+    MemoryRow,
+)
+from pytest_vllm_regress.surveys.states.memory import TOKENS as MEMORY_TOKENS
+from pytest_vllm_regress.surveys.states.requests import COMPLETE, SILENT, WAIT_S
+from pytest_vllm_regress.surveys.states.servers import DRAIN_S, RUNS
+from pytest_vllm_regress.surveys.states.shutdown import (
+    BETWEEN_S,
+    END_S,
+    LEAVE_S,
+    ROWS,
+    TOKENS,
+    ShutdownRow,
+)
+from pytest_vllm_regress.target_site.vllm_regress_target.sim.pacing import STEP_S
+from pytest_vllm_regress.util.report import markdown_table
+from pytest_vllm_regress.util.text import markdown_inline
 
-COMMAND = "states"
-FILES = ("health.md", "shutdown.md", "growth.md")
-NOT_RUN, ABSENT = "not run", "n/a"
+_UPSTREAM = "https://github.com/vllm-project/vllm/issues/"
 
 
-def read_record(path: Path) -> dict[str, Release]:
-    """Return the recorded releases by environment; an empty dict without a file.
+@dataclasses.dataclass(frozen=True)
+class KnownState:
+    """A failure that a row of the table shows if ``shows`` says so of its name and content.
 
-    Raises ``UsageError`` for an invalid file.
+    ``case``: its case. ``upstream``: number of a report.
     """
-    return record_file.read_record(path, COMMAND, lambda name, entry: _release(entry))
+
+    table: str
+    text: str
+    shows: Callable[[str, Any], bool]
+    case: str = ""
+    upstream: int = 0
+
+    @property
+    def link(self) -> str:
+        """Markdown of a link to the case or the report, from docs/generated."""
+        if self.case:
+            return f"[{self.case}](../../cases/{self.case}/README.md)"
+        return f"[vllm-project/vllm#{self.upstream}]({_UPSTREAM}{self.upstream})"
 
 
-def write_record(path: Path, releases: Mapping[str, Release]) -> None:
-    """Write the record where ``read_record`` finds it, oldest release first."""
-    ordered = sorted(releases, key=lambda name: Version(releases[name].vllm))
-    record_file.write_record(path, {name: to_json(releases[name]) for name in ordered})
+def _claims_health(state: ServerState) -> Callable[[str, HealthRow], bool]:
+    return lambda name, row: (
+        name == state and row.answers[HEALTH] == HEALTHY and row.answers[TOKEN] != HEALTHY
+    )
 
 
-def to_json(release: Release) -> dict[str, Any]:
-    """Return a release's entry in the record."""
-    return dataclasses.asdict(release)
+def _cut(name: str, row: ShutdownRow) -> bool:
+    return name == "SIGTERM, streaming" and row.exit != RUNS and row.stream != COMPLETE
 
 
-def pages(releases: Iterable[Release]) -> dict[str, list[str]]:
+def _never_ends(name: str, row: ShutdownRow) -> bool:
+    return name.endswith("streaming") and row.exit == RUNS
+
+
+def _orphans(name: str, row: ShutdownRow) -> bool:
+    return name.startswith("SIGKILL of the server") and bool(
+        {"core", "worker"}.intersection(row.left)
+    )
+
+
+KNOWN = (
+    KnownState(
+        "health",
+        "healthy while the core is stopped",
+        _claims_health(ServerState.CORE_STOPPED),
+        case="vllm-36451",
+    ),
+    KnownState(
+        "health",
+        "healthy while the scheduler is stuck: nothing asks whether requests progress",
+        _claims_health(ServerState.SCHEDULER_STUCK),
+        upstream=43122,
+    ),
+    KnownState(
+        "health",
+        "healthy, and requests wait forever, after the core was killed",
+        _claims_health(ServerState.CORE_DEAD),
+        case="vllm-21443",
+    ),
+    KnownState(
+        "health",
+        "healthy, and requests wait forever, after a worker was killed",
+        _claims_health(ServerState.WORKER_DEAD),
+        case="vllm-11737",
+    ),
+    KnownState(
+        "health",
+        "healthy while it drains and takes no request: a load balancer goes on sending",
+        _claims_health(ServerState.DRAINING),
+        upstream=32334,
+    ),
+    KnownState(
+        "health",
+        "answers nothing while it drains: a liveness probe fails and ends it before its streams are complete",
+        lambda name, row: name == ServerState.DRAINING and row.answers[HEALTH] == SILENT,
+        upstream=32334,
+    ),
+    KnownState(
+        "health",
+        "healthy while it sleeps; a request waits until somebody wakes the engine",
+        _claims_health(ServerState.ASLEEP),
+        upstream=15483,
+    ),
+    KnownState("shutdown", "SIGTERM cuts streams", _cut, case="vllm-24885"),
+    KnownState(
+        "shutdown",
+        "a signal during a stream does not end the server: it waits for the connection to close, and nothing ends the stream any more",
+        _never_ends,
+        upstream=36964,
+    ),
+    KnownState(
+        "shutdown", "a killed server leaves its core, which keeps the GPU", _orphans, upstream=55510
+    ),
+)
+
+
+def pages(releases: Iterable[ReleaseStates]) -> dict[str, list[str]]:
     """Return the lines of each page by file name, newest release first.
 
     A page has the releases of which some of its rows were measured.
     """
     ordered = sorted(releases, key=lambda release: Version(release.vllm), reverse=True)
-    lines = (
-        _health_page([release for release in ordered if release.health]),
-        _shutdown_page([release for release in ordered if release.shutdown]),
-        _growth_page([release for release in ordered if release.growth]),
-    )
-    return dict(zip(FILES, lines, strict=True))
+    return {
+        f"{table}.md": page([release for release in ordered if release.rows(table)])
+        for table, page in _PAGES.items()
+    }
 
 
-def _health_page(releases: Sequence[Release]) -> list[str]:
+def _health_page(releases: Sequence[ReleaseStates]) -> list[str]:
     lines = [
         "# Health per release",
         "",
-        "<!-- written by `vllm-regress states`; do not edit -->",
+        "<!-- written by `python -m tools.record states`; do not edit -->",
         "",
         "What the addresses that load balancers and orchestrators ask say while the engine behind them works, is stuck, or is gone.",
         "",
@@ -80,23 +177,13 @@ def _health_page(releases: Sequence[Release]) -> list[str]:
         f"is healthy and does not answer, or the reverse. A number is an HTTP status. `no answer`: none within {WAIT_S:g} s. `refused`: no",
         f"connection. `broken`: the connection ended without an answer. `{ABSENT}`: the release has no such state; the reasons are below.",
         "",
-        *markdown_table(
-            ("vLLM", *State),
-            ((release.vllm, *(_summary(release, s) for s in State)) for release in releases),
-        ),
+        *_overview("health", releases),
         "",
-        *_remarks(
-            HEALTH_TABLE,
-            [
-                (state, release.vllm, row)
-                for release in releases
-                for state, row in release.health.items()
-            ],
-        ),
+        *_remarks("health", releases),
     ]
-    for state in State:
+    for state in ServerState:
         lines += ["", f"## {state.capitalize()}", ""]
-        if state in FAILED or state is State.DRAINING:
+        if state in FAILED or state is ServerState.DRAINING:
             lines += [
                 f"`/health` was asked until it said something else than 200, for at most {WAIT_S:g} s; the column `after` has the seconds. "
                 "The other questions came after that.",
@@ -109,13 +196,6 @@ def _health_page(releases: Sequence[Release]) -> list[str]:
     return lines
 
 
-def _summary(release: Release, state: State) -> str:
-    row = release.health.get(state)
-    if row is None or row.absent:
-        return ABSENT if row else NOT_RUN
-    return f"{row.answers[HEALTH]}{', but ' if row.contradiction else ', '}{row.answers[TOKEN]}"
-
-
 def _health_cells(row: HealthRow | None) -> tuple[str, ...]:
     if row is None or row.absent:
         return (ABSENT if row else NOT_RUN, *[""] * (len(PROBES) + 1))
@@ -123,11 +203,11 @@ def _health_cells(row: HealthRow | None) -> tuple[str, ...]:
     return (row.answers[HEALTH], after, *(row.answers[probe] for probe in PROBES[1:]), row.server)
 
 
-def _shutdown_page(releases: Sequence[Release]) -> list[str]:
+def _shutdown_page(releases: Sequence[ReleaseStates]) -> list[str]:
     lines = [
         "# Shutdown per release",
         "",
-        "<!-- written by `vllm-regress states`; do not edit -->",
+        "<!-- written by `python -m tools.record states`; do not edit -->",
         "",
         "How a server ends: by which signal, idle or during a stream, how fast, and what it leaves behind.",
         "",
@@ -142,22 +222,9 @@ def _shutdown_page(releases: Sequence[Release]) -> list[str]:
         "The port stays in use where vLLM forks its core, because the core inherits the server's socket. Each cell is a single run. In",
         "many releases the core's last message and its exit race, so that a cell with `runs` may say `error` in the next run.",
         "",
-        *markdown_table(
-            ("vLLM", *ROWS),
-            (
-                (release.vllm, *(_ending(release.shutdown.get(n)) for n in ROWS))
-                for release in releases
-            ),
-        ),
+        *_overview("shutdown", releases),
         "",
-        *_remarks(
-            SHUTDOWN,
-            [
-                (name, release.vllm, row)
-                for release in releases
-                for name, row in release.shutdown.items()
-            ],
-        ),
+        *_remarks("shutdown", releases),
     ]
     for name, (_, streaming) in ROWS.items():
         header = (
@@ -179,14 +246,6 @@ def _shutdown_page(releases: Sequence[Release]) -> list[str]:
     return lines
 
 
-def _ending(row: ShutdownRow | None) -> str:
-    if row is None or row.absent:
-        return ABSENT if row else NOT_RUN
-    seconds = "" if row.seconds is None else f", {row.seconds:g} s"
-    stream = f", {row.stream}" if row.stream else ""
-    return f"{row.exit}{seconds}{stream}" + (f", left: {', '.join(row.left)}" if row.left else "")
-
-
 def _shutdown_cells(row: ShutdownRow | None, streaming: bool) -> tuple[str, ...]:
     if row is None or row.absent:
         return (ABSENT if row else NOT_RUN, *[""] * (4 if streaming else 2))
@@ -199,11 +258,11 @@ def _shutdown_cells(row: ShutdownRow | None, streaming: bool) -> tuple[str, ...]
     )
 
 
-def _growth_page(releases: Sequence[Release]) -> list[str]:
+def _growth_page(releases: Sequence[ReleaseStates]) -> list[str]:
     lines = [
         "# Growth of memory per release",
         "",
-        "<!-- written by `vllm-regress states`; do not edit -->",
+        "<!-- written by `python -m tools.record states`; do not edit -->",
         "",
         "How much memory each process of a server gains with each request, in bytes.",
         "",
@@ -219,13 +278,7 @@ def _growth_page(releases: Sequence[Release]) -> list[str]:
         "these requests. The simulated device has no tensors: what grows are Python objects of vLLM or of the simulated worker,",
         "which runs in the process of the core.",
         "",
-        *markdown_table(
-            ("vLLM", *KINDS),
-            (
-                (release.vllm, *(_growing(release.growth.get(k)) for k in KINDS))
-                for release in releases
-            ),
-        ),
+        *_overview("growth", releases),
     ]
     for kind in KINDS:
         rows = [
@@ -239,12 +292,6 @@ def _growth_page(releases: Sequence[Release]) -> list[str]:
         )
         lines += _reasons((release.vllm, release.growth.get(kind)) for release in releases)
     return lines
-
-
-def _growing(row: MemoryRow | None) -> str:
-    if row is None or row.absent:
-        return ABSENT if row else NOT_RUN
-    return f"{', '.join(sorted(row.growing))} grows" if row.growing else "no"
 
 
 def _growth_cells(vllm: str, row: MemoryRow | None) -> list[tuple[str, ...]]:
@@ -270,7 +317,13 @@ def _slope(slope: Slope | None) -> str:
     )
 
 
-def _reasons(rows: Iterable[tuple[str, HealthRow | ShutdownRow | MemoryRow | None]]) -> list[str]:
+def _overview(table: str, releases: Sequence[ReleaseStates]) -> list[str]:
+    names = TABLES[table].names
+    rows = [(r.vllm, *(r.summary(table, name) for name in names)) for r in releases]
+    return markdown_table(("vLLM", *names), rows)
+
+
+def _reasons(rows: Iterable[tuple[str, StateRow | None]]) -> list[str]:
     """Return why releases have no such row, one line for each reason."""
     absent: dict[str, list[str]] = {}
     for vllm, row in rows:
@@ -283,13 +336,14 @@ def _reasons(rows: Iterable[tuple[str, HealthRow | ShutdownRow | MemoryRow | Non
     return ["", *lines] if lines else []
 
 
-def _remarks(table: str, rows: Sequence[tuple[str, str, Any]]) -> list[str]:
+def _remarks(table: str, releases: Sequence[ReleaseStates]) -> list[str]:
     """Return the known failures that the table shows, each with its releases."""
     lines = []
     for known in KNOWN:
         shown = [
-            vllm
-            for name, vllm, row in rows
+            release.vllm
+            for release in releases
+            for name, row in release.rows(table).items()
             if known.table == table and not row.absent and known.shows(name, row)
         ]
         if shown:
@@ -297,20 +351,8 @@ def _remarks(table: str, rows: Sequence[tuple[str, str, Any]]) -> list[str]:
     return ["What these cells show:", "", *lines] if lines else []
 
 
-def _release(entry: Mapping[str, Any]) -> Release:
-    health_rows = {State(name): HealthRow(**row) for name, row in entry["health"].items()}
-    rows = {
-        name: ShutdownRow(**{**row, "left": tuple(row["left"])})
-        for name, row in entry["shutdown"].items()
-        if name in ROWS
-    }
-    growth = {
-        name: MemoryRow(tuple(_run(run) for run in row["runs"]), row["absent"])
-        for name, row in entry.get("growth", {}).items()
-        if name in KINDS
-    }
-    return Release(**{**entry, "health": health_rows, "shutdown": rows, "growth": growth})
-
-
-def _run(entry: Mapping[str, Any]) -> Run:
-    return Run({process: Slope(**slope) for process, slope in entry["slopes"].items()})
+_PAGES: dict[str, Callable[[Sequence[ReleaseStates]], list[str]]] = {
+    "health": _health_page,
+    "shutdown": _shutdown_page,
+    "growth": _growth_page,
+}

@@ -1,5 +1,5 @@
-"""Results of the conformance suite: the outcome of each check on each engine generation, by
-environment."""
+"""Which features work on which vLLM: run the conformance suite, a check on each engine generation of
+an environment, and explain what fails by known upstream failures."""
 
 from __future__ import annotations
 
@@ -12,31 +12,41 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Annotated
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from ...errors import UsageError
-from ...util import patterns
-from ...util.documents import load_toml
-from ...util.masking import mask
-from ...util.versions import version_of
+from ..errors import UsageError
+from ..runner.pytest_run import pytest_command, pytest_environment, run_command
+from ..util import codec, patterns
+from ..util.codec import Document, Meta
+from ..util.masking import mask
+from ..util.paths import shipped
+from ..util.report import Report, Section, Table
+from ..util.rundir import scratch
+from ..util.store import Store
+from ..util.versions import version_of
 
 MAX_BYTES = 16 * 1024 * 1024
+TIMEOUT_S = 300
+GPU_TIMEOUT_S = 1800
+"""The first start on a GPU compiles kernels."""
+ON_GPU = ("--vllm-gpu", "--vllm-device=gpu")
+"""Arguments of pytest that request real GPUs."""
 SHOWN = ("torch", "transformers", "xgrammar", "llguidance", "outlines", "lm-format-enforcer", "ray")
 _GPU = "vllm_gpu_"
 PASSED, ABSENT, FAILED = "ok", "n/a", "FAIL"
 
 
-@dataclasses.dataclass(frozen=True)
-class CheckResult:
+class CheckResult(Document, frozen=True, array_like=True):
     """Outcome of one check on one engine generation: ok, n/a or FAIL; ``reason`` says why it is not
     ok."""
 
     section: str
     check: str
     generation: str
-    outcome: str
+    outcome: Annotated[str, Meta(pattern="^(ok|n/a|FAIL)$")]
     reason: str = ""
 
 
@@ -58,19 +68,21 @@ class SuiteRun:
     whole: bool = True
 
     @property
-    def key(self) -> tuple[str, str]:
+    def name(self) -> str:
         """Environment and device, so that a run on a GPU does not replace one on the simulated
         device."""
-        return self.environment, self.device
+        return f"{self.environment} {self.device}"
 
     @property
     def vllm(self) -> Version:
         return version_of(self.versions["vllm"]) or Version("0")
 
 
-@dataclasses.dataclass(frozen=True)
-class Fault:
-    """An upstream fault that explains failed cells, from known.toml of the suite."""
+class KnownFailure(Document, frozen=True):
+    """An upstream failure that explains failed cells, from known.toml of the suite.
+
+    ``checks``: patterns of "section: check". ``symptom``: pattern of the reason.
+    """
 
     vllm: SpecifierSet
     checks: tuple[str, ...]
@@ -78,6 +90,12 @@ class Fault:
     why: str
     generation: str = "*"
     device: str = "*"
+
+    def __post_init__(self) -> None:
+        try:
+            re.compile(self.symptom)
+        except (re.error, RecursionError, OverflowError) as error:
+            raise ValueError(f"symptom is no regular expression: {error}") from None
 
     def explains(self, ran: SuiteRun, cell: CheckResult) -> bool:
         """Return whether version, engine generation, device, check and reason all match."""
@@ -90,31 +108,6 @@ class Fault:
             )
             and patterns.search(self.symptom, cell.reason) is not None
         )
-
-
-def merged(before: SuiteRun, after: SuiteRun) -> SuiteRun:
-    """Return ``before`` with the cells of ``after`` in place of the same ones.
-
-    If other versions are installed now, return ``after``.
-    """
-    if (before.versions, before.device) != (after.versions, after.device):
-        return after
-    cells = {
-        (cell.section, cell.check, cell.generation): cell for cell in (*before.cells, *after.cells)
-    }
-    gpu = {**before.gpu, **after.gpu}
-    return dataclasses.replace(
-        after, cells=tuple(cells.values()), gpu=gpu, whole=before.whole or after.whole
-    )
-
-
-def add(runs: dict[tuple[str, str], SuiteRun], run: SuiteRun) -> None:
-    """Add ``run`` to ``runs``.
-
-    A whole run replaces an earlier one, a partial run is merged into it.
-    """
-    before = runs.get(run.key)
-    runs[run.key] = run if run.whole or before is None else merged(before, run)
 
 
 def read_report(name: str, report: Path) -> SuiteRun:
@@ -178,34 +171,75 @@ def _gist(text: str) -> str:
     return " | ".join(dict.fromkeys([*text.splitlines()[:1], *exceptions]))[:1500]
 
 
-def read_faults(path: Path) -> tuple[Fault, ...]:
-    """Read the known upstream faults. Raises ``UsageError`` for an invalid file."""
-    listed = (
-        load_toml(path, MAX_BYTES, what="a list of faults").get("fault", [])
-        if path.exists()
-        else []
-    )
-    try:
-        faults = tuple(
-            Fault(
-                **{**table, "vllm": SpecifierSet(table["vllm"]), "checks": tuple(table["checks"])}
-            )
-            for table in listed
-        )
-        for fault in faults:
-            re.compile(fault.symptom)
-    except (ValueError, TypeError, KeyError, re.error, RecursionError, OverflowError) as error:
-        raise UsageError(f"{path}: a list of faults cannot be read from it: {error!r}") from None
-    return faults
+class _KnownFailures(Document, frozen=True):
+    known: tuple[KnownFailure, ...] = ()
+
+
+def read_known(path: Path) -> tuple[KnownFailure, ...]:
+    """Read the known upstream failures. Raises ``UsageError`` for an invalid file."""
+    return codec.load(_KnownFailures, path, MAX_BYTES, what="a list of known failures").known
 
 
 def unexplained(
-    runs: Iterable[SuiteRun], faults: Sequence[Fault]
+    runs: Iterable[SuiteRun], known: Sequence[KnownFailure]
 ) -> list[tuple[SuiteRun, CheckResult]]:
-    """Return the failed cells that no known fault explains."""
+    """Return the failed cells that no known failure explains."""
     return [
         (ran, cell)
         for ran in runs
         for cell in ran.cells
-        if cell.outcome == FAILED and not any(f.explains(ran, cell) for f in faults)
+        if cell.outcome == FAILED and not any(one.explains(ran, cell) for one in known)
     ]
+
+
+def suite_directory() -> Path:
+    """Return the directory of the suite: beside the package in a checkout, inside it when
+    installed."""
+    place = shipped("conformance")
+    if place.is_dir():
+        return place
+    raise UsageError(
+        "this installation has no conformance suite: use a checkout, or a wheel of pytest-vllm-regress"
+    )
+
+
+def asks_for_gpu(pytest_args: Sequence[str]) -> bool:
+    """Return whether these arguments run the suite on GPUs."""
+    return any(argument in ON_GPU for argument in pytest_args)
+
+
+def run_suite(name: str, suite: Path, pytest_args: Sequence[str] = ()) -> SuiteRun:
+    """Run the suite, or the part that ``pytest_args`` select, in one environment."""
+    with scratch() as folder:
+        report = folder / "report.xml"
+        command = pytest_command(
+            folder, suite, [suite], GPU_TIMEOUT_S if asks_for_gpu(pytest_args) else TIMEOUT_S
+        )
+        command += [f"--vllm-env={name}", f"--junitxml={report}", "--tb=short", *pytest_args]
+        status = run_command(command, pytest_environment(folder))
+        if not report.exists():
+            raise UsageError(
+                f"{name}: pytest ended with status {status} and wrote no report: see its output above"
+            )
+        return read_report(name, report)
+
+
+def open_runs(path: Path, *, fresh: bool = False) -> Store[SuiteRun]:
+    """Return runs of the suite by their names, kept in a file."""
+    return Store(path, SuiteRun, what="runs of the conformance suite", fresh=fresh)
+
+
+def report(runs: Iterable[SuiteRun], known: Sequence[KnownFailure]) -> Report:
+    """Return the outcomes of each run, and why checks failed."""
+    counts, failed = [], []
+    for ran in runs:
+        outcomes = [cell.outcome for cell in ran.cells]
+        numbers = [str(outcomes.count(outcome)) for outcome in (PASSED, ABSENT, FAILED)]
+        counts.append((ran.name, str(ran.vllm), *numbers))
+        for cell in ran.cells:
+            if cell.outcome == FAILED:
+                why = next((one.why for one in known if one.explains(ran, cell)), "not known")
+                check = f"{ran.name}: {cell.generation} {cell.section}: {cell.check}"
+                failed.append(f"{check}: {why}; {cell.reason[:200]}")
+    table = Table(("environment", "vLLM", PASSED, ABSENT, FAILED), counts)
+    return Report(sections=[Section(parts=[table, *([tuple(failed)] if failed else ())])])

@@ -12,24 +12,24 @@ import pytest
 from pytest_vllm_regress.environments import uv
 from pytest_vllm_regress.environments.uv import explain
 from pytest_vllm_regress.errors import BuildError, UsageError
-from pytest_vllm_regress.surveys.drift import installation
-from pytest_vllm_regress.surveys.drift.installation import (
+from pytest_vllm_regress.surveys import drift
+from pytest_vllm_regress.surveys.drift import (
     RELEASE_BYTES,
     Attempt,
-    Release,
+    DatedRelease,
+    Stage,
     limited_downloads,
 )
-from pytest_vllm_regress.surveys.drift.model import Stage
 from pytest_vllm_regress.util.sizes import GIB
 
-RELEASE = Release("0.8.5", datetime.date(2026, 11, 24))
+RELEASE = DatedRelease("0.8.5", datetime.date(2026, 11, 24))
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, output: str) -> None:
     def resolve(*arguments: object) -> dict[str, str]:
         raise BuildError(explain("resolving vllm==0.8.5", output, 1))
 
-    monkeypatch.setattr(installation, "resolved_versions", resolve)
+    monkeypatch.setattr(drift, "resolved_versions", resolve)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_downloads_are_removed_when_another_release_might_not_fit_and_at_the_end
 
     downloaded = [5 * GIB, 7 * GIB]
     monkeypatch.setattr(uv, "run", run)
-    monkeypatch.setattr(installation, "disk_usage", lambda folder: downloaded.pop(0))
+    monkeypatch.setattr(drift, "disk_usage", lambda folder: downloaded.pop(0))
     monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path))
     monkeypatch.setenv("UV_CACHE_DIR", "/of/the/user")
     with limited_downloads(20 * GIB) as make_room:

@@ -14,16 +14,23 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from pytest_vllm_regress.errors import BuildError, UsageError
-from pytest_vllm_regress.surveys.drift import diagnosis
-from pytest_vllm_regress.surveys.drift.diagnosis import diagnose
-from pytest_vllm_regress.surveys.drift.installation import Attempt, Pins, Release
-from pytest_vllm_regress.surveys.drift.model import Breakage, Culprit, Drift, Stage
-from pytest_vllm_regress.surveys.drift.record import (
+from pytest_vllm_regress.surveys import drift as survey
+from pytest_vllm_regress.surveys.drift import (
+    Attempt,
+    BlamedPackage,
+    Breakage,
+    DatedRelease,
+    Drift,
+    Pins,
+    Stage,
+    diagnose,
     known_culprits,
-    read_record,
-    table,
-    write_record,
+    open_drifts,
+    report,
 )
+from pytest_vllm_regress.util.report import to_markdown
+from tests.helpers import ROOT
+from tools.record import drift_page
 
 FIRST_DAY = datetime.date(2025, 5, 1)
 TODAY = datetime.date(2026, 11, 24)
@@ -37,7 +44,7 @@ Rule = Callable[[Mapping[str, Version]], Stage | None]
 
 
 @dataclasses.dataclass(frozen=True)
-class MadeUpRelease(Release):
+class MadeUpRelease(DatedRelease):
     """A release whose stages fail by a rule on the installed versions."""
 
     rule: Rule = lambda versions: None
@@ -74,8 +81,8 @@ class MadeUpRelease(Release):
 
 @pytest.fixture(autouse=True)
 def made_up_index(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(diagnosis, "releases", lambda name: tuple(map(Version, INDEX[name])))
-    monkeypatch.setattr(diagnosis, "release_date", lambda package, version: FIRST_DAY)
+    monkeypatch.setattr(survey, "releases", lambda name: tuple(map(Version, INDEX[name])))
+    monkeypatch.setattr(survey, "release_date", lambda package, version: FIRST_DAY)
 
 
 def drift_of(
@@ -91,7 +98,7 @@ def test_an_index_that_cannot_be_asked_is_no_property_of_the_first_day(
     def no_index(package: str, version: str) -> datetime.date:
         raise BuildError("the package index cannot be reached")
 
-    monkeypatch.setattr(diagnosis, "release_date", no_index)
+    monkeypatch.setattr(survey, "release_date", no_index)
     with pytest.raises(BuildError, match="cannot be reached"):
         drift_of(lambda versions: Stage.SERVE)
 
@@ -108,7 +115,7 @@ def test_the_package_its_first_bad_version_and_the_pin_are_found_and_confirmed()
     )
     (breakage,) = drift.breakages
     assert breakage.stage is Stage.IMPORT
-    assert breakage.culprits == (Culprit("transformers", "4.51", "5.1", "4.55", "4.57"),)
+    assert breakage.culprits == (BlamedPackage("transformers", "4.51", "5.1", "4.55", "4.57"),)
     assert drift.pins == {"transformers": "<4.57"} and drift.confirmed
     assert tried[-1] == {"transformers": "<4.57"}
     assert (
@@ -166,38 +173,50 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
         lambda versions: Stage.SERVE if versions["numpy"] >= Version("2.2") else None
     )
     sound = Drift("0.10.2", TODAY)
-    record = tmp_path / "drift.json"
-    write_record(record, {drift.version: drift for drift in (sound, broken)})
-    assert read_record(record) == {"0.8.5": broken, "0.10.2": sound}
-    assert list(read_record(record)) == ["0.8.5", "0.10.2"]
+    record = tmp_path / "drift.jsonl"
+    open_drifts(record).rewrite({drift.version: drift for drift in (broken, sound)})
+    assert dict(open_drifts(record).entries) == {"0.8.5": broken, "0.10.2": sound}
     assert known_culprits([broken, sound]) == {"numpy": ("2.0", "2.2")}
-    rows = [line for line in table([broken, sound]) if line.startswith("| 0.")]
+    lines = to_markdown(report([broken, sound])).splitlines()
+    rows = [line for line in lines if line.startswith("| 0.")]
     summary = "Of 2 releases, 1 pass as they are, 1 with the pins below, and 0 do not pass. Releases broken by each package: numpy 1."
-    assert summary in table([broken, sound])
+    assert summary in lines
     assert rows[0].startswith("| 0.10.2 |") and "nothing fails" in rows[0]
     assert "numpy 1.26 -" in rows[1] and "| 2.2 |" in rows[1] and rows[1].endswith("| yes |")
 
 
 @pytest.mark.parametrize(
     "document",
-    ["[]", "{", '{"0.8.5": {}}', '{"no version": {"day": "2026-01-01"}}', '{"0.8.5": {"day": 5}}'],
+    [
+        "[]",
+        "{",
+        '{"0.8.5": {}}',
+        '{"store": "diagnoses of releases", "key": null}\n{"0.8.5": {"version": "0.8.5", "day": 5}}',
+    ],
 )
 def test_a_damaged_record_is_refused(tmp_path: Path, document: str) -> None:
-    record = tmp_path / "drift.json"
-    record.write_text(document)
-    with pytest.raises(UsageError, match=r"drift\.json"):
-        read_record(record)
+    record = tmp_path / "drift.jsonl"
+    record.write_text(f"{document}\n")
+    with pytest.raises(UsageError, match=r"drift\.jsonl"):
+        open_drifts(record)
 
 
 def test_text_of_packages_is_no_markup_in_the_table() -> None:
     breakage = Breakage(Stage.IMPORT, "<b>| @user")
-    (row,) = [
-        line for line in table([Drift("0.8.5", TODAY, (breakage,))]) if line.startswith("| 0.8.5")
-    ]
+    page = to_markdown(report([Drift("0.8.5", TODAY, (breakage,))]))
+    (row,) = [line for line in page.splitlines() if line.startswith("| 0.8.5")]
     assert "` import: <b>\\| @user `" in row
 
 
 def test_requirements_are_those_of_pip_install() -> None:
-    release = Release("0.8.5", TODAY)
+    release = DatedRelease("0.8.5", TODAY)
     assert release.requirements({"b": "<5", "a": "==1"}) == ("vllm==0.8.5", "a==1", "b<5")
     assert all(Requirement(line) for line in release.requirements({"b": "<5"}))
+
+
+def test_the_published_page_is_that_of_the_record() -> None:
+    drifts = open_drifts(ROOT / "docs" / "records" / "drift.jsonl").entries
+    assert drifts
+    assert (ROOT / "docs" / "generated" / "drift.md").read_text() == drift_page(drifts.values()), (
+        "run `python -m tools.record drift`"
+    )

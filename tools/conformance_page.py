@@ -1,45 +1,55 @@
-"""The record as a page of Markdown: a row for each version and engine generation, a column for each
-check."""
+"""The record of the conformance suite as a page of Markdown: a row for each version and engine
+generation, a column for each check."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
 
-from .record import ABSENT, FAILED, PASSED, SHOWN, CheckResult, Fault, SuiteRun
+from pytest_vllm_regress.surveys.conformance import (
+    ABSENT,
+    FAILED,
+    PASSED,
+    SHOWN,
+    CheckResult,
+    KnownFailure,
+    SuiteRun,
+)
+from pytest_vllm_regress.util.report import Markup, markdown_table
 
 NOT_RUN = "-"
 
 
-def table(runs: Iterable[SuiteRun], faults: Sequence[Fault]) -> list[str]:
+def page(runs: Iterable[SuiteRun], known: Sequence[KnownFailure]) -> list[str]:
     """The page, as lines of Markdown (ASCII)."""
     ordered = sorted(runs, key=lambda ran: (ran.device != "sim", ran.vllm))
     lines = [
         "# Conformance",
         "",
-        "<!-- written by `vllm-regress conformance`; do not edit -->",
+        "<!-- written by `python -m tools.record conformance`; do not edit -->",
         "",
         "Which features work on which vLLM, according to the conformance suite: a row for each version and engine generation.",
         "`ok`: the check passed. `n/a`: this vLLM or device does not support it; the note says why. `FAIL`: it fails; the note says what is known.",
         f"`{NOT_RUN}`: the check has not run there yet.",
         "",
-        "Written by `vllm-regress conformance NAME...` from `docs/records/conformance.json`.",
         "[Support a new vLLM](../how-to/support-a-new-vllm.md) says how to add a row.",
     ]
     for section in dict.fromkeys(cell.section for ran in ordered for cell in ran.cells):
-        lines += ["", f"## {section}", "", *_section(section, ordered, faults)]
+        lines += ["", f"## {section}", "", *_section(section, ordered, known)]
     lines += [
         "",
         "## What was installed",
         "",
-        f"| environment | device | {' | '.join(('vllm', *SHOWN))} | machine | day |",
     ]
-    lines.append("|" + " --- |" * (len(SHOWN) + 5))
-    for ran in ordered:
-        versions = [ran.versions.get(name, "") for name in ("vllm", *SHOWN)]
-        lines.append(
-            f"| {' | '.join([ran.environment, ran.device, *versions, ran.machine, ran.at])} |"
+    rows = [
+        (
+            *(ran.environment, ran.device),
+            *(ran.versions.get(name, "") for name in ("vllm", *SHOWN)),
+            *(Markup(ran.machine), ran.at),
         )
+        for ran in ordered
+    ]
+    lines += markdown_table(("environment", "device", "vllm", *SHOWN, "machine", "day"), rows)
     for ran in ordered:
         if ran.gpu:
             facts = ", ".join(
@@ -49,28 +59,29 @@ def table(runs: Iterable[SuiteRun], faults: Sequence[Fault]) -> list[str]:
     return [line.encode("ascii", "replace").decode() for line in lines]
 
 
-def _section(section: str, runs: Sequence[SuiteRun], faults: Sequence[Fault]) -> list[str]:
+def _section(section: str, runs: Sequence[SuiteRun], known: Sequence[KnownFailure]) -> list[str]:
     rows = {
-        (ran.key, generation): ran
+        (ran.name, generation): ran
         for ran in runs
         for generation in ("V0", "V1")
         if _exists(ran, generation)
     }
     cells = {
-        (ran.key, c.generation, c.check): c
+        (ran.name, c.generation, c.check): c
         for ran in runs
         for c in ran.cells
         if c.section == section
     }
     checks = list(dict.fromkeys(check for _, _, check in cells))
     notes: dict[str, int] = {}
-    lines = [f"| vLLM | {' | '.join(checks)} |", "|" + " --- |" * (len(checks) + 1)]
+    table = []
     for (key, generation), ran in rows.items():
         words = []
         for check in checks:
             cell = cells.get((key, generation, check))
-            words.append(NOT_RUN if cell is None else _word(ran, cell, faults, notes))
-        lines.append(f"| {ran.vllm} {generation} {ran.device} | {' | '.join(words)} |")
+            words.append(Markup(NOT_RUN if cell is None else _word(ran, cell, known, notes)))
+        table.append((f"{ran.vllm} {generation} {ran.device}", *words))
+    lines = markdown_table(("vLLM", *map(Markup, checks)), table)
     return lines + ([""] if notes else []) + [f"{number}. {note}" for note, number in notes.items()]
 
 
@@ -79,11 +90,13 @@ def _exists(ran: SuiteRun, generation: str) -> bool:
     return any(cell.generation == generation and cell.outcome != ABSENT for cell in ran.cells)
 
 
-def _word(ran: SuiteRun, cell: CheckResult, faults: Sequence[Fault], notes: dict[str, int]) -> str:
+def _word(
+    ran: SuiteRun, cell: CheckResult, known: Sequence[KnownFailure], notes: dict[str, int]
+) -> str:
     if cell.outcome == PASSED:
         return PASSED
     cause = (
-        next((fault.why for fault in faults if fault.explains(ran, cell)), None)
+        next((one.why for one in known if one.explains(ran, cell)), None)
         if cell.outcome == FAILED
         else None
     )
