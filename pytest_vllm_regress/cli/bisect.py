@@ -19,7 +19,7 @@ from ..errors import UsageError
 from ..history.algorithm import Direction
 from ..history.bisect import BisectReport, BisectRequest
 from ..history.bisect import bisect as run
-from ..history.candidates import CandidateRunner
+from ..history.candidates import CandidateRunner, output_file
 from ..runner.batch import Executor, RunOptions
 from ..runner.build import build_with_cache, check_gpu_fits
 from ..runner.executors import SequentialExecutor
@@ -27,7 +27,6 @@ from ..runner.progress import BatchHeaders, OutputInOrder, Progress, Say, WithBa
 from ..runner.pytest_run import run_command
 from ..runner.run import BatchRunner
 from ..util.masking import mask
-from ..util.paths import writable_root
 from ..util.signals import terminate_as_interrupt
 from ..util.text import printable
 from .context import (
@@ -235,7 +234,7 @@ def _output(options: RunOptions, case_id: str, show: Say, *, as_json: bool) -> I
     if options.live:
         yield _Output(show, sys.stderr if as_json else None, to_file=False)
         return
-    path = writable_root() / "bisect" / f"{case_id}.log"
+    path = output_file(case_id)
     path.parent.mkdir(parents=True, exist_ok=True)
     show(f"output of builds and pytest: {path} (vllm-regress -v bisect shows it)")
     with path.open("w", encoding="utf-8", errors="replace") as stream:

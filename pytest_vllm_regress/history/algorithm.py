@@ -42,6 +42,10 @@ class Transition:
         """True if the failure disappears, False if it appears."""
         return self.after is CandidateState.GOOD
 
+    @property
+    def kind(self) -> str:
+        return "fix" if self.is_fix else "break"
+
 
 class Direction(enum.Enum):
     """The changes to look for."""

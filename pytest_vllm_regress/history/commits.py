@@ -92,12 +92,8 @@ def commits_between(
 
 def around(project: Project, repository: Repository, commit: Commit) -> CommitHistory:
     """Return the history of two commits: the first parent of ``commit``, and ``commit``."""
-    return CommitHistory(
-        project,
-        repository,
-        (CommitGroup(repository.commit(commit.parents[0])), CommitGroup(commit)),
-        2,
-    )
+    parent = CommitGroup(repository.commit(commit.parents[0]))
+    return CommitHistory(project, repository, (parent, CommitGroup(commit)), 2)
 
 
 def end_of(project: Project, repository: Repository, text: str, branch: str) -> str:
@@ -105,9 +101,8 @@ def end_of(project: Project, repository: Repository, text: str, branch: str) -> 
 
     A release is its tag, else the last commit on ``branch`` before the day of its upload.
     """
-    version = (
-        version_of(text) if "." in text else None
-    )  # without a dot it may be a commit id of digits only
+    # Without a dot it may be a commit id of digits only.
+    version = version_of(text) if "." in text else None
     if version is None or repository.has(text):
         return repository.commit(text).id
     commit = bases.release_commit(project, repository, str(version), branch)
@@ -153,12 +148,9 @@ class Culprit:
     @property
     def confirmed(self) -> bool:
         """Whether the confirming runs agree with the search."""
-        before, after = (
-            (CandidateState.BAD, CandidateState.GOOD)
-            if self.is_fix
-            else (CandidateState.GOOD, CandidateState.BAD)
-        )
-        return (self.result.state, self.parent_result.state) == (after, before)
+        states = [CandidateState.BAD, CandidateState.GOOD]
+        found = [self.parent_result.state, self.result.state]
+        return found == (states if self.is_fix else states[::-1])
 
     @property
     def pull_request(self) -> str:
@@ -201,6 +193,10 @@ class Culprit:
         )
 
     @property
+    def kind(self) -> str:
+        return "fix" if self.is_fix else "break"
+
+    @property
     def verb(self) -> str:
         return "fixed" if self.is_fix else "broken"
 
@@ -216,15 +212,13 @@ class Culprit:
         """Return the text for people; the last line is the answer."""
         commit, parent = self.commit, self.parent
         confirmation = (
-            f"run again: {commit.id[:10]} {rate_in_words(self.result)}, "
-            f"its parent {parent.id[:10]} {rate_in_words(self.parent_result)}"
+            f"run again: {commit.id[:10]} {self.result.in_words}, "
+            f"its parent {parent.id[:10]} {self.parent_result.in_words}"
         )
         doubt = [f"in doubt: {suspect.id[:10]} {suspect.subject}" for suspect in self.doubtful]
-        release = (
-            f"first release: {self.release}"
-            if self.release
-            else "not in a release yet, according to this clone"
-        )
+        release = "not in a release yet, according to this clone"
+        if self.release:
+            release = f"first release: {self.release}"
         parts = (
             f"{self.case.id}: {self.verb} by {commit.id[:10]} ({commit.authored.date()}) {commit.subject}",
             self.pull_request,
@@ -250,7 +244,7 @@ class Culprit:
     def to_json(self) -> dict[str, Any]:
         """Return plain values for ``--json``."""
         return {
-            "kind": "fix" if self.is_fix else "break",
+            "kind": self.kind,
             "commit": self.commit.id,
             "parent": self.parent.id,
             "subject": self.commit.subject,
@@ -259,10 +253,7 @@ class Culprit:
             "first_release": self.release,
             "confirmed": self.confirmed,
             "documented": self.documented,
-            "again": {
-                "commit": result_to_json(self.result),
-                "parent": result_to_json(self.parent_result),
-            },
+            "again": {"commit": self.result, "parent": self.parent_result},
             "changed_requirements": self.changed_requirements,
             "in_doubt": [
                 {"commit": commit.id, "subject": commit.subject} for commit in self.doubtful
@@ -274,11 +265,9 @@ class Culprit:
         ``environment(commit)``."""
         commit = self.commit
         pull_request = f" (pull request {self.pull_request})" if self.pull_request else ""
-        release = (
-            f"\nThe first release that contains it: {markdown_inline(self.release)}.\n"
-            if self.release
-            else ""
-        )
+        release = ""
+        if self.release:
+            release = f"\nThe first release that contains it: {markdown_inline(self.release)}.\n"
         commands = "\n".join(
             f"vllm-regress run {self.case.id} --env {_quoted(environment(revision))} "
             f"--source {self.history.project.distribution}=CLONE"
@@ -288,8 +277,8 @@ class Culprit:
             f"**{markdown_inline(self.case.title)}** is {self.verb} by {self._link(commit)}{pull_request}: {markdown_inline(commit.subject)} "
             f"({commit.authored.date()}).\n{release}{self._doubt_in_markdown()}\n"
             f"Case `{self.case.id}`, on the simulated device (the commit's Python over the compiled parts of a release's wheel); "
-            f"{self._link(commit)} {markdown_inline(rate_in_words(self.result))}, "
-            f"its parent {self._link(self.parent)} {markdown_inline(rate_in_words(self.parent_result))}.\n\n"
+            f"{self._link(commit)} {markdown_inline(self.result.in_words)}, "
+            f"its parent {self._link(self.parent)} {markdown_inline(self.parent_result.in_words)}.\n\n"
             f"{markdown_block(commands, 'sh')}\n"
         )
 
@@ -350,8 +339,8 @@ class CommitReport:
 
     def only(self, *, is_fix: bool) -> CommitReport:
         """Return the report with the fixes only, or with the breaks only."""
-        culprits = tuple(culprit for culprit in self.culprits if culprit.is_fix == is_fix)
-        return dataclasses.replace(self, culprits=culprits)
+        culprits = [culprit for culprit in self.culprits if culprit.is_fix == is_fix]
+        return dataclasses.replace(self, culprits=tuple(culprits))
 
     def lines(self) -> list[str]:
         """Return the text for people: skipped commits, the culprits, and the text for an upstream
@@ -366,13 +355,9 @@ class CommitReport:
         if not self.culprits:
             none = f"{self.search.case.id}: no such change found between {groups[0].name} and {groups[-1].name}"
             return [*skipped, none]
-        environment = self.search.environment
-        texts = (
-            line
-            for culprit in self.culprits
-            for line in (*culprit.lines(), "", culprit.markdown(environment))
-        )
-        return [*skipped, *texts]
+        for culprit in self.culprits:
+            skipped += [*culprit.lines(), "", culprit.markdown(self.search.environment)]
+        return skipped
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for ``--json``, including the runs and seconds of every commit."""
@@ -381,10 +366,7 @@ class CommitReport:
             "every": self.search.history.total,
             "candidates": len(groups),
             "ends": [groups[0].first.id, groups[-1].first.id],
-            "seen": {
-                name: {**result_to_json(result), "why": result.why}
-                for name, result in self.results.items()
-            },
+            "seen": self.results,
             "changes": [culprit.to_json() for culprit in self.culprits],
         }
 
@@ -392,7 +374,7 @@ class CommitReport:
 def search_commits(
     search: CommitSearch, results: Store[CandidateResult], runner: CandidateRunner
 ) -> CommitReport:
-    """CandidateSearch the history, then run each commit found and its parent again to confirm it.
+    """Search the history, then run each commit found and its parent again to confirm it.
 
     No commit is found if both ends have the same state. Raises ``UsageError`` if an end has another
     state than the one it was given for.
@@ -415,40 +397,31 @@ def _check_ends(search: CommitSearch, known: Mapping[int, CandidateState]) -> No
         return
     groups, repository = search.history.groups, search.history.repository
     good, bad = map(repository.commit, search.ends)
-    expected = (
-        (CandidateState.GOOD, CandidateState.BAD)
-        if good.committed <= bad.committed
-        else (CandidateState.BAD, CandidateState.GOOD)
-    )
-    for index, expected_state in zip((0, len(groups) - 1), expected, strict=True):
-        state = known.get(index, CandidateState.SKIPPED)
-        if state not in (expected_state, CandidateState.SKIPPED):
-            shows = (
-                "shows the failure" if state is CandidateState.BAD else "does not show the failure"
-            )
+    ends = [CandidateState.GOOD, CandidateState.BAD]
+    if good.committed > bad.committed:
+        ends.reverse()
+    for index, given in zip((0, len(groups) - 1), ends, strict=True):
+        state = known.get(index, given)
+        if state not in (given, CandidateState.SKIPPED):
+            shows = "shows" if state is CandidateState.BAD else "does not show"
             end = groups[index].first
             raise UsageError(
-                f"{end.id[:10]} ({end.subject}) {shows}, but was given as the {expected_state.value} end: give another commit"
+                f"{end.id[:10]} ({end.subject}) {shows} the failure, but was given as the "
+                f"{given.value} end: give another commit"
             )
 
 
 def _confirm(search: CommitSearch, change: Transition, bisection: CandidateSearch) -> Culprit:
     history = search.history
     group = history.groups[change.high]
-    doubtful = tuple(
-        doubtful_group.first for doubtful_group in history.groups[change.low + 1 : change.high]
-    )
+    doubtful = tuple(other.first for other in history.groups[change.low + 1 : change.high])
     # Doubtful commits may contain the change, so that the comparison is with the commit before all
     # of them.
     parent = history.groups[change.low].first if doubtful else history.parent(group)
 
     def run_again(commit: Commit) -> CandidateResult:
-        name, runs = commit.id[:10], search.confirming_runs * search.trials
-        return (
-            bisection.confirm(name, search.environment(commit), runs)
-            if runs
-            else bisection.result(name)
-        )
+        runs = search.confirming_runs * search.trials
+        return bisection.confirm(commit.id[:10], search.environment(commit), runs)
 
     source = source_at_commit(history.project, history.repository, group.first)
     return Culprit(
@@ -467,21 +440,3 @@ def _confirm(search: CommitSearch, change: Transition, bisection: CandidateSearc
 def _quoted(text: str) -> str:
     """Return ``text`` as one word of a shell, always in quotes."""
     return "'" + text.replace("'", "'\"'\"'") + "'"
-
-
-def rate_in_words(result: CandidateResult) -> str:
-    """Return "failed 3 of 5 times" or the like."""
-    if not result.runs:
-        return f"no clear verdict ({result.why})"
-    if result.bad:
-        return f"failed {result.bad} of {result.runs} times"
-    return f"passed {result.runs} of {result.runs} times"
-
-
-def result_to_json(result: CandidateResult) -> dict[str, Any]:
-    return {
-        "state": result.state.value,
-        "runs": result.runs,
-        "bad": result.bad,
-        "seconds": result.seconds,
-    }

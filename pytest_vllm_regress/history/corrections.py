@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -76,16 +77,8 @@ class UnexpectedVerdict:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for ``--json``."""
-        return {
-            "case": self.case.id,
-            "title": self.case.title,
-            "release": str(self.release),
-            "environment": self.environment,
-            "device": self.device,
-            "verdict": self.verdict.value,
-            "reasons": list(self.reasons),
-            "by_hand": self.by_hand,
-        }
+        about = {"case": self.case.id, "title": self.case.title, "release": str(self.release)}
+        return {**vars(self), **about}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,14 +213,13 @@ def edits_of(
 
 def with_ends(edit: RangeEdit, table: VerdictTable, listed: ListedReleases) -> RangeEdit:
     """Return the edit with the ends of the corrected range that the range before did not have."""
-    before = {
-        (end.inside, end.outside)
-        for end in boundaries(edit.case, table, lambda package: listed.get(package, ()))
-    }
-    after = boundaries(edit.corrected_case, table, lambda package: listed.get(package, ()))
-    return dataclasses.replace(
-        edit, ends=tuple(end for end in after if (end.inside, end.outside) not in before)
-    )
+
+    def ends_of(case: Case) -> dict[tuple[str, str], Boundary]:
+        ends = boundaries(case, table, lambda package: listed.get(package, ()))
+        return {(end.inside, end.outside): end for end in ends}
+
+    before, after = ends_of(edit.case), ends_of(edit.corrected_case)
+    return dataclasses.replace(edit, ends=tuple(after[key] for key in after if key not in before))
 
 
 def missing_neighbours(edits: Iterable[RangeEdit]) -> Mapping[WatchedRelease, tuple[Case, ...]]:
@@ -236,9 +228,8 @@ def missing_neighbours(edits: Iterable[RangeEdit]) -> Mapping[WatchedRelease, tu
     for edit in edits:
         for end in edit.ends:
             for version in end.missing:
-                missing.setdefault(WatchedRelease(end.package, Version(version)), []).append(
-                    edit.case
-                )
+                release = WatchedRelease(end.package, Version(version))
+                missing.setdefault(release, []).append(edit.case)
     return {release: tuple(dict.fromkeys(cases)) for release, cases in missing.items()}
 
 
@@ -309,9 +300,8 @@ def corrected(
         )
         if not alternatives:
             return None
-        affected = Range(
-            affected.package, f" {SEPARATOR} ".join(text.strip() for text in alternatives)
-        )
+        texts = (text.strip() for text in alternatives)
+        affected = Range(affected.package, f" {SEPARATOR} ".join(texts))
     return affected
 
 
@@ -371,8 +361,4 @@ def _contains(text: str, version: Version) -> bool:
 
 def _short(version: Version) -> str:
     """Return the version as ranges write it: 0.34 for 0.34.0."""
-    return (
-        str(version).removesuffix(".0")
-        if len(version.release) == 3 and str(version).count(".") == 2
-        else str(version)
-    )
+    return re.sub(r"^(\d+\.\d+)\.0$", r"\1", str(version))

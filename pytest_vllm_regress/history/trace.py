@@ -94,15 +94,11 @@ def release_pairs(case: Case, evidence: Proof) -> tuple[ReleasePair, ...]:
             version = version_of(environment.versions.get(package, ""))
             if version is not None:
                 sides.setdefault(Version(version.public), set()).add(environment.role == AFFECTED)
-        unambiguous = [
-            (version, side.pop()) for version, side in sorted(sides.items()) if len(side) == 1
-        ]
+        clear = [(version, side.pop()) for version, side in sorted(sides.items()) if len(side) == 1]
         pairs += [
-            ReleasePair(package, str(older), str(younger), older_affected)
-            for (older, older_affected), (younger, younger_affected) in itertools.pairwise(
-                unambiguous
-            )
-            if older_affected is not younger_affected
+            ReleasePair(package, str(older), str(younger), was_affected)
+            for (older, was_affected), (younger, is_affected) in itertools.pairwise(clear)
+            if was_affected is not is_affected
         ]
     if not pairs:
         raise UsageError(
@@ -122,18 +118,13 @@ def trace(
     """
     project = PROJECTS[pair.package]
     clone = clone_of(project)
-    whole = CommitSearch(
-        case=case,
-        history=CommitHistory(project, clone, (), 0),
-        environment=commit_environments(case, pair.package, options.env),
-        repeat=options.repeat,
-        trials=options.trials,
-    )
+    environment = commit_environments(case, pair.package, options.env)
+    nothing = CommitHistory(project, clone, (), 0)
+    whole = CommitSearch(case, nothing, environment, options.repeat, options.trials)
     for commit in _documented_commits(case, pair, clone, options.branch):
         history = around(project, clone, commit)
-        found = _trace(
-            dataclasses.replace(whole, history=history, confirming_runs=0), pair, options, runner
-        )
+        documented = dataclasses.replace(whole, history=history, confirming_runs=0)
+        found = _trace(documented, pair, options, runner)
         if found.commits:
             return found
         runner.say(
@@ -153,15 +144,9 @@ def _trace(
     case = search.case
     # The environments are left out: the search of all commits must not repeat the runs of the
     # documented ones.
-    key = [
-        case.id,
-        case_fingerprint(case),
-        "documented",
-        pair.package,
-        str(options.env),
-        str(options.trials),
-    ]
-    with contextlib.closing(open_results([*key, *options.arguments])) as results:
+    key = [case.id, case_fingerprint(case), "documented", pair.package]
+    key += [str(options.env), str(options.trials), *options.arguments]
+    with contextlib.closing(open_results(key)) as results:
         report = search_commits(search, results, runner).only(is_fix=pair.is_fix)
     for culprit in report.culprits:
         if culprit.package_warning:
@@ -185,10 +170,8 @@ def _documented_commits(
     repository = PROJECTS[pair.package].repository
     for url in case.fixed_by if pair.is_fix else case.broken_by:
         kind, _, name = url.removeprefix(f"{repository}/").partition("/")
-        commit = None
-        if kind == "pull":
-            commit = clone.merge_of(name, branch)
-        elif kind == "commit" and clone.has(name):
+        commit = clone.merge_of(name, branch) if kind == "pull" else None
+        if kind == "commit" and clone.has(name):
             commit = clone.commit(name)
         if commit is not None and commit.parents:
             yield commit
@@ -207,7 +190,7 @@ def _doubt(culprit: Culprit) -> str:
 def _bisected(culprit: Culprit, report: CommitReport, arguments: Sequence[str]) -> BisectedCommit:
     results = report.results.values()
     return BisectedCommit(
-        kind="fix" if culprit.is_fix else "break",
+        kind=culprit.kind,
         package=culprit.history.project.distribution,
         commit=culprit.commit.id,
         parent=culprit.parent.id,
@@ -238,10 +221,8 @@ class TraceReport:
         """Return the text for people."""
         if self.path is None:
             note = "; repeat the command to resume" if self.resumable else ""
-            return [
-                f"NOT TRACED  {self.case.id}{note}",
-                *(f"    {problem}" for problem in self.problems),
-            ]
+            lines = (f"    {problem}" for problem in self.problems)
+            return [f"NOT TRACED  {self.case.id}{note}", *lines]
         return [
             f"TRACED      {self.case.id}: {commit.kind} {commit.address}, {commit.runs} runs, {commit.seconds:.0f} s: {self.path}"
             for commit in self.commits
@@ -288,10 +269,7 @@ def narrowed(pair: ReleasePair, ends: Sequence[Boundary]) -> ReleasePair:
         older, younger = sorted((end.inside, end.outside), key=Version)
         narrow = ReleasePair(end.package, older, younger, older == end.inside)
         within = Version(pair.older) <= Version(older) and Version(younger) <= Version(pair.younger)
-        if (
-            end.observed
-            and within
-            and (narrow.package, narrow.is_fix) == (pair.package, pair.is_fix)
-        ):
+        same = (narrow.package, narrow.is_fix) == (pair.package, pair.is_fix)
+        if end.observed and within and same:
             return narrow
     return pair

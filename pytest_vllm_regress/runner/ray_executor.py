@@ -36,8 +36,14 @@ from .batch_results import inconclusive_results, not_built
 from .plan import Seconds, recorded_seconds, split_batches
 from .progress import Say
 from .ray_cluster import EnvironmentBuilders, Node, connected, describe_error, living_nodes
-from .remote.packing import needs_of, pack
-from .remote.wire import BatchReply, BatchRequest, decode_reply, encode_request
+from .remote.wire import (
+    BatchReply,
+    BatchRequest,
+    decode_reply,
+    encode_request,
+    needs_of,
+    pack,
+)
 
 TICK_S = 0.5
 """Seconds between two updates, so that output is shown meanwhile."""

@@ -143,11 +143,7 @@ class _Run:
             journal.begin()
             for batch in request.batches:
                 self._results[batch.key].append(journal.finished(batch))
-            remaining = [
-                unfinished
-                for batch in request.batches
-                if (unfinished := journal.remaining(batch)) is not None
-            ]
+            remaining = list(filter(None, map(journal.remaining, request.batches)))
         _log.info("%d batches, %d to run", len(request.batches), len(remaining))
         options = request.options.with_pytest_args(*request.progress.pytest_args)
         request.progress.begin(request.batches, remaining, self._files)

@@ -1,5 +1,5 @@
 """Requests and replies for batches that run elsewhere: one line of text each, which a file, a pipe
-or Ray can carry.
+or Ray can carry. A request has the files that its batch needs from the machine that makes it.
 
 A request is JSON (``BatchRequest``). A reply is its state, "more" or "last", and JSON, so that
 whoever passes it on need not decode it: ``is_last`` and ``state_of`` look at its beginning.
@@ -11,7 +11,7 @@ import dataclasses
 import json
 import platform
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -19,19 +19,31 @@ import msgspec
 
 from ..._version import __version__
 from ...cases import results
+from ...cases.loading import load_all_cases
+from ...cases.proofs import proof, rejudge
 from ...cases.results import RunResult
 from ...defaults import ASKED_DEVICES
 from ...engines.gpus import nvml
+from ...environments.names import resolve
+from ...environments.recipes import FILE, LOCKS, MAX_BYTES, find_file
+from ...environments.sidecars import LOCKS as SIDECARS
+from ...environments.sidecars import sidecar_locks
+from ...environments.sources import names_interpreter
 from ...errors import UsageError
 from ...util import codec
 from ...util.codec import Document, Meta
 from ...util.documents import parse_json
-from ...util.files import peek
-from ..batch import BatchState, Needs
+from ...util.files import files_below, peek, read_bounded
+from ..batch import Batch, BatchState, Needs, RunOptions
+from ..pytest_run import OUTER_TIMEOUT_S
 
 SCHEMA_VERSION = 3
 MAX_LOG = 256 * 1024
 """Characters of pytest's output that a reply carries: the end of it."""
+CASES = "cases"
+MAX_FILE = 4 * 1024 * 1024
+_NOT_SENT = {"README.md", proof.FILE, rejudge.OBSERVATIONS_FILE}
+"""Files of a case that its tests do not read."""
 _ALLOWED_DEVICES = {"x-allowed": f"{', '.join(ASKED_DEVICES)}, or an empty string"}
 _Line = Annotated[str, Meta(max_length=1000)]
 _Path = Annotated[
@@ -117,6 +129,86 @@ class BatchReply:
         """The reply for a worker or guard that ended without one."""
         why = "the process that ran the batch ended without a reply: something has killed it"
         return cls(BatchState.LOST, why=why, node={"node": node})
+
+
+def needs_of(options: RunOptions, gpus: int | None = None) -> Needs:
+    """Return what each batch needs. ``gpus``: how many on device gpu (default 1)."""
+    return Needs(gpus=(gpus or 1) if options.asks_for_gpu else 0)
+
+
+def pack(batch: Batch, options: RunOptions, needs: Needs) -> BatchRequest:
+    """Return the request for a batch.
+
+    Raises ``UsageError`` for an environment of source code, which needs a clone, and for a case
+    with files that are not text.
+    """
+    recipes, locks = "", {}
+    if not names_interpreter(batch.environment):
+        recipe = resolve(batch.environment)
+        if recipe.overlay is not None or recipe.build is not None:
+            raise UsageError(
+                f"{batch.environment}: source code over a release needs a clone, which other machines do not have: run it here, without --on"
+            )
+        recipes = _text(find_file(), MAX_BYTES)
+        locks = {
+            lock.name: _text(lock, MAX_FILE)
+            for lock in (recipe.lock, recipe.lock_local)
+            if lock is not None
+        }
+        locks |= {f"{SIDECARS}/{lock.name}": _text(lock, MAX_FILE) for lock in sidecar_locks()}
+    return BatchRequest(
+        environment=batch.environment,
+        recipes=recipes,
+        locks=locks,
+        cases=tuple(case.id for case in batch.cases),
+        files=dict(_files_of(batch)),
+        device=options.device or "",
+        pytest_args=options.pytest_args,
+        needs=needs,
+        deadline_s=2.0 * OUTER_TIMEOUT_S,
+    )
+
+
+def unpack(request: BatchRequest, folder: Path) -> tuple[Batch, RunOptions]:
+    """Write the request's files below ``folder`` and return its batch and options.
+
+    With ``folder`` as working directory the environment's name means what it means where the
+    request was made.
+    """
+    files = {f"{CASES}/{name}": text for name, text in request.files.items()}
+    files |= {f"{LOCKS}/{name}": text for name, text in request.locks.items()}
+    files |= {FILE: request.recipes} if request.recipes else {}
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    cases = {case.id: case for case in load_all_cases(folder / CASES)} if request.cases else {}
+    if unknown := [case_id for case_id in request.cases if case_id not in cases]:
+        raise UsageError(f"the request has no files of {', '.join(unknown)}")
+    options = RunOptions(request.device or None, None, request.pytest_args)
+    return Batch(
+        request.environment, tuple(cases[case_id] for case_id in request.cases), {}
+    ), options
+
+
+def _files_of(batch: Batch) -> Iterator[tuple[str, str]]:
+    for root in {case.directory.parent: None for case in batch.cases}:
+        yield from ((path.name, _text(path, MAX_FILE)) for path in sorted(root.glob("*.py")))
+    for case in batch.cases:
+        for path in files_below(case.directory):
+            if path.is_file() and path.name not in _NOT_SENT and "__pycache__" not in path.parts:
+                yield path.relative_to(case.directory.parent).as_posix(), _text(path, MAX_FILE)
+
+
+def _text(path: Path, limit: int) -> str:
+    try:
+        return read_bounded(path, limit, what="a file that is sent to another machine").decode(
+            "utf-8"
+        )
+    except UnicodeDecodeError:
+        raise UsageError(
+            f"{path}: not UTF-8, so it cannot be sent to another machine: run the case here"
+        ) from None
 
 
 def encode_request(request: BatchRequest) -> str:

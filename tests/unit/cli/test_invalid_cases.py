@@ -136,7 +136,10 @@ def test_drift_refuses_what_is_no_python(python: str, capsys: pytest.CaptureFixt
         (["--cases", "", "list"], "the argument after --cases is empty"),
         (["--log-file=", "list"], "the argument after --log-file is empty"),
         (["run", "--results", " ", "vllm-17173"], "the argument after --results is empty"),
-        (["survey", "drift", "--releases", "0.8.5", "--disk="], "the argument after --disk is empty"),
+        (
+            ["survey", "drift", "--releases", "0.8.5", "--disk="],
+            "the argument after --disk is empty",
+        ),
         (["uses", ""], "an argument is empty"),
         (["report", ""], "an argument is empty"),
     ],

@@ -31,7 +31,7 @@ from pytest_vllm_regress.runner.batch import (
 from pytest_vllm_regress.runner.batch_results import inconclusive_results
 from pytest_vllm_regress.runner.journal import Journal
 from pytest_vllm_regress.runner.progress import CaseLines
-from pytest_vllm_regress.runner.remote import packing
+from pytest_vllm_regress.runner.remote import wire
 from pytest_vllm_regress.runner.remote.wire import (
     MAX_LOG,
     BatchReply,
@@ -97,13 +97,13 @@ def test_an_environment_name_means_the_same_where_a_request_is_unpacked(
     (case.directory / "plugins" / "entry_points.txt").write_text("[a]")
     options = RunOptions("gpu", None, ("-x",))
     for name in ("vllm-0.8.4", "vllm-0.9.1+lm-format-enforcer==0.10.5"):
-        request = packing.pack(Batch(name, (case,), {}), options, packing.needs_of(options, gpus=2))
+        request = wire.pack(Batch(name, (case,), {}), options, wire.needs_of(options, gpus=2))
         local_recipe = resolve(name)
         folder = tmp_path / f"unpacked-{request.environment}"
         folder.mkdir()
         with monkeypatch.context() as elsewhere:
             elsewhere.chdir(folder)
-            batch, unpacked = packing.unpack(decode_request(encode_request(request)), folder)
+            batch, unpacked = wire.unpack(decode_request(encode_request(request)), folder)
             recipe = resolve(batch.environment)
             unpacked_locks = {lock.name: lock.read_text() for lock in sidecar_locks()}
         assert (
@@ -130,9 +130,9 @@ def test_files_that_cannot_be_sent_are_refused(tmp_path: Path) -> None:
     case = CaseFile("one").write(tmp_path / "cases")
     (case.directory / "picture.png").write_bytes(b"\x89\xff")
     with pytest.raises(UsageError, match=r"picture\.png: not UTF-8"):
-        packing.pack(Batch("vllm-0.8.4", (case,), {}), RunOptions(), Needs())
+        wire.pack(Batch("vllm-0.8.4", (case,), {}), RunOptions(), Needs())
     with pytest.raises(UsageError, match="no files of one"):
-        packing.unpack(
+        wire.unpack(
             BatchRequest("a", cases=("one",), files={"two/case.toml": CaseFile("two").text()}),
             tmp_path / "new",
         )
