@@ -42,9 +42,7 @@ MODULES = {
     "audit": "audit",
     "bisect": "bisect",
     "compare": "report",
-    "conformance": "conformance",
     "doctor": "doctor",
-    "drift": "matrix",
     "env": "environments",
     "explain": "explain",
     "export": "export",
@@ -59,19 +57,16 @@ MODULES = {
     "run": "run",
     "show": "cases",
     "site": "report",
-    "states": "conformance",
+    "survey": "survey",
     "try": "changes",
-    "upstream": "conformance",
     "uses": "audit",
     "validate": "validate",
     "watch": "changes",
 }
 """The module that defines each command in its typer application ``app``."""
-PASSING_ON = frozenset(
-    {"ask", "bisect", "conformance", "matrix", "run", "try", "upstream", "validate", "watch"}
-)
+PASSING_ON = frozenset({"ask", "bisect", "matrix", "run", "survey", "try", "validate", "watch"})
 """Commands that pass arguments after ``--`` on: to pytest; ``ask`` runs them as a command."""
-LINUX_ONLY = PASSING_ON | {"doctor", "drift", "env", "fuzz", "replay", "states"}
+LINUX_ONLY = PASSING_ON | {"doctor", "env", "fuzz", "replay"}
 """Commands that start processes in target environments.
 
 The others only read files and work everywhere.

@@ -16,15 +16,16 @@ from packaging.utils import canonicalize_name
 
 from ..defaults import RACY_TRIALS
 from ..errors import UsageError
-from ..history.bisection.algorithm import Direction
-from ..history.bisection.run import BisectReport, BisectRequest, run
-from ..history.bisection.search import CandidateRunner
-from ..history.bisection.search_log import output_file
-from ..runner.batch import RunOptions
+from ..history.algorithm import Direction
+from ..history.bisect import BisectReport, BisectRequest
+from ..history.bisect import bisect as run
+from ..history.candidates import CandidateRunner, output_file
+from ..runner.batch import Executor, RunOptions
 from ..runner.build import build_with_cache, check_gpu_fits
-from ..runner.progress import Say
+from ..runner.executors import SequentialExecutor
+from ..runner.progress import BatchHeaders, OutputInOrder, Progress, Say, WithBar
 from ..runner.pytest_run import run_command
-from ..runner.run import BatchRunner, ExecutorRunner, SequentialRunner
+from ..runner.run import BatchRunner
 from ..util.masking import mask
 from ..util.signals import terminate_as_interrupt
 from ..util.text import printable
@@ -191,7 +192,7 @@ def bisect(
         trials=trials or (RACY_TRIALS if case.racy else 1),
         pytest_args=command.pytest_args,
         state_file=state,
-        restart=restart,
+        fresh=restart,
     )
     options = command.run_options(device)
     if on is None and options.asks_for_gpu:
@@ -256,16 +257,23 @@ def _candidate_runner(
 ) -> CandidateRunner:
     """Run candidates here or on the cluster ``on``. ``show`` tells the user about each."""
     build: Callable[[str], None] | None = None
-    runner: BatchRunner
+    executor: Executor
     if on is None:
         build = build_with_cache(output.say)
         start = functools.partial(
             run_command, output=output.stream.buffer if output.stream else None
         )
-        runner = SequentialRunner(build, options, output.say, start, bar=output.to_file)
+        executor = SequentialExecutor(build, start)
     else:
         executor = make_executor(on, gpus, None, output.say)
-        runner = ExecutorRunner(executor, options, output.say, output.stream, bar=output.to_file)
+
+    def progress() -> Progress:
+        lines: Progress = BatchHeaders(output.say)
+        if on is not None:
+            lines = OutputInOrder(output.say, output.stream)
+        return WithBar(lines) if output.to_file else lines
+
+    runner = BatchRunner(executor, options, progress)
     return CandidateRunner(runner.run, build if prefetch else None, show)
 
 

@@ -3,6 +3,7 @@ cases."""
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import hashlib
 from collections.abc import Sequence
@@ -12,11 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..cases.results import RunResult
-from ..history.bisection.patch import CaseEffect, PatchEffect
-from ..history.bisection.trial import TrialRequest, plan_trial
+from ..history.patch import CaseEffect, PatchEffect, PatchRequest, plan_comparison
 from ..runner.batch import Batch, RunOutcome
 from ..runner.build import build_with_cache, check_environments
-from ..runner.executors.threads import ThreadsExecutor
+from ..runner.executors import ThreadsExecutor
 from ..runner.journal import Journal
 from ..runner.progress import CaseLines, Say
 from ..runner.result_files import check_destination, save_results
@@ -49,8 +49,7 @@ from .context import (
 )
 
 if TYPE_CHECKING:
-    from ..history.watch.report import Report
-    from ..history.watch.state import State
+    from ..history.watch import SeenReleases, WatchReport
 
 WATCH_EPILOG = (
     "Exit codes: 0 no new release, or everything as expected; 1 some verdict is not as expected; 2 usage or bad input; 3 an environment could "
@@ -101,7 +100,7 @@ def try_patch(
     shared = invocation(context)
     cases = shared.select(case_ids or [])
     check_destination(destination)
-    trial = plan_trial(TrialRequest(tree, cases, not case_ids, against, env))
+    trial = plan_comparison(PatchRequest(tree, cases, not case_ids, against, env))
     base = trial.base.id[:10]
     show(
         f"{len(trial.changed)} changed files against {base} ({trial.base.subject}); "
@@ -161,7 +160,7 @@ def watch(
     state: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE.json",
+            metavar="FILE.jsonl",
             help="What was seen (default: a file in the cache, for these cases). Keep one file for each choice of cases.",
         ),
     ] = None,
@@ -198,18 +197,17 @@ def watch(
     second look on the same day does nothing. Arguments after -- go to pytest.
     """
     from ..environments.index.releases import known_releases, releases
-    from ..history.watch.look import look
-    from ..history.watch.releases import new_releases, plan, watched_packages
-    from ..history.watch.state import read_state, write_state
+    from ..history.watch import SeenReleases, look, new_releases, plan, watched_packages
 
     check_device(device)
     shared = invocation(context)
     cases = shared.select(case_ids or [])
     show: Say = warn if as_json or markdown == Path("-") else say
     place = state or _default_state(shared, case_ids or [])
-    before, today = read_state(place), datetime.datetime.now(datetime.UTC).date().isoformat()
-    if not again and not before.is_due(today, write=write):
-        show(_not_due(before))
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    seen = context.with_resource(contextlib.closing(SeenReleases(place)))
+    if not again and not seen.is_due(today, write=write):
+        show(_not_due(seen))
         raise typer.Exit(OK)
     check_destination(destination)
     for path in (place, diff, markdown):
@@ -217,15 +215,14 @@ def watch(
             check_writable(path)
     packages = watched_packages(cases)
     listed = {package: releases(package) for package in packages}
-    news = new_releases(
-        listed, {package: known_releases(package) for package in packages}, before.seen
-    )
+    known = {package: known_releases(package) for package in packages}
+    news = new_releases(listed, known, seen.names)
     looks = plan(news, cases, listed["vllm"][-1])
     if not looks:
         show(
-            f"no new release of {', '.join(packages)} since {before.day or 'this package was made'}"
+            f"no new release of {', '.join(packages)} since {seen.last_day or 'this package was made'}"
         )
-        write_state(place, before.after(today, news))
+        seen.add_look(today, news)
         raise typer.Exit(OK)
     journal = Journal(
         writable_root() / "watch",
@@ -252,23 +249,20 @@ def watch(
         write_atomically(diff, report.diff())
     unapplied = () if write else report.unexpected_releases
     # A look with a failed build is not complete, so it may be repeated on the same day.
-    write_state(
-        place,
-        before.after(before.day if report.unbuilt else today, report.seen_releases, unapplied),
-    )
+    seen.add_look(today, report.seen_releases, unapplied, complete=not report.unbuilt)
     if not unapplied and not report.unbuilt:
         journal.close()
     _print(report, markdown, as_json=as_json, show=show)
     raise typer.Exit(UNBUILT if report.unbuilt else UNEXPECTED if report.changes else OK)
 
 
-def _finish(report: Report, show: Say, *, write: bool) -> Report:
+def _finish(report: WatchReport, show: Say, *, write: bool) -> WatchReport:
     """Write edits and verdicts if that was asked for; otherwise say how."""
-    from ..history.watch import look
+    from ..history.watch import write_look
 
     if not write:
         return report
-    report, table, count = look.write(report)
+    report, table, count = write_look(report)
     show(f"{len(report.edits)} case files were corrected, {count} verdicts are new in {table}")
     if report.edits:
         show(
@@ -277,7 +271,7 @@ def _finish(report: Report, show: Say, *, write: bool) -> Report:
     return report
 
 
-def _print(report: Report, markdown: Path | None, *, as_json: bool, show: Say) -> None:
+def _print(report: WatchReport, markdown: Path | None, *, as_json: bool, show: Say) -> None:
     if markdown is not None and markdown != Path("-"):
         write_atomically(markdown, report.markdown())
     if as_json:
@@ -293,16 +287,16 @@ def _print(report: Report, markdown: Path | None, *, as_json: bool, show: Say) -
         )
 
 
-def _not_due(state: State) -> str:
+def _not_due(seen: SeenReleases) -> str:
     left = (
-        f" Edits for {', '.join(state.unapplied)} are not applied: --write does that."
-        if state.unapplied
+        f" Edits for {', '.join(seen.unapplied)} are not applied: --write does that."
+        if seen.unapplied
         else ""
     )
-    return f"looked already today, {state.day}: nothing to do; --again looks again.{left}"
+    return f"looked already today, {seen.last_day}: nothing to do; --again looks again.{left}"
 
 
 def _default_state(shared: Invocation, case_ids: Sequence[str]) -> Path:
     """Return the state's file in the cache for this choice of cases."""
     key = repr((str(shared.directory().absolute()), sorted(set(case_ids))))
-    return writable_root() / "watch" / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
+    return writable_root() / "watch" / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.jsonl"
