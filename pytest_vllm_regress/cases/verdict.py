@@ -12,9 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ..errors import Kind
 from ..util.patterns import PatternError
-from .model import Case
-from .observation import TEST, Observation
-from .symptom import Match, Symptom
+from .model import Case, Symptom
+from .observation import TEST, Match, Observation
 
 MAX_EXCERPT = 200
 START_PHASES = ("import", "start", "ready")
@@ -34,6 +33,13 @@ class Verdict(enum.Enum):
     def expected(self) -> bool:
         """Whether the case file predicts this verdict."""
         return self in _EXPECTED
+
+    @property
+    def shown(self) -> bool | None:
+        """Whether the documented failure was shown; None if the verdict does not tell."""
+        if self in (Verdict.REPRODUCED, Verdict.REGRESSED):
+            return True
+        return False if self in (Verdict.FIXED, Verdict.UNEXPECTEDLY_FIXED) else None
 
 
 _EXPECTED = frozenset({Verdict.REPRODUCED, Verdict.FIXED, Verdict.NOT_APPLICABLE})

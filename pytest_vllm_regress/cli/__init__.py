@@ -52,7 +52,6 @@ MODULES = {
     "judge": "report",
     "list": "cases",
     "matrix": "matrix",
-    "migrate": "cases",
     "new": "cases",
     "replay": "fuzz",
     "report": "report",

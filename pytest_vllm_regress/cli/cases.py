@@ -1,4 +1,4 @@
-"""``vllm-regress list``, ``show``, ``new`` and ``migrate``: read, write and migrate case files."""
+"""``vllm-regress list``, ``show`` and ``new``: read and write case files."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import CaseFileError, Kind, UsageError
+from ..errors import Kind, UsageError
 from ..util.text import one_line
 from .context import (
     HELP,
     OK,
-    UNEXPECTED,
     USAGE,
     AsJson,
     invocation,
@@ -255,48 +254,6 @@ def new(
     warn(
         f"Next: write the test, then prove the case: {invocation(context).command('validate', case.id)}"
     )
-
-
-@app.command()
-def migrate(
-    context: typer.Context,
-    directory: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="DIR", help="A case, or a directory of cases (default: that of --cases)."
-        ),
-    ] = None,
-    check: Annotated[
-        bool,
-        typer.Option(
-            "--check",
-            help="Change nothing; exit with 1 if a file would change, with 2 if one cannot be read.",
-        ),
-    ] = False,
-) -> None:
-    """Rewrite case files of older formats in the current one. Comments and layout stay.
-
-    What cannot be rewritten, in the case file or in its tests and probe, is listed.
-    """
-    from ..cases.migrate import case_files, migrate
-
-    changed = invalid = 0
-    for path in case_files(directory or invocation(context).directory()):
-        try:
-            migration = migrate(path)
-        except CaseFileError as error:
-            warn(str(error))
-            invalid += 1
-            continue
-        for change in migration.changes:
-            say(f"{path}: {change}")
-        for line in migration.manual:
-            warn(f"by hand: {line}")
-        changed += bool(migration.changes)
-        if not check:
-            migration.write()
-    say(f"{changed} case files {'would change' if check else 'changed'}")
-    raise typer.Exit(USAGE if invalid else UNEXPECTED if check and changed else OK)
 
 
 def _control_field(text: str) -> tuple[str, str | int | bool]:

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from msgspec.structs import replace
 from packaging.version import Version
 
 from ..answers.audit.boundaries import Boundary, boundaries
@@ -69,7 +70,7 @@ def trace_case(
     commits = tuple(commit for case_trace in traces for commit in case_trace.commits)
     if problems:
         return TraceReport(case, commits, tuple(problems), resumable=True)
-    path = proof.write_proof(case, dataclasses.replace(evidence, commits=commits))
+    path = proof.write_proof(case, replace(evidence, commits=commits))
     for case_trace in traces:
         case_trace.search_log.forget()
     return TraceReport(case, commits, path=path)

@@ -5,14 +5,14 @@ Texts from result files are not trusted: anything but plain words is shown as co
 
 from __future__ import annotations
 
-from ..cases.cells import (
+from ..cases.results import (
     Cell,
+    RunResult,
     cells_by_place,
     environments_oldest_first,
     group_into_cells,
     is_sparse,
 )
-from ..cases.results import RunResult
 from ..cases.verdict import excerpt
 from ..util.text import markdown_cell, markdown_inline
 from .symbols import SYMBOLS

@@ -16,8 +16,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ..cases.cells import Cell, environments_oldest_first, group_into_cells
-from ..cases.results import RunResult, TestResult
+from ..cases.results import Cell, RunResult, TestResult, environments_oldest_first, group_into_cells
 from ..cases.verdict import Verdict, excerpt
 from ..util.text import one_line, printable
 from .symbols import ASCII_SYMBOLS, SHORT_WORDS, SYMBOLS

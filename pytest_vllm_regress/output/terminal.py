@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..cases.cells import group_into_cells
-from ..cases.results import RunResult, TestResult, append_results, write_results
+from ..cases.results import RunResult, TestResult, append_results, group_into_cells, write_results
 from ..cases.verdict import excerpt
 from ..errors import RegressError
 

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import pytest
 
-from ..cases.control import Control
+from ..cases.model import Control
 from ..engines.processes.early_exit import DocumentedHang, EarlyExitPolicy
 from ..errors import BuildError, Kind, Part, Unsupported, UsageError
 from ..util.masking import mask

@@ -89,8 +89,9 @@ class Recorder:
         report = yield
         if isinstance(plain := getattr(report, ATTRIBUTE, None), dict):
             from ..cases.results import TestResult
+            from ..util.codec import decode
 
-            setattr(report, ATTRIBUTE, TestResult.from_json(plain))
+            setattr(report, ATTRIBUTE, decode(TestResult, plain, "a report of a worker"))
         return report
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> Any:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from ..cases.loading import default_cases_dir, load_valid_cases
 from ..cases.model import Case
@@ -135,7 +136,7 @@ def observe(evidence: Evidence) -> Observation:
     applicable.
     """
     observation = _seen(evidence)
-    observation = dataclasses.replace(
+    observation = replace(
         observation, summary=mask(observation.summary), at_work=tuple(evidence.at_work)
     )
     path = unknown_address(evidence.last_replies[-1]) if evidence.last_replies else ""

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from msgspec.structs import replace
+
 from ..cases.proofs.proof import EXPECTED_VERDICTS
 from ..cases.results import RunResult, TestResult
 from ..cases.verdict import combine
@@ -25,9 +27,7 @@ def apply_expectations(run: RunResult, batch: Batch, options: RunOptions) -> Run
 def _judge_result(
     result: TestResult, results: tuple[TestResult, ...], batch: Batch, options: RunOptions
 ) -> TestResult:
-    result = dataclasses.replace(
-        result, command=options.repeat_command(result.case_id, result.environment)
-    )
+    result = replace(result, command=options.repeat_command(result.case_id, result.environment))
     role = batch.roles.get(result.case_id)
     if role is None:
         return result
@@ -38,4 +38,4 @@ def _judge_result(
     if case_verdict is expected or not result.expected or result.verdict is not case_verdict:
         return result
     because = f"{batch.environment} is evidence that the case is {expected.value}, and it was {case_verdict.value}"
-    return dataclasses.replace(result, not_expected_because=because)
+    return replace(result, not_expected_because=because)

@@ -11,11 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...cases.cells import Cell, group_into_cells
 from ...cases.model import Case
 from ...cases.proofs import proof
 from ...cases.proofs.fingerprint import code_fingerprint
-from ...cases.results import RunResult
+from ...cases.results import Cell, RunResult, group_into_cells
 from ...cases.verdict import Verdict
 from ...util.record_file import read_record, write_record
 

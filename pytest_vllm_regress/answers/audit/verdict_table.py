@@ -15,12 +15,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
 from packaging.version import Version
 
-from ...cases.cells import Cell, group_into_cells
 from ...cases.model import Case
 from ...cases.proofs import proof
-from ...cases.results import TestResult
+from ...cases.results import Cell, TestResult, group_into_cells
 from ...cases.verdict import Verdict
 from ...environments.names import resolve
 from ...environments.recipes import parse_pin
@@ -181,9 +181,7 @@ def record(directory: Path, cases: Sequence[Case], results: Iterable[TestResult]
             for entry in _proven(by_id[cell.case_id])
         }
         row, key = rows.setdefault(cell.case_id, {}), (cell.environment, cell.device)
-        if (cell.verdict is Verdict.INCONCLUSIVE and key in row) or proven.get(
-            key
-        ) == cell.verdict.value:
+        if (cell.verdict is Verdict.INCONCLUSIVE and key in row) or proven.get(key) is cell.verdict:
             continue
         before, row[key] = row.get(key), _recorded(cell)
         changed += before is None or (before.verdict, before.code) != (
@@ -206,7 +204,7 @@ def _recorded(cell: Cell) -> Recorded:
 def _judged(case: Case, result: TestResult) -> TestResult:
     """Return the result with the verdict that it has by the ranges of the case as they are now."""
     swap = _INSIDE if case.is_affected(result.versions, result.variant) else _OUTSIDE
-    return dataclasses.replace(result, verdict=swap.get(result.verdict, result.verdict))
+    return replace(result, verdict=swap.get(result.verdict, result.verdict))
 
 
 def _write(path: Path, rows: Mapping[str, Sequence[Recorded]]) -> None:

@@ -8,9 +8,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from ...cases.model import Case
-from ...cases.symptom import search
 from ...errors import Part
-from ...util.patterns import PatternError
+from ...util.patterns import PatternError, search
 from .literals import required_literals
 
 MAX_TEXT = 4_000

@@ -20,8 +20,7 @@ from ...environments.names import package_without_vllm, unavailable_reason
 from ...errors import CaseFileError, UsageError
 from ...util.text import markdown_inline
 from ...util.validation import format_value
-from ..case_format import FORMAT
-from ..loading import CASE_FILE, CASE_ID, is_case_id, load_case
+from ..loading import CASE_FILE, CASE_ID, FORMAT, is_case_id, load_case
 from ..model import NEEDS_CONTROL_LEG, Case
 from .templates import Template, check_phase, probe_code, template_for
 

@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import enum
 import functools
-import json
 import random
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,12 +16,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from ...errors import Kind, UsageError
-from ...util.documents import parse_json
-from ...util.files import read_bounded, write_atomically
+from ...errors import Kind
+from ...util import codec
 from ...util.paths import writable_root
+from ...util.patterns import search
 from ..model import Case
-from ..symptom import search
 from ..verdict import Verdict
 
 _MAX_BYTES = 16 * 1024 * 1024
@@ -48,8 +46,6 @@ MIN_REJECTED = 6
 
 Only a server has an error status.
 """
-FOOLED = frozenset({Verdict.REPRODUCED, Verdict.REGRESSED})
-PASSED = frozenset({Verdict.FIXED, Verdict.UNEXPECTEDLY_FIXED})
 UNRELATED_MESSAGE = "max_tokens must be at least 1, got -5"
 """Message of the unrelated exception: that of a request which every version rejects."""
 _OWN: Mapping[Kind, Impostor] = MappingProxyType(
@@ -77,9 +73,9 @@ class ImpostorTrial:
     @property
     def fault(self) -> str:
         """Return why the trial disproves the case; empty if the impostor was rejected."""
-        if self.verdict in FOOLED:
+        if self.verdict.shown:
             return f"{self.environment}: an impostor ({self.impostor}) produced {self.verdict.value}: {self.reason}"
-        if self.impostor is Impostor.EMPTY_ANSWER and self.verdict in PASSED:
+        if self.impostor is Impostor.EMPTY_ANSWER and self.verdict.shown is False:
             return (
                 f"{self.environment}: {self.test} passes with empty answers: it asserts too little"
             )
@@ -146,25 +142,9 @@ def count_rejected(trials: Iterable[ImpostorTrial], case_id: str) -> dict[str, i
 
 def write_trials(path: Path, trials: Sequence[ImpostorTrial]) -> None:
     """Write ``path`` atomically."""
-    plain = [{**dataclasses.asdict(trial), "verdict": trial.verdict.value} for trial in trials]
-    write_atomically(path, json.dumps(plain, indent=1) + "\n")
+    codec.save(path, trials)
 
 
 def read_trials(path: Path) -> tuple[ImpostorTrial, ...]:
     """Read what ``write_trials`` wrote. Raises ``UsageError`` for anything else."""
-    try:
-        records: list[dict[str, Any]] = parse_json(
-            read_bounded(path, _MAX_BYTES, what="a record of impostors")
-        )
-        return tuple(
-            ImpostorTrial(
-                **{
-                    **record,
-                    "impostor": Impostor(record["impostor"]),
-                    "verdict": Verdict(record["verdict"]),
-                }
-            )
-            for record in records
-        )
-    except (ValueError, TypeError, KeyError) as error:
-        raise UsageError(f"{path}: not a record of impostors: {error}") from None
+    return codec.load(tuple[ImpostorTrial, ...], path, _MAX_BYTES, what="a record of impostors")

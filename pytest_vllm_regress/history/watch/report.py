@@ -7,8 +7,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ...cases.cells import group_into_cells
-from ...cases.results import RunResult
+from ...cases.results import RunResult, group_into_cells
 from ...cases.verdict import Verdict
 from ...util.text import markdown_block, markdown_cell, markdown_inline
 from .changes import Change, Edit

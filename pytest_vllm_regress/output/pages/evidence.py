@@ -7,10 +7,9 @@ import time
 from collections.abc import Sequence
 
 from ...answers.audit.severity import severity
-from ...cases.cells import Cell
 from ...cases.model import Case
 from ...cases.proofs.proof import recorded_versions
-from ...cases.results import TestResult
+from ...cases.results import Cell, TestResult
 from ...cases.verdict import excerpt
 from ...util.text import markdown_block, markdown_inline
 from ..symbols import SYMBOLS

@@ -10,9 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from ...cases.cells import Cell, environments_oldest_first, group_into_cells, is_sparse
 from ...cases.model import Case
-from ...cases.results import RunResult, TestResult
+from ...cases.results import (
+    Cell,
+    RunResult,
+    TestResult,
+    environments_oldest_first,
+    group_into_cells,
+    is_sparse,
+)
 from ...util.files import write_atomically
 from .evidence import entry_of, facts_of, versions_of
 from .folder import write_folder

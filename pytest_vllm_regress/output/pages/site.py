@@ -19,12 +19,11 @@ from ...answers.audit.boundaries import Boundary, boundaries
 from ...answers.audit.releases import better
 from ...answers.audit.severity import Severity, severity
 from ...answers.audit.verdict_table import Recorded, VerdictTable, read_table
-from ...cases.cells import group_into_cells
 from ...cases.model import Case
 from ...cases.proofs.proof import FILE as PROOF
 from ...cases.proofs.proof import BisectedCommit, read_proof
 from ...cases.proofs.rejudge import OBSERVATIONS_FILE
-from ...cases.results import RunResult, read_results
+from ...cases.results import RunResult, group_into_cells, read_results
 from ...errors import UsageError
 from ...surveys.drift.model import Drift
 from ...surveys.drift.record import read_record

@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from ...cases.results import RunResult, TestResult
 from ...engines.processes.dossier import log_tail
 from ...errors import BuildError, RegressError
@@ -132,7 +134,7 @@ class _WatchedPytest:
 
 def _with_node(run: RunResult, node: Mapping[str, str]) -> RunResult:
     return dataclasses.replace(
-        run, results=tuple(dataclasses.replace(result, node=dict(node)) for result in run.results)
+        run, results=tuple(replace(result, node=dict(node)) for result in run.results)
     )
 
 

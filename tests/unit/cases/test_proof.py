@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.cases.loading import load_case
@@ -118,7 +119,7 @@ def test_proof_round_trip(case: Case) -> None:
         "1970-01-02",
         {"vllm": "0.8.4"},
     )
-    assert new.verdict == "FIXED"
+    assert new.verdict is Verdict.FIXED
     assert proof.check_proof(case, lock) == []
 
 
@@ -192,10 +193,10 @@ def test_hangs_and_crashes_need_a_control_leg(tmp_path: Path, kind: str) -> None
     assert wrong == []
     proof.write_proof(
         case,
-        dataclasses.replace(
+        replace(
             evidence,
             environments=(
-                dataclasses.replace(evidence.environments[0], control=""),
+                replace(evidence.environments[0], control=""),
                 evidence.environments[1],
             ),
         ),
@@ -323,9 +324,7 @@ def test_an_edited_verdict_does_not_count(case: Case) -> None:
     old, new = evidence.environments
     proof.write_proof(
         case,
-        dataclasses.replace(
-            evidence, environments=(dataclasses.replace(old, verdict="INCONCLUSIVE"), new)
-        ),
+        replace(evidence, environments=(replace(old, verdict=Verdict.INCONCLUSIVE), new)),
     )
     assert "old showed INCONCLUSIVE" in proof.check_proof(case, lock)[0]
 

@@ -16,8 +16,8 @@ from pytest_vllm_regress.cases.new.scaffold import Draft, Upstream, create_case
 from pytest_vllm_regress.cases.new.templates import PLACEHOLDER, TEMPLATES
 from pytest_vllm_regress.cases.observation import FAILURES
 from pytest_vllm_regress.cases.proofs import lint
-from pytest_vllm_regress.cases.symptom import search
 from pytest_vllm_regress.errors import Kind
+from pytest_vllm_regress.util.patterns import search
 from tests.helpers.cases import project_cases
 
 FRONTS = tuple(
