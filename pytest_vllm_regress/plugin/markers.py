@@ -17,9 +17,8 @@ from ..engines.target import RELEVANT, Target
 from ..errors import Kind, RegressError, Unsupported, UsageError
 from ..util.validation import did_you_mean
 from ..util.versions import alternatives_of
-from .private import write_group
 from .session import session_of
-from .stash import settings_of
+from .state import settings_of, write_group
 
 _ENGINE_FIXTURES = ("engine_spec", "vllm_engine", "vllm_server")
 _CLOSE = 0.8

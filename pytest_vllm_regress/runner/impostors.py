@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from ..cases.model import Case
-from ..cases.proofs.impostors import ImpostorTrial, read_trials
+from ..cases.proofs.impostors import ImpostorRun, read_impostor_runs
 from ..util.rundir import scratch
 from .batch import Batch, RunOptions, RunOutcome
 from .plan import plan_batches
@@ -19,7 +19,7 @@ def try_impostors(
     options: RunOptions,
     run: Callable[[Sequence[Batch], RunOptions], RunOutcome],
     say: Say,
-) -> tuple[ImpostorTrial, ...]:
+) -> tuple[ImpostorRun, ...]:
     """Try every impostor on one test of each case, in the first environment of each side. ``run``
     runs batches.
 
@@ -40,4 +40,6 @@ def try_impostors(
         )
         if run(plan_batches(cases), trial_options).interrupted:
             raise KeyboardInterrupt
-        return tuple(trial for file in sorted(folder.glob("*.json")) for trial in read_trials(file))
+        return tuple(
+            trial for file in sorted(folder.glob("*.json")) for trial in read_impostor_runs(file)
+        )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..cases.model import Case
 from ..cases.proofs import lint, proof, rejudge
-from ..cases.proofs.impostors import ImpostorTrial
+from ..cases.proofs.impostors import ImpostorRun
 from ..cases.proofs.proof import Proof
 from ..cases.results import RunResult, TestResult
 from ..defaults import RACY_TRIALS
@@ -44,7 +44,7 @@ class ProofRunner:
     """
 
     run: Callable[[Sequence[Batch]], RunOutcome]
-    try_impostors: Callable[[Sequence[Case]], Sequence[ImpostorTrial]]
+    try_impostors: Callable[[Sequence[Case]], Sequence[ImpostorRun]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,12 +113,12 @@ def validate(request: ValidateRequest, runner: ProofRunner) -> ValidateReport:
         case.id: proof.make_proof(case, trials[case.id], command=request.command(case.id))
         for case in cases
     }
-    impostor_trials = runner.try_impostors([case for case in cases if not proofs[case.id][1]])
+    impostor_runs = runner.try_impostors([case for case in cases if not proofs[case.id][1]])
     reports = []
     for case in cases:
         evidence, problems = proofs[case.id]
         if not problems:
-            evidence, problems = proof.with_impostor_trials(case, evidence, impostor_trials)
+            evidence, problems = proof.with_impostor_runs(case, evidence, impostor_runs)
         if problems:
             left_out = request.trials_of(case) - len(trials[case.id])
             note = (

@@ -21,7 +21,7 @@ from pytest_vllm_regress.cases.observation import Observation
 from pytest_vllm_regress.cases.proofs import lint, proof, rejudge
 from pytest_vllm_regress.cases.proofs.impostors import (
     UNRELATED_MESSAGE,
-    ImpostorTrial,
+    ImpostorRun,
     impostor_of_kind,
 )
 from pytest_vllm_regress.cases.results import RunResult, TestResult
@@ -138,9 +138,9 @@ def _forged(case: Case) -> Iterator[str]:
             decision = judge_observation(
                 case, None, result.versions, observed, Observation(Kind.PASSED, phase)
             )
-            yield ImpostorTrial(
+            yield ImpostorRun(
                 case.id, names[0], "t", impostor_of_kind(case), decision.verdict, decision.reason
-            ).fault
+            ).flaw
 
 
 def _inverted(affected: Range) -> Range:

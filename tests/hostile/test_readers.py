@@ -99,7 +99,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "record": read_record,
     "cache": marker,
     "environment": environment,
-    "impostors": impostors.read_trials,
+    "impostors": impostors.read_impostor_runs,
     "faults": read_faults,
     "lock": read_lock,
     "checkpoint": checkpoint,

@@ -35,7 +35,7 @@ from pytest_vllm_regress.output.junit import junit_xml
 from pytest_vllm_regress.output.markdown import markdown_text
 from pytest_vllm_regress.output.pages.run_page import page
 from pytest_vllm_regress.output.table import lines, print_table
-from pytest_vllm_regress.plugin.evidence import sanitize
+from pytest_vllm_regress.plugin.leg import sanitize
 from pytest_vllm_regress.util.masking import mask
 from tests.helpers.cases import project_cases
 

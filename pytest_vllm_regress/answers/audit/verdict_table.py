@@ -33,8 +33,6 @@ from ...util.versions import version_of
 FILE = "verdicts.json"
 MAX_BYTES = 16 * 1024 * 1024
 SCHEMA_VERSION = 1
-_SHOWN = frozenset({Verdict.REPRODUCED, Verdict.REGRESSED})
-_NOT_SHOWN = frozenset({Verdict.FIXED, Verdict.UNEXPECTEDLY_FIXED})
 _OUTCOME = re.compile(
     rf"({'|'.join(verdict.value for verdict in Verdict)}) (\d{{4}}-\d\d-\d\d)(?: ([0-9a-f]{{16}}))?"
 )
@@ -59,7 +57,7 @@ class Recorded:
     @property
     def shown(self) -> bool | None:
         """Whether the failure showed; None if the run did not tell."""
-        return True if self.verdict in _SHOWN else False if self.verdict in _NOT_SHOWN else None
+        return self.verdict.shown
 
 
 class VerdictTable:

@@ -60,7 +60,7 @@ _OWN: Mapping[Kind, Impostor] = MappingProxyType(
 
 
 @dataclasses.dataclass(frozen=True)
-class ImpostorTrial:
+class ImpostorRun:
     """Outcome of one impostor for one test of a case in one environment."""
 
     case: str
@@ -71,8 +71,8 @@ class ImpostorTrial:
     reason: str
 
     @property
-    def fault(self) -> str:
-        """Return why the trial disproves the case; empty if the impostor was rejected."""
+    def flaw(self) -> str:
+        """Return why the run disproves the case; empty if the impostor was rejected."""
         if self.verdict.shown:
             return f"{self.environment}: an impostor ({self.impostor}) produced {self.verdict.value}: {self.reason}"
         if self.impostor is Impostor.EMPTY_ANSWER and self.verdict.shown is False:
@@ -129,22 +129,22 @@ def _tables_in_cache() -> Iterator[None]:
         configuration.set_hypothesis_home_dir(before)
 
 
-def count_rejected(trials: Iterable[ImpostorTrial], case_id: str) -> dict[str, int]:
+def count_rejected(runs: Iterable[ImpostorRun], case_id: str) -> dict[str, int]:
     """Return how many impostors were rejected in each environment."""
     rejected: dict[str, set[Impostor]] = {}
-    for trial in trials:
-        if trial.case == case_id:
-            rejected.setdefault(trial.environment, set())
-            if not trial.fault:
-                rejected[trial.environment].add(trial.impostor)
+    for run in runs:
+        if run.case == case_id:
+            rejected.setdefault(run.environment, set())
+            if not run.flaw:
+                rejected[run.environment].add(run.impostor)
     return {environment: len(names) for environment, names in rejected.items()}
 
 
-def write_trials(path: Path, trials: Sequence[ImpostorTrial]) -> None:
+def write_impostor_runs(path: Path, runs: Sequence[ImpostorRun]) -> None:
     """Write ``path`` atomically."""
-    codec.save(path, trials)
+    codec.save(path, runs)
 
 
-def read_trials(path: Path) -> tuple[ImpostorTrial, ...]:
-    """Read what ``write_trials`` wrote. Raises ``UsageError`` for anything else."""
-    return codec.load(tuple[ImpostorTrial, ...], path, _MAX_BYTES, what="a record of impostors")
+def read_impostor_runs(path: Path) -> tuple[ImpostorRun, ...]:
+    """Read what ``write_impostor_runs`` wrote. Raises ``UsageError`` for anything else."""
+    return codec.load(tuple[ImpostorRun, ...], path, _MAX_BYTES, what="a record of impostors")

@@ -28,7 +28,7 @@ from ..observation import Line
 from ..results import Device, TestResult, one_of
 from ..verdict import Verdict, combine
 from .fingerprint import case_fingerprint
-from .impostors import MIN_REJECTED, ImpostorTrial, count_rejected
+from .impostors import MIN_REJECTED, ImpostorRun, count_rejected
 
 FILE = "evidence.json"
 MAX_BYTES = 256 * 1024
@@ -241,17 +241,17 @@ def _control_outcome(results: Iterable[TestResult]) -> str:
     return "passed" if any(result.control == "passed" for result in results) else ""
 
 
-def with_impostor_trials(
-    case: Case, proof: Proof, trials: Sequence[ImpostorTrial]
+def with_impostor_runs(
+    case: Case, proof: Proof, runs: Sequence[ImpostorRun]
 ) -> tuple[Proof, list[str]]:
     """Add the rejected impostors to a proof, and list what is wrong with it."""
-    rejected = count_rejected(trials, case.id)
+    rejected = count_rejected(runs, case.id)
     environments = tuple(
         replace(evidence, impostors=rejected.get(evidence.environment, 0))
         for evidence in proof.environments
     )
     proof = replace(proof, environments=environments)
-    accepted = [trial.fault for trial in trials if trial.case == case.id and trial.fault]
+    accepted = [run.flaw for run in runs if run.case == case.id and run.flaw]
     return proof, accepted or _too_few(case, proof)
 
 

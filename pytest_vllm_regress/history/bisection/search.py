@@ -25,8 +25,8 @@ from .algorithm import State
 from .search_log import CandidateResult, SearchLog
 
 logger = logging.getLogger("vllm_regress.bisection")
-_BAD = (Verdict.REPRODUCED, Verdict.REGRESSED)
-_GOOD = (Verdict.FIXED, Verdict.UNEXPECTEDLY_FIXED)
+_BAD = [verdict for verdict in Verdict if verdict.shown]
+_GOOD = [verdict for verdict in Verdict if verdict.shown is False]
 _CONFIRMING = " again"
 _IMPORT_ERROR = re.compile(r"\[import\] (?:[\w ]+: )?[\w.]*(?:Error|Exception|Exit)\b")
 

@@ -25,13 +25,6 @@ from ...util.versions import version_of
 from .ranges import corrected
 from .releases import Listed, Look, Release
 
-_SHOWN = {
-    Verdict.REPRODUCED: True,
-    Verdict.REGRESSED: True,
-    Verdict.FIXED: False,
-    Verdict.UNEXPECTEDLY_FIXED: False,
-}
-
 
 @dataclasses.dataclass(frozen=True)
 class Change:
@@ -248,9 +241,7 @@ def _judge(case: Case, look: Look, cell: Cell) -> _Verdicts:
     affected = next(iter(named), case.affected[0] if len(case.affected) == 1 else None)
     version = None if affected is None else _version(affected.package, look, cell)
     # A variant has ranges of its own, and says nothing about those of the case.
-    shown = {_SHOWN.get(result.verdict) for result in cell.results if result.variant is None} - {
-        None
-    }
+    shown = {result.verdict.shown for result in cell.results if result.variant is None} - {None}
     return _Verdicts(look, cell, affected, version, next(iter(shown)) if len(shown) == 1 else None)
 
 
