@@ -26,8 +26,7 @@ from pytest_vllm_regress.answers.audit.verdict_table import read_table
 from pytest_vllm_regress.cases.loading import load_all_cases
 from pytest_vllm_regress.cases.proofs import proof
 from pytest_vllm_regress.cases.verdict import Verdict
-from pytest_vllm_regress.output.pages.record import release_of
-from pytest_vllm_regress.output.symbols import SYMBOLS
+from pytest_vllm_regress.output.pages.knowledge import release_of
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "generated" / "verdicts.md"
@@ -56,10 +55,10 @@ def matrix_rows(package: str, device: str) -> Iterator[str]:
     for case_id, row in cells.items():
         by_release = [row.get(f"{package}-{version}") for version in columns]
         verdicts.update(verdict for verdict in by_release if verdict is not None)
-        yield f"| {case_id} | {' | '.join('' if verdict is None else SYMBOLS[verdict] for verdict in by_release)} |"
+        yield f"| {case_id} | {' | '.join('' if verdict is None else verdict.symbol for verdict in by_release)} |"
     yield ""
     counts = ", ".join(
-        f"{SYMBOLS[verdict]} {verdict.value} {count:,}" for verdict, count in verdicts.most_common()
+        f"{verdict.symbol} {verdict.value} {count:,}" for verdict, count in verdicts.most_common()
     )
     yield f"{verdicts.total():,} of {len(cells) * len(columns):,} cells were run: {counts}."
     unexpected = [

@@ -41,8 +41,28 @@ class Verdict(enum.Enum):
             return True
         return False if self in (Verdict.FIXED, Verdict.UNEXPECTEDLY_FIXED) else None
 
+    @property
+    def symbol(self) -> str:
+        return _SIGNS[self][0]
+
+    @property
+    def ascii_symbol(self) -> str:
+        return _SIGNS[self][1]
+
+    @property
+    def short_word(self) -> str:
+        return _SIGNS[self][2]
+
 
 _EXPECTED = frozenset({Verdict.REPRODUCED, Verdict.FIXED, Verdict.NOT_APPLICABLE})
+_SIGNS = {
+    Verdict.REPRODUCED: ("●", "*", "repro"),
+    Verdict.FIXED: ("✓", "+", "fixed"),
+    Verdict.REGRESSED: ("✗", "x", "regressed"),
+    Verdict.UNEXPECTEDLY_FIXED: ("!", "!", "unexp. fixed"),
+    Verdict.NOT_APPLICABLE: ("○", "-", "n/a"),
+    Verdict.INCONCLUSIVE: ("?", "?", "unclear"),
+}
 _PRIORITY = (
     Verdict.INCONCLUSIVE,
     Verdict.REGRESSED,

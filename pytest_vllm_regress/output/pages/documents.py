@@ -39,7 +39,7 @@ class Sources:
 
 
 @dataclasses.dataclass(frozen=True)
-class Document:
+class RenderedDocument:
     """A rendered document. ``files``: the files that it links to, by path.
 
     ``missing``: links that lead nowhere.
@@ -61,7 +61,7 @@ def documents_of(root: Path) -> dict[str, str]:
     }
 
 
-def render_document(sources: Sources, name: str, page: str) -> Document:
+def render_document(sources: Sources, name: str, page: str) -> RenderedDocument:
     """Return the document at ``name``, for the page at the path ``page``.
 
     Raises ``UsageError`` for a symbolic link that leads out of the root.
@@ -85,7 +85,7 @@ def render_document(sources: Sources, name: str, page: str) -> Document:
         for child in token.children or ():
             links.rewrite(child)
     html = Markup(_PARSER.renderer.render(tokens, _PARSER.options, {}))
-    return Document(title or name, html, links.files, tuple(links.missing))
+    return RenderedDocument(title or name, html, links.files, tuple(links.missing))
 
 
 class _Links:
@@ -147,7 +147,7 @@ def _move_alignment(token: Token) -> None:
         token.attrSet("class", style.removeprefix("text-align:"))
 
 
-def reports(documents: Mapping[str, Document]) -> Sequence[str]:
+def reports(documents: Mapping[str, RenderedDocument]) -> Sequence[str]:
     """Return a line for each link that leads nowhere."""
     return [
         f"{name}: {link}: no such file"

@@ -13,28 +13,30 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from markupsafe import Markup
-
 from ...answers.audit.boundaries import Boundary, boundaries
 from ...answers.audit.releases import better
 from ...answers.audit.severity import Severity, severity
 from ...answers.audit.verdict_table import Recorded, VerdictTable, read_table
 from ...cases.model import Case
 from ...cases.proofs.proof import FILE as PROOF
-from ...cases.proofs.proof import BisectedCommit, read_proof
-from ...cases.proofs.rejudge import OBSERVATIONS_FILE
-from ...cases.results import RunResult, group_into_cells, read_results
+from ...cases.proofs.proof import read_proof
+from ...cases.proofs.rejudge import load_observations
+from ...cases.results import group_into_cells
 from ...errors import UsageError
 from ...surveys.drift.model import Drift
 from ...surveys.drift.record import read_record
-from .documents import Document, Sources, documents_of, render_document, reports
-from .evidence import Entry, entry_of, facts_of
-from .folder import write_folder
-from .grid import IN_RANGE, SIGNS, Column, Grid, Mark, row_of, unexpected_first
-from .links import broken_links
-from .record import Knowledge, State
-from .rendering import MAX_TEXT, date_text, file_name, render, shown
-from .run_page import place_of
+from .documents import RenderedDocument, Sources, documents_of, render_document, reports
+from .knowledge import Knowledge, ReleaseState
+from .overview import IN_RANGE, SIGNS, Column, Entry, Grid, Mark, Row, unexpected_first
+from .rendering import (
+    broken_links,
+    case_page,
+    date_text,
+    place_of,
+    render,
+    shown,
+    write_folder,
+)
 
 DRIFT = "docs/records/drift.json"
 """Where a checkout of the project has the record of `drift`."""
@@ -45,56 +47,13 @@ _MANY = "#a4141c"
 
 
 @dataclasses.dataclass(frozen=True)
-class Bar:
-    """A release on a case's page. ``edge``:
+class KnownFailure:
+    """A known failure of a release: observed by a run, or in the range for a reason."""
 
-    ``observed-edge`` or ``inferred-edge`` if an end of the range lies before it.
-    """
-
-    release: str
+    case: Case
+    observed: Recorded | None
+    reason: str
     href: str
-    state: str
-    sign: str
-    word: str
-    edge: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class Event:
-    """A recorded verdict on a case's page. ``anchor``: its place, unless its evidence has it."""
-
-    date: str
-    environment: str
-    device: str
-    verdict: str
-    sign: str
-    expected: bool
-    anchor: str
-
-
-@dataclasses.dataclass(frozen=True)
-class CaseRecord:
-    """What a case's page shows besides its evidence."""
-
-    bars: tuple[Bar, ...]
-    boundaries: tuple[Boundary, ...]
-    commits: tuple[BisectedCommit, ...]
-    commands: tuple[str, ...]
-    history: tuple[Event, ...]
-    text: Markup
-
-
-@dataclasses.dataclass(frozen=True)
-class Failure:
-    """A known failure of a release."""
-
-    case: str
-    title: str
-    href: str
-    severity: str
-    known: str
-    workaround: str
-    observed: bool
 
 
 def write_site(
@@ -141,7 +100,7 @@ def build_site(
     for case in cases:
         text = _description(case, cases, sources)
         rendered |= {f"{case.directory.name}/README.md": text} if text else {}
-        files[case_page(case)] = _case_html(case, knowledge, table, text, nav)
+        files[case_page(case.id)] = _case_html(case, knowledge, table, text, nav)
     if missing := reports(rendered):
         raise UsageError(
             "\n".join((f"{len(missing)} links lead nowhere; nothing was written", *missing[:50]))
@@ -170,13 +129,8 @@ def overview(knowledge: Knowledge) -> Grid:
     for case in knowledge.cases:
         cells = [_marks(case, knowledge.in_environment(case, name)) for name in knowledge.others]
         cells += [_release_marks(case, state) for state in knowledge.states(case).values()]
-        rows.append(row_of(case.id, case, case_page(case), cells))
-    return Grid(tuple(columns), unexpected_first(rows))
-
-
-def case_page(case: Case) -> str:
-    """Return the path of a case's page."""
-    return f"cases/{file_name(case.id)}.html"
+        rows.append(Row(case.id, case, case_page(case.id), cells))
+    return Grid(columns, unexpected_first(rows))
 
 
 def release_page(name: str) -> str:
@@ -198,11 +152,11 @@ def badge(label: str, failures: int) -> str:
     )
 
 
-def _release_marks(case: Case, state: State) -> list[Mark]:
+def _release_marks(case: Case, state: ReleaseState) -> list[Mark]:
     """Return the verdicts; if none of them is clear, also what the range says."""
     marks = _marks(case, state.recorded)
     return (
-        [*marks, Mark(IN_RANGE, case_page(case))]
+        [*marks, Mark(IN_RANGE, case_page(case.id))]
         if state.failing and state.observed is None
         else marks
     )
@@ -212,7 +166,7 @@ def _marks(case: Case, recorded: Sequence[Recorded]) -> list[Mark]:
     return [
         Mark(
             entry.verdict.value,
-            f"{case_page(case)}#{place_of(entry.environment, entry.device)}",
+            f"{case_page(case.id)}#{place_of(entry.environment, entry.device)}",
             entry.verdict.expected,
             shown(entry.device),
         )
@@ -224,59 +178,44 @@ def _case_html(
     case: Case,
     knowledge: Knowledge,
     table: VerdictTable,
-    text: Document | None,
+    text: RenderedDocument | None,
     nav: Sequence[tuple[str, str]],
 ) -> str:
-    entries = _entries(case)
+    entries = [
+        Entry(cell, case, run.tool_version, place_of(cell.environment, cell.device))
+        for run in load_observations(case)
+        for cell in group_into_cells(run.results)
+    ]
     anchors = {entry.anchor for entry in entries}
     ends = boundaries(case, table)
     proof = read_proof(case.directory / PROOF) if (case.directory / PROOF).exists() else None
-    record = CaseRecord(
-        bars=_bars(case, knowledge, ends),
-        boundaries=ends,
-        commits=proof.commits if proof else (),
-        commands=tuple(
-            f"vllm-regress run {case.id} --env {name}"
-            for listed in (case.evidence.affected, case.evidence.fixed)
-            for name in listed[:MAX_COMMANDS]
-        ),
-        history=tuple(_event(entry, anchors) for entry in knowledge.history(case)),
-        text=text.html if text else Markup(),
-    )
+    history = []
+    for event in knowledge.history(case):
+        place = place_of(event.environment, event.device)
+        history.append((event, "" if place in anchors else place))
     return render(
         "case.html",
-        facts=facts_of(case.id, case),
+        case_id=case.id,
+        case=case,
         entries=entries,
-        record=record,
-        nav=_from(case_page(case), nav),
+        record={
+            "bars": _bars(case, knowledge, ends),
+            "boundaries": ends,
+            "commits": proof.commits if proof else (),
+            "commands": [
+                f"vllm-regress run {case.id} --env {name}"
+                for listed in (case.evidence.affected, case.evidence.fixed)
+                for name in listed[:MAX_COMMANDS]
+            ],
+            "history": history,
+            "text": text.html if text else "",
+        },
+        nav=_from(case_page(case.id), nav),
         images=True,
     )
 
 
-def _entries(case: Case) -> list[Entry]:
-    """Return the evidence that is stored beside the case."""
-    path = case.directory / OBSERVATIONS_FILE
-    run = read_results(path) if path.exists() else RunResult()
-    return [
-        entry_of(cell, case, run.tool_version, place_of(cell.environment, cell.device))
-        for cell in group_into_cells(run.results)
-    ]
-
-
-def _event(entry: Recorded, anchors: set[str]) -> Event:
-    place = place_of(entry.environment, entry.device)
-    return Event(
-        entry.date,
-        shown(entry.environment),
-        shown(entry.device),
-        entry.verdict.value,
-        SIGNS[entry.verdict.value],
-        entry.verdict.expected,
-        "" if place in anchors else place,
-    )
-
-
-def _bars(case: Case, knowledge: Knowledge, ends: Sequence[Boundary]) -> tuple[Bar, ...]:
+def _bars(case: Case, knowledge: Knowledge, ends: Sequence[Boundary]) -> list[dict[str, str]]:
     """Return a bar for each release; none if the range does not name vLLM and nothing was run."""
     edges = {
         max(end.inside, end.outside, key=knowledge.releases.index): "observed-edge"
@@ -285,25 +224,26 @@ def _bars(case: Case, knowledge: Knowledge, ends: Sequence[Boundary]) -> tuple[B
         for end in ends
         if end.package == "vllm" and {end.inside, end.outside} <= set(knowledge.releases)
     }
-    return tuple(
-        Bar(name, release_page(name), *_bar_state(state), edge=edges.get(name, ""))
+    return [
+        {"release": name, "edge": edges.get(name, ""), **_bar(state)}
         for name, state in knowledge.states(case).items()
-    )
+    ]
 
 
-def _bar_state(state: State) -> tuple[str, str, str]:
-    """Return class, sign and words of a bar."""
+def _bar(state: ReleaseState) -> dict[str, str]:
+    """Return class, sign and words of a release on a case's page."""
     if state.recorded:
-        clear = next(
-            (entry for entry in state.recorded if entry.shown is not None), state.recorded[0]
-        )
-        verdict = clear.verdict.value
-        return verdict, SIGNS[verdict], f"{verdict.replace('_', ' ')}, {clear.device}, {clear.date}"
-    if state.in_range:
-        return IN_RANGE, SIGNS[IN_RANGE], "not run, in the affected range"
-    if state.in_range is None:
-        return "unknown", "?", "not run, and the versions of its packages are not known"
-    return "outside", "·", "not run, outside the affected range"
+        clear = next((r for r in state.recorded if r.shown is not None), state.recorded[0])
+        kind, sign = clear.verdict.value, clear.verdict.symbol
+        word = f"{kind.replace('_', ' ')}, {clear.device}, {clear.date}"
+    elif state.in_range:
+        kind, sign, word = IN_RANGE, SIGNS[IN_RANGE], "not run, in the affected range"
+    elif state.in_range is None:
+        word = "not run, and the versions of its packages are not known"
+        kind, sign = "unknown", "?"
+    else:
+        kind, sign, word = "outside", "·", "not run, outside the affected range"
+    return {"state": kind, "sign": sign, "word": word}
 
 
 def _release_pages(
@@ -337,7 +277,7 @@ def _release_pages(
             {
                 "name": name,
                 "failures": len(failures),
-                "observed": sum(failure.observed for failure in failures),
+                "observed": sum(failure.observed is not None for failure in failures),
                 "severities": ", ".join(f"{grade} {count}" for grade, count in severities),
             }
         )
@@ -345,33 +285,23 @@ def _release_pages(
     return {**files, index: render("releases.html", releases=rows[::-1], nav=_from(index, nav))}
 
 
-def _failures(knowledge: Knowledge, name: str) -> list[Failure]:
+def _failures(knowledge: Knowledge, name: str) -> list[KnownFailure]:
     """Return the known failures of a release, the gravest first."""
     reasons = {
         finding.case.id: finding.reason.removeprefix("affected: ")
         for finding in knowledge.findings(name)
     }
-    failing = [(case, knowledge.states(case)[name]) for case in knowledge.cases]
+    states = [(case, knowledge.states(case)[name]) for case in knowledge.cases]
     return [
-        Failure(
-            case=case.id,
-            title=shown(case.title),
-            href=case_page(case),
-            severity=severity(case).value,
-            known=f"observed ({seen.device}, {seen.date})"
-            if (seen := state.observed)
-            else f"range: {reasons.get(case.id, '')}",
-            workaround=shown(case.workaround, MAX_TEXT),
-            observed=state.observed is not None,
-        )
-        for case, state in sorted(failing, key=lambda item: (severity(item[0]).rank, item[0].id))
+        KnownFailure(case, state.observed, reasons.get(case.id, ""), case_page(case.id))
+        for case, state in sorted(states, key=lambda item: (severity(item[0]).rank, item[0].id))
         if state.failing
     ]
 
 
-def _severities(failures: Sequence[Failure]) -> list[tuple[str, int]]:
-    counted = Counter(failure.severity for failure in failures)
-    return [(grade.value, counted[grade.value]) for grade in Severity if counted[grade.value]]
+def _severities(failures: Sequence[KnownFailure]) -> list[tuple[str, int]]:
+    counted = Counter(severity(failure.case) for failure in failures)
+    return [(grade.value, counted[grade]) for grade in Severity if counted[grade]]
 
 
 def _link_targets(
@@ -384,11 +314,11 @@ def _link_targets(
     for case in cases:
         if project is not None and case.directory.is_relative_to(project):
             place = case.directory.relative_to(project).as_posix()
-            targets |= {place: case_page(case), f"{place}/README.md": case_page(case)}
+            targets |= {place: case_page(case.id), f"{place}/README.md": case_page(case.id)}
     return targets
 
 
-def _description(case: Case, cases: Sequence[Case], sources: Sources) -> Document | None:
+def _description(case: Case, cases: Sequence[Case], sources: Sources) -> RenderedDocument | None:
     """Return the README of a case; without the project's documents its links lead only to other
     cases."""
     path = case.directory / "README.md"
@@ -398,12 +328,12 @@ def _description(case: Case, cases: Sequence[Case], sources: Sources) -> Documen
         folder = case.directory.parent
         beside = [other for other in cases if other.directory.parent == folder]
         targets = {
-            f"{other.directory.name}{end}": case_page(other)
+            f"{other.directory.name}{end}": case_page(other.id)
             for other in beside
             for end in ("", "/README.md")
         }
         sources = Sources(folder, targets, complete=False)
-    return render_document(sources, path.relative_to(sources.root).as_posix(), case_page(case))
+    return render_document(sources, path.relative_to(sources.root).as_posix(), case_page(case.id))
 
 
 def _from(page: str, nav: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:

@@ -24,7 +24,7 @@ from pytest_vllm_regress.history.bisection.algorithm import State
 from pytest_vllm_regress.history.bisection.commits import Group, History
 from pytest_vllm_regress.history.bisection.culprit import Culprit
 from pytest_vllm_regress.history.bisection.search_log import CandidateResult
-from pytest_vllm_regress.output.markdown import markdown_text
+from pytest_vllm_regress.output.formats import markdown_text
 from pytest_vllm_regress.output.pages.run_page import page
 from pytest_vllm_regress.util.text import markdown_block
 from tests.helpers.cases import CaseFile

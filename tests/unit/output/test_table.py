@@ -14,7 +14,6 @@ from pytest_vllm_regress.cases.observation import Mechanism, Observation
 from pytest_vllm_regress.cases.results import RunResult, TestResult, group_into_cells
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.errors import Kind
-from pytest_vllm_regress.output.symbols import ASCII_SYMBOLS, SHORT_WORDS, SYMBOLS
 from pytest_vllm_regress.output.table import lines, observation_lines, print_table
 from pytest_vllm_regress.util.text import one_line
 
@@ -110,9 +109,8 @@ def test_every_verdict_at_every_width(width: int, ascii_only: bool) -> None:
     assert max(map(len, rows)) <= width
     for verdict in Verdict:
         assert verdict.value in text
-        assert (ASCII_SYMBOLS if ascii_only else SYMBOLS)[verdict] + " " + SHORT_WORDS[
-            verdict
-        ] in text
+        sign = verdict.ascii_symbol if ascii_only else verdict.symbol
+        assert f"{sign} {verdict.short_word}" in text
         has_reason = (
             not verdict.expected or verdict is Verdict.NOT_APPLICABLE
         )  # a cell where nothing ran says why

@@ -16,8 +16,8 @@ from pytest_vllm_regress.cases.loading import load_all_cases
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.output.pages.documents import Sources, render_document
-from pytest_vllm_regress.output.pages.links import broken_links
-from pytest_vllm_regress.output.pages.record import Knowledge, State, latest, release_of
+from pytest_vllm_regress.output.pages.knowledge import Knowledge, ReleaseState, latest, release_of
+from pytest_vllm_regress.output.pages.rendering import broken_links
 from pytest_vllm_regress.output.pages.site import DRIFT, badge, overview, write_site
 from pytest_vllm_regress.surveys.drift.record import read_record
 from tests.helpers import ROOT
@@ -129,11 +129,11 @@ def test_a_clear_verdict_counts_more_than_the_range() -> None:
     def recorded(verdict: Verdict) -> Recorded:
         return Recorded("vllm-0.8.4", "sim", verdict, "2026-01-01")
 
-    assert State((), True).failing
-    assert not State((), None).failing
-    assert not State((recorded(Verdict.UNEXPECTEDLY_FIXED),), True).failing
-    assert State((recorded(Verdict.REGRESSED),), False).failing
-    assert State((recorded(Verdict.NOT_APPLICABLE),), True).failing
+    assert ReleaseState((), True).failing
+    assert not ReleaseState((), None).failing
+    assert not ReleaseState((recorded(Verdict.UNEXPECTEDLY_FIXED),), True).failing
+    assert ReleaseState((recorded(Verdict.REGRESSED),), False).failing
+    assert ReleaseState((recorded(Verdict.NOT_APPLICABLE),), True).failing
 
 
 @pytest.mark.parametrize(
