@@ -26,7 +26,7 @@ from ...engines.spec import EngineSpec
 from ...environments.recipes import RELEASE, find_file, load
 from ...environments.sources import parse_name
 from ...errors import Kind, UsageError
-from .slices import Module, Slice
+from .slices import SourceSlice, TestModule
 
 DEFAULT_MODEL = "Qwen/Qwen2.5-0.5B-Instruct"
 TEMPLATES: Mapping[str, tuple[str, str]] = {
@@ -42,29 +42,32 @@ SUPPORTED = frozenset(
 ENGINES = frozenset({"vllm_engine", "vllm_server"})
 KINDS = frozenset({Kind.EXCEPTION, Kind.WRONG_RESULT})
 TYPES_ONLY = frozenset({"AtWork", "Probe", "Engine", "AsyncEngine", "Server"})
-MODULES = (
-    *(
-        "asyncio",
-        "importlib",
-        "itertools",
-        "json",
-        "os",
-        "pathlib",
-        "re",
-        "signal",
-        "socket",
-        "subprocess",
-        "sys",
-        "tempfile",
-    ),
-    *("threading", "time", "traceback", "types", "urllib.error", "urllib.request"),
-)
+MODULES = [
+    "asyncio",
+    "importlib",
+    "itertools",
+    "json",
+    "os",
+    "pathlib",
+    "re",
+    "signal",
+    "socket",
+    "subprocess",
+    "sys",
+    "tempfile",
+    "threading",
+    "time",
+    "traceback",
+    "types",
+    "urllib.error",
+    "urllib.request",
+]
 """Modules of the standard library that the templates use."""
 _PROBE_PACKAGES = frozenset({"parsers", "frontend", "grammars"})
 
 
 @dataclasses.dataclass(frozen=True)
-class Script:
+class StandaloneScript:
     """A standalone script. ``test``: the test that it repeats.
 
     ``result``: the recorded result of that test.
@@ -79,7 +82,7 @@ class NotExportable(UsageError):
     """A case, or one of its tests, needs the harness."""
 
 
-def export_script(case: Case) -> Script:
+def export_script(case: Case) -> StandaloneScript:
     """Return a script for the first test of the case that was recorded as REPRODUCED and can stand
     alone.
 
@@ -109,7 +112,7 @@ def export_script(case: Case) -> Script:
         try:
             if name not in tests:
                 raise NotExportable(f"there is no test {name}")
-            return Script(_script(case, tests[name], result), name, result)
+            return StandaloneScript(_script(case, tests[name], result), name, result)
         except NotExportable as error:
             reasons[str(error)] = None
     raise NotExportable(f"{case.id}: no script: {'; '.join(reasons)}")
@@ -125,7 +128,7 @@ def _rank(result: TestResult) -> tuple[bool, tuple[int, ...], str]:
 
 
 def _script(case: Case, test: CollectedTest, result: TestResult) -> str:
-    module = Module(test.file.read_text(encoding="utf-8"))
+    module = TestModule(test.file.read_text(encoding="utf-8"))
     autouse = [name for name in test.fixtures if name in module.fixtures()]
     used = module.slice([*autouse, test.function])
     _check(test, module, used, autouse)
@@ -151,7 +154,7 @@ def _script(case: Case, test: CollectedTest, result: TestResult) -> str:
     )
 
 
-def _fixtures(test: CollectedTest, used: Slice, autouse: Sequence[str]) -> set[str]:
+def _fixtures(test: CollectedTest, used: SourceSlice, autouse: Sequence[str]) -> set[str]:
     return {
         name
         for name in (*test.arguments, *(n for f in autouse for n in used.fixtures[f]))
@@ -159,7 +162,9 @@ def _fixtures(test: CollectedTest, used: Slice, autouse: Sequence[str]) -> set[s
     }
 
 
-def _check(test: CollectedTest, module: Module, used: Slice, autouse: Sequence[str]) -> None:
+def _check(
+    test: CollectedTest, module: TestModule, used: SourceSlice, autouse: Sequence[str]
+) -> None:
     """Raise ``NotExportable`` for what only the harness can do."""
     if module.is_decorated_by(test.function, "given"):
         raise NotExportable(f"{test.function} draws its values with Hypothesis")
@@ -175,7 +180,7 @@ def _check(test: CollectedTest, module: Module, used: Slice, autouse: Sequence[s
         _literal(name, value)
 
 
-def _check_engine(test: CollectedTest, used: Slice) -> None:
+def _check_engine(test: CollectedTest, used: SourceSlice) -> None:
     spec = test.spec
     if spec.model != "text" or spec.task != "generate":
         raise NotExportable(
@@ -218,7 +223,7 @@ def _literal(name: str, value: Any) -> str:
     raise NotExportable(f"the value of {name} is no literal")
 
 
-def _header(case: Case, result: TestResult, used: Slice) -> str:
+def _header(case: Case, result: TestResult, used: SourceSlice) -> str:
     pins = [
         f"{name}=={version.partition('+')[0]}" for name, version in sorted(result.versions.items())
     ]
@@ -261,7 +266,7 @@ def _doc(case: Case, test: CollectedTest) -> str:
     return '"""' + text.replace("\\", "\\\\").replace('"""', "'''") + '"""'
 
 
-def _imports(used: Slice, body: str) -> list[str]:
+def _imports(used: SourceSlice, body: str) -> list[str]:
     standard = [
         f"import {name}" for name in MODULES if re.search(rf"(?<![.\w]){re.escape(name)}\.", body)
     ]
@@ -305,7 +310,7 @@ def _flags(options: Mapping[str, Any]) -> list[str]:
     return flags
 
 
-def _files(case: Case, used: Slice, test: CollectedTest) -> str:
+def _files(case: Case, used: SourceSlice, test: CollectedTest) -> str:
     """Return the probe modules that the test names, as a dictionary of file names and texts."""
     names = {
         node.value
@@ -341,7 +346,11 @@ def _text_literal(text: str) -> str:
 
 
 def _run(
-    test: CollectedTest, used: Slice, autouse: Sequence[str], engine: str | None, fixtures: set[str]
+    test: CollectedTest,
+    used: SourceSlice,
+    autouse: Sequence[str],
+    engine: str | None,
+    fixtures: set[str],
 ) -> str:
     """Return the function that runs the test once."""
     contexts = ["Probe() as vllm_probe"] if "vllm_probe" in fixtures else []
