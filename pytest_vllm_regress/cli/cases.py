@@ -204,9 +204,8 @@ def new(
 ) -> None:
     """Write the directory of a new case: case.toml, a test that runs, and a README."""
     from ..cases.loading import load_valid_cases
-    from ..cases.new.scaffold import Draft, Unreported, Upstream, create_case
-    from ..cases.new.templates import PLACEHOLDER, TEMPLATES
     from ..cases.proofs import lint
+    from ..cases.scaffold import PLACEHOLDER, TEMPLATES, Draft, Unreported, Upstream, create_case
 
     if finding is None and (upstream is None) == (from_ is None):
         raise UsageError(

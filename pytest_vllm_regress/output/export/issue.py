@@ -59,7 +59,7 @@ class UpstreamReport:
         """Return Markdown in the sections of vLLM's form for a bug, or for a failing test."""
         result = self.script.result
         return render_text(
-            "report.md",
+            "report.md.txt",
             form=form,
             case=self.case,
             script=self.script,

@@ -15,8 +15,8 @@ from pytest_vllm_regress.answers.audit.matching import find
 from pytest_vllm_regress.answers.audit.package_lists import parse_list
 from pytest_vllm_regress.answers.audit.sarif import to_sarif
 from pytest_vllm_regress.answers.audit.target import audit
-from pytest_vllm_regress.cases.new.scaffold import Draft, Upstream, create_case
 from pytest_vllm_regress.cases.results import RunResult, TestResult
+from pytest_vllm_regress.cases.scaffold import Draft, Upstream, create_case
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.environments.git import Commit, Repository
 from pytest_vllm_regress.environments.sources import PROJECTS

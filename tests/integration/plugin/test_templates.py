@@ -7,11 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress.cases.new.scaffold import Draft, Upstream, create_case
-from pytest_vllm_regress.cases.new.templates import OUTSIDE_REQUESTS, TEMPLATES, phases_of
 from pytest_vllm_regress.cases.observation import FAILURES
 from pytest_vllm_regress.cases.proofs import proof
 from pytest_vllm_regress.cases.results import read_results
+from pytest_vllm_regress.cases.scaffold import (
+    OUTSIDE_REQUESTS,
+    TEMPLATES,
+    Draft,
+    Upstream,
+    create_case,
+    phases_of,
+)
 from pytest_vllm_regress.cases.verdict import Verdict
 
 FRONTS = tuple(name for name in TEMPLATES if name != "finding")

@@ -14,8 +14,7 @@ import pytest
 
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.cases.loading import load_case
-from pytest_vllm_regress.cases.new.scaffold import Draft, Upstream, create_case
-from pytest_vllm_regress.cases.new.templates import phases_of
+from pytest_vllm_regress.cases.scaffold import Draft, Upstream, create_case, phases_of
 from pytest_vllm_regress.errors import CaseFileError, UsageError
 from pytest_vllm_regress.util.patterns import search
 from tests.helpers import ROOT

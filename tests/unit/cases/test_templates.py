@@ -12,10 +12,9 @@ import pytest
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.cases.loading import load_case
 from pytest_vllm_regress.cases.model import NEEDS_AT_WORK, NEEDS_CONTROL_LEG
-from pytest_vllm_regress.cases.new.scaffold import Draft, Upstream, create_case
-from pytest_vllm_regress.cases.new.templates import PLACEHOLDER, TEMPLATES
 from pytest_vllm_regress.cases.observation import FAILURES
 from pytest_vllm_regress.cases.proofs import lint
+from pytest_vllm_regress.cases.scaffold import PLACEHOLDER, TEMPLATES, Draft, Upstream, create_case
 from pytest_vllm_regress.errors import Kind
 from pytest_vllm_regress.util.patterns import search
 from tests.helpers.cases import project_cases
