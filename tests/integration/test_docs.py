@@ -22,6 +22,7 @@ from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.surveys.conformance.record_file import read_record
 from tests.helpers import ROOT
 from tests.helpers.cases import project_cases
+from tools import verdicts
 
 OPTIONS_BEFORE_A_COMMAND = {"--cases": 2, "--log-file": 2, "-v": 1, "-vv": 1}
 """With the number of words that each takes."""
@@ -43,7 +44,6 @@ def commands(page: Path) -> list[str]:
     ("script", "name"),
     [
         ("reference", "reference/api"),
-        ("verdicts", "generated/verdicts"),
         ("bisections", "generated/bisections"),
     ],
 )
@@ -52,6 +52,11 @@ def test_generated_parts_are_up_to_date(script: str, name: str) -> None:
     assert builder(f"build_{script}").build_page(page) == page, (
         f"run `python docs/build_{script}.py`"
     )
+
+
+def test_the_page_of_verdicts_is_up_to_date() -> None:
+    page = verdicts.PAGE.read_text()
+    assert verdicts.build_page(page) == page, "run `python -m tools.verdicts`"
 
 
 def test_the_pages_of_parsers_are_up_to_date() -> None:
