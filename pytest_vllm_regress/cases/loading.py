@@ -1,6 +1,6 @@
 """Case files: their format, reading them, finding them, selecting some.
 
-An invalid file does not stop work on other cases: ``load_valid_cases`` returns the valid ones and
+What does an invalid case file stop? Not the work on other cases: ``load_valid_cases`` returns the valid ones and
 the problems, and commands that were given ids warn about the rest
 (``cli/context.Invocation.select``). A command over all cases ends with exit code 2 if any file is
 invalid. In pytest, ``load_case_for`` reads only the case.toml beside a test, so another case's file

@@ -193,7 +193,8 @@ class Range:
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """A form of the failure.
+    """What is a variant of a case? A form of the failure that never shows, or in narrower ranges;
+    ``vllm_case(id, variant=...)`` marks its tests.
 
     ``never``: no installation shows it; otherwise ``ranges`` narrow those of the case.
     """

@@ -92,6 +92,12 @@ def decide(
 ) -> Decision:
     """Decide the verdict.
 
+    When is a verdict NOT_APPLICABLE? Only with a claim of the test (since, until, device, needs or
+    refused_by); a skip without one is INCONCLUSIVE. Also if nothing starts, as another case
+    documents for this version (``name_others``).
+
+    What if the control leg fails too? Then the verdict is INCONCLUSIVE.
+
     ``control``: the control leg, None if none was run; ``declared``: what the case says that leg
     leaves out.
     """

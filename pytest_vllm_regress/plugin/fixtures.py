@@ -255,7 +255,9 @@ def _lent(
 
 
 def _is_spent(leg: Leg, engine: Engine | AsyncEngine | Server) -> bool:
-    """Return whether a shared engine must not be used again after this leg."""
+    """Can a test's engine be reused? Not if the leg failed, sent it a signal or waited for its end.
+
+    Otherwise by tests with equal environment, spec and front (``engines/pool.py``)."""
     if engine.spent:
         return True
     if leg.fault is not None:

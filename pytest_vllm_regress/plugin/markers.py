@@ -145,7 +145,7 @@ def mark_groups(items: list[pytest.Item]) -> None:
 
 
 def begin_with_waits(items: list[pytest.Item]) -> None:
-    """Sort tests for pytest-xdist: those that may show a documented hang first, engines and servers
+    """In which order do tests run under xdist? Those that may show a documented hang first, engines and servers
     before probes, then probes before engines.
 
     A test that waits for a hang uses little CPU time, so other workers can compute meanwhile. A

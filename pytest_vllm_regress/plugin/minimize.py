@@ -100,7 +100,7 @@ def walk(
     failed: AttemptOutcome,
     attempt: Callable[[tuple[EngineFeature, ...]], AttemptOutcome],
 ) -> Reduction:
-    """Leave out every feature that the failure does not need; then add features to the smallest
+    """What does ``--vllm-minimize`` try? Leave out every feature that the failure does not need; then add features to the smallest
     working engine while it works.
 
     ``attempt`` runs the test without the given features. No set is tried twice.

@@ -2,7 +2,9 @@
 file.
 
 The result file is updated after the last test of each case, so a run without xdist that is killed
-loses no finished case. The tests of a case are contiguous. Under xdist a worker sends each
+loses no finished case. The tests of a case are contiguous.
+
+How does a verdict of an xdist worker get into the file? Under xdist a worker sends each
 ``TestResult`` as JSON with its report, and the controller alone writes the file, at the end. An
 interrupted run omits cases with unfinished tests, because those could change the verdict of the
 case.

@@ -99,8 +99,10 @@ def _shared_gpus(config: pytest.Config) -> list[str]:
 
 
 def deadline_for(config: pytest.Config) -> DeadlineFor:
-    """Return a function that makes the deadline of a phase: the phase's timeout, or the time left
-    before pytest-timeout's, whichever is less."""
+    """How long may a phase take? Return a function that makes its deadline: ``--vllm-timeout`` or
+    its ini twin, for start and ready ``vllm_engine(timeout=...)``, or the time left before
+    pytest-timeout's, if that is less. Defaults: ``defaults.py``; the first start on a GPU:
+    ``engines/session.py``."""
 
     def make(phase: str, override_s: float | None) -> Deadline:
         check_seconds(override_s)

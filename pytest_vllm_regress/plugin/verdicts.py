@@ -60,7 +60,7 @@ class JudgedLeg:
 
 
 def needs_control(item: pytest.Item, marked: MarkedCase, observed: Observation) -> bool:
-    """Return whether the control leg must run: the case declares one, and the failure proves
+    """When does the control leg run? After a failure of the target, if the case declares one, and the failure proves
     something only if it passes."""
     return marked.case.control.declared and _target_failed(observed) and target_of(item) is not None
 
@@ -148,6 +148,8 @@ def observe(leg: Leg) -> Observation:
 
 
 def _seen(leg: Leg) -> Observation:
+    """How does an exception become an observation? The first exception of the leg counts; of an
+    exception group (Hypothesis) its first member."""
     error = leg.error
     while isinstance(error, BaseExceptionGroup) and error.exceptions:
         error = error.exceptions[0]

@@ -1,7 +1,7 @@
 """Proofs of cases: ``evidence.json`` beside ``case.toml``, written by ``vllm-regress validate`` and
 checked by tests.
 
-A proof has the fingerprint of its case (``fingerprint.py``) and the id of each environment's lock.
+What does a proof cover, and when is it stale? It has the fingerprint of its case (``fingerprint.py``) and the id of each environment's lock.
 It is out of date (``check_proof``) when the fingerprint differs, when the lock of a recorded
 environment differs, or when an environment that the case names now has no evidence, or evidence of
 the wrong side.

@@ -26,6 +26,7 @@ from ...engines.spec import EngineSpec
 from ...environments.recipes import RELEASE, find_file, load
 from ...environments.sources import parse_name
 from ...errors import Kind, UsageError
+from ...util.templates import render_text
 from .slices import SourceSlice, TestModule
 
 DEFAULT_MODEL = "Qwen/Qwen2.5-0.5B-Instruct"
@@ -86,6 +87,9 @@ def export_script(case: Case) -> StandaloneScript:
     """Return a script for the first test of the case that was recorded as REPRODUCED and can stand
     alone.
 
+    Which cases become a standalone script? Those with such a test that uses nothing but the
+    fixtures of ``data/``; the others say why not.
+
     Raises ``NotExportable`` that says why no test can.
     """
     if not KINDS & set(case.symptom.kinds):
@@ -135,8 +139,6 @@ def _script(case: Case, test: CollectedTest, result: TestResult) -> str:
     fixtures = _fixtures(test, used, autouse)
     engine = next(iter(sorted(ENGINES & fixtures)), None)
     parts = [
-        _header(case, result, used),
-        _doc(case, test),
         f'MODEL = sys.argv[1] if len(sys.argv) > 1 else "{DEFAULT_MODEL}"\n"""A folder or a name on the Hugging Face Hub."""',
         f"PATTERN = {case.symptom.pattern!r}",
     ]
@@ -147,10 +149,19 @@ def _script(case: Case, test: CollectedTest, result: TestResult) -> str:
     if "vllm_probe" in fixtures:
         parts += [_files(case, used, test), _template("probe")]
     parts += [used.text, _run(test, used, autouse, engine, fixtures), _template("main")]
-    header, doc, *rest = (part.strip("\n") for part in parts)
-    return (
-        "\n\n".join([f"{header}\n{doc}", *_imports(used, "\n".join(rest)), "\n\n\n".join(rest)])
-        + "\n"
+    body = "\n\n\n".join(part.strip("\n") for part in parts)
+    standard = [name for name in MODULES if re.search(rf"(?<![.\w]){re.escape(name)}\.", body)]
+    versions = sorted(result.versions.items())
+    needed = [
+        name for name in ("httpx", "jsonschema", "pytest") if f"import {name}" in used.imports
+    ]
+    return render_text(
+        "script.py.txt",
+        pins=[*(f"{name}=={version.partition('+')[0]}" for name, version in versions), *needed],
+        settings=_uv_settings(result.environment),
+        doc=_doc(case),
+        imports=sorted({*(f"import {name}" for name in standard), *used.imports}),
+        body=body,
     )
 
 
@@ -223,18 +234,6 @@ def _literal(name: str, value: Any) -> str:
     raise NotExportable(f"the value of {name} is no literal")
 
 
-def _header(case: Case, result: TestResult, used: SourceSlice) -> str:
-    pins = [
-        f"{name}=={version.partition('+')[0]}" for name, version in sorted(result.versions.items())
-    ]
-    extra = sorted(
-        {name for name in ("pytest", "httpx", "jsonschema") if f"import {name}" in used.imports}
-    )
-    listed = "".join(f"#     {json.dumps(pin)},\n" for pin in [*pins, *extra])
-    settings = "".join(f"# {line}\n" for line in _uv_settings(result.environment))
-    return f'# /// script\n# requires-python = ">=3.9,<3.13"\n# dependencies = [\n{listed}# ]\n{settings}# ///'
-
-
 def _uv_settings(environment: str) -> list[str]:
     """Return uv's settings with which the requirements resolve as they did for the recorded
     environment: old releases break with new packages."""
@@ -253,25 +252,17 @@ def _uv_settings(environment: str) -> list[str]:
         )
     if recipe.overrides:
         lines.append(f"override-dependencies = {json.dumps(recipe.overrides)}")
-    return ["[tool.uv]", *lines] if lines else []
+    return lines
 
 
-def _doc(case: Case, test: CollectedTest) -> str:
+def _doc(case: Case) -> str:
     text = (
         f"{case.title}\n\n"
         + "\n".join(case.upstream)
         + f"\n\nAffected: {case.affected_text()}. Usage: uv run SCRIPT [MODEL]\n"
         "Exit status: 1 the failure shows, 0 it does not, 2 the script cannot tell.\n"
     )
-    return '"""' + text.replace("\\", "\\\\").replace('"""', "'''") + '"""'
-
-
-def _imports(used: SourceSlice, body: str) -> list[str]:
-    standard = [
-        f"import {name}" for name in MODULES if re.search(rf"(?<![.\w]){re.escape(name)}\.", body)
-    ]
-    lines = sorted({*standard, *used.imports})
-    return ["from __future__ import annotations", "\n".join(lines)]
+    return text.replace("\\", "\\\\").replace('"""', "'''")
 
 
 def _engine_constants(spec: EngineSpec, front: str) -> list[str]:

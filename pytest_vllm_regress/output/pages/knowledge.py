@@ -32,7 +32,11 @@ class ReleaseState:
 
     @property
     def failing(self) -> bool:
-        """Whether the release has the failure: a clear verdict counts, otherwise the range."""
+        """Whether the release has the failure: a clear verdict counts, otherwise the range.
+
+        What does the overview show where nothing was run? Whether the affected range has the
+        release, by its lock or, without one, by vLLM's version.
+        """
         clear = [entry.shown for entry in self.recorded if entry.shown is not None]
         return any(clear) if clear else bool(self.in_range)
 

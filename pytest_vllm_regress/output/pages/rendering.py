@@ -1,6 +1,6 @@
 """Rendering of HTML, and folders of pages: writing one, and checking its links.
 
-A page loads nothing: style and script are inside, and the content security policy allows no other
+Why is a page safe? A page loads nothing: style and script are inside, and the content security policy allows no other
 script. Texts come from result files, case files and documents and are not trusted: templates escape
 them, and each text is truncated and its control characters are shown as escapes.
 """
