@@ -7,7 +7,7 @@ vLLM's own advice is to verify without parallelism first and then add it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -25,29 +25,17 @@ from .verdicts import observe
 MAX_TEXT = 20000
 
 
-@dataclasses.dataclass(frozen=True)
-class EngineFeature:
-    """One feature that can be left out:
-
-    ``changes`` are EngineSpec fields; ``plain`` takes the schema out of requests instead.
-    """
-
-    name: str
-    changes: Mapping[str, Any]
-    plain: bool = False
-
-
-FEATURES = (
-    EngineFeature("schema", {"structured_output_backend": "auto"}, plain=True),
-    EngineFeature(
-        "tokenizer pool", {"tokenizer_pool_size": None, "tokenizer_pool_extra_config": None}
-    ),
-    EngineFeature("pipeline parallel", {"pipeline_parallel_size": 1}),
-    EngineFeature("tensor parallel", {"tensor_parallel_size": 1}),
-    EngineFeature("data parallel", {"data_parallel_size": 1}),
-    EngineFeature("executor", {"executor": "auto"}),
-)
-"""Features in the order in which they are left out."""
+SCHEMA = "schema"
+"""The feature that is left out by taking the schema out of requests, too."""
+FEATURES: Mapping[str, Mapping[str, Any]] = {
+    SCHEMA: {"structured_output_backend": "auto"},
+    "tokenizer pool": {"tokenizer_pool_size": None, "tokenizer_pool_extra_config": None},
+    "pipeline parallel": {"pipeline_parallel_size": 1},
+    "tensor parallel": {"tensor_parallel_size": 1},
+    "data parallel": {"data_parallel_size": 1},
+    "executor": {"executor": "auto"},
+}
+"""Features in the order in which they are left out, with the EngineSpec fields that do it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,104 +67,83 @@ class Reduction:
     largest: frozenset[str] | None
 
 
-def features(spec: EngineSpec, *, schema: bool) -> tuple[EngineFeature, ...]:
+def features(spec: EngineSpec, *, schema: bool) -> tuple[str, ...]:
     """Return the features of this spec that can be left out.
 
     ``schema``: the test's requests have one.
     """
     return tuple(
-        feature
-        for feature in FEATURES
-        if (
-            schema
-            if feature.plain
-            else any(getattr(spec, name) != value for name, value in feature.changes.items())
-        )
+        name
+        for name, changes in FEATURES.items()
+        if (schema if name == SCHEMA else spec.replace(**changes) != spec)
     )
 
 
 def walk(
-    features: tuple[EngineFeature, ...],
+    features: Sequence[str],
     failed: AttemptOutcome,
-    attempt: Callable[[tuple[EngineFeature, ...]], AttemptOutcome],
+    attempt: Callable[[frozenset[str]], AttemptOutcome],
 ) -> Reduction:
-    """What does ``--vllm-minimize`` try? Leave out every feature that the failure does not need; then add features to the smallest
-    working engine while it works.
+    """What does ``--vllm-minimize`` try? Leave out every feature that the failure does not need;
+    then add features to the smallest working engine while it works.
 
     ``attempt`` runs the test without the given features. No set is tried twice.
     """
-    names = frozenset(feature.name for feature in features)
-    tried = {names: failed}
+    everything = frozenset(features)
+    tried = {everything: failed}
 
-    def outcome(kept_names: frozenset[str]) -> AttemptOutcome:
-        if kept_names not in tried:
-            tried[kept_names] = attempt(
-                tuple(feature for feature in features if feature.name not in kept_names)
-            )
-        return tried[kept_names]
+    def outcome(kept: frozenset[str]) -> AttemptOutcome:
+        if kept not in tried:
+            tried[kept] = attempt(everything - kept)
+        return tried[kept]
 
-    smallest = names
+    smallest = everything
     for feature in features:
-        if outcome(smallest - {feature.name}).fails:
-            smallest -= {feature.name}
-    working = [kept_names for kept_names, result in tried.items() if result.works]
+        if outcome(smallest - {feature}).fails:
+            smallest -= {feature}
+    working = [kept for kept, result in tried.items() if result.works]
     if not working and smallest and outcome(frozenset()).works:
         working = [frozenset()]
     largest = max(working, key=len, default=None)
     for feature in reversed(features):
-        if (
-            largest is not None
-            and feature.name not in largest
-            and outcome(largest | {feature.name}).works
-        ):
-            largest |= {feature.name}
+        if largest is not None and outcome(largest | {feature}).works:
+            largest |= {feature}
     return Reduction(tried, smallest, largest)
 
 
-def describe(spec: EngineSpec, features: tuple[EngineFeature, ...], reduction: Reduction) -> str:
+def describe(spec: EngineSpec, reduction: Reduction) -> str:
     """Return the report: both engines, every set of features that was tried, and the output at both
     ends."""
-    lines = [f"smallest engine that still fails: {_spec(spec, features, reduction.smallest)}"]
-    lines.append(
-        f"largest engine that works: {_spec(spec, features, reduction.largest)}"
-        if reduction.largest is not None
-        else "no engine that works was found"
-    )
-    lines += [
-        "",
-        "tried:",
-        *(
-            f"  {_spec(spec, features, kept_names)}: {outcome.status}"
-            for kept_names, outcome in reduction.tried.items()
-        ),
-    ]
-    ends = [("smallest that fails", reduction.smallest)] + (
-        [("largest that works", reduction.largest)] if reduction.largest is not None else []
-    )
-    for title, kept_names in ends:
-        lines += [
-            "",
-            f"---- {title}: {_spec(spec, features, kept_names)} ----",
-            reduction.tried[kept_names].text,
-        ]
+    everything = next(iter(reduction.tried))
+    words = {kept: _spec(spec, everything - kept) for kept in reduction.tried}
+    smallest, largest = reduction.smallest, reduction.largest
+    lines = [f"smallest engine that still fails: {words[smallest]}"]
+    ends = [("smallest that fails", smallest)]
+    if largest is not None:
+        lines.append(f"largest engine that works: {words[largest]}")
+        ends.append(("largest that works", largest))
+    else:
+        lines.append("no engine that works was found")
+    lines += ["", "tried:"]
+    lines += [f"  {words[kept]}: {outcome.status}" for kept, outcome in reduction.tried.items()]
+    for title, kept in ends:
+        lines += ["", f"---- {title}: {words[kept]} ----", reduction.tried[kept].text]
     return "\n".join(lines)
 
 
-def without(features: tuple[EngineFeature, ...]) -> dict[str, Any]:
+def without(features: Iterable[str]) -> dict[str, Any]:
     """Return the EngineSpec fields that leave these features out."""
-    return {name: value for feature in features for name, value in feature.changes.items()}
+    return {field: value for name in features for field, value in FEATURES[name].items()}
 
 
-def _spec(spec: EngineSpec, features: tuple[EngineFeature, ...], kept_names: frozenset[str]) -> str:
-    left_out = tuple(feature for feature in features if feature.name not in kept_names)
-    small = spec.replace(**without(left_out))
-    default = EngineSpec()
+def _spec(spec: EngineSpec, left_out: frozenset[str]) -> str:
+    small, default = spec.replace(**without(left_out)), EngineSpec()
     arguments = [
         f"{field.name}={value}"
         for field in dataclasses.fields(small)
         if (value := getattr(small, field.name)) != getattr(default, field.name)
     ]
-    if any(feature.plain for feature in left_out):
+    if SCHEMA in left_out:
         arguments.append("requests without a schema")
     return ", ".join(arguments) or "one process, all defaults"
 
@@ -204,18 +171,17 @@ def minimize(
     )
     progress = session_of(item.config).progress
 
-    def attempt(left_out: tuple[EngineFeature, ...]) -> AttemptOutcome:
+    def attempt(left_out: frozenset[str]) -> AttemptOutcome:
         renew_timeout(item)
-        schemas = SchemaFilter(drop=any(feature.plain for feature in left_out))
+        schemas = SchemaFilter(drop=SCHEMA in left_out)
         leg = run_leg(Leg(changes=without(left_out), schemas=schemas, smaller_engine=True))
         outcome = _outcome(failure, subject, leg)
-        progress(
-            f"{item.name} without {', '.join(feature.name for feature in left_out)}: {outcome.status}"
-        )
+        names = ", ".join(name for name in FEATURES if name in left_out)
+        progress(f"{item.name} without {names}: {outcome.status}")
         return outcome
 
     reduction = walk(present, AttemptOutcome("fails", _text(subject)), attempt)
-    return mask(describe(subject.spec, present, reduction))
+    return mask(describe(subject.spec, reduction))
 
 
 def show(reports: list[pytest.TestReport], text: str) -> None:

@@ -12,11 +12,12 @@ import posixpath
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ...answers.audit.boundaries import Boundary, boundaries
 from ...answers.audit.releases import better
 from ...answers.audit.severity import Severity, severity
-from ...answers.audit.verdict_table import Recorded, VerdictTable, read_table
+from ...answers.audit.verdict_table import Recorded, read_table
 from ...cases.model import Case
 from ...cases.proofs.proof import FILE as PROOF
 from ...cases.proofs.proof import read_proof
@@ -25,7 +26,7 @@ from ...cases.results import group_into_cells
 from ...errors import UsageError
 from ...surveys.drift.model import Drift
 from ...surveys.drift.record import read_record
-from .documents import RenderedDocument, Sources, documents_of, render_document, reports
+from .documents import RenderedDocument, Sources, documents_of, render_document
 from .knowledge import Knowledge, ReleaseState
 from .overview import IN_RANGE, SIGNS, Column, Entry, Grid, Mark, Row, unexpected_first
 from .rendering import (
@@ -76,46 +77,96 @@ def write_site(
 def build_site(
     cases: Sequence[Case], locks: Path, project: Path | None = None, now: float | None = None
 ) -> dict[str, str | bytes]:
-    """Return the content of all files by path. ``now``: in seconds since the epoch.
-
-    Raises ``UsageError`` for a link to a missing file.
-    """
+    """Return the content of all files by path. ``now``: in seconds since the epoch."""
     table = read_table(cases)
-    knowledge = Knowledge(cases, table, locks)
-    documents = documents_of(project) if project else {}
-    nav = [("Overview", "index.html"), ("Releases", "releases/index.html")]
-    optional = (("Documentation", "docs/index.html"), ("About", "README.html"))
-    nav += [(name, page) for name, page in optional if page in documents.values()]
-    files: dict[str, str | bytes] = {
-        "index.html": render(
-            "index.html",
-            grid=overview(knowledge),
-            nav=_from("index.html", nav),
-            made=date_text(now),
-        )
-    }
-    files |= _release_pages(knowledge, nav, read_record(project / DRIFT) if project else {})
-    sources = Sources(project or Path(), _link_targets(cases, documents, project))
-    rendered = {name: render_document(sources, name, page) for name, page in documents.items()}
+    site = _Site(Knowledge(cases, table, locks), documents_of(project) if project else {})
+    site.add("index.html", "index.html", grid=overview(site.knowledge), made=date_text(now))
+    site.add_releases(read_record(project / DRIFT) if project else {})
+    sources = Sources(project or Path(), _link_targets(cases, site.documents, project))
     for case in cases:
-        text = _description(case, cases, sources)
-        rendered |= {f"{case.directory.name}/README.md": text} if text else {}
-        files[case_page(case.id)] = _case_html(case, knowledge, table, text, nav)
-    if missing := reports(rendered):
-        raise UsageError(
-            "\n".join((f"{len(missing)} links lead nowhere; nothing was written", *missing[:50]))
-        )
-    for name, page in documents.items():
-        files[page] = render(
-            "document.html",
-            title=rendered[name].title,
-            content=rendered[name].html,
-            nav=_from(page, nav),
+        site.add_case(case, boundaries(case, table), _description(case, cases, sources))
+    for name, page in site.documents.items():
+        document = render_document(sources, name, page)
+        site.files |= document.files
+        site.add(page, "document.html", title=document.title, content=document.html, images=True)
+    return site.files
+
+
+class _Site:
+    """The files of a site, which grow page by page. ``documents``: as from ``documents_of``."""
+
+    def __init__(self, knowledge: Knowledge, documents: Mapping[str, str]) -> None:
+        self.knowledge = knowledge
+        self.documents = documents
+        self.files: dict[str, str | bytes] = {}
+        self._nav = [("Overview", "index.html"), ("Releases", "releases/index.html")]
+        for entry in (("Documentation", "docs/index.html"), ("About", "README.html")):
+            if entry[1] in documents.values():
+                self._nav.append(entry)
+
+    def add(self, page: str, template: str, **values: Any) -> None:
+        """Add a page with links to the main pages."""
+        folder = posixpath.dirname(page) or "."
+        nav = [(name, posixpath.relpath(target, folder)) for name, target in self._nav]
+        self.files[page] = render(template, nav=nav, **values)
+
+    def add_case(self, case: Case, ends: Sequence[Boundary], text: RenderedDocument | None) -> None:
+        entries = [
+            Entry(cell, case, run.tool_version, place_of(cell.environment, cell.device))
+            for run in load_observations(case)
+            for cell in group_into_cells(run.results)
+        ]
+        anchors = {entry.anchor for entry in entries}
+        history = []
+        for event in self.knowledge.history(case):
+            place = place_of(event.environment, event.device)
+            history.append((event, "" if place in anchors else place))
+        proof = case.directory / PROOF
+        self.files |= text.files if text else {}
+        self.add(
+            case_page(case.id),
+            "case.html",
+            case_id=case.id,
+            case=case,
+            entries=entries,
+            record={
+                "bars": _bars(case, self.knowledge, ends),
+                "boundaries": ends,
+                "commits": read_proof(proof).commits if proof.exists() else (),
+                "commands": [
+                    f"vllm-regress run {case.id} --env {name}"
+                    for listed in (case.evidence.affected, case.evidence.fixed)
+                    for name in listed[:MAX_COMMANDS]
+                ],
+                "history": history,
+                "text": text.html if text else "",
+            },
             images=True,
         )
-    for document in rendered.values():
-        files |= document.files
-    return files
+
+    def add_releases(self, drifts: Mapping[str, Drift]) -> None:
+        rows = []
+        names = ("", *self.knowledge.releases, "")
+        for earlier, name, later in zip(names, names[1:], names[2:], strict=False):
+            failures = _failures(self.knowledge, name)
+            counted = Counter(severity(failure.case) for failure in failures)
+            severities = [(grade.value, counted[grade]) for grade in Severity if counted[grade]]
+            self.files[f"badges/{name}.svg"] = badge(f"vLLM {name}", len(failures))
+            self.add(
+                release_page(name),
+                "release.html",
+                release=name,
+                failures=failures,
+                severities=severities,
+                advice=str(better(self.knowledge.findings(name), self.knowledge.cases) or ""),
+                drift=drifts.get(name),
+                has_lock=self.knowledge.has_lock(name),
+                earlier=earlier,
+                later=later,
+                images=True,
+            )
+            rows.append((name, failures, severities))
+        self.add("releases/index.html", "releases.html", releases=rows[::-1])
 
 
 def overview(knowledge: Knowledge) -> Grid:
@@ -155,64 +206,22 @@ def badge(label: str, failures: int) -> str:
 def _release_marks(case: Case, state: ReleaseState) -> list[Mark]:
     """Return the verdicts; if none of them is clear, also what the range says."""
     marks = _marks(case, state.recorded)
-    return (
-        [*marks, Mark(IN_RANGE, case_page(case.id))]
-        if state.failing and state.observed is None
-        else marks
-    )
+    if state.failing and state.observed is None:
+        marks.append(Mark(IN_RANGE, case_page(case.id)))
+    return marks
 
 
 def _marks(case: Case, recorded: Sequence[Recorded]) -> list[Mark]:
+    page = case_page(case.id)
     return [
         Mark(
             entry.verdict.value,
-            f"{case_page(case.id)}#{place_of(entry.environment, entry.device)}",
+            f"{page}#{place_of(entry.environment, entry.device)}",
             entry.verdict.expected,
             shown(entry.device),
         )
         for entry in recorded
     ]
-
-
-def _case_html(
-    case: Case,
-    knowledge: Knowledge,
-    table: VerdictTable,
-    text: RenderedDocument | None,
-    nav: Sequence[tuple[str, str]],
-) -> str:
-    entries = [
-        Entry(cell, case, run.tool_version, place_of(cell.environment, cell.device))
-        for run in load_observations(case)
-        for cell in group_into_cells(run.results)
-    ]
-    anchors = {entry.anchor for entry in entries}
-    ends = boundaries(case, table)
-    proof = read_proof(case.directory / PROOF) if (case.directory / PROOF).exists() else None
-    history = []
-    for event in knowledge.history(case):
-        place = place_of(event.environment, event.device)
-        history.append((event, "" if place in anchors else place))
-    return render(
-        "case.html",
-        case_id=case.id,
-        case=case,
-        entries=entries,
-        record={
-            "bars": _bars(case, knowledge, ends),
-            "boundaries": ends,
-            "commits": proof.commits if proof else (),
-            "commands": [
-                f"vllm-regress run {case.id} --env {name}"
-                for listed in (case.evidence.affected, case.evidence.fixed)
-                for name in listed[:MAX_COMMANDS]
-            ],
-            "history": history,
-            "text": text.html if text else "",
-        },
-        nav=_from(case_page(case.id), nav),
-        images=True,
-    )
 
 
 def _bars(case: Case, knowledge: Knowledge, ends: Sequence[Boundary]) -> list[dict[str, str]]:
@@ -246,45 +255,6 @@ def _bar(state: ReleaseState) -> dict[str, str]:
     return {"state": kind, "sign": sign, "word": word}
 
 
-def _release_pages(
-    knowledge: Knowledge, nav: Sequence[tuple[str, str]], drifts: Mapping[str, Drift]
-) -> dict[str, str | bytes]:
-    files: dict[str, str | bytes] = {}
-    rows = []
-    names = knowledge.releases
-    for number, name in enumerate(names):
-        failures = _failures(knowledge, name)
-        severities = _severities(failures)
-        findings = knowledge.findings(name)
-        advice = better(findings, knowledge.cases)
-        files[f"badges/{name}.svg"] = badge(f"vLLM {name}", len(failures))
-        files[release_page(name)] = render(
-            "release.html",
-            release=name,
-            failures=failures,
-            severities=severities,
-            advice=str(advice) if advice else "",
-            drift=drifts.get(name),
-            basis=""
-            if knowledge.has_lock(name)
-            else "Only ranges of vLLM itself count, because the project has no lock of this release.",
-            earlier=names[number - 1] if number else "",
-            later=names[number + 1] if number + 1 < len(names) else "",
-            nav=_from(release_page(name), nav),
-            images=True,
-        )
-        rows.append(
-            {
-                "name": name,
-                "failures": len(failures),
-                "observed": sum(failure.observed is not None for failure in failures),
-                "severities": ", ".join(f"{grade} {count}" for grade, count in severities),
-            }
-        )
-    index = "releases/index.html"
-    return {**files, index: render("releases.html", releases=rows[::-1], nav=_from(index, nav))}
-
-
 def _failures(knowledge: Knowledge, name: str) -> list[KnownFailure]:
     """Return the known failures of a release, the gravest first."""
     reasons = {
@@ -297,11 +267,6 @@ def _failures(knowledge: Knowledge, name: str) -> list[KnownFailure]:
         for case, state in sorted(states, key=lambda item: (severity(item[0]).rank, item[0].id))
         if state.failing
     ]
-
-
-def _severities(failures: Sequence[KnownFailure]) -> list[tuple[str, int]]:
-    counted = Counter(severity(failure.case) for failure in failures)
-    return [(grade.value, counted[grade]) for grade in Severity if counted[grade]]
 
 
 def _link_targets(
@@ -334,10 +299,3 @@ def _description(case: Case, cases: Sequence[Case], sources: Sources) -> Rendere
         }
         sources = Sources(folder, targets, complete=False)
     return render_document(sources, path.relative_to(sources.root).as_posix(), case_page(case.id))
-
-
-def _from(page: str, nav: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """Return the links of the site's pages as they are written in ``page``."""
-    return tuple(
-        (name, posixpath.relpath(target, posixpath.dirname(page) or ".")) for name, target in nav
-    )

@@ -1,4 +1,4 @@
-"""The ladder: which engine is the smallest that fails, which the largest that works."""
+"""Smaller engines: which engine is the smallest that fails, which the largest that works."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pytest_vllm_regress.engines.spec import EngineSpec
 from pytest_vllm_regress.plugin import minimize
-from pytest_vllm_regress.plugin.minimize import FEATURES, AttemptOutcome, EngineFeature
+from pytest_vllm_regress.plugin.minimize import FEATURES, AttemptOutcome
 
 FULL = EngineSpec.create(
     tensor_parallel_size=2,
@@ -21,7 +21,7 @@ FULL = EngineSpec.create(
     structured_output_backend="xgrammar",
 )
 FAILED = AttemptOutcome("fails", "as seen first")
-NAMES = frozenset(feature.name for feature in FEATURES)
+NAMES = frozenset(FEATURES)
 
 
 def walk(
@@ -29,25 +29,22 @@ def walk(
 ) -> tuple[minimize.Reduction, list[frozenset[str]]]:
     attempts: list[frozenset[str]] = []
 
-    def attempt(left_out: tuple[EngineFeature, ...]) -> AttemptOutcome:
-        features = NAMES - {feature.name for feature in left_out}
+    def attempt(left_out: frozenset[str]) -> AttemptOutcome:
+        features = NAMES - left_out
         attempts.append(features)
         return AttemptOutcome(verdict(features), "")
 
-    return minimize.walk(FEATURES, FAILED, attempt), attempts
+    return minimize.walk(tuple(FEATURES), FAILED, attempt), attempts
 
 
 def test_features_of_a_spec() -> None:
     assert minimize.features(EngineSpec(), schema=False) == ()
-    assert [feature.name for feature in minimize.features(EngineSpec(), schema=True)] == ["schema"]
-    assert minimize.features(FULL, schema=True) == FEATURES
+    assert minimize.features(EngineSpec(), schema=True) == ("schema",)
+    assert minimize.features(FULL, schema=True) == tuple(FEATURES)
     parallel = EngineSpec.create(
         tensor_parallel_size=4, executor="ray", structured_output_backend="xgrammar"
     )
-    assert [feature.name for feature in minimize.features(parallel, schema=False)] == [
-        "tensor parallel",
-        "executor",
-    ]
+    assert minimize.features(parallel, schema=False) == ("tensor parallel", "executor")
     assert FULL.replace(**minimize.without(FEATURES)) == EngineSpec()
 
 
@@ -81,9 +78,7 @@ def test_only_what_was_run_is_reported(world: dict[frozenset[str], str]) -> None
         for name in reduction.smallest
         if reduction.smallest - {name} in reduction.tried
     )
-    assert minimize.describe(FULL, FEATURES, reduction).startswith(
-        "smallest engine that still fails: "
-    )
+    assert minimize.describe(FULL, reduction).startswith("smallest engine that still fails: ")
 
 
 def test_another_failure_is_neither_end() -> None:
@@ -105,13 +100,14 @@ def test_another_failure_is_neither_end() -> None:
 def test_the_report_names_engines_by_what_is_not_default() -> None:
     spec = EngineSpec.create(tensor_parallel_size=2, tokenizer_pool_size=2)
     features = minimize.features(spec, schema=True)
-    culprit = next(feature for feature in features if feature.name == "tensor parallel")
     reduction = minimize.walk(
         features,
         FAILED,
-        lambda left_out: AttemptOutcome("works" if culprit in left_out else "fails", "seen"),
+        lambda left_out: AttemptOutcome(
+            "works" if "tensor parallel" in left_out else "fails", "seen"
+        ),
     )
-    text = minimize.describe(spec, features, reduction)
+    text = minimize.describe(spec, reduction)
     assert text.splitlines()[:2] == [
         "smallest engine that still fails: tensor_parallel_size=2, requests without a schema",
         "largest engine that works: tokenizer_pool_size=2",
@@ -119,6 +115,6 @@ def test_the_report_names_engines_by_what_is_not_default() -> None:
     assert "---- largest that works: tokenizer_pool_size=2 ----" in text
 
 
-@pytest.mark.parametrize("feature", FEATURES, ids=lambda feature: feature.name)
-def test_features_are_engine_spec_fields(feature: EngineFeature) -> None:
-    assert EngineSpec().replace(**feature.changes) == EngineSpec()
+@pytest.mark.parametrize("feature", FEATURES)
+def test_features_are_engine_spec_fields(feature: str) -> None:
+    assert EngineSpec().replace(**FEATURES[feature]) == EngineSpec()
