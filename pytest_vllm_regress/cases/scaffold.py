@@ -131,7 +131,7 @@ def check_phase(front: str, phase: str, kind: str) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Upstream:
+class GitHubReport:
     """A report on GitHub. ``page``: issues or pull."""
 
     repository: str
@@ -139,7 +139,7 @@ class Upstream:
     page: str = "issues"
 
     @classmethod
-    def parse(cls, text: str) -> Upstream:
+    def parse(cls, text: str) -> GitHubReport:
         """Parse an address, ``owner/name#number``, or a number (of vllm-project/vllm)."""
         match = _URL.fullmatch(text) or _BRIEF.fullmatch(text)
         if match is None:
@@ -201,8 +201,8 @@ class Unreported:
     package = ""
 
     def fix_url(self, text: str) -> str:
-        """Return the address of a fix in the tracker's repository; as ``Upstream.fix_url``."""
-        return Upstream("/".join(self.url.split("/")[3:5]), 0).fix_url(text)
+        """Return the address of a fix in the tracker's repository; as ``GitHubReport.fix_url``."""
+        return GitHubReport("/".join(self.url.split("/")[3:5]), 0).fix_url(text)
 
     def __str__(self) -> str:
         return self.slug
@@ -252,7 +252,7 @@ class Draft:
         engine field does it."""
         return not self.control and (bool(self.omits) or self.kind in NEEDS_CONTROL_LEG)
 
-    def filled(self, upstream: Upstream | Unreported) -> Draft:
+    def filled(self, upstream: GitHubReport | Unreported) -> Draft:
         """Return the draft with empty fields filled: from its environments, its kind and the
         template of its front.
 
@@ -280,7 +280,7 @@ class Draft:
         )
         return filled._with_template(upstream)
 
-    def _with_template(self, upstream: Upstream | Unreported) -> Draft:
+    def _with_template(self, upstream: GitHubReport | Unreported) -> Draft:
         """Return the draft with the fields filled that depend on the template."""
         changed = ", ".join(f"{name} other than {value}" for name, value in self.control.items())
         return dataclasses.replace(
@@ -292,7 +292,7 @@ class Draft:
         )
 
 
-def create_case(cases_dir: Path, upstream: Upstream | Unreported, draft: Draft) -> Case:
+def create_case(cases_dir: Path, upstream: GitHubReport | Unreported, draft: Draft) -> Case:
     """Write ``cases_dir``/<id>/ with case.toml, a test and README.md, or nothing.
 
     Raises ``UsageError`` if the directory exists or an evidence environment is impossible or named
@@ -351,7 +351,7 @@ def create_case(cases_dir: Path, upstream: Upstream | Unreported, draft: Draft) 
     return load_case(target / CASE_FILE)
 
 
-def _files(case: Case, upstream: Upstream | Unreported, draft: Draft) -> dict[str, str]:
+def _files(case: Case, upstream: GitHubReport | Unreported, draft: Draft) -> dict[str, str]:
     """Return the files beside case.toml."""
     name = draft.id.replace("-", "_")
     test = draft.template.test(name, leg=draft.needs_leg)

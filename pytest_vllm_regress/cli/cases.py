@@ -205,7 +205,14 @@ def new(
     """Write the directory of a new case: case.toml, a test that runs, and a README."""
     from ..cases.loading import load_valid_cases
     from ..cases.proofs import lint
-    from ..cases.scaffold import PLACEHOLDER, TEMPLATES, Draft, Unreported, Upstream, create_case
+    from ..cases.scaffold import (
+        PLACEHOLDER,
+        TEMPLATES,
+        Draft,
+        GitHubReport,
+        Unreported,
+        create_case,
+    )
 
     if finding is None and (upstream is None) == (from_ is None):
         raise UsageError(
@@ -230,15 +237,17 @@ def new(
         front=front,
         fixed_by=tuple(fixed_by or ()),
     )
-    report: Upstream | Unreported
+    report: GitHubReport | Unreported
     if finding is not None:
         from ..fuzz.draft import draft_from_file
 
         draft, name, tracker, reported = draft_from_file(finding, draft)
         reference = upstream or from_ or reported
-        report = Upstream.parse(reference) if reference else Unreported(Path(name).stem, tracker)
+        report = (
+            GitHubReport.parse(reference) if reference else Unreported(Path(name).stem, tracker)
+        )
     else:
-        report = Upstream.parse(upstream or from_ or "")
+        report = GitHubReport.parse(upstream or from_ or "")
     case = create_case(invocation(context).cases_dir or Path("cases"), report, draft)
     for line in lint.lint_case(case, load_valid_cases(case.directory.parent).cases):
         warn(f"warning: {line}")

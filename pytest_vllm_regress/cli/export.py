@@ -15,7 +15,7 @@ from .context import HELP, invocation, print_json, say, warn
 if TYPE_CHECKING:
     from ..cases.model import Case
     from ..output.export.issue import UpstreamReport
-    from ..output.export.script import StandaloneScript
+    from ..output.export.standalone import StandaloneScript
 
 EPILOG = "Exit codes: 0 written; 2 usage, or a case that cannot be exported; 4 internal error."
 app = typer.Typer(context_settings=HELP, add_completion=False)
@@ -85,7 +85,7 @@ def export(
             "name one case: a script shows one failure. `vllm-regress list` lists the cases"
         )
     (case,) = invocation(context).select(case_ids)
-    from ..output.export.script import export_script
+    from ..output.export.standalone import export_script
 
     script = export_script(case)
     text = script.text

@@ -32,7 +32,7 @@ from ..util.paths import PACKAGE
 from ..util.text import printable_output
 from . import minimize, state, verdicts
 from .fixtures import skipping
-from .impostors import impostor_runs_of, report_of
+from .impostor_runs import impostor_runs_of, report_of
 from .leg import CONTROL, SUBJECT, Leg, sanitize
 from .markers import MarkedCase, check_requirements, marked_case
 from .session import environment_of, session_of, set_current_item

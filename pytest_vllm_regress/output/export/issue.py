@@ -17,7 +17,7 @@ from ...cases.proofs.proof import BisectedCommit
 from ...cases.results import TestResult
 from ...errors import Part
 from ...util.templates import render_text
-from .script import StandaloneScript
+from .standalone import StandaloneScript
 
 RELEVANT = [
     "torch",

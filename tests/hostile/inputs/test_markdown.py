@@ -16,7 +16,7 @@ from pytest_vllm_regress.answers.audit.package_lists import parse_list
 from pytest_vllm_regress.answers.audit.sarif import to_sarif
 from pytest_vllm_regress.answers.audit.target import audit
 from pytest_vllm_regress.cases.results import RunResult, TestResult
-from pytest_vllm_regress.cases.scaffold import Draft, Upstream, create_case
+from pytest_vllm_regress.cases.scaffold import Draft, GitHubReport, create_case
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.environments.git import Commit, Repository
 from pytest_vllm_regress.environments.sources import PROJECTS
@@ -24,7 +24,7 @@ from pytest_vllm_regress.history.bisection.algorithm import State
 from pytest_vllm_regress.history.bisection.commits import Group, History
 from pytest_vllm_regress.history.bisection.culprit import Culprit
 from pytest_vllm_regress.history.bisection.search_log import CandidateResult
-from pytest_vllm_regress.output.formats import markdown_text
+from pytest_vllm_regress.output.markdown_and_junit import markdown_text
 from pytest_vllm_regress.output.pages.run_page import page
 from pytest_vllm_regress.util.text import markdown_block
 from tests.helpers.cases import CaseFile
@@ -151,6 +151,8 @@ def test_rules_for_code_scanning_and_pages_of_new_cases_quote(tmp_path: Path, te
     (rule,) = to_sarif([audit(inventory, [case], None, ())])["runs"][0]["tool"]["driver"]["rules"]
     assert effects(rule["help"]["markdown"]) == []
     new = create_case(
-        tmp_path / "two", Upstream("vllm-project/vllm", 1), Draft(title=text, affected="=== @user")
+        tmp_path / "two",
+        GitHubReport("vllm-project/vllm", 1),
+        Draft(title=text, affected="=== @user"),
     )
     assert effects((new.directory / "README.md").read_text()) == []

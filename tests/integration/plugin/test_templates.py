@@ -14,7 +14,7 @@ from pytest_vllm_regress.cases.scaffold import (
     OUTSIDE_REQUESTS,
     TEMPLATES,
     Draft,
-    Upstream,
+    GitHubReport,
     create_case,
     phases_of,
 )
@@ -33,7 +33,7 @@ def test_every_template_is_collected(pytester: pytest.Pytester, affected_target:
         if not phase or phase in phases_of(front, kind)
     ]
     for number, draft in enumerate(drafts):
-        create_case(root, Upstream("a/b", number), draft)
+        create_case(root, GitHubReport("a/b", number), draft)
     result = pytester.runpytest_inprocess(
         "--collect-only", "-q", f"--vllm-env={affected_target}", root
     )
@@ -46,7 +46,7 @@ def test_what_passes_everywhere_says_so_with_its_mechanism_at_work(
     pytester: pytest.Pytester, affected_target: Path, kind: str
 ) -> None:
     case = create_case(
-        pytester.path, Upstream("a/b", 1), Draft(front="probe", kind=kind, package="vllm")
+        pytester.path, GitHubReport("a/b", 1), Draft(front="probe", kind=kind, package="vllm")
     )
     report = pytester.path / "report.json"
     pytester.runpytest_inprocess(
