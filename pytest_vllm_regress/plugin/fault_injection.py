@@ -17,15 +17,7 @@ from ..engines.engine import AsyncEngine, Engine
 from ..engines.processes import process_tree
 from ..engines.processes.child_handle import Child, Interceptor
 from ..engines.server import Server
-from ..errors import (
-    ChildDied,
-    DeadlineExceeded,
-    Masked,
-    Part,
-    Parts,
-    ProtocolError,
-    RemoteError,
-)
+from ..errors import ChildDied, DeadlineExceeded, Masked, Part, Parts, ProtocolError, RemoteError
 from ..util.deadline import Deadline
 
 SHORT_S = 3.0

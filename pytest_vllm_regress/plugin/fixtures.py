@@ -218,11 +218,7 @@ def _lent(
     from ..engines.processes.child_handle import Loan
     from .session import early_exit_of
 
-    session, leg, marker = (
-        _session(request),
-        leg_of(request.node),
-        engine_marker(request.node),
-    )
+    session, leg, marker = (_session(request), leg_of(request.node), engine_marker(request.node))
     leg.phase = "start"
     spec = leg.changed_spec(spec).relative_to(
         request.path.parent

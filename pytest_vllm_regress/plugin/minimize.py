@@ -149,10 +149,7 @@ def _spec(spec: EngineSpec, left_out: frozenset[str]) -> str:
 
 
 def minimize(
-    item: pytest.Item,
-    subject: Leg,
-    failure: Observation,
-    run_leg: Callable[[Leg], Leg],
+    item: pytest.Item, subject: Leg, failure: Observation, run_leg: Callable[[Leg], Leg]
 ) -> str:
     """Return the report; empty if the test passed, is not applicable, or has no engine.
 

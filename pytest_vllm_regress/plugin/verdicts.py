@@ -71,11 +71,7 @@ def _target_failed(observed: Observation) -> bool:
 
 
 def decide_leg(
-    item: pytest.Item,
-    marked: MarkedCase,
-    subject: Leg,
-    observed: Observation,
-    control: Leg | None,
+    item: pytest.Item, marked: MarkedCase, subject: Leg, observed: Observation, control: Leg | None
 ) -> JudgedLeg:
     """Return the verdict on the observations of both legs."""
     target = target_of(item)

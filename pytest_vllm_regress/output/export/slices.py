@@ -78,6 +78,14 @@ class TestModule:
             word in ast.unparse(d) for d in node.decorator_list
         )
 
+    def members_of(self, name: str) -> set[str]:
+        """Return the methods of a class."""
+        return {
+            node.name
+            for node in getattr(self._nodes[name], "body", ())
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        }
+
     def slice(self, functions: Iterable[str]) -> SourceSlice:
         """Return what these functions need."""
         needed: dict[str, ast.stmt] = {}
@@ -93,17 +101,16 @@ class TestModule:
         statements = sorted(
             {id(node): node for node in needed.values()}.values(), key=lambda node: node.lineno
         )
+        lines, fixtures = self._source.splitlines(), self.fixtures()
         return SourceSlice(
-            imports=tuple(sorted({self._imports[name] for name in used if name in self._imports})),
-            text="\n\n\n".join(self._text(node) for node in statements),
+            imports=tuple(sorted({self._imports[name] for name in used & self._imports.keys()})),
+            text="\n\n\n".join(
+                "\n".join(lines[node.lineno - 1 : node.end_lineno]) for node in statements
+            ),
             own=frozenset(used & self._own),
             attributes=_attributes(statements),
-            fixtures={name: self.fixtures()[name] for name in needed if name in self.fixtures()},
+            fixtures={name: fixtures[name] for name in needed if name in fixtures},
         )
-
-    def _text(self, node: ast.stmt) -> str:
-        lines = self._source.splitlines()[node.lineno - 1 : node.end_lineno]
-        return "\n".join(lines)
 
 
 def _names(node: ast.AST) -> Iterator[str]:

@@ -13,7 +13,7 @@ import importlib.resources
 import json
 import pprint
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ...cases.collection import CollectedTest, collect
@@ -135,8 +135,10 @@ def _script(case: Case, test: CollectedTest, result: TestResult) -> str:
     module = TestModule(test.file.read_text(encoding="utf-8"))
     autouse = [name for name in test.fixtures if name in module.fixtures()]
     used = module.slice([*autouse, test.function])
-    _check(test, module, used, autouse)
-    fixtures = _fixtures(test, used, autouse)
+    arguments = (*test.arguments, *(name for f in autouse for name in used.fixtures[f]))
+    fixtures = {name for name in arguments if name.startswith("vllm_")}
+    for obstacle in _obstacles(test, module, used, autouse, fixtures):
+        raise NotExportable(obstacle)
     engine = next(iter(sorted(ENGINES & fixtures)), None)
     parts = [
         f'MODEL = sys.argv[1] if len(sys.argv) > 1 else "{DEFAULT_MODEL}"\n"""A folder or a name on the Hugging Face Hub."""',
@@ -165,64 +167,42 @@ def _script(case: Case, test: CollectedTest, result: TestResult) -> str:
     )
 
 
-def _fixtures(test: CollectedTest, used: SourceSlice, autouse: Sequence[str]) -> set[str]:
-    return {
-        name
-        for name in (*test.arguments, *(n for f in autouse for n in used.fixtures[f]))
-        if name.startswith("vllm_")
-    }
-
-
-def _check(
-    test: CollectedTest, module: TestModule, used: SourceSlice, autouse: Sequence[str]
-) -> None:
-    """Raise ``NotExportable`` for what only the harness can do."""
+def _obstacles(
+    test: CollectedTest,
+    module: TestModule,
+    used: SourceSlice,
+    autouse: Sequence[str],
+    fixtures: set[str],
+) -> Iterator[str]:
+    """Yield what only the harness can do."""
     if module.is_decorated_by(test.function, "given"):
-        raise NotExportable(f"{test.function} draws its values with Hypothesis")
-    if helpers := sorted(used.own - TYPES_ONLY):
-        raise NotExportable(f"{test.function} uses {', '.join(helpers)} of this project")
-    if missing := sorted(_fixtures(test, used, autouse) - SUPPORTED):
-        raise NotExportable(f"{test.function} uses {', '.join(missing)}")
+        yield f"{test.function} draws its values with Hypothesis"
+    if unknown := sorted(used.own - TYPES_ONLY):
+        yield f"{test.function} uses {', '.join(unknown)} of this project"
+    if unknown := sorted(fixtures - SUPPORTED):
+        yield f"{test.function} uses {', '.join(unknown)}"
     if generators := [name for name in autouse if module.is_generator(name)]:
-        raise NotExportable(f"the fixture {generators[0]} of {test.function} yields")
-    if ENGINES & _fixtures(test, used, autouse):
-        _check_engine(test, used)
-    for name, value in test.values.items():
-        _literal(name, value)
-
-
-def _check_engine(test: CollectedTest, used: SourceSlice) -> None:
+        yield f"the fixture {generators[0]} of {test.function} yields"
+    if not ENGINES & fixtures:
+        return
     spec = test.spec
     if spec.model != "text" or spec.task != "generate":
-        raise NotExportable(
-            f"{test.function} needs a model for {spec.model if spec.model != 'text' else spec.task}"
-        )
+        yield f"{test.function} needs a model for {spec.model if spec.model != 'text' else spec.task}"
     if (
         spec.tokenizer_pool_size is not None
         or spec.structured_output_backend != "auto"
         or spec.import_path
         or spec.draft
     ):
-        raise NotExportable(
-            f"{test.function} sets engine arguments that have other names in other releases"
-        )
+        yield f"{test.function} sets engine arguments that have other names in other releases"
     if spec.executor in ("ray", "ray-2-nodes"):
-        raise NotExportable(f"{test.function} needs Ray")
+        yield f"{test.function} needs Ray"
     template, class_name = TEMPLATES[test.front]
-    (definition,) = (
-        node
-        for node in ast.walk(ast.parse(_template(template)))
-        if isinstance(node, ast.ClassDef) and node.name == class_name
-    )
-    offered = {
-        node.name
-        for node in definition.body
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-    }
-    offered |= {"spec", "model", "root_url"}
+    offered = TestModule(_template(template)).members_of(class_name)
     for name in ("vllm_engine", "vllm_server", "engine", "server"):
-        if missing := sorted(used.attributes.get(name, frozenset()) - offered):
-            raise NotExportable(f"{test.function} uses {class_name}.{missing[0]}")
+        reads = used.attributes.get(name, frozenset())
+        if unknown := sorted(reads - offered - {"spec", "model", "root_url"}):
+            yield f"{test.function} uses {class_name}.{unknown[0]}"
 
 
 def _literal(name: str, value: Any) -> str:

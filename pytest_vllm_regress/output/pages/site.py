@@ -29,15 +29,7 @@ from ...surveys.drift.record import read_record
 from .documents import RenderedDocument, Sources, documents_of, render_document
 from .knowledge import Knowledge, ReleaseState
 from .overview import IN_RANGE, SIGNS, Column, Entry, Grid, Mark, Row, unexpected_first
-from .rendering import (
-    broken_links,
-    case_page,
-    date_text,
-    place_of,
-    render,
-    shown,
-    write_folder,
-)
+from .rendering import broken_links, case_page, date_text, place_of, render, shown, write_folder
 
 DRIFT = "docs/records/drift.json"
 """Where a checkout of the project has the record of `drift`."""
