@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from msgspec.structs import replace
 from packaging.version import Version
 
 from ...cases.model import Case
@@ -25,6 +24,7 @@ from ...cases.verdict import Verdict
 from ...environments.names import resolve
 from ...environments.recipes import parse_pin
 from ...errors import UsageError
+from ...util.codec import replace
 from ...util.documents import load_json
 from ...util.files import write_atomically
 from ...util.validation import format_value

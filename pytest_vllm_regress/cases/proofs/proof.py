@@ -18,10 +18,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-from msgspec.structs import replace
-
 from ..._version import __version__
-from ...util.codec import Document, Meta, encode, load
+from ...util.codec import Document, Meta, encode, load, replace
 from ...util.files import read_bounded, write_atomically
 from ..model import NEEDS_AT_WORK, NEEDS_CONTROL_LEG, Case
 from ..observation import Line

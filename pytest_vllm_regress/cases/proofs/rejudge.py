@@ -10,9 +10,8 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from ...errors import Kind, Masked
+from ...util.codec import replace
 from ...util.paths import strip_machine_paths
 from ...util.patterns import search
 from ...util.text import truncate_middle
