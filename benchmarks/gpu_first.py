@@ -278,7 +278,7 @@ def first_start(bench: Bench) -> Facts:
     """Start the first engine: import vLLM, make the checkpoint and compile kernels, so that no
     later step has to."""
     return bench.run(
-        bench.file("test_quick.py", QUICK), f"--vllm-timeout-first-start={0.9 * bench.left_s:.0f}"
+        bench.file("test_quick.py", QUICK), f"--vllm-timeout=first-start={0.9 * bench.left_s:.0f}"
     )
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import inspect
 import itertools
-import json
 import re
 import textwrap
 from collections.abc import Callable, Iterator
@@ -20,12 +19,13 @@ from page_parts import replace_parts
 
 import pytest_vllm_regress
 from pytest_vllm_regress import cli, plugin
+from pytest_vllm_regress.cases.loading import CaseFile
+from pytest_vllm_regress.cases.results import ResultFile
 from pytest_vllm_regress.engines.probe import BUILT_IN, built_in_sources
 from pytest_vllm_regress.plugin import fixtures, options
-from pytest_vllm_regress.util.paths import DATA
+from pytest_vllm_regress.util.codec import json_schema
 
 PAGE = Path(__file__).parent / "reference" / "api.md"
-SCHEMAS = DATA / "json_schemas"
 HARNESS = ("lend", "route_through", "wait_ready", "close", "parts")
 """Methods of public classes that the fixtures call, not tests."""
 HELPERS = ("unpack_bitmask",)
@@ -71,11 +71,11 @@ def fixture_rows() -> Iterator[str]:
             yield f"- `{name}`: {' '.join((inspect.getdoc(function) or '').split())}"
 
 
-def schema_rows(file: str) -> Iterator[str]:
-    document = json.loads((SCHEMAS / file).read_text())
+def schema_rows(kind: type) -> Iterator[str]:
+    document = json_schema(kind)
     yield "| key | meaning |"
     yield "| --- | --- |"
-    yield from _keys("", document, document)
+    yield from _keys("", _resolved(document, document), document)
 
 
 def _keys(prefix: str, schema: dict[str, Any], document: dict[str, Any]) -> Iterator[str]:
@@ -250,8 +250,8 @@ PARTS: dict[str, Callable[[], Iterator[str]]] = {
     "methods": lambda: method_rows("Engine", "AsyncEngine", "Server", "Probe", "Script"),
     "probes": probe_rows,
     "commands": command_rows,
-    "case": lambda: schema_rows("case_schema.json"),
-    "result": lambda: schema_rows("result_schema.json"),
+    "case": lambda: schema_rows(CaseFile),
+    "result": lambda: schema_rows(ResultFile),
 }
 
 

@@ -11,12 +11,11 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from pytest_vllm_regress.cases.cells import Cell, group_into_cells
 from pytest_vllm_regress.cases.loading import default_cases_dir, load_all_cases
 from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.proofs import proof
 from pytest_vllm_regress.cases.proofs.fingerprint import code_fingerprint
-from pytest_vllm_regress.cases.results import RunResult, read_results
+from pytest_vllm_regress.cases.results import Cell, RunResult, group_into_cells, read_results
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.util import codec
 

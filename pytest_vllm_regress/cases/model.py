@@ -11,17 +11,18 @@ import functools
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from ..environments.installed import VLLM
-from ..errors import Kind, UsageError
+from ..errors import Kind, Part, UsageError
+from ..util import patterns
 from ..util.validation import did_you_mean, format_value
 from ..util.versions import alternatives_of, version_of
-from .control import Control
-from .symptom import Symptom
+from .observation import Match, Observation
 
 NEEDS_CONTROL_LEG = frozenset({Kind.HANG, Kind.CRASH, Kind.ENGINE_DEATH})
 """Kinds whose failure proves something only if the same test passes without its trigger."""
@@ -29,6 +30,76 @@ NEEDS_AT_WORK = frozenset({Kind.EXCEPTION, Kind.WRONG_RESULT})
 """Kinds whose verdict proves something only if the mechanism of the case was at work."""
 
 SPECIFIER_HELP = "not a PEP 440 specifier; allowed is for example '>=0.7,<0.8.5', or several with || between them"
+
+
+WHERE: Mapping[Kind, tuple[Part, ...]] = MappingProxyType(
+    {
+        Kind.EXCEPTION: (Part.EXCEPTION,),
+        Kind.WRONG_RESULT: (Part.ASSERTION,),
+        Kind.HANG: (Part.STACKS, Part.LOG),
+        Kind.CRASH: (Part.EXIT, Part.EXCEPTION, Part.LOG),
+        Kind.ENGINE_DEATH: (Part.EXCEPTION, Part.LOG),
+    }
+)
+"""Parts that are searched if the case names none: few, so that nothing else can prove it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Symptom:
+    """What a failure looks like. ``kinds`` and ``phases`` (import, start, ready, request, stop,
+    probe) are not empty.
+
+    ``where``: the parts that are searched for the pattern, in this order; empty for those of
+    ``WHERE``.
+    """
+
+    kinds: tuple[Kind, ...]
+    phases: tuple[str, ...]
+    pattern: str
+    where: tuple[Part, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """The kinds in words."""
+        return " or ".join(self.kinds)
+
+    def parts_for(self, kind: Kind) -> tuple[Part, ...]:
+        """Return the parts that are searched for a failure of this kind."""
+        return self.where or WHERE.get(kind, ())
+
+    def find(self, observed: Observation) -> Match | None:
+        """Return the first match in the parts that are searched.
+
+        Raises ``PatternError`` where the pattern cannot be searched within ``patterns.SECONDS``.
+        """
+        for part in self.parts_for(observed.kind):
+            text = observed.parts.get(part, "")
+            if (span := patterns.search(self.pattern, text)) is not None:
+                start, end = span
+                line = text[text.rfind("\n", 0, start) + 1 :].partition("\n")[0]
+                number = text.count("\n", 0, start) + 1
+                return Match(part, number, line[:500], text[start:end][:500])
+        return None
+
+
+@dataclasses.dataclass(frozen=True)
+class Control:
+    """The table ``[control]`` of a case.
+
+    ``omits``: the single thing that the control leg leaves out; empty if the case declares no
+    control leg. ``none``: why no positive control is possible. ``changes``: EngineSpec fields of
+    the control leg (mappings are merged into the subject's); ``probe``: its probe arguments.
+    """
+
+    omits: str = ""
+    none: str = ""
+    changes: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
+    probe: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
+
+    @property
+    def declared(self) -> bool:
+        """Whether every failure of the case is followed by a control leg."""
+        return bool(self.omits)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +193,8 @@ class Range:
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """A form of the failure.
+    """What is a variant of a case? A form of the failure that never shows, or in narrower ranges;
+    ``vllm_case(id, variant=...)`` marks its tests.
 
     ``never``: no installation shows it; otherwise ``ranges`` narrow those of the case.
     """
@@ -159,9 +231,7 @@ class Case:
     path: Path
     fixed_by: tuple[str, ...] = ()
     broken_by: tuple[str, ...] = ()
-    variants: Mapping[str, Variant] = dataclasses.field(
-        default_factory=lambda: MappingProxyType({}), hash=False
-    )
+    variants: Mapping[str, Variant] = dataclasses.field(default_factory=dict, hash=False)
     control: Control = dataclasses.field(default_factory=Control)
     workaround: str = ""
     racy: bool = False

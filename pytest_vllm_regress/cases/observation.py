@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Any
+from typing import Annotated
+
+import msgspec
+from msgspec.structs import force_setattr
 
 from ..errors import Kind, Part, Parts
+from ..util.codec import Document, Meta
 from ..util.text import truncate_middle
 
 MAX_PART = 120_000
@@ -21,66 +22,59 @@ TEST = "test"
 """Phase of an error in the test's own code."""
 FAILURES = (Kind.EXCEPTION, Kind.WRONG_RESULT, Kind.HANG, Kind.CRASH, Kind.ENGINE_DEATH)
 """The kinds of failure that a case may document."""
+Line = Annotated[str, Meta(max_length=1000)]
+Text = Annotated[str, Meta(max_length=200_000)]
 
 
-@dataclasses.dataclass(frozen=True)
-class Mechanism:
-    """A positive control: what the test requires to be at work (``what``), and whether it was
-    (``held``)."""
+class Mechanism(Document, frozen=True):
+    """A positive control (``vllm_at_work``)."""
 
-    what: str
+    what: Line
+    """What was said to be at work."""
     held: bool
+    """Whether it was."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Observation:
-    """What one leg of a test did. ``summary`` is one line for people; ``claim`` names the versions
-    or devices if it is not applicable.
+class Match(Document, frozen=True):
+    """Where a pattern matched."""
+
+    part: Part
+    """The part of the observation: exception, traceback, assertion, answer, log, stacks or exit."""
+    number: Annotated[int, Meta(ge=1)]
+    """Number of the line in the part, from 1."""
+    line: Line
+    """The line."""
+    text: Line
+    """The text in the line that the pattern matched."""
+
+
+class Observation(Document, frozen=True, omit_defaults=False):
+    """What one leg of a test did.
 
     Parts come masked from the caller and are truncated here, so that judging now and judging again
     later see the same text.
     """
 
     kind: Kind
-    phase: str
-    summary: str = ""
-    parts: Parts = dataclasses.field(default_factory=lambda: MappingProxyType({}), hash=False)
+    """exception, wrong-result, hang, crash, engine-death, passed, not-applicable, limit or usage."""
+    phase: Line
+    """The phase in which it happened."""
+    summary: Text = ""
+    """One line about it."""
+    parts: Parts = msgspec.field(default_factory=dict)
+    """The text of each part, masked and bounded."""
     at_work: tuple[Mechanism, ...] = ()
-    claim: str = ""
+    """Positive controls (`vllm_at_work`) of the test."""
+    claim: Text = ""
+    """The versions or devices that make the test not applicable; else empty."""
 
     def __post_init__(self) -> None:
-        parts = {
-            Part(part): truncate_middle(text, MAX_PART) for part, text in self.parts.items() if text
-        }
-        object.__setattr__(self, "kind", Kind(self.kind))
-        object.__setattr__(self, "parts", MappingProxyType(parts))
-        object.__setattr__(self, "summary", truncate_middle(self.summary, MAX_SUMMARY))
-        object.__setattr__(self, "at_work", self.at_work[:MAX_AT_WORK])
+        parts = {part: truncate_middle(text, MAX_PART) for part, text in self.parts.items() if text}
+        force_setattr(self, "parts", parts)
+        force_setattr(self, "summary", truncate_middle(self.summary, MAX_SUMMARY))
+        force_setattr(self, "at_work", self.at_work[:MAX_AT_WORK])
 
     @property
     def absent(self) -> str:
-        """Return what should have been at work but was not; empty if everything was."""
+        """What should have been at work but was not; empty if everything was."""
         return "; ".join(mechanism.what for mechanism in self.at_work if not mechanism.held)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values for the result file."""
-        return {
-            "kind": self.kind.value,
-            "phase": self.phase,
-            "summary": self.summary,
-            "parts": {part.value: text for part, text in self.parts.items()},
-            "at_work": [dataclasses.asdict(mechanism) for mechanism in self.at_work],
-            "claim": self.claim,
-        }
-
-    @classmethod
-    def from_json(cls, plain: Mapping[str, Any]) -> Observation:
-        """Create it from what ``to_json`` returned; the caller has checked it against the schema."""
-        return cls(
-            Kind(plain["kind"]),
-            plain["phase"],
-            plain["summary"],
-            {Part(part): text for part, text in plain["parts"].items()},
-            tuple(Mechanism(**mechanism) for mechanism in plain["at_work"]),
-            plain["claim"],
-        )

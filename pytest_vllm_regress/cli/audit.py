@@ -139,8 +139,7 @@ def audit(
     host = _host() if preflight else None
     deployments = read_deployments(serve) if serve is not None else ()
     audits = [
-        answers.audit(inventory, cases, host, ignored, deployments)
-        for inventory in inventories
+        answers.audit(inventory, cases, host, ignored, deployments) for inventory in inventories
     ]
     if as_sarif:
         from ..answers.audit.sarif import to_sarif

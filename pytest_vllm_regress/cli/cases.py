@@ -1,4 +1,4 @@
-"""``vllm-regress list``, ``show``, ``new`` and ``migrate``: read, write and migrate case files."""
+"""``vllm-regress list``, ``show`` and ``new``: read and write case files."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import CaseFileError, Kind, UsageError
+from ..errors import Kind, UsageError
 from ..util.text import one_line
 from .context import (
     HELP,
     OK,
-    UNEXPECTED,
     USAGE,
     AsJson,
     invocation,
@@ -205,9 +204,15 @@ def new(
 ) -> None:
     """Write the directory of a new case: case.toml, a test that runs, and a README."""
     from ..cases.loading import load_valid_cases
-    from ..cases.new.scaffold import Draft, Unreported, Upstream, create_case
-    from ..cases.new.templates import PLACEHOLDER, TEMPLATES
     from ..cases.proofs import lint
+    from ..cases.scaffold import (
+        PLACEHOLDER,
+        TEMPLATES,
+        Draft,
+        GitHubReport,
+        Unreported,
+        create_case,
+    )
 
     if finding is None and (upstream is None) == (from_ is None):
         raise UsageError(
@@ -232,15 +237,17 @@ def new(
         front=front,
         fixed_by=tuple(fixed_by or ()),
     )
-    report: Upstream | Unreported
+    report: GitHubReport | Unreported
     if finding is not None:
         from ..fuzz.draft import draft_from_file
 
         draft, name, tracker, reported = draft_from_file(finding, draft)
         reference = upstream or from_ or reported
-        report = Upstream.parse(reference) if reference else Unreported(Path(name).stem, tracker)
+        report = (
+            GitHubReport.parse(reference) if reference else Unreported(Path(name).stem, tracker)
+        )
     else:
-        report = Upstream.parse(upstream or from_ or "")
+        report = GitHubReport.parse(upstream or from_ or "")
     case = create_case(invocation(context).cases_dir or Path("cases"), report, draft)
     for line in lint.lint_case(case, load_valid_cases(case.directory.parent).cases):
         warn(f"warning: {line}")
@@ -255,48 +262,6 @@ def new(
     warn(
         f"Next: write the test, then prove the case: {invocation(context).command('validate', case.id)}"
     )
-
-
-@app.command()
-def migrate(
-    context: typer.Context,
-    directory: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="DIR", help="A case, or a directory of cases (default: that of --cases)."
-        ),
-    ] = None,
-    check: Annotated[
-        bool,
-        typer.Option(
-            "--check",
-            help="Change nothing; exit with 1 if a file would change, with 2 if one cannot be read.",
-        ),
-    ] = False,
-) -> None:
-    """Rewrite case files of older formats in the current one. Comments and layout stay.
-
-    What cannot be rewritten, in the case file or in its tests and probe, is listed.
-    """
-    from ..cases.migrate import case_files, migrate
-
-    changed = invalid = 0
-    for path in case_files(directory or invocation(context).directory()):
-        try:
-            migration = migrate(path)
-        except CaseFileError as error:
-            warn(str(error))
-            invalid += 1
-            continue
-        for change in migration.changes:
-            say(f"{path}: {change}")
-        for line in migration.manual:
-            warn(f"by hand: {line}")
-        changed += bool(migration.changes)
-        if not check:
-            migration.write()
-    say(f"{changed} case files {'would change' if check else 'changed'}")
-    raise typer.Exit(USAGE if invalid else UNEXPECTED if check and changed else OK)
 
 
 def _control_field(text: str) -> tuple[str, str | int | bool]:

@@ -14,8 +14,8 @@ from .context import HELP, invocation, print_json, say, warn
 
 if TYPE_CHECKING:
     from ..cases.model import Case
-    from ..output.export.issue import Report
-    from ..output.export.script import Script
+    from ..output.export.issue import UpstreamReport
+    from ..output.export.standalone import StandaloneScript
 
 EPILOG = "Exit codes: 0 written; 2 usage, or a case that cannot be exported; 4 internal error."
 app = typer.Typer(context_settings=HELP, add_completion=False)
@@ -85,13 +85,13 @@ def export(
             "name one case: a script shows one failure. `vllm-regress list` lists the cases"
         )
     (case,) = invocation(context).select(case_ids)
-    from ..output.export.script import export_script
+    from ..output.export.standalone import export_script
 
     script = export_script(case)
     text = script.text
     if issue or ci_failure:
         report = _report(case, script, collected=collected)
-        text = report.bug() if issue else report.ci_failure()
+        text = report.text("bug" if issue else "ci-failure")
     if output is None:
         say(text.rstrip("\n"))
     else:
@@ -101,12 +101,12 @@ def export(
         say(f"{output}: {case.id}, test {script.test}")
 
 
-def _report(case: Case, script: Script, *, collected: bool) -> Report:
+def _report(case: Case, script: StandaloneScript, *, collected: bool) -> UpstreamReport:
     from ..answers.audit.boundaries import boundaries
     from ..answers.audit.verdict_table import read_table
     from ..cases.proofs.proof import FILE, read_proof
     from ..environments.recipes import find_file, load
-    from ..output.export.issue import Report
+    from ..output.export.issue import UpstreamReport
 
     output = ""
     if collected:
@@ -121,7 +121,7 @@ def _report(case: Case, script: Script, *, collected: bool) -> Report:
     proof = case.directory / FILE
     commits = read_proof(proof).commits if proof.exists() else ()
     ends = boundaries(case, read_table([case]))
-    return Report(case, script, ends, commits, load(find_file()).locks, output)
+    return UpstreamReport(case, script, ends, commits, load(find_file()).locks, output)
 
 
 def _export_osv(context: typer.Context, case_ids: list[str], output: Path | None) -> None:

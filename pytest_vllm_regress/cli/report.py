@@ -114,11 +114,11 @@ def report(
         if pages is not None:
             show(f"pages: {write_pages(pages, merged, known)}")
     if markdown is not None:
-        from ..output.markdown import markdown_text
+        from ..output.markdown_and_junit import markdown_text
 
         _write(markdown, markdown_text(merged))
     if junit is not None:
-        from ..output.junit import junit_xml
+        from ..output.markdown_and_junit import junit_xml
 
         _write(junit, junit_xml(merged))
     if record:

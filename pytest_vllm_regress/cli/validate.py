@@ -12,7 +12,7 @@ import typer
 
 from ..cases.model import Case
 from ..cases.proofs import lint
-from ..cases.proofs.impostors import ImpostorTrial
+from ..cases.proofs.impostors import ImpostorRun
 from ..defaults import RACY_TRIALS
 from ..errors import UsageError
 from ..history.candidates import CandidateRunner
@@ -204,7 +204,7 @@ def _proof_runner(
             warn(str(error))
         return outcome
 
-    def impostors(cases: Sequence[Case]) -> Sequence[ImpostorTrial]:
+    def impostors(cases: Sequence[Case]) -> Sequence[ImpostorRun]:
         return try_impostors(cases, options, run_here, say)
 
     return ProofRunner(run, impostors)

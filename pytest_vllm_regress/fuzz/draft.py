@@ -6,7 +6,7 @@ import dataclasses
 import re
 from pathlib import Path
 
-from ..cases.new.scaffold import DEVICES, Draft
+from ..cases.scaffold import DEVICES, Draft
 from ..environments.names import recipe_named_by_file
 from ..errors import UsageError
 from ..util.documents import load_json

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from ..cases.model import Case
 from ..cases.proofs.proof import names_commit
@@ -193,7 +193,7 @@ class Culprit:
         )
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> Literal["fix", "break"]:
         return "fix" if self.is_fix else "break"
 
     @property

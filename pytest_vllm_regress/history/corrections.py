@@ -16,11 +16,9 @@ from packaging.version import Version
 
 from ..answers.audit.boundaries import Boundary, boundaries
 from ..answers.audit.verdict_table import VerdictTable
-from ..cases.cells import Cell, group_into_cells
-from ..cases.loading import MAX_BYTES
-from ..cases.migrate import with_fixed_evidence, with_range
+from ..cases.loading import MAX_BYTES, with_fixed_evidence, with_range
 from ..cases.model import Case, Range
-from ..cases.results import TestResult
+from ..cases.results import Cell, TestResult, group_into_cells
 from ..cases.verdict import Verdict
 from ..environments.installed import VLLM
 from ..errors import CaseFileError

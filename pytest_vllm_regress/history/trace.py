@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from msgspec.structs import replace
 from packaging.version import Version
 
 from ..answers.audit.boundaries import Boundary, boundaries
@@ -254,7 +255,7 @@ def trace_case(
     commits = tuple(commit for case_trace in traces for commit in case_trace.commits)
     if problems:
         return TraceReport(case, commits, tuple(problems), resumable=True)
-    path = proof.write_proof(case, dataclasses.replace(evidence, commits=commits))
+    path = proof.write_proof(case, replace(evidence, commits=commits))
     for case_trace in traces:
         case_trace.results.remove()
     return TraceReport(case, commits, path=path)

@@ -1,6 +1,5 @@
 """Watch for new releases: find them, run the cases on them, and derive unexpected verdicts and
-edits
-of case files; if requested, write the edits and the new verdicts."""
+edits of case files; if requested, write the edits and the new verdicts."""
 
 from __future__ import annotations
 
@@ -13,10 +12,9 @@ from typing import Any
 from packaging.version import Version
 
 from ..answers.audit import verdict_table
-from ..cases.cells import group_into_cells
 from ..cases.loading import load_case
 from ..cases.model import Case
-from ..cases.results import RunResult, merge_results
+from ..cases.results import RunResult, group_into_cells, merge_results
 from ..cases.verdict import Verdict
 from ..environments.installed import GRAMMARS
 from ..runner.batch import Batch, RunOutcome

@@ -8,19 +8,16 @@ lists the environments in which it has a verdict.
 
 from __future__ import annotations
 
-import dataclasses
 import io
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ..cases.cells import Cell, environments_oldest_first, group_into_cells
-from ..cases.results import RunResult, TestResult
+from ..cases.results import Cell, RunResult, TestResult, environments_oldest_first, group_into_cells
 from ..cases.verdict import Verdict, excerpt
 from ..util.text import one_line, printable
-from .symbols import ASCII_SYMBOLS, SHORT_WORDS, SYMBOLS
 
 _STYLES = {Verdict.REPRODUCED: "yellow", Verdict.FIXED: "green", Verdict.NOT_APPLICABLE: "dim"}
 _UNEXPECTED = "bold red"
@@ -32,7 +29,11 @@ _HEADER = 18
 
 def print_table(run: RunResult, console: Console) -> None:
     """Print the table, with colours on a terminal."""
-    ascii_only = _ascii_only(console.encoding)
+    try:
+        "".join(verdict.symbol for verdict in Verdict).encode(console.encoding)
+        ascii_only = False
+    except (UnicodeEncodeError, LookupError):
+        ascii_only = True
     if console.is_terminal:
         console.print(_render(run, console.width, ascii_only=ascii_only))
     else:
@@ -77,17 +78,15 @@ def _render(run: RunResult, width: int, *, ascii_only: bool) -> RenderableType:
     all_cells = group_into_cells(run.results)
     if not all_cells:
         return Group(Text("no verdicts"), *_problems(run))
-    cells = _Cells(all_cells, ASCII_SYMBOLS if ascii_only else SYMBOLS)
+    cells = _Cells(all_cells, ascii_only)
     table = next(
         (table for table in _tables(cells, width) if _natural_width(table[0]) <= width), None
     )
     return Group(*(table or _list(cells)), *_footer(run, cells))
 
 
-@dataclasses.dataclass(frozen=True)
-class _Column:
-    environment: str
-    device: str
+_Column = tuple[str, str]
+"""Environment and device."""
 
 
 class _Cells:
@@ -96,40 +95,38 @@ class _Cells:
     Cases with an unexpected cell come last; unexpected cells are numbered.
     """
 
-    def __init__(self, cells: tuple[Cell, ...], symbols: Mapping[Verdict, str]) -> None:
+    def __init__(self, cells: tuple[Cell, ...], ascii_only: bool) -> None:
         self.all = cells
-        self.symbols = symbols
+        self._ascii_only = ascii_only
         self.unexpected = [cell for cell in cells if not cell.expected]
-        self.devices = tuple(dict.fromkeys(cell.device for cell in cells))
+        self._notes = {id(cell): f" [{n}]" for n, cell in enumerate(self.unexpected, start=1)}
+        self.devices = list(dict.fromkeys(cell.device for cell in cells))
         places = environments_oldest_first(result for cell in cells for result in cell.results)
         by_age = sorted(cells, key=lambda cell: places.index(cell.environment))
-        self.columns = tuple(dict.fromkeys(_column(cell) for cell in by_age))
+        self.columns = list(dict.fromkeys((cell.environment, cell.device) for cell in by_age))
         last = {cell.case_id for cell in self.unexpected}
-        self.rows: dict[str, dict[_Column, Cell]] = {}
-        for case_id in sorted(dict.fromkeys(cell.case_id for cell in cells), key=last.__contains__):
-            self.rows[case_id] = {}
-        for cell in by_age:
-            self.rows[cell.case_id][_column(cell)] = cell
-        self._notes = {
-            id(cell): f" [{number}]" for number, cell in enumerate(self.unexpected, start=1)
+        ids = dict.fromkeys(cell.case_id for cell in cells)
+        self.rows: dict[str, dict[_Column, Cell]] = {
+            case_id: {} for case_id in sorted(ids, key=last.__contains__)
         }
+        for cell in by_age:
+            self.rows[cell.case_id][cell.environment, cell.device] = cell
+
+    def sign(self, verdict: Verdict) -> str:
+        return verdict.ascii_symbol if self._ascii_only else verdict.symbol
 
     def symbol(self, cell: Cell) -> Text:
-        return Text(self.symbols[cell.verdict], style=_style(cell), no_wrap=True)
+        style = _STYLES.get(cell.verdict, _UNEXPECTED) if cell.expected else _UNEXPECTED
+        return Text(self.sign(cell.verdict), style=style, no_wrap=True)
 
     def words(self, cell: Cell) -> Text:
         """Return the symbol, the short word and, for an unexpected cell, its number."""
-        return self.symbol(cell).append(
-            f" {SHORT_WORDS[cell.verdict]}{self._notes.get(id(cell), '')}"
-        )
+        note = self._notes.get(id(cell), "")
+        return self.symbol(cell).append(f" {cell.verdict.short_word}{note}")
 
     def name(self, column: _Column) -> str:
         """Return the environment, with the device if the run has several."""
-        return (
-            column.environment
-            if len(self.devices) == 1
-            else f"{column.environment} ({column.device})"
-        )
+        return column[0] if len(self.devices) == 1 else f"{column[0]} ({column[1]})"
 
 
 def _tables(cells: _Cells, width: int) -> Iterator[tuple[Table, ...]]:
@@ -212,7 +209,7 @@ def _footer(run: RunResult, cells: _Cells) -> list[RenderableType]:
         Text(f"{len(cells.unexpected)} of {len(cells.all)} not as expected:", style="bold")
     )
     for number, cell in enumerate(cells.unexpected, start=1):
-        line = f"[{number}] {cells.symbols[cell.verdict]} {cell.verdict.value} {_place(cell)}"
+        line = f"[{number}] {cells.sign(cell.verdict)} {cell.verdict.value} {_place(cell)}"
         footer.append(Text(line, style=_UNEXPECTED))
     return footer
 
@@ -220,7 +217,7 @@ def _footer(run: RunResult, cells: _Cells) -> list[RenderableType]:
 def _counts(cells: _Cells) -> str:
     counts = {verdict: sum(cell.verdict is verdict for cell in cells.all) for verdict in Verdict}
     total = ", ".join(
-        f"{cells.symbols[verdict]} {count} {verdict.value}"
+        f"{cells.sign(verdict)} {count} {verdict.value}"
         for verdict, count in counts.items()
         if count
     )
@@ -244,14 +241,6 @@ def _problems(run: RunResult) -> list[Text]:
 
 def _place(cell: Cell) -> str:
     return one_line(f"{cell.case_id} in {cell.environment} on {cell.device}")
-
-
-def _column(cell: Cell) -> _Column:
-    return _Column(cell.environment, cell.device)
-
-
-def _style(cell: Cell) -> str:
-    return _STYLES.get(cell.verdict, _UNEXPECTED) if cell.expected else _UNEXPECTED
 
 
 def _table(spaces: int = 2) -> Table:
@@ -284,11 +273,3 @@ def _folded(name: str) -> str:
     return "\n".join(
         piece[at : at + _HEADER] for piece in pieces for at in range(0, len(piece), _HEADER)
     )
-
-
-def _ascii_only(encoding: str) -> bool:
-    try:
-        "".join(SYMBOLS.values()).encode(encoding)
-    except (UnicodeEncodeError, LookupError):
-        return True
-    return False

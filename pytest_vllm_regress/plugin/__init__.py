@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from . import fixtures, options
-from .stash import SESSION, needs_legs, refusal_of, refuse, settings_of, tell_worker, uses_target
+from .state import SESSION, needs_legs, refusal_of, refuse, settings_of, tell_worker, uses_target
 
 MARKERS = (
     "vllm_case(id, variant=None): this test shows the documented failure `id` (case.toml beside the test file); its outcome becomes a verdict",

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
-from collections.abc import Callable
+from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -17,15 +17,7 @@ from ..engines.engine import AsyncEngine, Engine
 from ..engines.processes import process_tree
 from ..engines.processes.child import Child, Interceptor
 from ..engines.server import Server
-from ..errors import (
-    ChildDied,
-    ChildError,
-    DeadlineExceeded,
-    Masked,
-    Part,
-    ProtocolError,
-    RemoteError,
-)
+from ..errors import ChildDied, DeadlineExceeded, Masked, Part, Parts, ProtocolError, RemoteError
 from ..util.deadline import Deadline
 
 SHORT_S = 3.0
@@ -77,24 +69,19 @@ class FaultInjection:
             return
         self.injected = True
         phase = self._phases[0]
-        logged: dict[str, Any] = {"parts": {Part.LOG: self._flood}} if self._flood else {}
-        errors: dict[Impostor, Callable[[], ChildError]] = {
-            Impostor.WRONG_ARGUMENT: lambda: _remote(
-                "TypeError", f"unexpected keyword argument '{_NOBODY}'", phase
-            ),
-            Impostor.EMPTY_ANSWER: lambda: ProtocolError(
-                "the engine sent an empty reply", phase=phase, **logged
-            ),
-            Impostor.ENGINE_STOPPED: lambda: DeadlineExceeded(
-                "the engine is stopped", phase=phase, **logged
-            ),
-            Impostor.ENGINE_KILLED: lambda: ChildDied(
-                "the engine was killed (SIGKILL)", phase=phase, **logged
-            ),
-        }
-        raise errors.get(
-            self.acts_as, lambda: _remote("ValueError", UNRELATED_MESSAGE, phase, self._flood)
-        )()
+        logged = {Part.LOG: Masked(self._flood)} if self._flood else {}
+        match self.acts_as:
+            case Impostor.WRONG_ARGUMENT:
+                message = f"unexpected keyword argument '{_NOBODY}'"
+                raise _remote("TypeError", message, phase)
+            case Impostor.EMPTY_ANSWER:
+                words = "the engine sent an empty reply"
+                raise ProtocolError(words, phase=phase, parts=logged)
+            case Impostor.ENGINE_STOPPED:
+                raise DeadlineExceeded("the engine is stopped", phase=phase, parts=logged)
+            case Impostor.ENGINE_KILLED:
+                raise ChildDied("the engine was killed (SIGKILL)", phase=phase, parts=logged)
+        raise _remote("ValueError", UNRELATED_MESSAGE, phase, logged)
 
     def interceptor(
         self, engine: Engine | AsyncEngine | Server | None = None
@@ -209,11 +196,10 @@ def _rejection(response: httpx.Response) -> httpx.Response:
     )
 
 
-def _remote(kind: str, message: str, phase: str, log: str = "") -> RemoteError:
-    parts = {
-        Part.EXCEPTION: Masked(f"{kind}: {message}"),
-        **({Part.LOG: Masked(log)} if log else {}),
-    }
+def _remote(
+    kind: str, message: str, phase: str, logged: Parts = MappingProxyType({})
+) -> RemoteError:
+    parts = {Part.EXCEPTION: Masked(f"{kind}: {message}"), **logged}
     return RemoteError(f"{kind}: {message}", phase=phase, type_name=f"builtins.{kind}", parts=parts)
 
 

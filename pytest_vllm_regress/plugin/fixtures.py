@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
-from .stash import evidence_of, settings_of
+from .state import leg_of, settings_of
 
 if TYPE_CHECKING:
     from ..engines.engine import AsyncEngine, Engine
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..engines.spec import EngineSpec, Front
     from ..engines.standalone import Engines
     from ..engines.target import Target
-    from .evidence import Evidence
+    from .leg import Leg
 
     E = TypeVar("E", Engine | AsyncEngine, Server)
 
@@ -46,9 +46,9 @@ def vllm_leg(request: pytest.FixtureRequest) -> str:
 
     Leave the trigger out in the control leg.
     """
-    evidence = evidence_of(request.node)
-    evidence.control_used = True
-    return str(evidence.leg)
+    leg = leg_of(request.node)
+    leg.control_used = True
+    return str(leg.name)
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def vllm_at_work(request: pytest.FixtureRequest) -> AtWork:
     from ..errors import NotAtWork
 
     def check(what: str, held: object) -> None:
-        evidence_of(request.node).at_work.append(Mechanism(what, bool(held)))
+        leg_of(request.node).at_work.append(Mechanism(what, bool(held)))
         if not held:
             raise NotAtWork(f"not at work: {what}")
 
@@ -91,8 +91,8 @@ def vllm_probe(request: pytest.FixtureRequest, vllm_env: Target) -> Iterator[Pro
     from ..engines.processes.child import Loan
     from .session import deadline_for, early_exit_of
 
-    evidence, session = evidence_of(request.node), _session(request)
-    evidence.phase = "probe"
+    leg, session = leg_of(request.node), _session(request)
+    leg.phase = "probe"
     file = request.path.with_name("probe.py")
 
     def start() -> Child:
@@ -100,12 +100,12 @@ def vllm_probe(request: pytest.FixtureRequest, vllm_env: Target) -> Iterator[Pro
         _note_gpu(request, child)
         return child
 
-    interceptor = evidence.fault.interceptor() if evidence.fault else None
-    loan = Loan(early_exit_of(request.node), interceptor, evidence.replied)
-    probe = Probe(start, file, deadline_for(request.config), loan, evidence.changed_arguments)
+    interceptor = leg.fault.interceptor() if leg.fault else None
+    loan = Loan(early_exit_of(request.node), interceptor, leg.replied)
+    probe = Probe(start, file, deadline_for(request.config), loan, leg.changed_arguments)
     yield probe
-    if evidence.error is not None:
-        evidence.engine = probe.parts()
+    if leg.error is not None:
+        leg.engine = probe.parts()
     _report_leftovers(request, probe.close())
 
 
@@ -128,9 +128,9 @@ def vllm_grammar(
             )
             stack.callback(checker.close)
             answer, words = replay(artefact, checker)
-            evidence = evidence_of(request.node)
-            evidence.replied("probe")
-            evidence.at_work.append(
+            leg = leg_of(request.node)
+            leg.replied("probe")
+            leg.at_work.append(
                 Mechanism("the question can be asked", answer is not Answer.CANNOT_RUN)
             )
             if answer is Answer.CANNOT_RUN:
@@ -139,7 +139,7 @@ def vllm_grammar(
                 f"{artefact.problem.outcome} ({artefact.problem.key}): {words}"
             )
 
-        evidence_of(request.node).phase = "probe"
+        leg_of(request.node).phase = "probe"
         yield ask
 
 
@@ -154,7 +154,7 @@ def vllm_engines(request: pytest.FixtureRequest, vllm_env: Target) -> Engines:
 
     def on_reply(phase: str) -> None:
         if (item := current_item(request.config)) is not None:
-            evidence_of(item).replied(phase)
+            leg_of(item).replied(phase)
 
     return Engines(session_of(request.config), vllm_env, on_reply)
 
@@ -210,7 +210,7 @@ def _lent(
     front: Front,
     get: Callable[..., E],
 ) -> Iterator[E]:
-    """Lend an engine or a server to one test: its replies become evidence, and a failure ends it.
+    """Lend an engine or a server to one test: its replies count for its verdict, and a failure ends it.
 
     ``get`` takes it from the session.
     """
@@ -218,55 +218,53 @@ def _lent(
     from ..engines.processes.child import Loan
     from .session import early_exit_of
 
-    session, evidence, marker = (
-        _session(request),
-        evidence_of(request.node),
-        engine_marker(request.node),
-    )
-    evidence.phase = "start"
-    spec = evidence.changed_spec(spec).relative_to(
+    session, leg, marker = (_session(request), leg_of(request.node), engine_marker(request.node))
+    leg.phase = "start"
+    spec = leg.changed_spec(spec).relative_to(
         request.path.parent
     )  # the control leg may change its import_path
-    fault = evidence.fault
+    fault = leg.fault
     if fault is not None:
         fault.at_start()
     fresh = (
         marker.fresh and fault is None
     )  # a fault injection ends the engine only where that is the fault
     engine = get(target, spec, user=request.node.nodeid, fresh=fresh, timeout=marker.timeout)
-    evidence.replied("start")
+    leg.replied("start")
     _note_gpu(request, engine.child)
     loan = Loan(
-        early_exit_of(request.node), fault.interceptor(engine) if fault else None, evidence.replied
+        early_exit_of(request.node), fault.interceptor(engine) if fault else None, leg.replied
     )
-    with engine.lend(loan, evidence.schemas):
-        evidence.phase = "request"
+    with engine.lend(loan, leg.schemas):
+        leg.phase = "request"
         with fault.between(engine) if fault else contextlib.nullcontext():
             yield engine
-        evidence.record_engine(engine.child)
+        leg.record_engine(engine.child)
         try:
             if fresh:
                 _report_leftovers(request, engine.stop())
-            elif _is_spent(evidence, engine):
+            elif _is_spent(leg, engine):
                 session.drop(target, spec, front)
         finally:
             if fault is None:
                 engine.scripts.check()  # for requests of clients that the test made itself
 
 
-def _is_spent(evidence: Evidence, engine: Engine | AsyncEngine | Server) -> bool:
-    """Return whether a shared engine must not be used again after this leg."""
+def _is_spent(leg: Leg, engine: Engine | AsyncEngine | Server) -> bool:
+    """Can a test's engine be reused? Not if the leg failed, sent it a signal or waited for its end.
+
+    Otherwise by tests with equal environment, spec and front (``engines/pool.py``)."""
     if engine.spent:
         return True
-    if evidence.fault is not None:
-        return evidence.fault.ends_the_engine or engine.child.engine_is_dead
-    return evidence.error is not None or evidence.smaller_engine or not engine.child.alive
+    if leg.fault is not None:
+        return leg.fault.ends_the_engine or engine.child.engine_is_dead
+    return leg.error is not None or leg.smaller_engine or not engine.child.alive
 
 
 def _note_gpu(request: pytest.FixtureRequest, child: Child) -> None:
     """Put the GPUs that the test runs on into the result file and into JUnit reports."""
     gpu = _session(request).gpus.facts(child)
-    evidence_of(request.node).gpu = gpu
+    leg_of(request.node).gpu = gpu
     request.node.user_properties += [(f"vllm_gpu_{name}", value) for name, value in gpu.items()]
 
 
@@ -288,7 +286,7 @@ def ending_forks() -> Iterator[None]:
 
     Its exit status is that of a Python program that ends in the same way.
     """
-    from .evidence import sanitize
+    from .leg import sanitize
 
     controller, status = os.getpid(), 0
     try:

@@ -17,9 +17,8 @@ from ..engines.target import RELEVANT, Target
 from ..errors import Kind, RegressError, Unsupported, UsageError
 from ..util.validation import did_you_mean
 from ..util.versions import alternatives_of
-from .private import write_group
 from .session import session_of
-from .stash import settings_of
+from .state import settings_of, write_group
 
 _ENGINE_FIXTURES = ("engine_spec", "vllm_engine", "vllm_server")
 _CLOSE = 0.8
@@ -146,7 +145,7 @@ def mark_groups(items: list[pytest.Item]) -> None:
 
 
 def begin_with_waits(items: list[pytest.Item]) -> None:
-    """Sort tests for pytest-xdist: those that may show a documented hang first, engines and servers
+    """In which order do tests run under xdist? Those that may show a documented hang first, engines and servers
     before probes, then probes before engines.
 
     A test that waits for a hang uses little CPU time, so other workers can compute meanwhile. A

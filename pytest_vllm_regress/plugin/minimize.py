@@ -1,34 +1,159 @@
-"""``--vllm-minimize``: run a failed test again on smaller engines and report what they show."""
+"""``--vllm-minimize``: run a failed test again on smaller engines, and report the smallest that
+still fails and the largest that works.
+
+vLLM's own advice is to verify without parallelism first and then add it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import pytest
 
 from ..cases.observation import Observation
 from ..engines.running import SchemaFilter
+from ..engines.spec import EngineSpec
 from ..errors import Kind, RemoteError, Unsupported
 from ..util.masking import mask
-from . import ladder, verdicts
-from .evidence import Evidence, sanitize
-from .ladder import Feature, TrialOutcome
-from .private import renew_timeout
+from .leg import Leg, sanitize
 from .session import session_of
-from .stash import settings_of
+from .state import renew_timeout, settings_of
+from .verdicts import observe
 
 MAX_TEXT = 20000
 
 
+SCHEMA = "schema"
+"""The feature that is left out by taking the schema out of requests, too."""
+FEATURES: Mapping[str, Mapping[str, Any]] = {
+    SCHEMA: {"structured_output_backend": "auto"},
+    "tokenizer pool": {"tokenizer_pool_size": None, "tokenizer_pool_extra_config": None},
+    "pipeline parallel": {"pipeline_parallel_size": 1},
+    "tensor parallel": {"tensor_parallel_size": 1},
+    "data parallel": {"data_parallel_size": 1},
+    "executor": {"executor": "auto"},
+}
+"""Features in the order in which they are left out, with the EngineSpec fields that do it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class AttemptOutcome:
+    """Outcome of a test without some features: it fails the same way, works, or neither (another
+    failure, or unsupported)."""
+
+    status: str
+    text: str
+
+    @property
+    def fails(self) -> bool:
+        return self.status == "fails"
+
+    @property
+    def works(self) -> bool:
+        return self.status == "works"
+
+
+@dataclasses.dataclass(frozen=True)
+class Reduction:
+    """Every set of features that was tried, in order, with its outcome.
+
+    ``smallest`` still fails, ``largest`` works (None: none works).
+    """
+
+    tried: Mapping[frozenset[str], AttemptOutcome]
+    smallest: frozenset[str]
+    largest: frozenset[str] | None
+
+
+def features(spec: EngineSpec, *, schema: bool) -> tuple[str, ...]:
+    """Return the features of this spec that can be left out.
+
+    ``schema``: the test's requests have one.
+    """
+    return tuple(
+        name
+        for name, changes in FEATURES.items()
+        if (schema if name == SCHEMA else spec.replace(**changes) != spec)
+    )
+
+
+def walk(
+    features: Sequence[str],
+    failed: AttemptOutcome,
+    attempt: Callable[[frozenset[str]], AttemptOutcome],
+) -> Reduction:
+    """What does ``--vllm-minimize`` try? Leave out every feature that the failure does not need;
+    then add features to the smallest working engine while it works.
+
+    ``attempt`` runs the test without the given features. No set is tried twice.
+    """
+    everything = frozenset(features)
+    tried = {everything: failed}
+
+    def outcome(kept: frozenset[str]) -> AttemptOutcome:
+        if kept not in tried:
+            tried[kept] = attempt(everything - kept)
+        return tried[kept]
+
+    smallest = everything
+    for feature in features:
+        if outcome(smallest - {feature}).fails:
+            smallest -= {feature}
+    working = [kept for kept, result in tried.items() if result.works]
+    if not working and smallest and outcome(frozenset()).works:
+        working = [frozenset()]
+    largest = max(working, key=len, default=None)
+    for feature in reversed(features):
+        if largest is not None and outcome(largest | {feature}).works:
+            largest |= {feature}
+    return Reduction(tried, smallest, largest)
+
+
+def describe(spec: EngineSpec, reduction: Reduction) -> str:
+    """Return the report: both engines, every set of features that was tried, and the output at both
+    ends."""
+    everything = next(iter(reduction.tried))
+    words = {kept: _spec(spec, everything - kept) for kept in reduction.tried}
+    smallest, largest = reduction.smallest, reduction.largest
+    lines = [f"smallest engine that still fails: {words[smallest]}"]
+    ends = [("smallest that fails", smallest)]
+    if largest is not None:
+        lines.append(f"largest engine that works: {words[largest]}")
+        ends.append(("largest that works", largest))
+    else:
+        lines.append("no engine that works was found")
+    lines += ["", "tried:"]
+    lines += [f"  {words[kept]}: {outcome.status}" for kept, outcome in reduction.tried.items()]
+    for title, kept in ends:
+        lines += ["", f"---- {title}: {words[kept]} ----", reduction.tried[kept].text]
+    return "\n".join(lines)
+
+
+def without(features: Iterable[str]) -> dict[str, Any]:
+    """Return the EngineSpec fields that leave these features out."""
+    return {field: value for name in features for field, value in FEATURES[name].items()}
+
+
+def _spec(spec: EngineSpec, left_out: frozenset[str]) -> str:
+    small, default = spec.replace(**without(left_out)), EngineSpec()
+    arguments = [
+        f"{field.name}={value}"
+        for field in dataclasses.fields(small)
+        if (value := getattr(small, field.name)) != getattr(default, field.name)
+    ]
+    if SCHEMA in left_out:
+        arguments.append("requests without a schema")
+    return ", ".join(arguments) or "one process, all defaults"
+
+
 def minimize(
-    item: pytest.Item,
-    subject: Evidence,
-    failure: Observation,
-    run_leg: Callable[[Evidence], Evidence],
+    item: pytest.Item, subject: Leg, failure: Observation, run_leg: Callable[[Leg], Leg]
 ) -> str:
     """Return the report; empty if the test passed, is not applicable, or has no engine.
 
-    ``run_leg`` runs the test and fills the evidence.
+    ``run_leg`` runs the test and fills the leg.
     """
     if (
         not settings_of(item.config).minimize
@@ -38,25 +163,22 @@ def minimize(
     ):
         return ""
     # Without its schema an output is another one: that says nothing about a wrong result.
-    features = ladder.features(
+    present = features(
         subject.spec, schema=subject.schemas.used and failure.kind is not Kind.WRONG_RESULT
     )
     progress = session_of(item.config).progress
 
-    def attempt(left_out: tuple[Feature, ...]) -> TrialOutcome:
+    def attempt(left_out: frozenset[str]) -> AttemptOutcome:
         renew_timeout(item)
-        schemas = SchemaFilter(drop=any(feature.plain for feature in left_out))
-        evidence = run_leg(
-            Evidence(changes=ladder.without(left_out), schemas=schemas, smaller_engine=True)
-        )
-        outcome = _outcome(failure, subject, evidence)
-        progress(
-            f"{item.name} without {', '.join(feature.name for feature in left_out)}: {outcome.status}"
-        )
+        schemas = SchemaFilter(drop=SCHEMA in left_out)
+        leg = run_leg(Leg(changes=without(left_out), schemas=schemas, smaller_engine=True))
+        outcome = _outcome(failure, subject, leg)
+        names = ", ".join(name for name in FEATURES if name in left_out)
+        progress(f"{item.name} without {names}: {outcome.status}")
         return outcome
 
-    reduction = ladder.walk(features, TrialOutcome("fails", _text(subject)), attempt)
-    return mask(ladder.describe(subject.spec, features, reduction))
+    reduction = walk(present, AttemptOutcome("fails", _text(subject)), attempt)
+    return mask(describe(subject.spec, reduction))
 
 
 def show(reports: list[pytest.TestReport], text: str) -> None:
@@ -67,29 +189,27 @@ def show(reports: list[pytest.TestReport], text: str) -> None:
         )
 
 
-def _outcome(failure: Observation, subject: Evidence, evidence: Evidence) -> TrialOutcome:
-    observation = verdicts.observe(evidence)
+def _outcome(failure: Observation, subject: Leg, leg: Leg) -> AttemptOutcome:
+    observation = observe(leg)
     if observation.kind is Kind.PASSED:
-        return TrialOutcome("works", (evidence.dossier or observation.summary)[:MAX_TEXT])
-    if _signature(failure, subject) == _signature(observation, evidence):
-        return TrialOutcome("fails", _text(evidence))
+        return AttemptOutcome("works", (leg.dossier or observation.summary)[:MAX_TEXT])
+    if _signature(failure, subject) == _signature(observation, leg):
+        return AttemptOutcome("fails", _text(leg))
     how = (
         "unsupported"
         if observation.kind is Kind.NOT_APPLICABLE
         else f"fails otherwise: {observation.kind} in phase {observation.phase}"
     )
-    return TrialOutcome(
-        f"{how}: {observation.summary.partition(chr(10))[0][:200]}", _text(evidence)
-    )
+    return AttemptOutcome(f"{how}: {observation.summary.partition(chr(10))[0][:200]}", _text(leg))
 
 
-def _text(evidence: Evidence) -> str:
-    return str(evidence.error or evidence.skipped or "")[:MAX_TEXT]
+def _text(leg: Leg) -> str:
+    return str(leg.error or leg.skipped or "")[:MAX_TEXT]
 
 
-def _signature(observation: Observation, evidence: Evidence) -> tuple[str, ...]:
+def _signature(observation: Observation, leg: Leg) -> tuple[str, ...]:
     """Return what two failures must share to count as the same."""
-    error = evidence.error
+    error = leg.error
     return (
         observation.kind,
         observation.phase,

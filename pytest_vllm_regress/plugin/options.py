@@ -6,9 +6,8 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -19,12 +18,11 @@ from ..defaults import (
     MAX_LOG_MIB,
     MAX_PROCESSES,
     MEMORY_SHARE,
-    PHASES,
     TIMEOUTS_S,
 )
 
 if TYPE_CHECKING:
-    from ..engines.settings import Limits, Settings
+    from ..engines.settings import Settings
 
 
 class _Option(NamedTuple):
@@ -40,12 +38,8 @@ class _Option(NamedTuple):
     def flag_name(self) -> str:
         return "--" + self.name.replace("_", "-")
 
-    @property
-    def argparse_help(self) -> str:
-        """``help`` for argparse, which formats it with ``%``."""
-        return self.help.replace("%", "%%")
 
-
+_PHASES = {name.replace("_", "-"): name for name in TIMEOUTS_S}
 OPTIONS = (
     _Option(
         "vllm_gpu",
@@ -127,19 +121,14 @@ OPTIONS = (
         "how engine processes start: fork from the warm agent (default) or spawn",
         choices=("fork", "spawn"),
     ),
-    *(
-        _Option(
-            f"vllm_timeout_{phase}",
-            f"seconds the {phase} phase may take (default {TIMEOUTS_S[phase]:g})",
-            "SECONDS",
-        )
-        for phase in PHASES
-    ),
     _Option(
-        "vllm_timeout_first_start",
-        "on GPUs, seconds the start and ready phases may take until an environment has started once and its kernels are compiled "
-        f"(default {TIMEOUTS_S['first_start']:g})",
-        "SECONDS",
+        "vllm_timeout",
+        "seconds that a phase may take; repeatable. Defaults: "
+        + ", ".join(f"{phase}={TIMEOUTS_S[name]:g}" for phase, name in _PHASES.items())
+        + ". first-start: start and ready on GPUs, until an environment has started once and its "
+        "kernels are compiled",
+        "PHASE=SECONDS",
+        many=True,
     ),
     _Option(
         "vllm_gpu_wait",
@@ -161,24 +150,13 @@ def add_options(parser: pytest.Parser) -> None:
     )
     for option in OPTIONS:
         if option.flag:
-            group.addoption(
-                option.flag_name,
-                dest=option.name,
-                action="store_const",
-                const=True,
-                default=None,
-                help=option.argparse_help,
-            )
+            how: dict[str, Any] = {"action": "store_const", "const": True}
         else:
-            group.addoption(
-                option.flag_name,
-                dest=option.name,
-                action="append" if option.many else "store",
-                default=None,
-                metavar=option.metavar,
-                choices=option.choices,
-                help=option.argparse_help,
-            )
+            action = "append" if option.many else "store"
+            how = {"action": action, "metavar": option.metavar, "choices": option.choices}
+        # argparse formats the help with "%".
+        text = option.help.replace("%", "%%")
+        group.addoption(option.flag_name, dest=option.name, default=None, help=text, **how)
         kind = "bool" if option.flag else "args" if option.many else "string"
         parser.addini(option.name, option.help, type=kind, default=None)  # type: ignore[arg-type]
 
@@ -210,23 +188,6 @@ def warn_of_path_as_argument(config: pytest.Config) -> None:
             )
 
 
-def _use_sources(places: Sequence[str], index: str | None) -> None:
-    """Set where source environments come from.
-
-    The import is skipped without such options, because it takes time.
-    """
-    if places or index:
-        from ..environments import sources
-        from ..errors import UsageError
-
-        try:
-            sources.set_clones(places)
-            if index:
-                sources.set_wheel_index(index)
-        except UsageError as error:
-            raise pytest.UsageError(str(error)) from None
-
-
 def any_set(config: pytest.Config) -> bool:
     """Return whether any option is set, on the command line or in the ini file."""
     return any(_value(config, option.name) for option in OPTIONS)
@@ -237,8 +198,10 @@ def resolve(config: pytest.Config) -> Settings:
 
     A bad value or a missing GPU is a ``pytest.UsageError`` that names its source.
     """
-    from ..engines.settings import Settings, Timeouts
+    from ..engines.settings import Limits, Settings, Timeouts
+    from ..errors import UsageError
     from ..util.files import expand_home
+    from ..util.sizes import GIB, MIB
 
     default = Settings()
     device = _value(config, "vllm_device") or default.device
@@ -248,52 +211,41 @@ def resolve(config: pytest.Config) -> Settings:
                 f"--vllm-gpu and --vllm-device {device} contradict each other: give one of them"
             )
         device = "gpu"
-    timeouts = {
-        f"{phase}_s": _number(config, f"vllm_timeout_{phase}", most)
-        for phase, most in TIMEOUTS_S.items()
-    }
     report, model = _value(config, "vllm_report"), _value(config, "vllm_model")
-    _use_sources(_value(config, "vllm_source") or (), _value(config, "vllm_wheel_index"))
-    if device == "gpu":
-        _need_gpus()
+    try:
+        places, index = _value(config, "vllm_source"), _value(config, "vllm_wheel_index")
+        if places or index:  # the import takes time
+            from ..environments import sources
+
+            sources.set_clones(places or ())
+            if index:
+                sources.set_wheel_index(index)
+        if device == "gpu":
+            from ..engines.gpus.visible import usable
+
+            usable()
+    except UsageError as error:
+        raise pytest.UsageError(str(error)) from None
     return Settings(
         environments=tuple(dict.fromkeys(_value(config, "vllm_env") or ())),
         device=device,
         model=str(expand_home(model)) if model and model.startswith("~") else model,
-        timeouts=Timeouts(**timeouts),
+        timeouts=Timeouts(**_timeouts(config)),
         fail_on_known=bool(_value(config, "vllm_fail_on_known")),
         report=expand_home(report) if report else None,
         leftovers=_value(config, "vllm_leftovers") or default.leftovers,
         max_engines=int(_number(config, "vllm_max_engines", MAX_ENGINES)),
-        limits=_limits(config),
+        limits=Limits(
+            session_s=_number(config, "vllm_session_timeout", 0.0) or None,
+            memory_bytes=_number(config, "vllm_max_memory", 0.0) * GIB or None,
+            processes=int(_number(config, "vllm_max_processes", MAX_PROCESSES)),
+            log_bytes=_number(config, "vllm_max_log", MAX_LOG_MIB) * MIB,
+        ),
         start_method=_value(config, "vllm_start_method") or default.start_method,
         minimize=bool(_value(config, "vllm_minimize")),
         gpu_wait_s=_number(config, "vllm_gpu_wait", GPU_WAIT_S),
         full_deadlines=bool(_value(config, "vllm_full_deadlines")),
     )
-
-
-def _limits(config: pytest.Config) -> Limits:
-    from ..engines.settings import Limits
-    from ..util.sizes import GIB, MIB
-
-    session_s = _number(config, "vllm_session_timeout", 0.0)
-    return Limits(
-        session_s=session_s or None,
-        memory_bytes=_number(config, "vllm_max_memory", 0.0) * GIB or None,
-        processes=int(_number(config, "vllm_max_processes", MAX_PROCESSES)),
-        log_bytes=_number(config, "vllm_max_log", MAX_LOG_MIB) * MIB,
-    )
-
-
-def _need_gpus() -> None:
-    from ..engines.gpus.visible import usable
-    from ..errors import UsageError
-
-    try:
-        usable()
-    except UsageError as error:
-        raise pytest.UsageError(str(error)) from None
 
 
 def _value(config: pytest.Config, name: str):  # type: ignore[no-untyped-def]  # the type is the option's
@@ -309,19 +261,39 @@ def _value(config: pytest.Config, name: str):  # type: ignore[no-untyped-def]  #
     return value
 
 
+def _timeouts(config: pytest.Config) -> dict[str, float]:
+    """Return the fields of ``Timeouts`` that are set; the command line wins for each phase."""
+    seconds: dict[str, float] = {}
+    for source, texts in (
+        (f"ini file {config.inipath}", config.getini("vllm_timeout")),
+        ("command line", config.getoption("vllm_timeout", None)),
+    ):
+        for text in texts or ():
+            phase, _, value = text.partition("=")
+            if phase not in _PHASES:
+                from ..util.validation import did_you_mean
+
+                raise pytest.UsageError(
+                    f"vllm_timeout = {text!r} (from the {source}): expected PHASE=SECONDS."
+                    f"{did_you_mean(phase, _PHASES)} Phases: {', '.join(_PHASES)}"
+                )
+            seconds[f"{_PHASES[phase]}_s"] = _positive(f"vllm_timeout {phase}", value, source)
+    return seconds
+
+
 def _number(config: pytest.Config, name: str, default: float) -> float:
     value = _value(config, name)
     if value in (None, ""):
         return default
+    given = config.getoption(name, None) is not None
+    return _positive(name, value, "command line" if given else f"ini file {config.inipath}")
+
+
+def _positive(name: str, value: str, source: str) -> float:
     try:
         number = float(value)
     except ValueError:
         number = 0.0
     if not 0 < number < 1e6:
-        source = (
-            "command line"
-            if config.getoption(name, None) is not None
-            else f"ini file {config.inipath}"
-        )
         raise pytest.UsageError(f"{name} = {value!r} (from the {source}) is not a positive number")
     return number

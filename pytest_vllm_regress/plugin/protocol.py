@@ -24,19 +24,19 @@ from pathlib import Path
 
 import pytest
 
-from ..cases.control import Control
+from ..cases.model import Control
 from ..engines.processes.early_exit import DocumentedHang, EarlyExitPolicy
 from ..errors import BuildError, Kind, Part, Unsupported, UsageError
 from ..util.masking import mask
 from ..util.paths import PACKAGE
 from ..util.text import printable_output
-from . import minimize, private, verdicts
-from .evidence import CONTROL, SUBJECT, Evidence, sanitize
+from . import minimize, state, verdicts
 from .fixtures import skipping
-from .impostors import report_of, trials_of
+from .impostor_runs import impostor_runs_of, report_of
+from .leg import CONTROL, SUBJECT, Leg, sanitize
 from .markers import MarkedCase, check_requirements, marked_case
 from .session import environment_of, session_of, set_current_item
-from .stash import EVIDENCE, evidence_of, needs_legs, settings_of
+from .state import LEG, leg_of, needs_legs, settings_of
 
 
 def run(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
@@ -44,23 +44,19 @@ def run(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
     hook = item.ihook
     hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     marked = _marked(item)
-    if (trials := trials_of(item.config)) is not None:
+    if (runs := impostor_runs_of(item.config)) is not None:
         # Tear everything down: the tests between this one and the next that is tried are not run.
-        faults = (
-            trials.run(item, marked, lambda evidence: _again(item, None, evidence))
-            if marked
-            else []
-        )
+        faults = runs.run(item, marked, lambda leg: _again(item, None, leg)) if marked else []
         hook.pytest_runtest_logreport(report=report_of(item, faults))
         hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         return True
-    subject = _leg(item, nextitem, Evidence(SUBJECT))
+    subject = _leg(item, nextitem, Leg(SUBJECT))
     observed = verdicts.observe(subject)
-    control: Evidence | None = None
+    control: Leg | None = None
     if marked is not None and verdicts.needs_control(item, marked, observed):
         control = _control(item, nextitem, subject, marked.case.control)
     subject.minimized = minimize.minimize(
-        item, subject, observed, lambda evidence: _again(item, nextitem, evidence)
+        item, subject, observed, lambda leg: _again(item, nextitem, leg)
     )
     reports = subject.reports
     if marked is not None:
@@ -77,7 +73,7 @@ def run(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
 @contextlib.contextmanager
 def current(item: pytest.Item) -> Iterator[None]:
     """Make ``item`` the running test: deadlines and early-exit policies look it up."""
-    item.stash[EVIDENCE] = Evidence()
+    item.stash[LEG] = Leg()
     set_current_item(item, item.config)
     try:
         yield
@@ -87,9 +83,9 @@ def current(item: pytest.Item) -> Iterator[None]:
 
 def begin(item: pytest.Item) -> None:
     """Hook pytest_runtest_setup: a test that pytest or another plugin runs, or reruns, starts with
-    fresh evidence. pytest-timeout's clock runs on."""
+    fresh leg. pytest-timeout's clock runs on."""
     if not needs_legs(item):
-        item.stash[EVIDENCE] = Evidence(protocol_started=evidence_of(item).protocol_started)
+        item.stash[LEG] = Leg(protocol_started=leg_of(item).protocol_started)
 
 
 def remember(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
@@ -98,21 +94,21 @@ def remember(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.Test
     if report.when == "setup" and call.excinfo is not None and _is_refusal(item, call.excinfo):
         report.longrepr = str(call.excinfo.value)
     _mask_report(report)
-    evidence = item.stash.get(EVIDENCE, None)
-    if evidence is None or call.excinfo is None:
+    leg = item.stash.get(LEG, None)
+    if leg is None or call.excinfo is None:
         return
     error = call.excinfo.value
     if report.skipped:
-        evidence.skipped = evidence.skipped or str(getattr(error, "msg", None) or error)
-        if evidence.error is None and isinstance(error.__cause__, Unsupported):
-            evidence.error = error.__cause__  # names the unsupported feature
-    elif evidence.error is None:
-        evidence.error = error
+        leg.skipped = leg.skipped or str(getattr(error, "msg", None) or error)
+        if leg.error is None and isinstance(error.__cause__, Unsupported):
+            leg.error = error.__cause__  # names the unsupported feature
+    elif leg.error is None:
+        leg.error = error
         entry = next(
             (entry for entry in reversed(call.excinfo.traceback) if Path(entry.path) == item.path),
             None,
         )
-        evidence.line = f"{item.path.name}:{entry.lineno + 1}" if entry else ""
+        leg.line = f"{item.path.name}:{entry.lineno + 1}" if entry else ""
 
 
 def check_applicable(item: pytest.Item) -> None:
@@ -155,40 +151,40 @@ def _marked(item: pytest.Item) -> MarkedCase | None:
         return None
 
 
-def _leg(item: pytest.Item, nextitem: pytest.Item | None, evidence: Evidence) -> Evidence:
-    evidence = dataclasses.replace(
-        evidence, early_exit=early_exit_policy(item, _marked(item), evidence.is_subject)
+def _leg(item: pytest.Item, nextitem: pytest.Item | None, leg: Leg) -> Leg:
+    leg = dataclasses.replace(
+        leg, early_exit=early_exit_policy(item, _marked(item), leg.is_subject)
     )
-    item.stash[EVIDENCE] = evidence
+    item.stash[LEG] = leg
     try:
-        evidence.reports = private.run_once(item, nextitem)
+        leg.reports = state.run_once(item, nextitem)
     except UsageError as error:
         raise pytest.UsageError(str(error)) from None
-    return evidence
+    return leg
 
 
-def _again(item: pytest.Item, nextitem: pytest.Item | None, evidence: Evidence) -> Evidence:
-    private.renew(item)
+def _again(item: pytest.Item, nextitem: pytest.Item | None, leg: Leg) -> Leg:
+    state.renew(item)
     session_of(item.config).begin_again(item.nodeid)
-    return _leg(item, nextitem, evidence)
+    return _leg(item, nextitem, leg)
 
 
 def _control(
-    item: pytest.Item, nextitem: pytest.Item | None, subject: Evidence, declared: Control
-) -> Evidence:
-    control = Evidence(
+    item: pytest.Item, nextitem: pytest.Item | None, subject: Leg, declared: Control
+) -> Leg:
+    control = Leg(
         CONTROL,
         changes=declared.changes,
         probe=declared.probe,
         protocol_started=subject.protocol_started,
     )
-    evidence = _again(item, nextitem, control)
-    if not evidence.control_used:
-        evidence.error = UsageError(
+    leg = _again(item, nextitem, control)
+    if not leg.control_used:
+        leg.error = UsageError(
             f"the control leg did the same as the subject: nothing left out {declared.omits!r}. Use the fixture vllm_leg to leave it out, "
             "or name EngineSpec fields or probe arguments of this test in [control]"
         )
-    return evidence
+    return leg
 
 
 def _is_refusal(item: pytest.Item, error: pytest.ExceptionInfo[BaseException]) -> bool:

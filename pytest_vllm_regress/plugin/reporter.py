@@ -2,7 +2,9 @@
 file.
 
 The result file is updated after the last test of each case, so a run without xdist that is killed
-loses no finished case. The tests of a case are contiguous. Under xdist a worker sends each
+loses no finished case. The tests of a case are contiguous.
+
+How does a verdict of an xdist worker get into the file? Under xdist a worker sends each
 ``TestResult`` as JSON with its report, and the controller alone writes the file, at the end. An
 interrupted run omits cases with unfinished tests, because those could change the verdict of the
 case.
@@ -10,12 +12,13 @@ case.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections import Counter
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from .stash import SESSION, SETTINGS
+from .state import SESSION, SETTINGS
 
 if TYPE_CHECKING:
     from ..cases.results import TestResult
@@ -89,8 +92,9 @@ class Recorder:
         report = yield
         if isinstance(plain := getattr(report, ATTRIBUTE, None), dict):
             from ..cases.results import TestResult
+            from ..util.codec import decode
 
-            setattr(report, ATTRIBUTE, TestResult.from_json(plain))
+            setattr(report, ATTRIBUTE, decode(TestResult, plain, "a report of a worker"))
         return report
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> Any:
@@ -110,11 +114,10 @@ class Recorder:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self._results:
-            from ..output import terminal as summary
             from ..util.text import one_line
 
             terminalreporter.section("documented failures")
-            for line in summary.lines(self._results):
+            for line in summary_lines(self._results):
                 terminalreporter.write_line(one_line(line))
         if self._nothing_on_gpu:
             terminalreporter.write_line(
@@ -170,11 +173,46 @@ class Recorder:
     def _write(self, results: Sequence[TestResult]) -> None:
         settings = self._config.stash.get(SETTINGS, None)
         file = settings.report if settings is not None else None
-        if file is not None and not hasattr(self._config, "workerinput"):
-            from ..output import terminal as summary
+        if file is None or hasattr(self._config, "workerinput"):
+            return
+        from ..cases.results import RunResult, append_results, write_results
+        from ..errors import UsageError
 
-            summary.write_report(file, results, self._written)
-            self._written = len(results)
+        try:
+            if file.suffix == ".jsonl":  # is read while the run goes on
+                added = RunResult(tuple(results[self._written :]))
+                append_results(file, added, truncate=not self._written)
+            else:
+                write_results(file, RunResult(tuple(results)))
+        except UsageError as error:
+            raise pytest.UsageError(str(error)) from None
+        self._written = len(results)
+
+
+def summary_lines(results: Sequence[TestResult]) -> Iterator[str]:
+    """Yield a line per case and environment with verdict and device, followed by the reasons for
+    unexpected results."""
+    from ..cases.results import group_into_cells
+    from ..cases.verdict import excerpt
+
+    for cell in sorted(
+        group_into_cells(results), key=lambda cell: (cell.case_id, cell.environment, cell.device)
+    ):
+        counted = Counter(result.verdict.name for result in cell.results)
+        counts = ", ".join(f"{count} {name}" for name, count in counted.items())
+        simulated = " (simulated device)" if cell.device == "sim" else ""
+        yield (
+            f"{cell.verdict.name:19} {cell.case_id} on {cell.environment}, "
+            f"device {cell.device}{simulated}: {counts}"
+        )
+        unexpected: dict[tuple[str, str], list[str]] = {}
+        for result in cell.results:
+            if not result.expected:
+                key = result.verdict.name, excerpt(result.reason)
+                unexpected.setdefault(key, []).append(result.test)
+        for (name, reason), tests in unexpected.items():
+            more = f" and {len(tests) - 1} more" if len(tests) > 1 else ""
+            yield f"    {name} {tests[0]}{more}: {reason}"
 
 
 def _folder(test: str) -> str:

@@ -23,9 +23,8 @@ from ..util.deadline import Deadline, DeadlineFor, check_seconds
 from ..util.masking import mask
 from ..util.signals import end_with_parent
 from ..util.text import one_line, printable
-from .private import renew_timeout
 from .reporter import register
-from .stash import SESSION, controller_of, evidence_of, settings_of
+from .state import SESSION, controller_of, leg_of, renew_timeout, settings_of
 
 # Our deadlines pass this many seconds before pytest-timeout's: enough for writing the dossier and
 # ending the processes.
@@ -100,8 +99,10 @@ def _shared_gpus(config: pytest.Config) -> list[str]:
 
 
 def deadline_for(config: pytest.Config) -> DeadlineFor:
-    """Return a function that makes the deadline of a phase: the phase's timeout, or the time left
-    before pytest-timeout's, whichever is less."""
+    """How long may a phase take? Return a function that makes its deadline: ``--vllm-timeout`` or
+    its ini twin, for start and ready ``vllm_engine(timeout=...)``, or the time left before
+    pytest-timeout's, if that is less. Defaults: ``defaults.py``; the first start on a GPU:
+    ``engines/session.py``."""
 
     def make(phase: str, override_s: float | None) -> Deadline:
         check_seconds(override_s)
@@ -109,7 +110,7 @@ def deadline_for(config: pytest.Config) -> DeadlineFor:
         item = current_item(config)
         outer = outer_timeout(item) if item is not None else 0.0
         if item is not None and outer:
-            spent = time.monotonic() - evidence_of(item).protocol_started
+            spent = time.monotonic() - leg_of(item).protocol_started
             allowed = min(allowed, max(1.0, outer - spent - min(_MARGIN_S, outer / 2)))
         return Deadline.after(phase, allowed)
 
@@ -131,7 +132,7 @@ def current_item(config: pytest.Config) -> pytest.Item | None:
 
 def early_exit_of(item: pytest.Item) -> EarlyExitPolicy:
     """Return what may end a wait of the running leg before its deadline."""
-    return evidence_of(item).early_exit or session_of(item.config).default_early_exit()
+    return leg_of(item).early_exit or session_of(item.config).default_early_exit()
 
 
 def _current_early_exit(config: pytest.Config) -> EarlyExitPolicy:
@@ -146,7 +147,7 @@ def restart_timeout(config: pytest.Config) -> None:
     """
     item = current_item(config)
     if item is not None:
-        evidence_of(item).protocol_started = time.monotonic()
+        leg_of(item).protocol_started = time.monotonic()
         renew_timeout(item)
 
 

@@ -1,5 +1,4 @@
-"""Turn the evidence of a leg into an observation and a verdict, and the verdict into pytest's
-reports."""
+"""From what was seen during a leg to its observation, to the verdict, and to pytest's reports."""
 
 from __future__ import annotations
 
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from ..cases.loading import default_cases_dir, load_valid_cases
 from ..cases.model import Case
@@ -29,11 +29,11 @@ from ..engines.http.transport import unknown_address
 from ..engines.target import Target
 from ..errors import BuildError, ChildError, Kind, NotAtWork, Part, Unsupported, UsageError
 from ..util.masking import mask
-from .evidence import Evidence, sanitize
+from .leg import Leg, sanitize
 from .markers import MarkedCase, test_id
 from .reporter import ATTRIBUTE
 from .session import environment_of, session_of
-from .stash import settings_of
+from .state import settings_of
 
 MAX_SHOWN = 4000
 MAX_REPLY = 150
@@ -48,9 +48,9 @@ class JudgedLeg:
 
     marked: MarkedCase
     target: Target | None
-    subject: Evidence
+    subject: Leg
     observed: Observation
-    control: Evidence | None
+    control: Leg | None
     control_observed: Observation | None
     decision: Decision
 
@@ -60,7 +60,7 @@ class JudgedLeg:
 
 
 def needs_control(item: pytest.Item, marked: MarkedCase, observed: Observation) -> bool:
-    """Return whether the control leg must run: the case declares one, and the failure proves
+    """When does the control leg run? After a failure of the target, if the case declares one, and the failure proves
     something only if it passes."""
     return marked.case.control.declared and _target_failed(observed) and target_of(item) is not None
 
@@ -71,11 +71,7 @@ def _target_failed(observed: Observation) -> bool:
 
 
 def decide_leg(
-    item: pytest.Item,
-    marked: MarkedCase,
-    subject: Evidence,
-    observed: Observation,
-    control: Evidence | None,
+    item: pytest.Item, marked: MarkedCase, subject: Leg, observed: Observation, control: Leg | None
 ) -> JudgedLeg:
     """Return the verdict on the observations of both legs."""
     target = target_of(item)
@@ -113,7 +109,7 @@ def _cases_around(directory: Path) -> tuple[Case, ...]:
         return ()
 
 
-def _never_shown(subject: Evidence) -> str:
+def _never_shown(subject: Leg) -> str:
     """Return why a case without a proof may have passed on an affected installation, with what the
     target answered last."""
     replies = [excerpt(_in_words(reply), MAX_REPLY) for reply in subject.last_replies]
@@ -127,32 +123,34 @@ def _in_words(reply: Any) -> str:
     )
 
 
-def observe(evidence: Evidence) -> Observation:
+def observe(leg: Leg) -> Observation:
     """Return the observation of a leg: its kind and its parts. A pass counts only with at least one
     reply of the target.
 
     A test that could not do its work because the server does not have the address is not
     applicable.
     """
-    observation = _seen(evidence)
-    observation = dataclasses.replace(
-        observation, summary=mask(observation.summary), at_work=tuple(evidence.at_work)
+    observation = _seen(leg)
+    observation = replace(
+        observation, summary=mask(observation.summary), at_work=tuple(leg.at_work)
     )
-    path = unknown_address(evidence.last_replies[-1]) if evidence.last_replies else ""
+    path = unknown_address(leg.last_replies[-1]) if leg.last_replies else ""
     if path and (
         observation.absent or (observation.kind, observation.phase) == (Kind.EXCEPTION, TEST)
     ):
         lacks = Unsupported(f"it serves no {path}", refused_by="this vLLM (HTTP 404)")
-        return Observation(Kind.NOT_APPLICABLE, evidence.phase, str(lacks), claim=lacks.claim)
+        return Observation(Kind.NOT_APPLICABLE, leg.phase, str(lacks), claim=lacks.claim)
     return observation
 
 
-def _seen(evidence: Evidence) -> Observation:
-    error = evidence.error
+def _seen(leg: Leg) -> Observation:
+    """How does an exception become an observation? The first exception of the leg counts; of an
+    exception group (Hypothesis) its first member."""
+    error = leg.error
     while isinstance(error, BaseExceptionGroup) and error.exceptions:
         error = error.exceptions[0]
     if isinstance(error, Unsupported):
-        return Observation(Kind.NOT_APPLICABLE, evidence.phase, str(error), claim=error.claim)
+        return Observation(Kind.NOT_APPLICABLE, leg.phase, str(error), claim=error.claim)
     if isinstance(error, ChildError):
         return Observation(error.kind, error.phase, _first_line(str(error)), error.parts)
     if isinstance(error, (UsageError, pytest.UsageError)):
@@ -160,22 +158,22 @@ def _seen(evidence: Evidence) -> Observation:
     if isinstance(error, (AssertionError, pytest.fail.Exception)):
         # A wrong answer of an engine that has died meanwhile is its death, not what the test
         # asserts.
-        kind = Kind.ENGINE_DEATH if evidence.dead else Kind.WRONG_RESULT
-        parts = {**evidence.engine, Part.ASSERTION: mask(str(error))}
-        return Observation(kind, evidence.phase, _first_line(str(error)), parts)
+        kind = Kind.ENGINE_DEATH if leg.dead else Kind.WRONG_RESULT
+        parts = {**leg.engine, Part.ASSERTION: mask(str(error))}
+        return Observation(kind, leg.phase, _first_line(str(error)), parts)
     if error is not None:
         text = f"{type(error).__name__}: {error}"
-        where = f"{evidence.line}: " if evidence.line else ""
-        logged = evidence.engine if isinstance(error, NotAtWork) else {}
+        where = f"{leg.line}: " if leg.line else ""
+        logged = leg.engine if isinstance(error, NotAtWork) else {}
         return Observation(
             Kind.EXCEPTION, TEST, where + _first_line(text), {**logged, Part.EXCEPTION: mask(text)}
         )
-    if evidence.skipped is not None:
-        return Observation(Kind.NOT_APPLICABLE, evidence.phase, evidence.skipped)
-    if evidence.replies == 0:
+    if leg.skipped is not None:
+        return Observation(Kind.NOT_APPLICABLE, leg.phase, leg.skipped)
+    if leg.replies == 0:
         why = "the test passed without one reply from the target: that proves nothing"
         return Observation(Kind.USAGE, TEST, why)
-    return Observation(Kind.PASSED, evidence.phase, f"{evidence.replies} replies")
+    return Observation(Kind.PASSED, leg.phase, f"{leg.replies} replies")
 
 
 def target_of(item: pytest.Item) -> Target | None:
@@ -186,21 +184,24 @@ def target_of(item: pytest.Item) -> Target | None:
         return None
 
 
-def rewrite(item: pytest.Item, leg: JudgedLeg) -> list[pytest.TestReport]:
+def rewrite(item: pytest.Item, judged: JudgedLeg) -> list[pytest.TestReport]:
     """Return the test's reports with the verdict in the deciding one."""
-    reports = leg.subject.reports
+    reports = judged.subject.reports
     deciding = next((r for r in reports if r.failed or r.skipped), None) or next(
         (r for r in reports if r.when == "call"), reports[0]
     )
-    case, verdict = leg.case, leg.decision.verdict
-    message = f"{verdict.name}: {sanitize(leg.decision.reason)}"
+    case, verdict = judged.case, judged.decision.verdict
+    message = f"{verdict.name}: {sanitize(judged.decision.reason)}"
     if verdict is not Verdict.FIXED and case.upstream:
         message += f"; upstream: {case.upstream[0]}; first fixed version: {case.first_fixed() or 'none known'}"
-    setattr(deciding, ATTRIBUTE, _result(item, leg))
+    setattr(deciding, ATTRIBUTE, _result(item, judged))
     deciding.user_properties += [("vllm_case", case.id), ("vllm_verdict", verdict.name)]
-    if leg.target is not None:
-        version = leg.target.versions.get("vllm", "?")
-        deciding.user_properties += [("vllm_device", leg.target.device), ("vllm_version", version)]
+    if judged.target is not None:
+        version = judged.target.versions.get("vllm", "?")
+        deciding.user_properties += [
+            ("vllm_device", judged.target.device),
+            ("vllm_version", version),
+        ]
     if verdict is Verdict.REPRODUCED and not settings_of(item.config).fail_on_known:
         deciding.outcome = "skipped"
         deciding.wasxfail = message  # how pytest's own xfail marks a report
@@ -211,38 +212,40 @@ def rewrite(item: pytest.Item, leg: JudgedLeg) -> list[pytest.TestReport]:
         deciding.outcome = "failed"
         before = f"\n\n{deciding.longreprtext}" if deciding.longrepr else ""
         deciding.longrepr = message + before
-        if leg.control is not None and leg.control.error is not None:
-            deciding.sections.append(("control leg", sanitize(str(leg.control.error))[:MAX_SHOWN]))
+        if judged.control is not None and judged.control.error is not None:
+            deciding.sections.append(
+                ("control leg", sanitize(str(judged.control.error))[:MAX_SHOWN])
+            )
     return reports
 
 
-def _result(item: pytest.Item, leg: JudgedLeg) -> TestResult:
-    target, subject, case = leg.target, leg.subject, leg.case
+def _result(item: pytest.Item, judged: JudgedLeg) -> TestResult:
+    target, subject, case = judged.target, judged.subject, judged.case
     name = target.name if target else environment_of(item)
     command = f"pytest {test_id(item)!r} --vllm-env={name!r}" + (
         f" --vllm-device {target.device}" if target else ""
     )
     error_text = mask(str(subject.error)) if subject.error is not None else ""
     minimized = f"\n\n---- minimized ----\n{subject.minimized}" if subject.minimized else ""
-    control = leg.control_observed
+    control = judged.control_observed
     return TestResult(
         case_id=case.id,
         test=test_id(item),
-        variant=leg.marked.variant,
-        verdict=leg.decision.verdict,
-        reason=mask(leg.decision.reason),
+        variant=judged.marked.variant,
+        verdict=judged.decision.verdict,
+        reason=mask(judged.decision.reason),
         device=target.device if target else "unknown",
         environment=name,
         versions=target.versions if target else {},
         gpu=subject.gpu,
         started_at=subject.started_at,
         duration_s=round(time.time() - subject.started_at, 3),
-        symptom="" if leg.observed.kind is Kind.PASSED else _first_line(leg.observed.summary),
+        symptom="" if judged.observed.kind is Kind.PASSED else _first_line(judged.observed.summary),
         dossier=error_text + minimized,
         command=command,
         control="" if control is None else "passed" if control.kind is Kind.PASSED else "failed",
-        match=leg.decision.match,
-        observation=leg.observed,
+        match=judged.decision.match,
+        observation=judged.observed,
         code=code_fingerprint(case.directory),
     )
 

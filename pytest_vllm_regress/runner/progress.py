@@ -15,8 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from ..cases.cells import group_into_cells
-from ..cases.results import RunResult
+from ..cases.results import RunResult, group_into_cells
 from ..errors import UsageError
 from ..util.text import one_line, printable_output, split_output
 from .batch import Batch, BatchFiles, BatchState, BatchUpdate, RunOptions

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..cases.model import Case
 from ..cases.proofs import lint, proof, rejudge
-from ..cases.proofs.impostors import ImpostorTrial, read_trials
+from ..cases.proofs.impostors import ImpostorRun, read_impostor_runs
 from ..cases.proofs.proof import Proof
 from ..cases.results import RunResult, TestResult
 from ..defaults import RACY_TRIALS
@@ -50,7 +50,7 @@ class ProofRunner:
     """
 
     run: Callable[[Sequence[Batch]], RunOutcome]
-    try_impostors: Callable[[Sequence[Case]], Sequence[ImpostorTrial]]
+    try_impostors: Callable[[Sequence[Case]], Sequence[ImpostorRun]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,12 +119,12 @@ def validate(request: ValidateRequest, runner: ProofRunner) -> ValidateReport:
         case.id: proof.make_proof(case, trials[case.id], command=request.command(case.id))
         for case in cases
     }
-    impostor_trials = runner.try_impostors([case for case in cases if not proofs[case.id][1]])
+    impostor_runs = runner.try_impostors([case for case in cases if not proofs[case.id][1]])
     reports = []
     for case in cases:
         evidence, problems = proofs[case.id]
         if not problems:
-            evidence, problems = proof.with_impostor_trials(case, evidence, impostor_trials)
+            evidence, problems = proof.with_impostor_runs(case, evidence, impostor_runs)
         if problems:
             if left_out := request.trials_of(case) - len(trials[case.id]):
                 note = f"trials left out, because they cannot change that: {left_out}"
@@ -172,7 +172,7 @@ def try_impostors(
     options: RunOptions,
     run: Callable[[Sequence[Batch], RunOptions], RunOutcome],
     say: Say,
-) -> tuple[ImpostorTrial, ...]:
+) -> tuple[ImpostorRun, ...]:
     """Try every impostor on one test of each case, in the first environment of each side. ``run``
     runs batches.
 
@@ -193,4 +193,6 @@ def try_impostors(
         )
         if run(plan_batches(cases), trial_options).interrupted:
             raise KeyboardInterrupt
-        return tuple(trial for file in sorted(folder.glob("*.json")) for trial in read_trials(file))
+        return tuple(
+            trial for file in sorted(folder.glob("*.json")) for trial in read_impostor_runs(file)
+        )

@@ -2,18 +2,26 @@
 msgspec.
 
 A type is a frozen dataclass, or a ``Document`` if its keys should be checked and its defaults left
-out. Limits and descriptions stand in the annotations (``Annotated[str, Meta(max_length=80)]``); the
-schema is generated from them, so there is one place for each rule.
+out. Limits stand in the annotations (``Annotated[str, Meta(max_length=80)]``), descriptions in them
+or in the string below a field; the schema is generated from both, so there is one place for each
+rule.
 """
 
 from __future__ import annotations
 
+import ast
+import enum
+import inspect
+import itertools
 import json
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
 import msgspec
+import msgspec.inspect
+import msgspec.structs
 from msgspec import Meta
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
@@ -23,7 +31,17 @@ from .documents import load_json, load_toml
 from .files import write_atomically
 from .validation import problems
 
-__all__ = ["Document", "Meta", "decode", "encode", "json_schema", "load", "save", "to_text"]
+__all__ = [
+    "Document",
+    "Meta",
+    "decode",
+    "encode",
+    "json_schema",
+    "load",
+    "replace",
+    "save",
+    "to_text",
+]
 
 T = TypeVar("T")
 _TEXTS = (Version, SpecifierSet, PurePath)
@@ -35,9 +53,17 @@ class Document(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     written."""
 
 
+D = TypeVar("D", bound=Document)
+
+
 def encode(value: object) -> Any:
     """Return the plain values of a document: dicts, lists, strings, numbers, booleans and None."""
     return msgspec.to_builtins(value, str_keys=True, enc_hook=_encode_other)
+
+
+def replace(value: D, **changes: Any) -> D:
+    """Return the document with other values of some fields, like ``dataclasses.replace``."""
+    return msgspec.structs.replace(value, **changes)
 
 
 def decode(
@@ -49,7 +75,7 @@ def decode(
     """
     try:
         return msgspec.convert(document, kind, dec_hook=_decode_other)
-    except msgspec.ValidationError as first:
+    except (msgspec.ValidationError, UnicodeError) as first:  # a lone surrogate in a key, say
         # msgspec stops at the first problem; the schema names all of them, with what is allowed.
         lines = problems(document, json_schema(kind)) or [str(first)]
         raise error("\n".join(f"{origin}: {line}" for line in lines)) from None
@@ -75,8 +101,54 @@ def to_text(value: object) -> str:
 
 def json_schema(kind: type) -> dict[str, Any]:
     """Return the JSON schema (draft 2020-12) of a type."""
-    (schema,), definitions = msgspec.json.schema_components([kind], schema_hook=_schema_of_other)
+    types: dict[type, Any] = {}
+    _collect_named_types(msgspec.inspect.type_info(kind), types)
+    (schema, *references), definitions = msgspec.json.schema_components(
+        [kind, *types], schema_hook=_schema_of_other
+    )
+    for (cls, info), reference in zip(types.items(), references, strict=True):
+        definition = definitions[reference["$ref"].rpartition("/")[2]]
+        if issubclass(cls, enum.Enum):
+            definition["enum"] = [member.value for member in cls]  # msgspec sorts them
+            continue
+        strings = _strings_below_fields(cls)
+        for field in info.fields:
+            if field.name in strings:
+                properties = definition["properties"][field.encode_name]
+                properties.setdefault("description", strings[field.name])
     return {**schema, "$defs": definitions} if definitions else schema
+
+
+def _collect_named_types(info: object, types: dict[type, Any]) -> None:
+    """Add the types that have a definition of their own in a schema."""
+    if isinstance(info, tuple):
+        for part in info:
+            _collect_named_types(part, types)
+    elif isinstance(info, (msgspec.inspect.Type, msgspec.inspect.Field)):
+        cls = getattr(info, "cls", None)
+        if cls in types or isinstance(info, msgspec.inspect.CustomType):
+            return
+        if cls is not None:
+            types[cls] = info
+        _collect_named_types(msgspec.structs.astuple(info), types)
+
+
+def _strings_below_fields(cls: type) -> dict[str, str]:
+    """Return the string that follows each field in its class, on one line."""
+    strings: dict[str, str] = {}
+    for owner in reversed(cls.__mro__):
+        if owner.__module__.partition(".")[0] in ("builtins", "msgspec"):
+            continue
+        (node,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
+        assert isinstance(node, ast.ClassDef)
+        for field, text in itertools.pairwise(node.body):
+            if (
+                isinstance(field, ast.AnnAssign)
+                and isinstance(text, ast.Expr)
+                and isinstance(text.value, ast.Constant)
+            ):
+                strings[ast.unparse(field.target)] = " ".join(str(text.value.value).split())
+    return strings
 
 
 def _encode_other(value: object) -> Any:

@@ -7,7 +7,7 @@ of megabytes a search may end some seconds late.
 
 Every search for a pattern from a case file comes here:
 
-- for a verdict, in the parts of an observation that the symptom names (``cases/symptom.py``), for
+- for a verdict, in the parts of an observation that the symptom names (``cases/model.py``), for
   at most ``SECONDS`` each. A pattern that is too
   slow makes the verdict INCONCLUSIVE.
 - for the documented hang, in what the engine's processes log during a wait

@@ -173,13 +173,14 @@ def _allowed(error: Any, schema: dict[str, Any]) -> str:
     if "x-allowed" in schema:
         return f"allowed is {schema['x-allowed']}"
     value = error.validator_value
-    if error.validator == "enum":
+    if error.validator == "enum" and len(value) > 1:
         return f"allowed: {', '.join(map(str, value))}.{did_you_mean(str(error.instance), map(str, value))}"
     if error.validator == "type":
         return f"allowed is {_type_names(value)}"
     if error.validator == "anyOf":
         types = (inner.validator_value for inner in error.context if _is_of_other_type(inner))
-        return f"allowed is {' or '.join(map(_type_names, types))}"
+        return f"allowed is {' or '.join(map(_type_names, sorted(types, key='null'.__ne__)))}"
+    value = value[0] if error.validator == "enum" else value
     words = _WORDS.get(error.validator, "does not fit: {} {}").format(value, error.validator)
     return words.replace("1 characters are", "1 character is") if value == 1 else words
 
@@ -206,4 +207,5 @@ _WORDS = {
     "maximum": "must be at most {}",
     "uniqueItems": "holds a value twice",
     "const": "allowed is only {}",
+    "enum": "allowed is only {}",
 }

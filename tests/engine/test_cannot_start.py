@@ -57,8 +57,8 @@ def test_start_errors_have_vllms_message_and_harm_no_other_test(pytester: pytest
     arguments = (
         f"--vllm-env={ENVIRONMENT}",
         "--vllm-leftovers=fail",
-        "--vllm-timeout-start=60",
-        "--vllm-timeout-ready=60",
+        "--vllm-timeout=start=60",
+        "--vllm-timeout=ready=60",
     )
     result = pytester.runpytest_subprocess(*arguments, "-p", "no:cacheprovider")
     result.assert_outcomes(passed=9)

@@ -76,7 +76,7 @@ def test_a_server_whose_port_another_user_holds_is_not_used(pytester: pytest.Pyt
         "--vllm-env=vllm-0.8.5",
         "-p",
         "no:cacheprovider",
-        "--vllm-timeout-ready=90",
+        "--vllm-timeout=ready=90",
         "--durations=6",
     )
     result.assert_outcomes(passed=4)

@@ -87,7 +87,7 @@ def running(
 ) -> Iterator[tuple[subprocess.Popen[bytes], RunDir]]:
     """Start a pytest, wait until its child works, and yield both the process and its run directory."""
     (project / "test_probe.py").write_text(TESTS.format(function=function))
-    options = [*arguments, "--vllm-timeout-stop=300"]
+    options = [*arguments, "--vllm-timeout=stop=300"]
     log = (project / "log").open("wb")
     process = subprocess.Popen(
         command(project, target, *options),

@@ -13,13 +13,15 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from pytest_vllm_regress.cases.loading import load_case
 from pytest_vllm_regress.cases.model import Case, Range
 from pytest_vllm_regress.cases.observation import Observation
 from pytest_vllm_regress.cases.proofs import lint, proof, rejudge
 from pytest_vllm_regress.cases.proofs.impostors import (
     UNRELATED_MESSAGE,
-    ImpostorTrial,
+    ImpostorRun,
     impostor_of_kind,
 )
 from pytest_vllm_regress.cases.results import RunResult, TestResult
@@ -83,7 +85,7 @@ def control_taken_away(case: Case, folder: Path) -> Iterator[str]:
         yield "the case file is rejected"
         return
     results = [
-        dataclasses.replace(result, control="", observation=_without_mechanism(result))
+        replace(result, control="", observation=_without_mechanism(result))
         for result in stored_results(case)
     ]
     _, wrong = proof.make_proof(mutant, [results], lambda name: "0" * 16)
@@ -136,9 +138,9 @@ def _forged(case: Case) -> Iterator[str]:
             decision = judge_observation(
                 case, None, result.versions, observed, Observation(Kind.PASSED, phase)
             )
-            yield ImpostorTrial(
+            yield ImpostorRun(
                 case.id, names[0], "t", impostor_of_kind(case), decision.verdict, decision.reason
-            ).fault
+            ).flaw
 
 
 def _inverted(affected: Range) -> Range:
@@ -162,7 +164,7 @@ def _copy(case: Case, folder: Path) -> Path:
 
 
 def _without_mechanism(result: TestResult) -> Observation | None:
-    return result.observation and dataclasses.replace(result.observation, at_work=())
+    return result.observation and replace(result.observation, at_work=())
 
 
 def _passed(case: Case, result: TestResult) -> TestResult:
@@ -170,11 +172,9 @@ def _passed(case: Case, result: TestResult) -> TestResult:
     observed = result.observation
     if observed is None or observed.kind is not Kind.WRONG_RESULT:
         return result
-    observed = dataclasses.replace(observed, kind=Kind.PASSED, parts={})
+    observed = replace(observed, kind=Kind.PASSED, parts={})
     decision = judge_observation(case, result.variant, result.versions, observed)
-    return dataclasses.replace(
-        result, verdict=decision.verdict, reason=decision.reason, observation=observed
-    )
+    return replace(result, verdict=decision.verdict, reason=decision.reason, observation=observed)
 
 
 class _Weakened(ast.NodeTransformer):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress.cases.new.scaffold import Draft
+from pytest_vllm_regress.cases.scaffold import Draft
 from pytest_vllm_regress.cli import main
 from pytest_vllm_regress.environments import names
 from pytest_vllm_regress.environments.cache import EnvironmentCache

@@ -104,7 +104,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "states": open_states,
     "cache": marker,
     "environment": environment,
-    "impostors": impostors.read_trials,
+    "impostors": impostors.read_impostor_runs,
     "known failures": read_known,
     "lock": read_lock,
     "checkpoint": checkpoint,

@@ -22,7 +22,7 @@ from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.surveys.conformance import open_runs
 from tests.helpers import ROOT
 from tests.helpers.cases import project_cases
-from tools import bisections, upstream
+from tools import bisections, upstream, verdicts
 
 OPTIONS_BEFORE_A_COMMAND = {"--cases": 2, "--log-file": 2, "-v": 1, "-vv": 1}
 """With the number of words that each takes."""
@@ -52,6 +52,11 @@ def test_generated_parts_are_up_to_date(script: str, name: str) -> None:
     assert builder(f"build_{script}").build_page(page) == page, (
         f"run `python docs/build_{script}.py`"
     )
+
+
+def test_the_page_of_verdicts_is_up_to_date() -> None:
+    page = verdicts.PAGE.read_text()
+    assert verdicts.build_page(page) == page, "run `python -m tools.verdicts`"
 
 
 def test_the_pages_of_parsers_are_up_to_date() -> None:
@@ -171,9 +176,10 @@ def test_recorded_verdicts_contradict_no_proof_and_no_range() -> None:
         for entry in recorded.get(case.id, ()):
             assert entry.verdict.expected or entry.verdict is Verdict.INCONCLUSIVE, (case.id, entry)
             same = proven.get(entry.environment)
-            assert (
-                same is None or same.device != entry.device or same.verdict == entry.verdict.value
-            ), (case.id, entry)
+            assert same is None or same.device != entry.device or same.verdict is entry.verdict, (
+                case.id,
+                entry,
+            )
 
 
 def test_no_end_of_a_range_is_contradicted_by_a_run() -> None:

@@ -68,7 +68,7 @@ COMMANDS = {
     "site": ["--cases", "FEW", "site", "FOLDER/site"],  # all releases times all cases take seconds
     "checked": ["--cases", "FEW", "show", "vllm-17173"],
 }
-WRITING = {"judge", "migrate", "new"}
+WRITING = {"judge", "new"}
 """Commands that write cases, or judge what runs wrote."""
 WITHOUT_LINUX = f"""
 import builtins, io, os, sys

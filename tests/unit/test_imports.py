@@ -224,4 +224,4 @@ def test_private_names_of_pytest_are_used_in_one_module() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if any(name.startswith("_") and not name.startswith("__") for name in names(node))
     }
-    assert using == {"private"}
+    assert using == {"state"}

@@ -17,15 +17,15 @@ from typing import Annotated, Literal
 
 from packaging.version import Version
 
-from ...cases.cells import Cell, group_into_cells
 from ...cases.model import Case
 from ...cases.proofs import proof
-from ...cases.results import TestResult
+from ...cases.results import Cell, TestResult, group_into_cells
 from ...cases.verdict import Verdict
 from ...environments.names import resolve
 from ...environments.recipes import parse_pin
 from ...errors import UsageError
 from ...util import codec
+from ...util.codec import replace
 from ...util.files import write_atomically
 from ...util.versions import version_of
 
@@ -201,7 +201,7 @@ def _recorded(cell: Cell) -> Recorded:
 def _judged(case: Case, result: TestResult) -> TestResult:
     """Return the result with the verdict that it has by the ranges of the case as they are now."""
     swap = _INSIDE if case.is_affected(result.versions, result.variant) else _OUTSIDE
-    return dataclasses.replace(result, verdict=swap.get(result.verdict, result.verdict))
+    return replace(result, verdict=swap.get(result.verdict, result.verdict))
 
 
 def _write(path: Path, rows: Mapping[str, Sequence[Recorded]]) -> None:

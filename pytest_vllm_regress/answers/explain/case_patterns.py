@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from ...cases.model import Case
 from ...cases.proofs.rejudge import load_observations
-from ...cases.symptom import search
 from ...cases.verdict import Verdict
 from ...errors import Part, UsageError
-from ...util.patterns import PatternError
+from ...util.patterns import PatternError, search
 from .tracebacks import LoggedFailure, read_failures
 
 MAX_TEXT = 4_000

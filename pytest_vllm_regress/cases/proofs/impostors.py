@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import enum
 import functools
-import json
 import random
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,12 +16,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from ...errors import Kind, UsageError
-from ...util.documents import parse_json
-from ...util.files import read_bounded, write_atomically
+from ...errors import Kind
+from ...util import codec
 from ...util.paths import writable_root
+from ...util.patterns import search
 from ..model import Case
-from ..symptom import search
 from ..verdict import Verdict
 
 _MAX_BYTES = 16 * 1024 * 1024
@@ -48,8 +46,6 @@ MIN_REJECTED = 6
 
 Only a server has an error status.
 """
-FOOLED = frozenset({Verdict.REPRODUCED, Verdict.REGRESSED})
-PASSED = frozenset({Verdict.FIXED, Verdict.UNEXPECTEDLY_FIXED})
 UNRELATED_MESSAGE = "max_tokens must be at least 1, got -5"
 """Message of the unrelated exception: that of a request which every version rejects."""
 _OWN: Mapping[Kind, Impostor] = MappingProxyType(
@@ -64,7 +60,7 @@ _OWN: Mapping[Kind, Impostor] = MappingProxyType(
 
 
 @dataclasses.dataclass(frozen=True)
-class ImpostorTrial:
+class ImpostorRun:
     """Outcome of one impostor for one test of a case in one environment."""
 
     case: str
@@ -75,11 +71,11 @@ class ImpostorTrial:
     reason: str
 
     @property
-    def fault(self) -> str:
-        """Return why the trial disproves the case; empty if the impostor was rejected."""
-        if self.verdict in FOOLED:
+    def flaw(self) -> str:
+        """Return why the run disproves the case; empty if the impostor was rejected."""
+        if self.verdict.shown:
             return f"{self.environment}: an impostor ({self.impostor}) produced {self.verdict.value}: {self.reason}"
-        if self.impostor is Impostor.EMPTY_ANSWER and self.verdict in PASSED:
+        if self.impostor is Impostor.EMPTY_ANSWER and self.verdict.shown is False:
             return (
                 f"{self.environment}: {self.test} passes with empty answers: it asserts too little"
             )
@@ -133,38 +129,22 @@ def _tables_in_cache() -> Iterator[None]:
         configuration.set_hypothesis_home_dir(before)
 
 
-def count_rejected(trials: Iterable[ImpostorTrial], case_id: str) -> dict[str, int]:
+def count_rejected(runs: Iterable[ImpostorRun], case_id: str) -> dict[str, int]:
     """Return how many impostors were rejected in each environment."""
     rejected: dict[str, set[Impostor]] = {}
-    for trial in trials:
-        if trial.case == case_id:
-            rejected.setdefault(trial.environment, set())
-            if not trial.fault:
-                rejected[trial.environment].add(trial.impostor)
+    for run in runs:
+        if run.case == case_id:
+            rejected.setdefault(run.environment, set())
+            if not run.flaw:
+                rejected[run.environment].add(run.impostor)
     return {environment: len(names) for environment, names in rejected.items()}
 
 
-def write_trials(path: Path, trials: Sequence[ImpostorTrial]) -> None:
+def write_impostor_runs(path: Path, runs: Sequence[ImpostorRun]) -> None:
     """Write ``path`` atomically."""
-    plain = [{**dataclasses.asdict(trial), "verdict": trial.verdict.value} for trial in trials]
-    write_atomically(path, json.dumps(plain, indent=1) + "\n")
+    codec.save(path, runs)
 
 
-def read_trials(path: Path) -> tuple[ImpostorTrial, ...]:
-    """Read what ``write_trials`` wrote. Raises ``UsageError`` for anything else."""
-    try:
-        records: list[dict[str, Any]] = parse_json(
-            read_bounded(path, _MAX_BYTES, what="a record of impostors")
-        )
-        return tuple(
-            ImpostorTrial(
-                **{
-                    **record,
-                    "impostor": Impostor(record["impostor"]),
-                    "verdict": Verdict(record["verdict"]),
-                }
-            )
-            for record in records
-        )
-    except (ValueError, TypeError, KeyError) as error:
-        raise UsageError(f"{path}: not a record of impostors: {error}") from None
+def read_impostor_runs(path: Path) -> tuple[ImpostorRun, ...]:
+    """Read what ``write_impostor_runs`` wrote. Raises ``UsageError`` for anything else."""
+    return codec.load(tuple[ImpostorRun, ...], path, _MAX_BYTES, what="a record of impostors")

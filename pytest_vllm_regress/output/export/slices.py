@@ -11,7 +11,7 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 @dataclasses.dataclass(frozen=True)
-class Slice:
+class SourceSlice:
     """``imports`` and ``text``: source of the imports and definitions. ``own``: names that come
     from this project. ``attributes``: what is read of each name, for example ``{"vllm_server":
     {"post"}}``. ``fixtures``: parameters of each function that is a fixture of the module.
@@ -24,7 +24,7 @@ class Slice:
     fixtures: dict[str, tuple[str, ...]]
 
 
-class Module:
+class TestModule:
     """A parsed test module."""
 
     def __init__(self, source: str) -> None:
@@ -78,7 +78,15 @@ class Module:
             word in ast.unparse(d) for d in node.decorator_list
         )
 
-    def slice(self, functions: Iterable[str]) -> Slice:
+    def members_of(self, name: str) -> set[str]:
+        """Return the methods of a class."""
+        return {
+            node.name
+            for node in getattr(self._nodes[name], "body", ())
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        }
+
+    def slice(self, functions: Iterable[str]) -> SourceSlice:
         """Return what these functions need."""
         needed: dict[str, ast.stmt] = {}
         waiting, used = list(functions), set[str]()
@@ -93,17 +101,16 @@ class Module:
         statements = sorted(
             {id(node): node for node in needed.values()}.values(), key=lambda node: node.lineno
         )
-        return Slice(
-            imports=tuple(sorted({self._imports[name] for name in used if name in self._imports})),
-            text="\n\n\n".join(self._text(node) for node in statements),
+        lines, fixtures = self._source.splitlines(), self.fixtures()
+        return SourceSlice(
+            imports=tuple(sorted({self._imports[name] for name in used & self._imports.keys()})),
+            text="\n\n\n".join(
+                "\n".join(lines[node.lineno - 1 : node.end_lineno]) for node in statements
+            ),
             own=frozenset(used & self._own),
             attributes=_attributes(statements),
-            fixtures={name: self.fixtures()[name] for name in needed if name in self.fixtures()},
+            fixtures={name: fixtures[name] for name in needed if name in fixtures},
         )
-
-    def _text(self, node: ast.stmt) -> str:
-        lines = self._source.splitlines()[node.lineno - 1 : node.end_lineno]
-        return "\n".join(lines)
 
 
 def _names(node: ast.AST) -> Iterator[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from markdown_it import MarkdownIt
@@ -29,8 +29,8 @@ class Sources:
     """Where relative links lead. ``pages``: the page of each document or folder, by its path below
     ``root``.
 
-    ``complete``: other files are copied, and a link that leads nowhere is an error. Otherwise such
-    links are left out.
+    ``complete``: other files are copied, and a link that leads nowhere stays. Otherwise such links
+    are left out.
     """
 
     root: Path
@@ -39,16 +39,12 @@ class Sources:
 
 
 @dataclasses.dataclass(frozen=True)
-class Document:
-    """A rendered document. ``files``: the files that it links to, by path.
-
-    ``missing``: links that lead nowhere.
-    """
+class RenderedDocument:
+    """A rendered document. ``files``: the files that it links to, by path."""
 
     title: str
     html: Markup
     files: Mapping[str, bytes]
-    missing: tuple[str, ...]
 
 
 def documents_of(root: Path) -> dict[str, str]:
@@ -61,7 +57,7 @@ def documents_of(root: Path) -> dict[str, str]:
     }
 
 
-def render_document(sources: Sources, name: str, page: str) -> Document:
+def render_document(sources: Sources, name: str, page: str) -> RenderedDocument:
     """Return the document at ``name``, for the page at the path ``page``.
 
     Raises ``UsageError`` for a symbolic link that leads out of the root.
@@ -85,7 +81,7 @@ def render_document(sources: Sources, name: str, page: str) -> Document:
         for child in token.children or ():
             links.rewrite(child)
     html = Markup(_PARSER.renderer.render(tokens, _PARSER.options, {}))
-    return Document(title or name, html, links.files, tuple(links.missing))
+    return RenderedDocument(title or name, html, links.files)
 
 
 class _Links:
@@ -96,7 +92,6 @@ class _Links:
         self._folder = posixpath.dirname(name)
         self._page_folder = posixpath.dirname(page)
         self.files: dict[str, bytes] = {}
-        self.missing: list[str] = []
 
     def rewrite(self, token: Token) -> None:
         attribute = {"link_open": "href", "image": "src"}.get(token.type)
@@ -123,8 +118,7 @@ class _Links:
         if page is None:
             file = (self._sources.root / place).resolve()
             if not file.exists() or not file.is_relative_to(self._sources.root.resolve()):
-                self.missing.append(address)
-                return ""
+                return address  # ``broken_links`` reports it
             if file.is_dir():
                 return ""
             self.files[place] = read_bounded(file, MAX_DOCUMENT, what="a file of the project")
@@ -145,12 +139,3 @@ def _move_alignment(token: Token) -> None:
     style = str(token.attrs.pop("style", ""))
     if style.startswith("text-align:"):
         token.attrSet("class", style.removeprefix("text-align:"))
-
-
-def reports(documents: Mapping[str, Document]) -> Sequence[str]:
-    """Return a line for each link that leads nowhere."""
-    return [
-        f"{name}: {link}: no such file"
-        for name, document in documents.items()
-        for link in document.missing
-    ]

@@ -10,14 +10,27 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from ...cases.cells import Cell, environments_oldest_first, group_into_cells, is_sparse
 from ...cases.model import Case
-from ...cases.results import RunResult, TestResult
+from ...cases.results import (
+    Cell,
+    RunResult,
+    TestResult,
+    environments_oldest_first,
+    group_into_cells,
+    is_sparse,
+)
 from ...util.files import write_atomically
-from .evidence import entry_of, facts_of, versions_of
-from .folder import write_folder
-from .grid import Column, Grid, Mark, row_of, unexpected_first
-from .rendering import MAX_TEXT, date_text, file_name, render, shown
+from .overview import Column, Entry, Grid, Mark, Row, unexpected_first, versions_of
+from .rendering import (
+    MAX_TEXT,
+    case_page,
+    date_text,
+    file_name,
+    place_of,
+    render,
+    shown,
+    write_folder,
+)
 
 Address = Callable[[Cell, int], str]
 """The address of the evidence of a cell, of which the number is given, from the overview."""
@@ -46,35 +59,28 @@ def page(run: RunResult, cases: Sequence[Case] = (), now: float | None = None) -
     """
     by_id = {case.id: case for case in cases}
     cells = group_into_cells(run.results)
-    environments = environments_oldest_first(run.results)
+    environments = _by_environment(run)
     places = {name: f"#environment-{number}" for number, name in enumerate(environments)}
-    entries: dict[str, list[object]] = {}
+    entries: dict[str, list[Entry]] = {}
     for number, cell in enumerate(cells):
-        entry = entry_of(
-            cell,
-            by_id.get(cell.case_id),
-            run.tool_version,
-            f"evidence-{number}",
-            places[cell.environment],
-        )
+        anchor, case = f"evidence-{number}", by_id.get(cell.case_id)
+        entry = Entry(cell, case, run.tool_version, anchor, places[cell.environment])
         entries.setdefault(cell.case_id, []).append(entry)
-    grid = _grid(
-        cells,
-        by_id,
-        places,
-        lambda _, number: f"#evidence-{number}",
-        lambda case_id: f"#{_anchor(case_id)}",
-    )
     return render(
         "run.html",
-        grid=grid,
+        grid=_grid(
+            cells,
+            by_id,
+            places,
+            address=lambda _, number: f"#evidence-{number}",
+            of_case=lambda case_id: f"#{_anchor(case_id)}",
+        ),
         sections=[
-            (_anchor(case_id), facts_of(case_id, by_id.get(case_id)), entries[case_id])
-            for case_id in entries
+            (_anchor(case_id), case_id, by_id.get(case_id), of_case)
+            for case_id, of_case in entries.items()
         ],
         environments=[
-            (places[name][1:], shown(name), versions_of(results))
-            for name, results in _by_environment(run, environments)
+            (places[name][1:], name, versions_of(results)) for name, results in environments.items()
         ],
         **_head(run, now),
     )
@@ -87,69 +93,57 @@ def pages(run: RunResult, cases: Sequence[Case] = (), now: float | None = None) 
     """
     by_id = {case.id: case for case in cases}
     cells = group_into_cells(run.results)
-    environments = environments_oldest_first(run.results)
+    environments = _by_environment(run)
     places = {name: f"environments/{file_name(name)}.html" for name in environments}
 
     def address(cell: Cell, _: int) -> str:
-        return f"{_case_page(cell.case_id)}#{place_of(cell.environment, cell.device)}"
+        return f"{case_page(cell.case_id)}#{place_of(cell.environment, cell.device)}"
 
-    grid = _grid(cells, by_id, places, address, _case_page)
+    grid = _grid(cells, by_id, places, address, case_page)
     head = _head(run, now)
     written = {"index.html": render("run.html", grid=grid, sections=(), environments=(), **head)}
-    nav = (("Overview", "../index.html"),)
+    below = {"nav": (("Overview", "../index.html"),), "made": head["made"]}
     by_case: dict[str, list[Cell]] = {}
     for cell in cells:
         by_case.setdefault(cell.case_id, []).append(cell)
     for case_id, of_case in by_case.items():
-        entries = [
-            entry_of(
-                cell,
-                by_id.get(case_id),
-                run.tool_version,
-                place_of(cell.environment, cell.device),
-                f"../{places[cell.environment]}",
-            )
-            for cell in of_case
-        ]
-        written[_case_page(case_id)] = render(
+        case = by_id.get(case_id)
+        written[case_page(case_id)] = render(
             "case.html",
-            facts=facts_of(case_id, by_id.get(case_id)),
-            entries=sorted(entries, key=lambda entry: entry.expected),
+            case_id=case_id,
+            case=case,
+            entries=[
+                Entry(
+                    cell,
+                    case,
+                    run.tool_version,
+                    place_of(cell.environment, cell.device),
+                    f"../{places[cell.environment]}",
+                )
+                for cell in sorted(of_case, key=lambda cell: cell.expected)
+            ],
             record=None,
-            nav=nav,
-            made=head["made"],
+            **below,
         )
-    for name, results in _by_environment(run, environments):
-        here = [cell for cell in cells if cell.environment == name]
-        rows = _grid(
-            here,
-            by_id,
-            {name: ""},
-            lambda cell, number: f"../{address(cell, number)}",
-            lambda case_id: f"../{_case_page(case_id)}",
-        )
+    for name, results in environments.items():
         written[places[name]] = render(
             "environment.html",
-            name=shown(name),
-            grid=rows,
+            name=name,
+            grid=_grid(
+                [cell for cell in cells if cell.environment == name],
+                by_id,
+                {name: ""},
+                address=lambda cell, number: f"../{address(cell, number)}",
+                of_case=lambda case_id: f"../{case_page(case_id)}",
+            ),
             versions=versions_of(results),
-            nav=nav,
-            made=head["made"],
+            **below,
         )
     return written
 
 
-def place_of(environment: str, device: str) -> str:
-    """Return the anchor of an environment and a device on a case's page."""
-    return file_name(f"{environment}.{device}".lower())
-
-
 def _anchor(case_id: str) -> str:
     return f"case-{file_name(case_id)}"
-
-
-def _case_page(case_id: str) -> str:
-    return f"cases/{file_name(case_id)}.html"
 
 
 def _head(run: RunResult, now: float | None) -> dict[str, object]:
@@ -159,13 +153,14 @@ def _head(run: RunResult, now: float | None) -> dict[str, object]:
     }
 
 
-def _by_environment(
-    run: RunResult, environments: Sequence[str]
-) -> list[tuple[str, list[TestResult]]]:
-    results: dict[str, list[TestResult]] = {name: [] for name in environments}
+def _by_environment(run: RunResult) -> dict[str, list[TestResult]]:
+    """Return the results of each environment, the oldest first."""
+    results: dict[str, list[TestResult]] = {
+        name: [] for name in environments_oldest_first(run.results)
+    }
     for result in run.results:
         results[result.environment].append(result)
-    return list(results.items())
+    return results
 
 
 def _grid(
@@ -182,28 +177,29 @@ def _grid(
     sparse = is_sparse(cells)
     rows: dict[str, dict[str, list[Mark]]] = {}
     for number, cell in enumerate(cells):
-        note = shown(cell.environment) if sparse else ""
+        name = shown(cell.environment)
         mark = Mark(
-            cell.verdict.value, address(cell, number), cell.expected, shown(cell.device), note
+            verdict=cell.verdict.value,
+            href=address(cell, number),
+            expected=cell.expected,
+            device=shown(cell.device),
+            note=name if sparse else "",
         )
-        rows.setdefault(cell.case_id, {}).setdefault("" if sparse else cell.environment, []).append(
-            mark
-        )
+        row = rows.setdefault(cell.case_id, {})
+        row.setdefault("" if sparse else cell.environment, []).append(mark)
     columns = [""] if sparse else list(places)
     return Grid(
-        columns=(Column("Environments"),)
+        columns=[Column("Environments")]
         if sparse
-        else tuple(Column(shown(name), places[name]) for name in columns),
+        else [Column(shown(name), places[name]) for name in columns],
         rows=unexpected_first(
-            [
-                row_of(
-                    case_id,
-                    by_id.get(case_id),
-                    of_case(case_id),
-                    [marks.get(name, ()) for name in columns],
-                )
-                for case_id, marks in rows.items()
-            ]
+            Row(
+                case_id,
+                by_id.get(case_id),
+                of_case(case_id),
+                [marks.get(name, ()) for name in columns],
+            )
+            for case_id, marks in rows.items()
         ),
         sparse=sparse,
     )

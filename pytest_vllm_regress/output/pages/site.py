@@ -12,29 +12,23 @@ import posixpath
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-from markupsafe import Markup
+from typing import Any
 
 from ...answers.audit.boundaries import Boundary, boundaries
 from ...answers.audit.severity import Severity, severity
 from ...answers.audit.upgrades import better
-from ...answers.audit.verdict_table import Recorded, VerdictTable, read_table
-from ...cases.cells import group_into_cells
+from ...answers.audit.verdict_table import Recorded, read_table
 from ...cases.model import Case
 from ...cases.proofs.proof import FILE as PROOF
-from ...cases.proofs.proof import BisectedCommit, read_proof
-from ...cases.proofs.rejudge import OBSERVATIONS_FILE
-from ...cases.results import RunResult, read_results
+from ...cases.proofs.proof import read_proof
+from ...cases.proofs.rejudge import load_observations
+from ...cases.results import group_into_cells
 from ...errors import UsageError
 from ...surveys.drift import Drift, open_drifts
-from .documents import Document, Sources, documents_of, render_document, reports
-from .evidence import Entry, entry_of, facts_of
-from .folder import write_folder
-from .grid import IN_RANGE, SIGNS, Column, Grid, Mark, row_of, unexpected_first
-from .links import broken_links
-from .record import Knowledge, State
-from .rendering import MAX_TEXT, date_text, file_name, render, shown
-from .run_page import place_of
+from .documents import RenderedDocument, Sources, documents_of, render_document
+from .knowledge import Knowledge, ReleaseState
+from .overview import IN_RANGE, SIGNS, Column, Entry, Grid, Mark, Row, unexpected_first
+from .rendering import broken_links, case_page, date_text, place_of, render, shown, write_folder
 
 DRIFT = "docs/records/drift.jsonl"
 """Where a checkout of the project has the record of `drift`."""
@@ -45,56 +39,13 @@ _MANY = "#a4141c"
 
 
 @dataclasses.dataclass(frozen=True)
-class Bar:
-    """A release on a case's page. ``edge``:
+class KnownFailure:
+    """A known failure of a release: observed by a run, or in the range for a reason."""
 
-    ``observed-edge`` or ``inferred-edge`` if an end of the range lies before it.
-    """
-
-    release: str
+    case: Case
+    observed: Recorded | None
+    reason: str
     href: str
-    state: str
-    sign: str
-    word: str
-    edge: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class Event:
-    """A recorded verdict on a case's page. ``anchor``: its place, unless its evidence has it."""
-
-    date: str
-    environment: str
-    device: str
-    verdict: str
-    sign: str
-    expected: bool
-    anchor: str
-
-
-@dataclasses.dataclass(frozen=True)
-class CaseRecord:
-    """What a case's page shows besides its evidence."""
-
-    bars: tuple[Bar, ...]
-    boundaries: tuple[Boundary, ...]
-    commits: tuple[BisectedCommit, ...]
-    commands: tuple[str, ...]
-    history: tuple[Event, ...]
-    text: Markup
-
-
-@dataclasses.dataclass(frozen=True)
-class Failure:
-    """A known failure of a release."""
-
-    case: str
-    title: str
-    href: str
-    severity: str
-    known: str
-    workaround: str
-    observed: bool
 
 
 def write_site(
@@ -117,46 +68,96 @@ def write_site(
 def build_site(
     cases: Sequence[Case], locks: Path, project: Path | None = None, now: float | None = None
 ) -> dict[str, str | bytes]:
-    """Return the content of all files by path. ``now``: in seconds since the epoch.
-
-    Raises ``UsageError`` for a link to a missing file.
-    """
+    """Return the content of all files by path. ``now``: in seconds since the epoch."""
     table = read_table(cases)
-    knowledge = Knowledge(cases, table, locks)
-    documents = documents_of(project) if project else {}
-    nav = [("Overview", "index.html"), ("Releases", "releases/index.html")]
-    optional = (("Documentation", "docs/index.html"), ("About", "README.html"))
-    nav += [(name, page) for name, page in optional if page in documents.values()]
-    files: dict[str, str | bytes] = {
-        "index.html": render(
-            "index.html",
-            grid=overview(knowledge),
-            nav=_from("index.html", nav),
-            made=date_text(now),
-        )
-    }
-    files |= _release_pages(knowledge, nav, open_drifts(project / DRIFT).entries if project else {})
-    sources = Sources(project or Path(), _link_targets(cases, documents, project))
-    rendered = {name: render_document(sources, name, page) for name, page in documents.items()}
+    site = _Site(Knowledge(cases, table, locks), documents_of(project) if project else {})
+    site.add("index.html", "index.html", grid=overview(site.knowledge), made=date_text(now))
+    site.add_releases(open_drifts(project / DRIFT).entries if project else {})
+    sources = Sources(project or Path(), _link_targets(cases, site.documents, project))
     for case in cases:
-        text = _description(case, cases, sources)
-        rendered |= {f"{case.directory.name}/README.md": text} if text else {}
-        files[case_page(case)] = _case_html(case, knowledge, table, text, nav)
-    if missing := reports(rendered):
-        raise UsageError(
-            "\n".join((f"{len(missing)} links lead nowhere; nothing was written", *missing[:50]))
-        )
-    for name, page in documents.items():
-        files[page] = render(
-            "document.html",
-            title=rendered[name].title,
-            content=rendered[name].html,
-            nav=_from(page, nav),
+        site.add_case(case, boundaries(case, table), _description(case, cases, sources))
+    for name, page in site.documents.items():
+        document = render_document(sources, name, page)
+        site.files |= document.files
+        site.add(page, "document.html", title=document.title, content=document.html, images=True)
+    return site.files
+
+
+class _Site:
+    """The files of a site, which grow page by page. ``documents``: as from ``documents_of``."""
+
+    def __init__(self, knowledge: Knowledge, documents: Mapping[str, str]) -> None:
+        self.knowledge = knowledge
+        self.documents = documents
+        self.files: dict[str, str | bytes] = {}
+        self._nav = [("Overview", "index.html"), ("Releases", "releases/index.html")]
+        for entry in (("Documentation", "docs/index.html"), ("About", "README.html")):
+            if entry[1] in documents.values():
+                self._nav.append(entry)
+
+    def add(self, page: str, template: str, **values: Any) -> None:
+        """Add a page with links to the main pages."""
+        folder = posixpath.dirname(page) or "."
+        nav = [(name, posixpath.relpath(target, folder)) for name, target in self._nav]
+        self.files[page] = render(template, nav=nav, **values)
+
+    def add_case(self, case: Case, ends: Sequence[Boundary], text: RenderedDocument | None) -> None:
+        entries = [
+            Entry(cell, case, run.tool_version, place_of(cell.environment, cell.device))
+            for run in load_observations(case)
+            for cell in group_into_cells(run.results)
+        ]
+        anchors = {entry.anchor for entry in entries}
+        history = []
+        for event in self.knowledge.history(case):
+            place = place_of(event.environment, event.device)
+            history.append((event, "" if place in anchors else place))
+        proof = case.directory / PROOF
+        self.files |= text.files if text else {}
+        self.add(
+            case_page(case.id),
+            "case.html",
+            case_id=case.id,
+            case=case,
+            entries=entries,
+            record={
+                "bars": _bars(case, self.knowledge, ends),
+                "boundaries": ends,
+                "commits": read_proof(proof).commits if proof.exists() else (),
+                "commands": [
+                    f"vllm-regress run {case.id} --env {name}"
+                    for listed in (case.evidence.affected, case.evidence.fixed)
+                    for name in listed[:MAX_COMMANDS]
+                ],
+                "history": history,
+                "text": text.html if text else "",
+            },
             images=True,
         )
-    for document in rendered.values():
-        files |= document.files
-    return files
+
+    def add_releases(self, drifts: Mapping[str, Drift]) -> None:
+        rows = []
+        names = ("", *self.knowledge.releases, "")
+        for earlier, name, later in zip(names, names[1:], names[2:], strict=False):
+            failures = _failures(self.knowledge, name)
+            counted = Counter(severity(failure.case) for failure in failures)
+            severities = [(grade.value, counted[grade]) for grade in Severity if counted[grade]]
+            self.files[f"badges/{name}.svg"] = badge(f"vLLM {name}", len(failures))
+            self.add(
+                release_page(name),
+                "release.html",
+                release=name,
+                failures=failures,
+                severities=severities,
+                advice=str(better(self.knowledge.findings(name), self.knowledge.cases) or ""),
+                drift=drifts.get(name),
+                has_lock=self.knowledge.has_lock(name),
+                earlier=earlier,
+                later=later,
+                images=True,
+            )
+            rows.append((name, failures, severities))
+        self.add("releases/index.html", "releases.html", releases=rows[::-1])
 
 
 def overview(knowledge: Knowledge) -> Grid:
@@ -170,13 +171,8 @@ def overview(knowledge: Knowledge) -> Grid:
     for case in knowledge.cases:
         cells = [_marks(case, knowledge.in_environment(case, name)) for name in knowledge.others]
         cells += [_release_marks(case, state) for state in knowledge.states(case).values()]
-        rows.append(row_of(case.id, case, case_page(case), cells))
-    return Grid(tuple(columns), unexpected_first(rows))
-
-
-def case_page(case: Case) -> str:
-    """Return the path of a case's page."""
-    return f"cases/{file_name(case.id)}.html"
+        rows.append(Row(case.id, case, case_page(case.id), cells))
+    return Grid(columns, unexpected_first(rows))
 
 
 def release_page(name: str) -> str:
@@ -198,21 +194,20 @@ def badge(label: str, failures: int) -> str:
     )
 
 
-def _release_marks(case: Case, state: State) -> list[Mark]:
+def _release_marks(case: Case, state: ReleaseState) -> list[Mark]:
     """Return the verdicts; if none of them is clear, also what the range says."""
     marks = _marks(case, state.recorded)
-    return (
-        [*marks, Mark(IN_RANGE, case_page(case))]
-        if state.failing and state.observed is None
-        else marks
-    )
+    if state.failing and state.observed is None:
+        marks.append(Mark(IN_RANGE, case_page(case.id)))
+    return marks
 
 
 def _marks(case: Case, recorded: Sequence[Recorded]) -> list[Mark]:
+    page = case_page(case.id)
     return [
         Mark(
             entry.verdict.value,
-            f"{case_page(case)}#{place_of(entry.environment, entry.device)}",
+            f"{page}#{place_of(entry.environment, entry.device)}",
             entry.verdict.expected,
             shown(entry.device),
         )
@@ -220,63 +215,7 @@ def _marks(case: Case, recorded: Sequence[Recorded]) -> list[Mark]:
     ]
 
 
-def _case_html(
-    case: Case,
-    knowledge: Knowledge,
-    table: VerdictTable,
-    text: Document | None,
-    nav: Sequence[tuple[str, str]],
-) -> str:
-    entries = _entries(case)
-    anchors = {entry.anchor for entry in entries}
-    ends = boundaries(case, table)
-    proof = read_proof(case.directory / PROOF) if (case.directory / PROOF).exists() else None
-    record = CaseRecord(
-        bars=_bars(case, knowledge, ends),
-        boundaries=ends,
-        commits=proof.commits if proof else (),
-        commands=tuple(
-            f"vllm-regress run {case.id} --env {name}"
-            for listed in (case.evidence.affected, case.evidence.fixed)
-            for name in listed[:MAX_COMMANDS]
-        ),
-        history=tuple(_event(entry, anchors) for entry in knowledge.history(case)),
-        text=text.html if text else Markup(),
-    )
-    return render(
-        "case.html",
-        facts=facts_of(case.id, case),
-        entries=entries,
-        record=record,
-        nav=_from(case_page(case), nav),
-        images=True,
-    )
-
-
-def _entries(case: Case) -> list[Entry]:
-    """Return the evidence that is stored beside the case."""
-    path = case.directory / OBSERVATIONS_FILE
-    run = read_results(path) if path.exists() else RunResult()
-    return [
-        entry_of(cell, case, run.tool_version, place_of(cell.environment, cell.device))
-        for cell in group_into_cells(run.results)
-    ]
-
-
-def _event(entry: Recorded, anchors: set[str]) -> Event:
-    place = place_of(entry.environment, entry.device)
-    return Event(
-        entry.date,
-        shown(entry.environment),
-        shown(entry.device),
-        entry.verdict.value,
-        SIGNS[entry.verdict.value],
-        entry.verdict.expected,
-        "" if place in anchors else place,
-    )
-
-
-def _bars(case: Case, knowledge: Knowledge, ends: Sequence[Boundary]) -> tuple[Bar, ...]:
+def _bars(case: Case, knowledge: Knowledge, ends: Sequence[Boundary]) -> list[dict[str, str]]:
     """Return a bar for each release; none if the range does not name vLLM and nothing was run."""
     edges = {
         max(end.inside, end.outside, key=knowledge.releases.index): "observed-edge"
@@ -285,93 +224,40 @@ def _bars(case: Case, knowledge: Knowledge, ends: Sequence[Boundary]) -> tuple[B
         for end in ends
         if end.package == "vllm" and {end.inside, end.outside} <= set(knowledge.releases)
     }
-    return tuple(
-        Bar(name, release_page(name), *_bar_state(state), edge=edges.get(name, ""))
+    return [
+        {"release": name, "edge": edges.get(name, ""), **_bar(state)}
         for name, state in knowledge.states(case).items()
-    )
+    ]
 
 
-def _bar_state(state: State) -> tuple[str, str, str]:
-    """Return class, sign and words of a bar."""
+def _bar(state: ReleaseState) -> dict[str, str]:
+    """Return class, sign and words of a release on a case's page."""
     if state.recorded:
-        clear = next(
-            (entry for entry in state.recorded if entry.shown is not None), state.recorded[0]
-        )
-        verdict = clear.verdict.value
-        return verdict, SIGNS[verdict], f"{verdict.replace('_', ' ')}, {clear.device}, {clear.date}"
-    if state.in_range:
-        return IN_RANGE, SIGNS[IN_RANGE], "not run, in the affected range"
-    if state.in_range is None:
-        return "unknown", "?", "not run, and the versions of its packages are not known"
-    return "outside", "·", "not run, outside the affected range"
+        clear = next((r for r in state.recorded if r.shown is not None), state.recorded[0])
+        kind, sign = clear.verdict.value, clear.verdict.symbol
+        word = f"{kind.replace('_', ' ')}, {clear.device}, {clear.date}"
+    elif state.in_range:
+        kind, sign, word = IN_RANGE, SIGNS[IN_RANGE], "not run, in the affected range"
+    elif state.in_range is None:
+        word = "not run, and the versions of its packages are not known"
+        kind, sign = "unknown", "?"
+    else:
+        kind, sign, word = "outside", "·", "not run, outside the affected range"
+    return {"state": kind, "sign": sign, "word": word}
 
 
-def _release_pages(
-    knowledge: Knowledge, nav: Sequence[tuple[str, str]], drifts: Mapping[str, Drift]
-) -> dict[str, str | bytes]:
-    files: dict[str, str | bytes] = {}
-    rows = []
-    names = knowledge.releases
-    for number, name in enumerate(names):
-        failures = _failures(knowledge, name)
-        severities = _severities(failures)
-        findings = knowledge.findings(name)
-        advice = better(findings, knowledge.cases)
-        files[f"badges/{name}.svg"] = badge(f"vLLM {name}", len(failures))
-        files[release_page(name)] = render(
-            "release.html",
-            release=name,
-            failures=failures,
-            severities=severities,
-            advice=str(advice) if advice else "",
-            drift=drifts.get(name),
-            basis=""
-            if knowledge.has_lock(name)
-            else "Only ranges of vLLM itself count, because the project has no lock of this release.",
-            earlier=names[number - 1] if number else "",
-            later=names[number + 1] if number + 1 < len(names) else "",
-            nav=_from(release_page(name), nav),
-            images=True,
-        )
-        rows.append(
-            {
-                "name": name,
-                "failures": len(failures),
-                "observed": sum(failure.observed for failure in failures),
-                "severities": ", ".join(f"{grade} {count}" for grade, count in severities),
-            }
-        )
-    index = "releases/index.html"
-    return {**files, index: render("releases.html", releases=rows[::-1], nav=_from(index, nav))}
-
-
-def _failures(knowledge: Knowledge, name: str) -> list[Failure]:
+def _failures(knowledge: Knowledge, name: str) -> list[KnownFailure]:
     """Return the known failures of a release, the gravest first."""
     reasons = {
         finding.case.id: finding.reason.removeprefix("affected: ")
         for finding in knowledge.findings(name)
     }
-    failing = [(case, knowledge.states(case)[name]) for case in knowledge.cases]
+    states = [(case, knowledge.states(case)[name]) for case in knowledge.cases]
     return [
-        Failure(
-            case=case.id,
-            title=shown(case.title),
-            href=case_page(case),
-            severity=severity(case).value,
-            known=f"observed ({seen.device}, {seen.date})"
-            if (seen := state.observed)
-            else f"range: {reasons.get(case.id, '')}",
-            workaround=shown(case.workaround, MAX_TEXT),
-            observed=state.observed is not None,
-        )
-        for case, state in sorted(failing, key=lambda item: (severity(item[0]).rank, item[0].id))
+        KnownFailure(case, state.observed, reasons.get(case.id, ""), case_page(case.id))
+        for case, state in sorted(states, key=lambda item: (severity(item[0]).rank, item[0].id))
         if state.failing
     ]
-
-
-def _severities(failures: Sequence[Failure]) -> list[tuple[str, int]]:
-    counted = Counter(failure.severity for failure in failures)
-    return [(grade.value, counted[grade.value]) for grade in Severity if counted[grade.value]]
 
 
 def _link_targets(
@@ -384,11 +270,11 @@ def _link_targets(
     for case in cases:
         if project is not None and case.directory.is_relative_to(project):
             place = case.directory.relative_to(project).as_posix()
-            targets |= {place: case_page(case), f"{place}/README.md": case_page(case)}
+            targets |= {place: case_page(case.id), f"{place}/README.md": case_page(case.id)}
     return targets
 
 
-def _description(case: Case, cases: Sequence[Case], sources: Sources) -> Document | None:
+def _description(case: Case, cases: Sequence[Case], sources: Sources) -> RenderedDocument | None:
     """Return the README of a case; without the project's documents its links lead only to other
     cases."""
     path = case.directory / "README.md"
@@ -398,16 +284,9 @@ def _description(case: Case, cases: Sequence[Case], sources: Sources) -> Documen
         folder = case.directory.parent
         beside = [other for other in cases if other.directory.parent == folder]
         targets = {
-            f"{other.directory.name}{end}": case_page(other)
+            f"{other.directory.name}{end}": case_page(other.id)
             for other in beside
             for end in ("", "/README.md")
         }
         sources = Sources(folder, targets, complete=False)
-    return render_document(sources, path.relative_to(sources.root).as_posix(), case_page(case))
-
-
-def _from(page: str, nav: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """Return the links of the site's pages as they are written in ``page``."""
-    return tuple(
-        (name, posixpath.relpath(target, posixpath.dirname(page) or ".")) for name, target in nav
-    )
+    return render_document(sources, path.relative_to(sources.root).as_posix(), case_page(case.id))

@@ -15,15 +15,15 @@ from pytest_vllm_regress.answers.audit.audit import audit
 from pytest_vllm_regress.answers.audit.matching import find
 from pytest_vllm_regress.answers.audit.package_lists import parse_list
 from pytest_vllm_regress.answers.audit.sarif import to_sarif
-from pytest_vllm_regress.cases.new.scaffold import Draft, Upstream, create_case
 from pytest_vllm_regress.cases.results import RunResult, TestResult
+from pytest_vllm_regress.cases.scaffold import Draft, GitHubReport, create_case
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.environments.git import Commit, Repository
 from pytest_vllm_regress.environments.sources import PROJECTS
 from pytest_vllm_regress.history.algorithm import CandidateState
 from pytest_vllm_regress.history.candidates import CandidateResult
 from pytest_vllm_regress.history.commits import CommitGroup, CommitHistory, Culprit
-from pytest_vllm_regress.output.markdown import markdown_text
+from pytest_vllm_regress.output.markdown_and_junit import markdown_text
 from pytest_vllm_regress.output.pages.run_page import page
 from pytest_vllm_regress.util.text import markdown_block
 from tests.helpers.cases import CaseFile
@@ -153,6 +153,8 @@ def test_rules_for_code_scanning_and_pages_of_new_cases_quote(tmp_path: Path, te
     (rule,) = to_sarif([audit(inventory, [case], None, ())])["runs"][0]["tool"]["driver"]["rules"]
     assert effects(rule["help"]["markdown"]) == []
     new = create_case(
-        tmp_path / "two", Upstream("vllm-project/vllm", 1), Draft(title=text, affected="=== @user")
+        tmp_path / "two",
+        GitHubReport("vllm-project/vllm", 1),
+        Draft(title=text, affected="=== @user"),
     )
     assert effects((new.directory / "README.md").read_text()) == []

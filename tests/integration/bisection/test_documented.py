@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.answers.audit.boundaries import Boundary
@@ -46,7 +47,7 @@ def evidence(case: Case, *roles: tuple[str, str, str], package: str = "vllm") ->
         EnvironmentEvidence(
             environment=environment,
             role=role,
-            verdict=proof.EXPECTED_VERDICTS[role].value,
+            verdict=proof.EXPECTED_VERDICTS[role],
             device="sim",
             date="2025-04-01",
             lock="0" * 16,
@@ -58,7 +59,7 @@ def evidence(case: Case, *roles: tuple[str, str, str], package: str = "vllm") ->
         )
         for environment, role, version in roles
     )
-    return Proof(case.id, case_fingerprint(case), tuple(environments))
+    return Proof(case=case.id, fingerprint=case_fingerprint(case), environments=tuple(environments))
 
 
 @pytest.fixture
@@ -111,7 +112,7 @@ def test_the_commit_that_the_case_names_is_recorded_and_kept(
     assert proof.check_proof(load_case(case.path)) == []
     anew = evidence(case, ("vllm-0.1", "affected", "0.1"), ("vllm-0.2", "fixed", "0.2"))
     assert proof.with_commits(case, anew).commits == (recorded,)
-    assert proof.with_commits(case, dataclasses.replace(anew, fingerprint="1" * 16)).commits == ()
+    assert proof.with_commits(case, replace(anew, fingerprint="1" * 16)).commits == ()
 
 
 def test_another_commit_is_an_error_and_correcting_it_needs_no_second_search(

@@ -14,7 +14,7 @@ from selenium.webdriver.support.wait import WebDriverWait
 from pytest_vllm_regress.answers.audit.severity import Severity, severity
 from pytest_vllm_regress.answers.audit.verdict_table import read_table
 from pytest_vllm_regress.cases.verdict import Verdict
-from pytest_vllm_regress.output.pages.record import Knowledge
+from pytest_vllm_regress.output.pages.knowledge import Knowledge
 from tests.helpers import ROOT
 from tests.integration.browser.conftest import Show, active, low_contrast, requests_of
 from tests.unit.output.test_formats import CASES

@@ -287,12 +287,12 @@ def test_a_run_that_skipped_every_test_is_red_without_cases_too(
 WAITED = """
 import pytest
 from pytest_vllm_regress.plugin.session import deadline_for, restart_timeout
-from pytest_vllm_regress.plugin.stash import evidence_of
+from pytest_vllm_regress.plugin.state import leg_of
 
 @pytest.mark.timeout(100)
 def test_it(request, vllm_probe):
     start = deadline_for(request.config)
-    evidence_of(request.node).protocol_started -= 80  # others kept the GPU
+    leg_of(request.node).protocol_started -= 80  # others kept the GPU
     assert start("start", 600).allowed_s < 9
     restart_timeout(request.config)
     assert 80 < start("start", 600).allowed_s < 89

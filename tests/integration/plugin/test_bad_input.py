@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_vllm_regress.engines.settings import Timeouts
+from pytest_vllm_regress.plugin import options
 from tests.integration.plugin.conftest import Demo
 
 ENGINE = "import pytest\n@pytest.mark.vllm_engine({})\ndef test_it({}):\n    pass\n"
@@ -19,9 +21,17 @@ ENGINE = "import pytest\n@pytest.mark.vllm_engine({})\ndef test_it({}):\n    pas
         (["--vllm-device=tpu"], ["*invalid choice: 'tpu'*"]),
         (["--vllm-gpu", "--vllm-device=sim"], ["*--vllm-gpu and --vllm-device sim contradict*"]),
         (
-            ["--vllm-timeout-start=soon"],
-            ["*vllm_timeout_start = 'soon' (from the command line) is not a positive number*"],
+            ["--vllm-timeout=start=soon"],
+            ["*vllm_timeout start = 'soon' (from the command line) is not a positive number*"],
         ),
+        (
+            ["--vllm-timeout=strat=5"],
+            [
+                "*vllm_timeout = 'strat=5' (from the command line): expected PHASE=SECONDS. "
+                "Did you mean start? Phases: import, start, ready, *, first-start*"
+            ],
+        ),
+        (["--vllm-timeout=60"], ["*vllm_timeout = '60' (from the *: expected PHASE=SECONDS.*"]),
         (["--vllm-env=vllm-0.8.44x"], ["ERROR: *unknown environment 'vllm-0.8.44x'*vllm-0.8.4*"]),
         (
             ["--vllm-env=vllm-0.8.44x", "--vllm-env=vllm-0.8.4"],
@@ -53,6 +63,18 @@ def test_gpu_that_is_not_there(
     done = pytester.runpytest_inprocess("--vllm-gpu")
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     done.stderr.fnmatch_lines(["*no usable GPU was found. Looked for: CUDA_VISIBLE_DEVICES*"])
+
+
+def test_timeouts_of_phases(demo: Demo, pytester: pytest.Pytester) -> None:
+    """The command line wins for each phase that it names."""
+    config = pytester.parseconfigure("--vllm-timeout=start=9", "--vllm-timeout=first-start=8")
+    pytester.makeini("[pytest]\nvllm_timeout = start=60 ready=120\n")
+    both = pytester.parseconfigure("--vllm-timeout=start=9")
+    assert options.resolve(config).timeouts == Timeouts(start_s=9, first_start_s=8)
+    assert options.resolve(both).timeouts == Timeouts(start_s=9, ready_s=120)
+    pytester.makeini("[pytest]\nvllm_timeout = start=60s\n")
+    with pytest.raises(pytest.UsageError, match=r"start = '60s' \(from the ini file .*tox.ini\)"):
+        options.resolve(pytester.parseconfigure())
 
 
 def test_ini_twins(demo: Demo, pytester: pytest.Pytester, affected_target: Path) -> None:

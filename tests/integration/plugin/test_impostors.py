@@ -9,8 +9,8 @@ import pytest
 from pytest_vllm_regress.cases.proofs.impostors import (
     MIN_REJECTED,
     Impostor,
-    ImpostorTrial,
-    read_trials,
+    ImpostorRun,
+    read_impostor_runs,
 )
 from pytest_vllm_regress.cases.verdict import Verdict
 from tests.integration.plugin.conftest import Demo
@@ -28,13 +28,13 @@ def test_demo(vllm_probe):
 
 def met(
     pytester: pytest.Pytester, target: Path
-) -> tuple[pytest.RunResult, dict[Impostor, ImpostorTrial]]:
+) -> tuple[pytest.RunResult, dict[Impostor, ImpostorRun]]:
     """pytest's result, and the trials of the run by impostor."""
     done = pytester.runpytest_inprocess(f"--vllm-env={target}", "--vllm-impostors=met")
     return done, {
         trial.impostor: trial
         for file in (pytester.path / "met").glob("*")
-        for trial in read_trials(file)
+        for trial in read_impostor_runs(file)
     }
 
 
@@ -83,7 +83,7 @@ def test_a_wide_case_is_reported(
     demo(NARROW[kind][0], kind=kind, pattern=pattern)
     done, trials = met(pytester, affected_target)
     done.assert_outcomes(failed=1)
-    assert {name for name, trial in trials.items() if trial.fault} == fooled
+    assert {name for name, trial in trials.items() if trial.flaw} == fooled
     done.stdout.fnmatch_lines(["*an impostor (*) produced REPRODUCED*"])
 
 
@@ -100,7 +100,7 @@ def test_a_test_that_asserts_nothing_is_reported(
     demo("raises", kind="exception", pattern="^ValueError: the documented words", test=WEAK)
     done, trials = met(pytester, affected_target)
     done.stdout.fnmatch_lines(["*passes with empty answers: it asserts too little*"])
-    assert [name for name, trial in trials.items() if trial.fault] == [Impostor.EMPTY_ANSWER]
+    assert [name for name, trial in trials.items() if trial.flaw] == [Impostor.EMPTY_ANSWER]
 
 
 def test_a_variant_is_tried_where_there_is_no_other_test(

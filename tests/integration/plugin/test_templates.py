@@ -7,11 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress.cases.new.scaffold import Draft, Upstream, create_case
-from pytest_vllm_regress.cases.new.templates import OUTSIDE_REQUESTS, TEMPLATES, phases_of
 from pytest_vllm_regress.cases.observation import FAILURES
 from pytest_vllm_regress.cases.proofs import proof
 from pytest_vllm_regress.cases.results import read_results
+from pytest_vllm_regress.cases.scaffold import (
+    OUTSIDE_REQUESTS,
+    TEMPLATES,
+    Draft,
+    GitHubReport,
+    create_case,
+    phases_of,
+)
 from pytest_vllm_regress.cases.verdict import Verdict
 
 FRONTS = tuple(name for name in TEMPLATES if name != "finding")
@@ -27,7 +33,7 @@ def test_every_template_is_collected(pytester: pytest.Pytester, affected_target:
         if not phase or phase in phases_of(front, kind)
     ]
     for number, draft in enumerate(drafts):
-        create_case(root, Upstream("a/b", number), draft)
+        create_case(root, GitHubReport("a/b", number), draft)
     result = pytester.runpytest_inprocess(
         "--collect-only", "-q", f"--vllm-env={affected_target}", root
     )
@@ -40,7 +46,7 @@ def test_what_passes_everywhere_says_so_with_its_mechanism_at_work(
     pytester: pytest.Pytester, affected_target: Path, kind: str
 ) -> None:
     case = create_case(
-        pytester.path, Upstream("a/b", 1), Draft(front="probe", kind=kind, package="vllm")
+        pytester.path, GitHubReport("a/b", 1), Draft(front="probe", kind=kind, package="vllm")
     )
     report = pytester.path / "report.json"
     pytester.runpytest_inprocess(

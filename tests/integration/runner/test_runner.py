@@ -3,7 +3,6 @@ passes silently."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import os
 import re
@@ -15,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.results import RunResult, TestResult, append_results, read_results
@@ -189,7 +189,7 @@ def test_a_variant_that_is_not_affected_does_not_spoil_the_evidence(make_case: M
     case = make_case("a", fixed=[])
     both = (
         result(case, "old", Verdict.REPRODUCED),
-        dataclasses.replace(result(case, "old", Verdict.FIXED), test="other"),
+        replace(result(case, "old", Verdict.FIXED), test="other"),
     )
     assert run(plan_batches([case]), {"old": (RunResult(both), 0)})[0].exit_code == 0
 
@@ -251,7 +251,7 @@ def test_a_failure_without_a_verdict_is_a_problem(make_case: MakeCase) -> None:
 
 def test_a_run_on_a_gpu_that_showed_nothing_is_a_problem(make_case: MakeCase) -> None:
     case = make_case("a")
-    skipped = dataclasses.replace(result(case, "x", Verdict.NOT_APPLICABLE), device="gpu")
+    skipped = replace(result(case, "x", Verdict.NOT_APPLICABLE), device="gpu")
     outcome, _ = run(plan_batches([case], ["x"]), {"x": (RunResult((skipped,)), 1)})
     assert outcome.exit_code == 1
     assert outcome.run.problems == ("x: nothing was shown on a GPU: every case was NOT_APPLICABLE",)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress.cases.proofs import impostors
-from pytest_vllm_regress.cases.proofs.impostors import Impostor, ImpostorTrial
+from pytest_vllm_regress.cases.proofs.impostors import Impostor, ImpostorRun
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.errors import UsageError
 from tests.helpers.cases import project_cases
@@ -25,8 +25,8 @@ PATTERNS = (
 
 def trial(
     verdict: Verdict, impostor: Impostor = Impostor.ENGINE_KILLED, environment: str = "old"
-) -> ImpostorTrial:
-    return ImpostorTrial("demo", environment, "test_x.py::test", impostor, verdict, "why")
+) -> ImpostorRun:
+    return ImpostorRun("demo", environment, "test_x.py::test", impostor, verdict, "why")
 
 
 @pytest.mark.parametrize("pattern", [*PATTERNS, *(case.symptom.pattern for case in CASES)])
@@ -71,7 +71,7 @@ def test_unrelated_log_matches_only_other_cases() -> None:
 def test_trial_problem_by_verdict_and_impostor(
     verdict: Verdict, impostor: Impostor, fault: str
 ) -> None:
-    assert trial(verdict, impostor).fault == fault
+    assert trial(verdict, impostor).flaw == fault
 
 
 def test_rejected_impostors_are_counted_by_environment() -> None:
@@ -80,19 +80,19 @@ def test_rejected_impostors_are_counted_by_environment() -> None:
         trial(Verdict.INCONCLUSIVE),  # a duplicate
         trial(Verdict.INCONCLUSIVE, Impostor.FLOODED_LOG),
         trial(Verdict.REGRESSED, environment="new"),
-        ImpostorTrial("another", "old", "t", Impostor.EMPTY_ANSWER, Verdict.INCONCLUSIVE, ""),
+        ImpostorRun("another", "old", "t", Impostor.EMPTY_ANSWER, Verdict.INCONCLUSIVE, ""),
     ]
     assert impostors.count_rejected(trials, "demo") == {"old": 2, "new": 0}
 
 
 def test_trials_survive_a_round_trip(tmp_path: Path) -> None:
     trials = (trial(Verdict.INCONCLUSIVE), trial(Verdict.REGRESSED, Impostor.ERROR_STATUS))
-    impostors.write_trials(tmp_path / "met.json", trials)
-    assert impostors.read_trials(tmp_path / "met.json") == trials
+    impostors.write_impostor_runs(tmp_path / "met.json", trials)
+    assert impostors.read_impostor_runs(tmp_path / "met.json") == trials
 
 
 @pytest.mark.parametrize("content", ["", "[1]", '[{"case": "x"}]', '{"a": 1}'])
 def test_invalid_files_are_rejected(tmp_path: Path, content: str) -> None:
     (tmp_path / "met.json").write_text(content)
-    with pytest.raises(UsageError, match="not a record of impostors"):
-        impostors.read_trials(tmp_path / "met.json")
+    with pytest.raises(UsageError, match=r"met\.json: "):
+        impostors.read_impostor_runs(tmp_path / "met.json")

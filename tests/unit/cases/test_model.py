@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress.cases.control import Control
 from pytest_vllm_regress.cases.loading import (
     CASE_FILE,
     MAX_BYTES,
@@ -20,11 +19,11 @@ from pytest_vllm_regress.cases.loading import (
     load_valid_cases,
     select_cases,
 )
-from pytest_vllm_regress.cases.model import Case, Range
+from pytest_vllm_regress.cases.model import Case, Control, Range
 from pytest_vllm_regress.cases.observation import Observation
-from pytest_vllm_regress.cases.symptom import search
 from pytest_vllm_regress.cases.verdict import Verdict, judge_observation
 from pytest_vllm_regress.errors import CaseFileError, Kind, Masked, Part, UsageError
+from pytest_vllm_regress.util.patterns import search
 from tests.helpers import ROOT
 
 GOOD = r"""
@@ -262,7 +261,6 @@ def test_a_hang_needs_a_control_leg(write) -> None:  # type: ignore[no-untyped-d
     [
         ("pool = 0", "control: omits is missing: name the single thing that this leg leaves out"),
         ("", "control: empty; allowed are omits"),
-        ('reason = "no pool"', "control.reason: called omits since format 1"),
         (
             'omits = "a"\nexecutor = "many"',
             "control: executor='many' is not one of auto, uni, mp, ray",

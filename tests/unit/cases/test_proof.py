@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.cases.loading import load_case
@@ -18,7 +19,7 @@ from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.observation import Mechanism, Observation
 from pytest_vllm_regress.cases.proofs import proof
 from pytest_vllm_regress.cases.proofs.fingerprint import claims_fingerprint, code_fingerprint
-from pytest_vllm_regress.cases.proofs.impostors import Impostor, ImpostorTrial
+from pytest_vllm_regress.cases.proofs.impostors import Impostor, ImpostorRun
 from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.errors import Kind, UsageError
@@ -86,7 +87,7 @@ def lock(environment: str) -> str:
 
 GOOD = [result("old", Verdict.REPRODUCED), result("new", Verdict.FIXED)]
 REJECTED = [
-    ImpostorTrial("demo", name, "t", impostor, Verdict.INCONCLUSIVE, "")
+    ImpostorRun("demo", name, "t", impostor, Verdict.INCONCLUSIVE, "")
     for name in ("old", "new")
     for impostor in Impostor
 ]
@@ -94,7 +95,7 @@ REJECTED = [
 
 def proven(case: Case) -> proof.Proof:
     """Return a complete proof, with impostors."""
-    evidence, wrong = proof.with_impostor_trials(
+    evidence, wrong = proof.with_impostor_runs(
         case, proof.make_proof(case, [GOOD], lock)[0], REJECTED
     )
     assert wrong == []
@@ -106,7 +107,7 @@ def test_proof_round_trip(case: Case) -> None:
         case, [GOOD, [*GOOD, result("old", Verdict.FIXED, test="control group")]], lock
     )
     assert wrong == []
-    evidence, wrong = proof.with_impostor_trials(case, evidence, REJECTED)
+    evidence, wrong = proof.with_impostor_runs(case, evidence, REJECTED)
     assert wrong == []
     assert proof.read_proof(proof.write_proof(case, evidence)) == evidence
     old, new = evidence.environments
@@ -118,7 +119,7 @@ def test_proof_round_trip(case: Case) -> None:
         "1970-01-02",
         {"vllm": "0.8.4"},
     )
-    assert new.verdict == "FIXED"
+    assert new.verdict is Verdict.FIXED
     assert proof.check_proof(case, lock) == []
 
 
@@ -155,16 +156,16 @@ def test_too_few_rejected_impostors(case: Case) -> None:
         for trial in REJECTED
         if trial.environment == "old" or trial.impostor in list(Impostor)[:5]
     ]
-    proof.write_proof(case, proof.with_impostor_trials(case, evidence, few)[0])
+    proof.write_proof(case, proof.with_impostor_runs(case, evidence, few)[0])
     words = "new: 5 impostors were rejected, 6 are needed"
-    assert proof.with_impostor_trials(case, evidence, few)[1] == [words]
+    assert proof.with_impostor_runs(case, evidence, few)[1] == [words]
     (problem,) = proof.check_proof(case, lock)
     assert problem.endswith(f"evidence.json: {words}; run `vllm-regress validate demo`")
 
 
 def test_without_any_impostor_the_message_says_what_they_replace(case: Case) -> None:
     evidence, _ = proof.make_proof(case, [GOOD], lock)
-    _, wrong = proof.with_impostor_trials(
+    _, wrong = proof.with_impostor_runs(
         case, evidence, [trial for trial in REJECTED if trial.environment == "old"]
     )
     assert wrong == [
@@ -178,7 +179,7 @@ def test_an_impostor_that_produced_the_verdict_is_reported(case: Case) -> None:
     fooled = dataclasses.replace(
         REJECTED[-1], verdict=Verdict.REGRESSED, reason="the documented words"
     )
-    _, wrong = proof.with_impostor_trials(case, evidence, [*REJECTED[:-1], fooled])
+    _, wrong = proof.with_impostor_runs(case, evidence, [*REJECTED[:-1], fooled])
     assert wrong == ["new: an impostor (engine killed) produced REGRESSED: the documented words"]
 
 
@@ -192,10 +193,10 @@ def test_hangs_and_crashes_need_a_control_leg(tmp_path: Path, kind: str) -> None
     assert wrong == []
     proof.write_proof(
         case,
-        dataclasses.replace(
+        replace(
             evidence,
             environments=(
-                dataclasses.replace(evidence.environments[0], control=""),
+                replace(evidence.environments[0], control=""),
                 evidence.environments[1],
             ),
         ),
@@ -323,9 +324,7 @@ def test_an_edited_verdict_does_not_count(case: Case) -> None:
     old, new = evidence.environments
     proof.write_proof(
         case,
-        dataclasses.replace(
-            evidence, environments=(dataclasses.replace(old, verdict="INCONCLUSIVE"), new)
-        ),
+        replace(evidence, environments=(replace(old, verdict=Verdict.INCONCLUSIVE), new)),
     )
     assert "old showed INCONCLUSIVE" in proof.check_proof(case, lock)[0]
 
@@ -373,7 +372,7 @@ def test_validate_proves_and_skips_proven_cases(
     met = [REJECTED, [], []]
     offered: list[list[str]] = []
 
-    def try_impostors(cases: Sequence[Case], *_: object) -> list[ImpostorTrial]:
+    def try_impostors(cases: Sequence[Case], *_: object) -> list[ImpostorRun]:
         offered.append([case.id for case in cases])
         return met.pop(0)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.cases.model import Case
@@ -147,11 +147,11 @@ def test_saved_observations_can_be_judged_anywhere(
         + [f'File "{tmp_path}/cache/environments/x/vllm.py"', "expected 8"]
         + ["b"] * 5000
     )
-    observation = dataclasses.replace(
+    observation = replace(
         SEEN, parts={Part.ASSERTION: Masked("expected 8, got 1"), Part.LOG: Masked(log)}
     )
     (result,) = read_results(stored(case, tmp_path / "run.json", observation=observation)).results
-    other = dataclasses.replace(result, test="another", dossier="long" * 100)
+    other = replace(result, test="another", dossier="long" * 100)
     path = rejudge.save_observations(case, [RunResult((result, other))])
     assert path == case.directory / "observations.json" and path.stat().st_size < 6000
     (again,) = rejudge.rejudge_case(case, rejudge.load_observations(case))
@@ -169,7 +169,7 @@ def test_saved_observations_can_be_judged_anywhere(
 def test_results_of_a_slow_pattern_are_not_all_judged(case: Case, tmp_path: Path) -> None:
     """Regression: the search in each of any number of results was allowed seconds."""
     (result,) = read_results(stored(case, tmp_path / "run.json")).results
-    results = tuple(dataclasses.replace(result, test=f"t{number}") for number in range(5))
+    results = tuple(replace(result, test=f"t{number}") for number in range(5))
     clock = iter(range(0, 1000, 25))
     judged = rejudge.rejudge_case(case, [RunResult(results)], clock=lambda: float(next(clock)))
     assert [entry.stale.partition(":")[0] for entry in judged] == [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from pytest_vllm_regress.cases.results import (
     MAX_DOSSIER,
@@ -75,8 +75,8 @@ def test_round_trip(tmp_path_factory: pytest.TempPathFactory, results: list[Test
 
 def test_expected_verdicts() -> None:
     assert ONE.expected
-    assert not dataclasses.replace(ONE, not_expected_because="evidence of the other side").expected
-    assert not dataclasses.replace(ONE, verdict=Verdict.REGRESSED).expected
+    assert not replace(ONE, not_expected_because="evidence of the other side").expected
+    assert not replace(ONE, verdict=Verdict.REGRESSED).expected
     assert RunResult((ONE,)).as_expected
     assert not RunResult().as_expected
     assert not RunResult((ONE,), ("pytest failed",)).as_expected
@@ -85,9 +85,7 @@ def test_expected_verdicts() -> None:
 def test_long_texts_are_truncated(tmp_path: Path) -> None:
     write_results(
         tmp_path / "a.json",
-        RunResult(
-            (dataclasses.replace(ONE, dossier="begin" + "x" * 10**6 + "end", reason="r" * 10**5),)
-        ),
+        RunResult((replace(ONE, dossier="begin" + "x" * 10**6 + "end", reason="r" * 10**5),)),
     )
     (back,) = read_results(tmp_path / "a.json").results
     assert len(back.dossier) <= MAX_DOSSIER
@@ -171,8 +169,8 @@ def test_missing_file(tmp_path: Path) -> None:
 
 
 def test_merge_keeps_the_later_result() -> None:
-    later = dataclasses.replace(ONE, verdict=Verdict.INCONCLUSIVE, started_at=2000.0)
-    other = dataclasses.replace(ONE, environment="vllm-0.8.5", verdict=Verdict.FIXED)
+    later = replace(ONE, verdict=Verdict.INCONCLUSIVE, started_at=2000.0)
+    other = replace(ONE, environment="vllm-0.8.5", verdict=Verdict.FIXED)
     for runs in (
         [RunResult((ONE,)), RunResult((later, other))],
         [RunResult((later, other)), RunResult((ONE,))],

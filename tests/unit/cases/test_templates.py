@@ -12,12 +12,17 @@ import pytest
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.cases.loading import load_case
 from pytest_vllm_regress.cases.model import NEEDS_AT_WORK, NEEDS_CONTROL_LEG
-from pytest_vllm_regress.cases.new.scaffold import Draft, Upstream, create_case
-from pytest_vllm_regress.cases.new.templates import PLACEHOLDER, TEMPLATES
 from pytest_vllm_regress.cases.observation import FAILURES
 from pytest_vllm_regress.cases.proofs import lint
-from pytest_vllm_regress.cases.symptom import search
+from pytest_vllm_regress.cases.scaffold import (
+    PLACEHOLDER,
+    TEMPLATES,
+    Draft,
+    GitHubReport,
+    create_case,
+)
 from pytest_vllm_regress.errors import Kind
+from pytest_vllm_regress.util.patterns import search
 from tests.helpers.cases import project_cases
 
 FRONTS = tuple(
@@ -64,17 +69,17 @@ def test_templates_follow_the_rules_of_validate(
 
 @pytest.mark.parametrize("front", FRONTS)
 def test_the_pattern_is_that_of_the_test_or_a_placeholder(tmp_path: Path, front: str) -> None:
-    asserted = create_case(tmp_path, Upstream("a/b", 1), Draft(front=front)).symptom.pattern
+    asserted = create_case(tmp_path, GitHubReport("a/b", 1), Draft(front=front)).symptom.pattern
     value = TEMPLATES[front].subject
     assert f"{{{TEMPLATES[front].trigger}}}" in TEMPLATES[front].code and str(value) in asserted
     assert search(asserted, TEMPLATES[front].pattern.replace(r"\d+", "7")) is not None
-    other = create_case(tmp_path, Upstream("a/b", 2), Draft(front=front, kind="exception"))
+    other = create_case(tmp_path, GitHubReport("a/b", 2), Draft(front=front, kind="exception"))
     assert other.symptom.pattern == PLACEHOLDER
 
 
 def test_a_control_by_engine_fields_needs_no_leg_in_the_test(tmp_path: Path) -> None:
     case = create_case(
-        tmp_path, Upstream("a/b", 1), Draft(kind="hang", control={"pipeline_parallel_size": 1})
+        tmp_path, GitHubReport("a/b", 1), Draft(kind="hang", control={"pipeline_parallel_size": 1})
     )
     assert (case.control.omits, dict(case.control.changes)) == (
         "pipeline_parallel_size other than 1",
@@ -129,7 +134,7 @@ def test_an_impossible_environment_is_rejected(
     "name", ["vllm-0.8.5.post1", "vllm-0.8.3rc1", "vllm-0.8.4-lmfe-0.10.3", "vllm0.8.4-sim"]
 )
 def test_a_possible_environment_is_accepted(tmp_path: Path, name: str) -> None:
-    case = create_case(tmp_path, Upstream("a/b", 1), Draft(affected_env=(name,)))
+    case = create_case(tmp_path, GitHubReport("a/b", 1), Draft(affected_env=(name,)))
     assert case.evidence.affected == (name,)
 
 
@@ -153,7 +158,7 @@ def test_the_index_is_asked_about_newer_releases(monkeypatch: pytest.MonkeyPatch
 def test_show_warns_about_impossible_evidence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    case = create_case(tmp_path, Upstream("a/b", 1), Draft(affected_env=("vllm-0.8.4",)))
+    case = create_case(tmp_path, GitHubReport("a/b", 1), Draft(affected_env=("vllm-0.8.4",)))
     case.path.write_text(case.path.read_text().replace("vllm-0.8.4", "vllm-0.8.44"))
     assert cli.main(["--cases", str(tmp_path), "show", "b-1"]) == 0
     assert (

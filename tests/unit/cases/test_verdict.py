@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_vllm_regress.cases.model import WHERE, Symptom
 from pytest_vllm_regress.cases.observation import FAILURES, MAX_PART, Mechanism, Observation
-from pytest_vllm_regress.cases.symptom import WHERE, Symptom
 from pytest_vllm_regress.cases.verdict import (
     Decision,
     Verdict,
@@ -19,6 +19,7 @@ from pytest_vllm_regress.cases.verdict import (
     name_others,
 )
 from pytest_vllm_regress.errors import Kind, Masked, Part
+from pytest_vllm_regress.util.codec import decode, encode
 
 SYMPTOM = Symptom((Kind.HANG,), ("start", "ready"), r"^raylet: .*dead$")
 SEEN = Observation(Kind.HANG, "start", "no answer", {Part.LOG: Masked("a\nraylet: worker dead\nb")})
@@ -185,7 +186,7 @@ def test_only_a_pass_is_green_and_every_verdict_has_a_reason(
 
 @given(observations)
 def test_observations_survive_the_result_file(observed: Observation) -> None:
-    assert Observation.from_json(observed.to_json()) == observed
+    assert decode(Observation, encode(observed), "a file") == observed
 
 
 @pytest.mark.parametrize(

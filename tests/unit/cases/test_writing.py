@@ -10,7 +10,7 @@ import tomllib
 import pytest
 
 import pytest_vllm_regress
-from pytest_vllm_regress.cases.control import control_problems
+from pytest_vllm_regress.cases.loading import control_problems
 from pytest_vllm_regress.engines.engine import CompletionOutput, RequestOutput
 from pytest_vllm_regress.errors import Part
 from tests.helpers import ROOT

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -16,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
+from msgspec.structs import replace
 
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.cases.results import RunResult, TestResult, read_results, write_results
 from pytest_vllm_regress.cases.verdict import Verdict
-from pytest_vllm_regress.output.junit import junit_xml
-from pytest_vllm_regress.output.markdown import markdown_text
+from pytest_vllm_regress.output.markdown_and_junit import junit_xml, markdown_text
 from pytest_vllm_regress.output.pages.run_page import page
 from pytest_vllm_regress.output.table import lines
 from tests.helpers import hostile
@@ -137,7 +136,7 @@ def test_a_name_is_one_line_of_a_table() -> None:
 def test_control_characters_are_escaped_in_junit(character: str) -> None:
     run = RunResult(
         (
-            dataclasses.replace(
+            replace(
                 result("vllm-0.8.4", Verdict.REGRESSED, dossier=character), test=f"a{character}b"
             ),
         )

@@ -7,14 +7,13 @@ import io
 import re
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
-from pytest_vllm_regress.cases.cells import group_into_cells
 from pytest_vllm_regress.cases.observation import Mechanism, Observation
-from pytest_vllm_regress.cases.results import RunResult, TestResult
+from pytest_vllm_regress.cases.results import RunResult, TestResult, group_into_cells
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.errors import Kind
-from pytest_vllm_regress.output.symbols import ASCII_SYMBOLS, SHORT_WORDS, SYMBOLS
 from pytest_vllm_regress.output.table import lines, observation_lines, print_table
 from pytest_vllm_regress.util.text import one_line
 
@@ -58,9 +57,7 @@ ALL = RunResult(
 
 def test_columns_are_in_the_order_of_releases() -> None:
     runs = [
-        dataclasses.replace(
-            result("lmfe-124", f"vllm-{version}", Verdict.FIXED), versions={"vllm": version}
-        )
+        replace(result("lmfe-124", f"vllm-{version}", Verdict.FIXED), versions={"vllm": version})
         for version in ("0.10.2", "0.8.4", "0.9.1")
     ]
     header = lines(RunResult(tuple(runs)), 120)[0]
@@ -72,8 +69,8 @@ def test_observations_of_passing_and_failing_tests() -> None:
     passed = Observation(Kind.PASSED, "request", "3 replies", at_work=at_work)
     failed = Observation(Kind.HANG, "stop", "still alive after 30 s\x1b[2J")
     results = (
-        dataclasses.replace(GREEN.results[1], observation=passed, duration_s=1.26),
-        dataclasses.replace(GREEN.results[0], observation=failed, control="passed"),
+        replace(GREEN.results[1], observation=passed, duration_s=1.26),
+        replace(GREEN.results[0], observation=failed, control="passed"),
         GREEN.results[2],
     )
     assert list(observation_lines(results)) == [
@@ -112,9 +109,8 @@ def test_every_verdict_at_every_width(width: int, ascii_only: bool) -> None:
     assert max(map(len, rows)) <= width
     for verdict in Verdict:
         assert verdict.value in text
-        assert (ASCII_SYMBOLS if ascii_only else SYMBOLS)[verdict] + " " + SHORT_WORDS[
-            verdict
-        ] in text
+        sign = verdict.ascii_symbol if ascii_only else verdict.symbol
+        assert f"{sign} {verdict.short_word}" in text
         has_reason = (
             not verdict.expected or verdict is Verdict.NOT_APPLICABLE
         )  # a cell where nothing ran says why

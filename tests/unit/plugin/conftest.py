@@ -16,7 +16,7 @@ from pytest_vllm_regress.engines.settings import Settings
 from pytest_vllm_regress.engines.target import Target
 from pytest_vllm_regress.environments.installed import Installed
 from pytest_vllm_regress.plugin.markers import MarkedCase, marked_case
-from pytest_vllm_regress.plugin.stash import SESSION, SETTINGS
+from pytest_vllm_regress.plugin.state import SESSION, SETTINGS
 from tests.helpers.cases import CaseFile
 
 DEMO = CaseFile()

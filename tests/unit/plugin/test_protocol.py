@@ -13,10 +13,10 @@ import pytest
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.engines.processes.early_exit import NO_EARLY_EXIT, EarlyExitPolicy
 from pytest_vllm_regress.errors import ChildDied, Masked, Part, Unsupported, UsageError
-from pytest_vllm_regress.plugin import private, protocol
-from pytest_vllm_regress.plugin.evidence import CONTROL, SUBJECT, Evidence
+from pytest_vllm_regress.plugin import protocol, state
+from pytest_vllm_regress.plugin.leg import CONTROL, SUBJECT, Leg
 from pytest_vllm_regress.plugin.reporter import ATTRIBUTE
-from pytest_vllm_regress.plugin.stash import EVIDENCE
+from pytest_vllm_regress.plugin.state import LEG
 from tests.helpers.cases import CaseFile
 from tests.unit.plugin.conftest import MakeItem, report
 
@@ -25,44 +25,44 @@ CRASH = CaseFile(
 )
 HANG = CaseFile(kind="hang", omits="the pool", pattern="boom", symptom='where = "log"')
 LOGGED_HANG = CaseFile(kind="hang", omits="the pool", pattern="waiting")
-Leg = Callable[[Any, Evidence], None]
+Behaviour = Callable[[Any, Leg], None]
 
 
-def crash(item: Any, evidence: Evidence) -> None:
-    evidence.error = ChildDied(
+def crash(item: Any, leg: Leg) -> None:
+    leg.error = ChildDied(
         "gone", phase="probe", parts={Part.LOG: Masked("boom"), Part.EXIT: Masked("boom")}
     )
 
 
-def works(item: Any, evidence: Evidence) -> None:
-    evidence.control_used = True
-    evidence.replied("probe")
+def works(item: Any, leg: Leg) -> None:
+    leg.control_used = True
+    leg.replied("probe")
 
 
 @pytest.fixture
-def legs(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Evidence]]:
+def legs(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Leg]]:
     """Replace pytest's run of the test.
 
-    ``legs(crash, works)`` sets the behaviour of each leg and returns the evidence of those that
+    ``legs(crash, works)`` sets the behaviour of each leg and returns those that
     ran.
     """
 
-    def script(*behaviour: Leg) -> list[Evidence]:
-        ran: list[Evidence] = []
+    def script(*behaviour: Behaviour) -> list[Leg]:
+        ran: list[Leg] = []
         behaviours = iter(behaviour)
 
         def run(item: Any, nextitem: object) -> list[pytest.TestReport]:
-            evidence = item.stash[EVIDENCE]
-            ran.append(evidence)
-            next(behaviours)(item, evidence)
+            leg = item.stash[LEG]
+            ran.append(leg)
+            next(behaviours)(item, leg)
             return [
                 report(
-                    "failed" if evidence.error else "passed",
-                    text=str(evidence.error) if evidence.error else None,
+                    "failed" if leg.error else "passed",
+                    text=str(leg.error) if leg.error else None,
                 )
             ]
 
-        monkeypatch.setattr(private, "run_once", run)
+        monkeypatch.setattr(state, "run_once", run)
         return ran
 
     return script
@@ -75,13 +75,13 @@ def verdict_of(item: Any) -> Verdict:
 
 
 def test_a_failure_runs_the_control_leg_and_then_reports_once(
-    make_item: MakeItem, legs: Callable[..., list[Evidence]]
+    make_item: MakeItem, legs: Callable[..., list[Leg]]
 ) -> None:
     item, ran = make_item(CRASH), legs(crash, works)
     assert protocol.run(item, None) is True
     subject, control = ran
-    assert (subject.leg, dict(subject.changes), dict(subject.probe)) == (SUBJECT, {}, {})
-    assert (control.leg, dict(control.changes), dict(control.probe)) == (
+    assert (subject.name, dict(subject.changes), dict(subject.probe)) == (SUBJECT, {}, {})
+    assert (control.name, dict(control.changes), dict(control.probe)) == (
         CONTROL,
         {"tokenizer_pool_size": 0},
         {"n": 1},
@@ -98,20 +98,18 @@ def test_a_failure_runs_the_control_leg_and_then_reports_once(
     assert verdict_of(item) is Verdict.REPRODUCED
 
 
-def test_a_pass_runs_no_control_leg(
-    make_item: MakeItem, legs: Callable[..., list[Evidence]]
-) -> None:
+def test_a_pass_runs_no_control_leg(make_item: MakeItem, legs: Callable[..., list[Leg]]) -> None:
     item, ran = make_item(CRASH, version="0.8.5"), legs(works)
     protocol.run(item, None)
-    assert [evidence.leg for evidence in ran] == [SUBJECT]
+    assert [leg.name for leg in ran] == [SUBJECT]
     assert verdict_of(item) is Verdict.FIXED
 
 
 def test_a_control_leg_that_leaves_nothing_out_proves_nothing(
-    make_item: MakeItem, legs: Callable[..., list[Evidence]]
+    make_item: MakeItem, legs: Callable[..., list[Leg]]
 ) -> None:
-    def same(item: Any, evidence: Evidence) -> None:
-        evidence.replied("probe")
+    def same(item: Any, leg: Leg) -> None:
+        leg.replied("probe")
 
     item, ran = make_item(CRASH), legs(crash, same)
     protocol.run(item, None)
@@ -122,18 +120,18 @@ def test_a_control_leg_that_leaves_nothing_out_proves_nothing(
 
 
 def test_only_the_subjects_leg_may_end_a_hang_early(
-    make_item: MakeItem, legs: Callable[..., list[Evidence]]
+    make_item: MakeItem, legs: Callable[..., list[Leg]]
 ) -> None:
     """Neither leg ends early when an engine dies: a case about a hang may kill the engine itself to
     see what happens to its requests."""
     item = make_item(HANG)
     policies = []
 
-    def look(leg: Leg) -> Leg:
-        def run(item: Any, evidence: Evidence) -> None:
-            assert evidence.early_exit is not None
-            policies.append(evidence.early_exit)
-            leg(item, evidence)
+    def look(behave: Behaviour) -> Behaviour:
+        def run(item: Any, leg: Leg) -> None:
+            assert leg.early_exit is not None
+            policies.append(leg.early_exit)
+            behave(item, leg)
 
         return run
 
@@ -153,11 +151,11 @@ def call(error: BaseException | None) -> pytest.CallInfo[None]:
     return pytest.CallInfo.from_call(run, "call")
 
 
-def remembered(item: Any, *outcomes: tuple[str, BaseException | None]) -> Evidence:
-    item.stash[EVIDENCE] = Evidence()
+def remembered(item: Any, *outcomes: tuple[str, BaseException | None]) -> Leg:
+    item.stash[LEG] = Leg()
     for outcome, error in outcomes:
         protocol.remember(item, call(error), report(outcome))
-    return item.stash[EVIDENCE]  # type: ignore[no-any-return]
+    return item.stash[LEG]  # type: ignore[no-any-return]
 
 
 def test_the_first_error_of_a_leg_counts(make_item: MakeItem) -> None:
@@ -182,8 +180,8 @@ def test_a_skip_keeps_what_it_claims(make_item: MakeItem) -> None:
     claim = Unsupported("no", since="0.9")
     skip = pytest.skip.Exception("no")
     skip.__cause__ = claim
-    evidence = remembered(make_item(), ("skipped", skip))
-    assert (evidence.skipped, evidence.error) == ("no", claim)
+    leg = remembered(make_item(), ("skipped", skip))
+    assert (leg.skipped, leg.error) == ("no", claim)
     bare = remembered(make_item(), ("skipped", pytest.skip.Exception("why")))
     assert (bare.skipped, bare.error) == ("why", None)
 

@@ -15,7 +15,7 @@ from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.engines.processes.child_processes import Leftover
 from pytest_vllm_regress.engines.settings import Settings
 from pytest_vllm_regress.plugin.reporter import ATTRIBUTE, Recorder
-from pytest_vllm_regress.plugin.stash import SESSION, SETTINGS
+from pytest_vllm_regress.plugin.state import SESSION, SETTINGS
 from tests.unit.plugin.conftest import report
 
 

@@ -26,7 +26,7 @@ OURS = {
     "plugin",
     "plugin.fixtures",
     "plugin.options",
-    "plugin.stash",
+    "plugin.state",
 }
 
 

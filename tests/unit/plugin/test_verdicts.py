@@ -20,7 +20,7 @@ from pytest_vllm_regress.errors import (
     UsageError,
 )
 from pytest_vllm_regress.plugin import verdicts
-from pytest_vllm_regress.plugin.evidence import CONTROL, SUBJECT, Evidence
+from pytest_vllm_regress.plugin.leg import CONTROL, SUBJECT, Leg
 from pytest_vllm_regress.plugin.reporter import ATTRIBUTE
 from tests.helpers.cases import CaseFile
 from tests.unit.plugin.conftest import MakeItem, report
@@ -33,47 +33,45 @@ HANG = CaseFile(kind="hang", omits="the pool", pattern="waiting")
     ("evidence", "kind", "phase", "parts"),
     [
         (
-            Evidence(error=WRONG, phase="request"),
+            Leg(error=WRONG, phase="request"),
             Kind.WRONG_RESULT,
             "request",
             {Part.ASSERTION: str(WRONG)},
         ),
         (
-            Evidence(error=WRONG, dead=True, engine={Part.EXIT: Masked("exit status 7")}),
+            Leg(error=WRONG, dead=True, engine={Part.EXIT: Masked("exit status 7")}),
             Kind.ENGINE_DEATH,
             "probe",
             {Part.ASSERTION: str(WRONG), Part.EXIT: "exit status 7"},
         ),
         (
-            Evidence(error=ValueError("a\nb")),
+            Leg(error=ValueError("a\nb")),
             Kind.EXCEPTION,
             "test",
             {Part.EXCEPTION: "ValueError: a\nb"},
         ),
         (
-            Evidence(
-                error=RemoteError("it raised", phase="start", parts={Part.TRACEBACK: Masked("x")})
-            ),
+            Leg(error=RemoteError("it raised", phase="start", parts={Part.TRACEBACK: Masked("x")})),
             Kind.EXCEPTION,
             "start",
             {Part.TRACEBACK: "x"},
         ),
-        (Evidence(error=ChildDied("gone", phase="ready")), Kind.CRASH, "ready", {}),
-        (Evidence(error=UsageError("no")), Kind.USAGE, "test", {}),
-        (Evidence(error=Unsupported("no", since="0.9")), Kind.NOT_APPLICABLE, "probe", {}),
-        (Evidence(skipped="no reason"), Kind.NOT_APPLICABLE, "probe", {}),
-        (Evidence(replies=2, phase="request"), Kind.PASSED, "request", {}),
+        (Leg(error=ChildDied("gone", phase="ready")), Kind.CRASH, "ready", {}),
+        (Leg(error=UsageError("no")), Kind.USAGE, "test", {}),
+        (Leg(error=Unsupported("no", since="0.9")), Kind.NOT_APPLICABLE, "probe", {}),
+        (Leg(skipped="no reason"), Kind.NOT_APPLICABLE, "probe", {}),
+        (Leg(replies=2, phase="request"), Kind.PASSED, "request", {}),
     ],
 )
 def test_observations_of_a_leg(
-    evidence: Evidence, kind: Kind, phase: str, parts: dict[Part, str]
+    evidence: Leg, kind: Kind, phase: str, parts: dict[Part, str]
 ) -> None:
     observation = verdicts.observe(evidence)
     assert (observation.kind, observation.phase, dict(observation.parts)) == (kind, phase, parts)
 
 
 def test_a_pass_without_a_reply_is_not_a_pass() -> None:
-    observation = verdicts.observe(Evidence())
+    observation = verdicts.observe(Leg())
     assert observation.kind is not Kind.PASSED and "without one reply" in observation.summary
 
 
@@ -107,7 +105,7 @@ def reply(status: int, body: Any) -> httpx.Response:
 def test_a_test_of_an_address_that_the_server_lacks_is_not_applicable(
     last: httpx.Response, held: bool, error: Exception, kind: Kind
 ) -> None:
-    evidence = Evidence(error=error, at_work=[Mechanism("a message is answered", held)])
+    evidence = Leg(error=error, at_work=[Mechanism("a message is answered", held)])
     evidence.replied("request", last)
     observation = verdicts.observe(evidence)
     assert observation.kind is kind
@@ -116,13 +114,11 @@ def test_a_test_of_an_address_that_the_server_lacks_is_not_applicable(
 
 def test_a_group_counts_as_its_first_error() -> None:
     group = BaseExceptionGroup("two", [BaseExceptionGroup("one", [WRONG]), KeyError("later")])
-    assert verdicts.observe(Evidence(error=group)).kind is Kind.WRONG_RESULT
+    assert verdicts.observe(Leg(error=group)).kind is Kind.WRONG_RESULT
 
 
 def test_an_observation_is_masked_and_names_the_mechanisms() -> None:
-    evidence = Evidence(
-        error=AssertionError("password=hunter2222"), at_work=[Mechanism("hits", True)]
-    )
+    evidence = Leg(error=AssertionError("password=hunter2222"), at_work=[Mechanism("hits", True)])
     observation = verdicts.observe(evidence)
     assert "hunter2222" not in observation.summary + observation.parts[Part.ASSERTION]
     assert observation.at_work == (Mechanism("hits", True),)
@@ -131,29 +127,29 @@ def test_an_observation_is_masked_and_names_the_mechanisms() -> None:
 @pytest.mark.parametrize(
     ("case", "evidence", "broken", "needed"),
     [
-        (HANG, Evidence(error=WRONG), None, True),
-        (HANG, Evidence(replies=1), None, False),
-        (HANG, Evidence(error=Unsupported("no", since="0.9")), None, False),
-        (HANG, Evidence(error=WRONG, at_work=[Mechanism("hits", False)]), None, False),
-        (HANG, Evidence(error=WRONG), BuildError("no solution"), False),
-        (CaseFile(), Evidence(error=WRONG), None, False),
+        (HANG, Leg(error=WRONG), None, True),
+        (HANG, Leg(replies=1), None, False),
+        (HANG, Leg(error=Unsupported("no", since="0.9")), None, False),
+        (HANG, Leg(error=WRONG, at_work=[Mechanism("hits", False)]), None, False),
+        (HANG, Leg(error=WRONG), BuildError("no solution"), False),
+        (CaseFile(), Leg(error=WRONG), None, False),
     ],
 )
 def test_which_failures_need_a_control_leg(
-    make_item: MakeItem, case: CaseFile, evidence: Evidence, broken: Exception | None, needed: bool
+    make_item: MakeItem, case: CaseFile, evidence: Leg, broken: Exception | None, needed: bool
 ) -> None:
     item = make_item(case, broken=broken)
     assert verdicts.needs_control(item, item.marked, verdicts.observe(evidence)) is needed
 
 
-def judged(item: Any, subject: Evidence, control: Evidence | None = None) -> verdicts.JudgedLeg:
+def judged(item: Any, subject: Leg, control: Leg | None = None) -> verdicts.JudgedLeg:
     return verdicts.decide_leg(item, item.marked, subject, verdicts.observe(subject), control)
 
 
 def test_an_environment_that_could_not_be_used_proves_nothing(make_item: MakeItem) -> None:
     error = BuildError("no solution")
     item = make_item(broken=error)
-    leg = judged(item, Evidence(error=error, reports=[report("failed", "setup", "text")]))
+    leg = judged(item, Leg(error=error, reports=[report("failed", "setup", "text")]))
     assert leg.decision.verdict is Verdict.INCONCLUSIVE and "no solution" in leg.decision.reason
     (rewritten,) = verdicts.rewrite(item, leg)
     result = getattr(rewritten, ATTRIBUTE)
@@ -164,26 +160,26 @@ def test_an_environment_that_could_not_be_used_proves_nothing(make_item: MakeIte
 @pytest.mark.parametrize(
     ("version", "evidence", "settings", "verdict", "outcome"),
     [
-        ("0.8.4", Evidence(error=WRONG), {}, Verdict.REPRODUCED, "skipped"),
-        ("0.8.4", Evidence(error=WRONG), {"fail_on_known": True}, Verdict.REPRODUCED, "failed"),
-        ("0.8.5", Evidence(error=WRONG), {}, Verdict.REGRESSED, "failed"),
-        ("0.8.4", Evidence(replies=1), {}, Verdict.UNEXPECTEDLY_FIXED, "failed"),
-        ("0.8.5", Evidence(replies=1), {}, Verdict.FIXED, "passed"),
+        ("0.8.4", Leg(error=WRONG), {}, Verdict.REPRODUCED, "skipped"),
+        ("0.8.4", Leg(error=WRONG), {"fail_on_known": True}, Verdict.REPRODUCED, "failed"),
+        ("0.8.5", Leg(error=WRONG), {}, Verdict.REGRESSED, "failed"),
+        ("0.8.4", Leg(replies=1), {}, Verdict.UNEXPECTEDLY_FIXED, "failed"),
+        ("0.8.5", Leg(replies=1), {}, Verdict.FIXED, "passed"),
         (
             "0.8.4",
-            Evidence(error=Unsupported("no", since="0.9")),
+            Leg(error=Unsupported("no", since="0.9")),
             {},
             Verdict.NOT_APPLICABLE,
             "skipped",
         ),
-        ("0.8.4", Evidence(skipped="no reason"), {}, Verdict.INCONCLUSIVE, "failed"),
-        ("0.8.4", Evidence(error=KeyError("other")), {}, Verdict.INCONCLUSIVE, "failed"),
+        ("0.8.4", Leg(skipped="no reason"), {}, Verdict.INCONCLUSIVE, "failed"),
+        ("0.8.4", Leg(error=KeyError("other")), {}, Verdict.INCONCLUSIVE, "failed"),
     ],
 )
 def test_the_deciding_report_says_the_verdict(
     make_item: MakeItem,
     version: str,
-    evidence: Evidence,
+    evidence: Leg,
     settings: dict[str, Any],
     verdict: Verdict,
     outcome: str,
@@ -195,7 +191,7 @@ def test_the_deciding_report_says_the_verdict(
         report(test_outcome, text="a traceback" if evidence.error else None),
         report(when="teardown"),
     ]
-    evidence = Evidence(**{**vars(evidence), "reports": reports})
+    evidence = Leg(**{**vars(evidence), "reports": reports})
     setup, call, teardown = verdicts.rewrite(item, judged(item, evidence))
     assert (setup.outcome, call.outcome, teardown.outcome) == ("passed", outcome, "passed")
     assert hasattr(call, "wasxfail") == (outcome == "skipped" and verdict is Verdict.REPRODUCED)
@@ -213,8 +209,8 @@ def test_the_deciding_report_says_the_verdict(
 
 def test_what_the_control_leg_met_is_shown_and_masked(make_item: MakeItem) -> None:
     item = make_item(HANG)
-    failed = Evidence(CONTROL, error=KeyError("password=hunter2222"))
-    subject = Evidence(
+    failed = Leg(CONTROL, error=KeyError("password=hunter2222"))
+    subject = Leg(
         SUBJECT, error=ChildDied("gone", phase="probe"), reports=[report("failed", text="t")]
     )
     (rewritten,) = verdicts.rewrite(item, judged(item, subject, failed))
@@ -230,7 +226,7 @@ def test_a_case_without_a_proof_that_passes_shows_what_the_target_answered(
     item = make_item(version="0.8.4")
     if proven:
         (item.marked.case.directory / "evidence.json").touch()
-    subject = Evidence()
+    subject = Leg()
     for reply in ({"dropped": 1}, None, httpx.Response(200, text="fine"), [1, 2], "x" * 1000):
         subject.replied("request", reply)
     decision = judged(item, subject).decision
@@ -245,7 +241,7 @@ def test_a_case_without_a_proof_that_passes_shows_what_the_target_answered(
 
 def test_an_error_in_the_tests_own_code_says_so(make_item: MakeItem) -> None:
     item = make_item(HANG)
-    subject = Evidence(error=KeyError("choices"), line="test_demo.py:12", replies=1)
+    subject = Leg(error=KeyError("choices"), line="test_demo.py:12", replies=1)
     assert not verdicts.needs_control(item, item.marked, verdicts.observe(subject))
     decision = judged(item, subject).decision
     assert decision.verdict is Verdict.INCONCLUSIVE
@@ -256,14 +252,14 @@ def test_an_error_in_the_tests_own_code_says_so(make_item: MakeItem) -> None:
 
 def test_a_failure_to_start_is_named_before_the_control_leg(make_item: MakeItem) -> None:
     item = make_item(HANG)
-    control = Evidence(CONTROL, error=UsageError("the control leg did the same as the subject"))
+    control = Leg(CONTROL, error=UsageError("the control leg did the same as the subject"))
     reason = judged(
-        item, Evidence(error=RemoteError("no such model", phase="start")), control
+        item, Leg(error=RemoteError("no such model", phase="start")), control
     ).decision.reason
     words = "nothing was ready for the test: exception in phase start: [start] no such model; the control leg failed too"
     assert reason.startswith(words)
     later = judged(
-        item, Evidence(error=RemoteError("refused", phase="request")), control
+        item, Leg(error=RemoteError("refused", phase="request")), control
     ).decision.reason
     assert later.startswith(
         "exception in phase request: [request] refused; the control leg failed too"

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.proofs import impostors
-from pytest_vllm_regress.cases.proofs.impostors import Impostor, ImpostorTrial
+from pytest_vllm_regress.cases.proofs.impostors import Impostor, ImpostorRun
 from pytest_vllm_regress.cases.results import RunResult
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.runner.batch import Batch, RunOptions, RunOutcome
@@ -36,14 +36,14 @@ class FakeRun:
         for number, batch in enumerate(batches):
             self.batches_run.append(batch)
             if batch.environment != self.silent:
-                trial = ImpostorTrial(
+                trial = ImpostorRun(
                     "demo", batch.environment, "t", Impostor.ENGINE_KILLED, Verdict.INCONCLUSIVE, ""
                 )
-                impostors.write_trials(folder / f"{number}.json", [trial])
+                impostors.write_impostor_runs(folder / f"{number}.json", [trial])
         return RunOutcome(RunResult(), interrupted=self.interrupted)
 
 
-def met(run: FakeRun, cases: Sequence[Case] = CASES) -> tuple[ImpostorTrial, ...]:
+def met(run: FakeRun, cases: Sequence[Case] = CASES) -> tuple[ImpostorRun, ...]:
     return try_impostors(cases, RunOptions("sim"), run, lambda line: None)
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.proofs.fingerprint import code_fingerprint
@@ -62,9 +62,7 @@ def test_each_run_of_a_proof_counts_once(case: Case, tmp_path: Path) -> None:
 
 def test_several_tests_of_a_case_are_one_run(case: Case, tmp_path: Path) -> None:
     (result,) = run_of(case, Verdict.REPRODUCED, 1.0).results
-    second = dataclasses.replace(
-        result, test="one::second", verdict=Verdict.INCONCLUSIVE, started_at=9.0
-    )
+    second = replace(result, test="one::second", verdict=Verdict.INCONCLUSIVE, started_at=9.0)
     assert count_attempts(tmp_path, [case], [RunResult((result, second))]) == 1
     assert read_attempts(tmp_path)["one"]["vllm-0.8.4 sim"].inconclusive == 1
 

@@ -92,7 +92,9 @@ class ScriptedLogits:
             for token, step in zip(output, steps)
         )
 
-    def _step(self, request_id: str, prompt: list[int], position: int) -> Optional[script_format.Step]:
+    def _step(
+        self, request_id: str, prompt: list[int], position: int
+    ) -> Optional[script_format.Step]:
         start, end = self._markers
         if start is None or end is None:
             return None
@@ -110,7 +112,9 @@ class ScriptedLogits:
             return None
 
     def _read(self, payload: tuple[int, ...]) -> tuple[script_format.ScriptedAnswer, ...]:
-        answers = script_format.decode("".join(self._texts.get(token, "\ufffd") for token in payload))
+        answers = script_format.decode(
+            "".join(self._texts.get(token, "\ufffd") for token in payload)
+        )
         numbered = tuple(map(self._numbers.of, answers))
         for token in (token for answer in numbered for step in answer.steps for token, _ in step):
             if not int(token) < self._synthetic.vocab_size:

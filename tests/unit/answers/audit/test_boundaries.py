@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from packaging.version import Version
 
 from pytest_vllm_regress import cli
@@ -167,7 +168,7 @@ def test_only_what_others_can_repeat_is_recorded_and_a_clear_verdict_stays(case:
 def test_a_verdict_names_the_test_that_gave_it(case: Case) -> None:
     place, later = (
         case.directory.parent,
-        dataclasses.replace(result(Verdict.FIXED, "0.9.1"), code="0123456789abcdef"),
+        replace(result(Verdict.FIXED, "0.9.1"), code="0123456789abcdef"),
     )
     assert record(place, [case], [result(Verdict.FIXED, "0.9.1")]) == 1
     assert [record(place, [case], [later]) for _ in range(2)] == [1, 0]
@@ -204,10 +205,7 @@ def test_commands_show_and_record_boundaries(
     code = code_fingerprint(case.directory)
     outcomes = {"0.9.0": Verdict.REPRODUCED, "0.9.1": Verdict.FIXED}
     outcome = RunResult(
-        tuple(
-            dataclasses.replace(result(verdict, version), code=code)
-            for version, verdict in outcomes.items()
-        )
+        tuple(replace(result(verdict, version), code=code) for version, verdict in outcomes.items())
     )
     write_results(tmp_path / "results.json", outcome)
     command = ["--cases", str(tmp_path)]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress.cases.new.scaffold import Draft, Unreported, create_case
+from pytest_vllm_regress.cases.scaffold import Draft, Unreported, create_case
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.fuzz.api.cause import cause
 from pytest_vllm_regress.fuzz.api.clients import refusal

@@ -13,8 +13,7 @@ from pytest_vllm_regress import cli
 from pytest_vllm_regress.cases.results import RunResult, TestResult, write_results
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.errors import UsageError
-from pytest_vllm_regress.output.pages.folder import LIST, write_folder
-from pytest_vllm_regress.output.pages.links import broken_links
+from pytest_vllm_regress.output.pages.rendering import LIST, broken_links, write_folder
 from pytest_vllm_regress.output.pages.run_page import page, pages
 from tests.helpers import hostile
 from tests.unit.output.test_formats import CASES, RUN, Tags, result

@@ -16,8 +16,8 @@ from pytest_vllm_regress.cases.loading import load_all_cases
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.output.pages.documents import Sources, render_document
-from pytest_vllm_regress.output.pages.links import broken_links
-from pytest_vllm_regress.output.pages.record import Knowledge, State, latest, release_of
+from pytest_vllm_regress.output.pages.knowledge import Knowledge, ReleaseState, latest, release_of
+from pytest_vllm_regress.output.pages.rendering import broken_links
 from pytest_vllm_regress.output.pages.site import DRIFT, badge, overview, write_site
 from pytest_vllm_regress.surveys.drift import open_drifts
 from tests.helpers import ROOT
@@ -129,11 +129,11 @@ def test_a_clear_verdict_counts_more_than_the_range() -> None:
     def recorded(verdict: Verdict) -> Recorded:
         return Recorded("vllm-0.8.4", "sim", verdict, "2026-01-01")
 
-    assert State((), True).failing
-    assert not State((), None).failing
-    assert not State((recorded(Verdict.UNEXPECTEDLY_FIXED),), True).failing
-    assert State((recorded(Verdict.REGRESSED),), False).failing
-    assert State((recorded(Verdict.NOT_APPLICABLE),), True).failing
+    assert ReleaseState((), True).failing
+    assert not ReleaseState((), None).failing
+    assert not ReleaseState((recorded(Verdict.UNEXPECTEDLY_FIXED),), True).failing
+    assert ReleaseState((recorded(Verdict.REGRESSED),), False).failing
+    assert ReleaseState((recorded(Verdict.NOT_APPLICABLE),), True).failing
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_a_badge_is_an_image_with_a_name(failures: int) -> None:
     )
 
 
-def document(tmp_path: Path, text: str) -> tuple[str, tuple[str, ...]]:
+def document(tmp_path: Path, text: str) -> str:
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "a.md").write_text(text)
     (tmp_path / "docs" / "b.json").write_text("{}")
@@ -169,7 +169,7 @@ def document(tmp_path: Path, text: str) -> tuple[str, tuple[str, ...]]:
         "docs/a.md",
         "docs/a.html",
     )
-    return str(rendered.html), rendered.missing
+    return str(rendered.html)
 
 
 @pytest.mark.parametrize(
@@ -185,23 +185,22 @@ def document(tmp_path: Path, text: str) -> tuple[str, tuple[str, ...]]:
     ],
 )
 def test_a_document_is_rendered(tmp_path: Path, text: str, expected: str) -> None:
-    html, missing = document(tmp_path, text)
-    assert expected in html
-    assert missing == ()
+    assert expected in document(tmp_path, text)
 
 
 @pytest.mark.parametrize(
     "text", ["[x](javascript:alert(1))", "[x](data:text/html,x)", "![x](vbscript:x)"]
 )
 def test_a_document_cannot_run_anything(tmp_path: Path, text: str) -> None:
-    html, _ = document(tmp_path, text)
+    html = document(tmp_path, text)
     assert "href" not in html
     assert "src" not in html
 
 
 @pytest.mark.parametrize("link", ["missing.md", "../../outside.md", "/etc/passwd"])
 def test_a_link_that_leads_nowhere_is_reported(tmp_path: Path, link: str) -> None:
-    assert document(tmp_path, f"[x]({link})")[1] == (link,)
+    page = document(tmp_path, f"[x]({link})")
+    assert broken_links({"docs/a.html": page}) == [f"docs/a.html: {link}: no such page"]
 
 
 @pytest.fixture
@@ -237,6 +236,6 @@ def test_a_readme_that_leads_out_of_the_cases_is_refused(own_cases: Path, tmp_pa
 def test_a_site_with_a_broken_link_is_not_written(tmp_path: Path) -> None:
     (tmp_path / "project" / "docs").mkdir(parents=True)
     (tmp_path / "project" / "docs" / "README.md").write_text("[x](gone.md)")
-    with pytest.raises(UsageError, match=r"docs/README\.md: gone\.md: no such file"):
+    with pytest.raises(UsageError, match=r"docs/index\.html: gone\.md: no such page"):
         write_site(tmp_path / "site", CASES[:1], LOCKS, tmp_path / "project")
     assert not (tmp_path / "site").exists()

@@ -23,18 +23,20 @@ _ENVIRONMENT = re.compile(r"vllm(?:-cpu)?-(\d+(?:\.\d+)*(?:\.post\d+)?)")
 
 
 @dataclasses.dataclass(frozen=True)
-class State:
-    """What is known of a case in a release. ``in_range``:
-
-    None if the range names a package of which the release's version is not known.
-    """
+class ReleaseState:
+    """What is known of a case in a release."""
 
     recorded: tuple[Recorded, ...]
     in_range: bool | None
+    """None if the range names a package of which the release's version is not known."""
 
     @property
     def failing(self) -> bool:
-        """Whether the release has the failure: a clear verdict counts, otherwise the range."""
+        """Whether the release has the failure: a clear verdict counts, otherwise the range.
+
+        What does the overview show where nothing was run? Whether the affected range has the
+        release, by its lock or, without one, by vLLM's version.
+        """
         clear = [entry.shown for entry in self.recorded if entry.shown is not None]
         return any(clear) if clear else bool(self.in_range)
 
@@ -71,14 +73,14 @@ class Knowledge:
         )
         self._states = {
             case.id: {
-                name: State(_at(rows[case.id], name), _in_range(case, versions[name]))
+                name: ReleaseState(_at(rows[case.id], name), _in_range(case, versions[name]))
                 for name in self.releases
             }
             for case in cases
         }
         self._rows = rows
 
-    def states(self, case: Case) -> Mapping[str, State]:
+    def states(self, case: Case) -> Mapping[str, ReleaseState]:
         """Return the state of a case by release."""
         return self._states[case.id]
 

@@ -12,40 +12,39 @@ import pytest
 from ..cases.loading import CASE_FILE, load_case
 from ..cases.model import Case
 from ..cases.observation import Observation
-from ..cases.proofs import impostors
-from ..cases.proofs.impostors import Impostor, ImpostorTrial
+from ..cases.proofs.impostors import Impostor, ImpostorRun, unrelated_log, write_impostor_runs
 from ..cases.verdict import judge_observation
 from ..errors import CaseFileError, Kind
-from .evidence import Evidence, sanitize
 from .fault_injection import FaultInjection
+from .leg import Leg, sanitize
 from .markers import MarkedCase, test_id
 from .session import session_of
 from .verdicts import observe, target_of
 
 
-class Trials:
-    """The trials of one pytest run, written to a file in the folder that the hidden option
+class ImpostorRuns:
+    """The runs of one pytest run, written to a file in the folder that the hidden option
     ``--vllm-impostors`` names."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / f"{os.getpid()}.json"
-        self._trials: list[ImpostorTrial] = []
+        self._runs: list[ImpostorRun] = []
         self._floods: dict[Path, str] = {}
 
     def run(
-        self, item: pytest.Item, marked: MarkedCase, run_leg: Callable[[Evidence], Evidence]
+        self, item: pytest.Item, marked: MarkedCase, run_leg: Callable[[Leg], Leg]
     ) -> list[str]:
         """Try all impostors on a test, unless another test of its case was tried already.
 
         Return the faults of the case.
         """
         target = target_of(item)
-        tried = {(trial.case, trial.environment) for trial in self._trials}
+        tried = {(run.case, run.environment) for run in self._runs}
         if target is None or (marked.case.id, target.name) in tried:
             return []
-        trials = []
+        runs = []
         for fault in self._injections(item, marked.case):
-            observation = observe(run_leg(Evidence(fault=fault)))
+            observation = observe(run_leg(Leg(fault=fault)))
             if not fault.injected:
                 continue
             decision = judge_observation(
@@ -55,7 +54,7 @@ class Trials:
                 observation,
                 Observation(Kind.PASSED, observation.phase),
             )
-            trial = ImpostorTrial(
+            run = ImpostorRun(
                 marked.case.id,
                 target.name,
                 test_id(item),
@@ -64,16 +63,16 @@ class Trials:
                 decision.reason,
             )
             session_of(item.config).progress(
-                f"{trial.case} on {trial.environment}, {trial.impostor}: {trial.verdict.value}"
+                f"{run.case} on {run.environment}, {run.impostor}: {run.verdict.value}"
             )
-            trials.append(trial)
-        self._trials += trials
-        impostors.write_trials(self._file, self._trials)
-        return [trial.fault for trial in trials if trial.fault]
+            runs.append(run)
+        self._runs += runs
+        write_impostor_runs(self._file, self._runs)
+        return [run.flaw for run in runs if run.flaw]
 
     def _injections(self, item: pytest.Item, case: Case) -> Iterator[FaultInjection]:
         if case.path not in self._floods:
-            self._floods[case.path] = impostors.unrelated_log(case, _beside(case))
+            self._floods[case.path] = unrelated_log(case, _beside(case))
         for impostor in Impostor:
             if impostor is Impostor.ERROR_STATUS and "vllm_server" not in getattr(
                 item, "fixturenames", ()
@@ -91,17 +90,17 @@ def _beside(case: Case) -> list[Case]:
     return cases
 
 
-TRIALS: pytest.StashKey[Trials] = pytest.StashKey()
+IMPOSTOR_RUNS: pytest.StashKey[ImpostorRuns] = pytest.StashKey()
 
 
-def trials_of(config: pytest.Config) -> Trials | None:
-    """Return the trials of this run; None without ``--vllm-impostors``."""
+def impostor_runs_of(config: pytest.Config) -> ImpostorRuns | None:
+    """Return the runs of this run; None without ``--vllm-impostors``."""
     folder = config.getoption("vllm_impostors")
-    return config.stash.setdefault(TRIALS, Trials(Path(folder))) if folder else None
+    return config.stash.setdefault(IMPOSTOR_RUNS, ImpostorRuns(Path(folder))) if folder else None
 
 
 def report_of(item: pytest.Item, faults: list[str]) -> pytest.TestReport:
-    """Return the report on the trials of one test."""
+    """Return the report on the runs of one test."""
     return pytest.TestReport(
         nodeid=item.nodeid,
         location=item.location,

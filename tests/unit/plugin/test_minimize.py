@@ -1,4 +1,4 @@
-"""The ladder: which engine is the smallest that fails, which the largest that works."""
+"""Smaller engines: which engine is the smallest that fails, which the largest that works."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_vllm_regress.engines.spec import EngineSpec
-from pytest_vllm_regress.plugin import ladder
-from pytest_vllm_regress.plugin.ladder import FEATURES, Feature, TrialOutcome
+from pytest_vllm_regress.plugin import minimize
+from pytest_vllm_regress.plugin.minimize import FEATURES, AttemptOutcome
 
 FULL = EngineSpec.create(
     tensor_parallel_size=2,
@@ -20,33 +20,32 @@ FULL = EngineSpec.create(
     executor="mp",
     structured_output_backend="xgrammar",
 )
-FAILED = TrialOutcome("fails", "as seen first")
-NAMES = frozenset(feature.name for feature in FEATURES)
+FAILED = AttemptOutcome("fails", "as seen first")
+NAMES = frozenset(FEATURES)
 
 
-def walk(verdict: Callable[[frozenset[str]], str]) -> tuple[ladder.Reduction, list[frozenset[str]]]:
+def walk(
+    verdict: Callable[[frozenset[str]], str],
+) -> tuple[minimize.Reduction, list[frozenset[str]]]:
     attempts: list[frozenset[str]] = []
 
-    def attempt(left_out: tuple[Feature, ...]) -> TrialOutcome:
-        features = NAMES - {feature.name for feature in left_out}
+    def attempt(left_out: frozenset[str]) -> AttemptOutcome:
+        features = NAMES - left_out
         attempts.append(features)
-        return TrialOutcome(verdict(features), "")
+        return AttemptOutcome(verdict(features), "")
 
-    return ladder.walk(FEATURES, FAILED, attempt), attempts
+    return minimize.walk(tuple(FEATURES), FAILED, attempt), attempts
 
 
 def test_features_of_a_spec() -> None:
-    assert ladder.features(EngineSpec(), schema=False) == ()
-    assert [feature.name for feature in ladder.features(EngineSpec(), schema=True)] == ["schema"]
-    assert ladder.features(FULL, schema=True) == FEATURES
+    assert minimize.features(EngineSpec(), schema=False) == ()
+    assert minimize.features(EngineSpec(), schema=True) == ("schema",)
+    assert minimize.features(FULL, schema=True) == tuple(FEATURES)
     parallel = EngineSpec.create(
         tensor_parallel_size=4, executor="ray", structured_output_backend="xgrammar"
     )
-    assert [feature.name for feature in ladder.features(parallel, schema=False)] == [
-        "tensor parallel",
-        "executor",
-    ]
-    assert FULL.replace(**ladder.without(FEATURES)) == EngineSpec()
+    assert minimize.features(parallel, schema=False) == ("tensor parallel", "executor")
+    assert FULL.replace(**minimize.without(FEATURES)) == EngineSpec()
 
 
 @given(st.sets(st.sampled_from(sorted(NAMES))).map(frozenset))
@@ -79,9 +78,7 @@ def test_only_what_was_run_is_reported(world: dict[frozenset[str], str]) -> None
         for name in reduction.smallest
         if reduction.smallest - {name} in reduction.tried
     )
-    assert ladder.describe(FULL, FEATURES, reduction).startswith(
-        "smallest engine that still fails: "
-    )
+    assert minimize.describe(FULL, reduction).startswith("smallest engine that still fails: ")
 
 
 def test_another_failure_is_neither_end() -> None:
@@ -102,14 +99,15 @@ def test_another_failure_is_neither_end() -> None:
 
 def test_the_report_names_engines_by_what_is_not_default() -> None:
     spec = EngineSpec.create(tensor_parallel_size=2, tokenizer_pool_size=2)
-    features = ladder.features(spec, schema=True)
-    culprit = next(feature for feature in features if feature.name == "tensor parallel")
-    reduction = ladder.walk(
+    features = minimize.features(spec, schema=True)
+    reduction = minimize.walk(
         features,
         FAILED,
-        lambda left_out: TrialOutcome("works" if culprit in left_out else "fails", "seen"),
+        lambda left_out: AttemptOutcome(
+            "works" if "tensor parallel" in left_out else "fails", "seen"
+        ),
     )
-    text = ladder.describe(spec, features, reduction)
+    text = minimize.describe(spec, reduction)
     assert text.splitlines()[:2] == [
         "smallest engine that still fails: tensor_parallel_size=2, requests without a schema",
         "largest engine that works: tokenizer_pool_size=2",
@@ -117,6 +115,6 @@ def test_the_report_names_engines_by_what_is_not_default() -> None:
     assert "---- largest that works: tokenizer_pool_size=2 ----" in text
 
 
-@pytest.mark.parametrize("feature", FEATURES, ids=lambda feature: feature.name)
-def test_features_are_engine_spec_fields(feature: Feature) -> None:
-    assert EngineSpec().replace(**feature.changes) == EngineSpec()
+@pytest.mark.parametrize("feature", FEATURES)
+def test_features_are_engine_spec_fields(feature: str) -> None:
+    assert EngineSpec().replace(**FEATURES[feature]) == EngineSpec()

@@ -1,20 +1,26 @@
-"""Stash keys for the plugin's state on pytest's objects, and which tests are ours."""
+"""The plugin's state on pytest's objects, which tests are ours, and the private names of pytest
+that the plugin needs.
+
+The names are tested with the oldest and newest supported pytest. When a new release drops one of
+them, only this module must change.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from _pytest.runner import runtestprotocol
 
 if TYPE_CHECKING:
     from ..engines.session import Session
     from ..engines.settings import Settings
     from ..util.owner import Owner
-    from .evidence import Evidence
+    from .leg import Leg
 
 SETTINGS: pytest.StashKey[Settings] = pytest.StashKey()
 SESSION: pytest.StashKey[Session] = pytest.StashKey()
-EVIDENCE: pytest.StashKey[Evidence] = pytest.StashKey()
+LEG: pytest.StashKey[Leg] = pytest.StashKey()
 
 
 def settings_of(config: pytest.Config) -> Settings:
@@ -29,12 +35,12 @@ def settings_of(config: pytest.Config) -> Settings:
     return config.stash[SETTINGS]
 
 
-def evidence_of(node: pytest.Item) -> Evidence:
-    """Return the evidence of the running leg, also for a test that requests our fixtures only at
+def leg_of(node: pytest.Item) -> Leg:
+    """Return the running leg, also for a test that requests our fixtures only at
     run time."""
-    from .evidence import Evidence
+    from .leg import Leg
 
-    return node.stash.setdefault(EVIDENCE, Evidence())
+    return node.stash.setdefault(LEG, Leg())
 
 
 def uses_target(item: pytest.Item) -> bool:
@@ -80,3 +86,36 @@ def controller_of(config: pytest.Config) -> Owner | None:
 
     controller = getattr(config, "workerinput", {}).get(_CONTROLLER)
     return Owner.from_json(controller) if controller else None
+
+
+def run_once(item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
+    """Run set-up, call and tear-down of a test through all hooks.
+
+    Return the reports, which are not logged yet.
+    """
+    return runtestprotocol(item, log=False, nextitem=nextitem)
+
+
+def renew(item: pytest.Item) -> None:
+    """Prepare a test for another run, as pytest-rerunfailures does."""
+    item._initrequest()  # type: ignore[attr-defined]
+
+
+def write_group(item: pytest.Item, name: str) -> None:
+    """Append xdist's group to the test's id.
+
+    Since pytest 9.2, xdist 3.8 cannot do that itself (pytest-xdist#1386).
+    """
+    if hasattr(item, "_id"):
+        item._id = type(item._id).parse(f"{item.nodeid}@{name}")
+
+
+def renew_timeout(item: pytest.Item) -> None:
+    """Restart pytest-timeout's timer for another run of a test."""
+    if item.config.pluginmanager.hasplugin("timeout"):
+        from pytest_timeout import _get_item_settings  # type: ignore[import-untyped]
+
+        settings = _get_item_settings(item)
+        if settings.timeout and settings.timeout > 0 and not settings.func_only:
+            item.ihook.pytest_timeout_cancel_timer(item=item)
+            item.ihook.pytest_timeout_set_timer(item=item, settings=settings)

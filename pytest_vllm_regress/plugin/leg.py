@@ -1,5 +1,5 @@
-"""Evidence of one leg of a test: replies of the target, the phase reached, the exception, the time
-spent."""
+"""What the plugin sees during one leg of a test: replies of the target, the phase reached, the
+exception, the time spent."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ..engines.running import SchemaFilter
+from ..util.masking import mask
+from ..util.text import printable
+
 if TYPE_CHECKING:
     import pytest
 
     from ..cases.observation import Mechanism
     from ..engines.processes.child import Child
     from ..engines.processes.early_exit import EarlyExitPolicy
-    from ..engines.running import SchemaFilter
     from ..engines.spec import EngineSpec
     from ..errors import Parts
     from .fault_injection import FaultInjection
@@ -24,15 +27,9 @@ SUBJECT, CONTROL = "subject", "control"
 MAX_REPLIES = 3
 
 
-def _all_schemas() -> SchemaFilter:
-    from ..engines.running import SchemaFilter
-
-    return SchemaFilter()
-
-
 @dataclasses.dataclass
-class Evidence:
-    """Collected by the fixtures and hooks during one leg. ``replies`` counts answers of the target;
+class Leg:
+    """What the fixtures and hooks saw during one leg of a test. ``replies`` counts answers of the target;
     ``last_replies`` keeps some.
 
     ``changes``: EngineSpec fields that this leg changes; ``probe``: arguments of its probe that it
@@ -46,7 +43,7 @@ class Evidence:
     before their deadline (None: the session's default).
     """
 
-    leg: str = SUBJECT
+    name: str = SUBJECT
     replies: int = 0
     last_replies: deque[object] = dataclasses.field(
         default_factory=lambda: deque(maxlen=MAX_REPLIES)
@@ -64,7 +61,7 @@ class Evidence:
     control_used: bool = False
     changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     probe: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    schemas: SchemaFilter = dataclasses.field(default_factory=_all_schemas)
+    schemas: SchemaFilter = dataclasses.field(default_factory=SchemaFilter)
     spec: EngineSpec | None = None
     smaller_engine: bool = False
     fault: FaultInjection | None = None
@@ -78,7 +75,7 @@ class Evidence:
     def is_subject(self) -> bool:
         """Whether the verdict is about this leg: it is not a control leg, and has neither an
         injected fault nor a smaller engine."""
-        return self.leg == SUBJECT and self.fault is None and not self.smaller_engine
+        return self.name == SUBJECT and self.fault is None and not self.smaller_engine
 
     def changed_spec(self, spec: EngineSpec) -> EngineSpec:
         """Return the engine of this leg: ``spec`` with the leg's changes."""
@@ -112,7 +109,4 @@ class Evidence:
 def sanitize(text: str) -> str:
     """Mask a text from a target process or a case file, and escape characters that could control
     the terminal, except tabs."""
-    from ..util.masking import mask
-    from ..util.text import printable
-
     return "\t".join(map(printable, mask(text).split("\t")))

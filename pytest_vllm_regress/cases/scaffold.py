@@ -7,23 +7,23 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-from ...environments.installed import GRAMMARS
-from ...environments.names import package_without_vllm, unavailable_reason
-from ...errors import CaseFileError, UsageError
-from ...util.text import markdown_inline
-from ...util.validation import format_value
-from ..case_format import FORMAT
-from ..loading import CASE_FILE, CASE_ID, is_case_id, load_case
-from ..model import NEEDS_CONTROL_LEG, Case
-from .templates import Template, check_phase, probe_code, template_for
+from ..defaults import PHASES
+from ..environments.installed import GRAMMARS
+from ..environments.names import package_without_vllm, unavailable_reason
+from ..errors import CaseFileError, Kind, UsageError
+from ..util.codec import Document, load
+from ..util.paths import DATA
+from ..util.templates import render_text
+from ..util.validation import format_value
+from .loading import CASE_FILE, CASE_ID, FORMAT, is_case_id, load_case
+from .model import NEEDS_CONTROL_LEG, Case
 
 DEFAULT_REPOSITORY = "vllm-project/vllm"
 DEVICES = ("sim", "cpu", "gpu")
@@ -40,8 +40,98 @@ _BRIEF = re.compile(rf"(?:{_REPOSITORY})?#?(?P<number>[0-9]{{1,9}})")
 _COMMIT = re.compile(rf"(?:{_REPOSITORY}@)?(?P<commit>[0-9a-f]{{10,40}})")
 
 
+PLACEHOLDER = "words that only this failure prints"
+"""Pattern of a new case whose failure is not an assertion of its test.
+
+Nothing prints these words.
+"""
+
+
+class Template(Document, frozen=True):
+    """Test template of one front. The test passes everywhere until its author changes it.
+
+    ``trigger``: the variable that triggers the failure; ``subject``: its value; ``control``: the
+    value that leaves it out.
+    """
+
+    code: str
+    trigger: str
+    subject: int
+    control: int
+    phases: tuple[str, ...]
+    """Phases in which the front can fail."""
+    phase: str
+    pattern: str = PLACEHOLDER
+
+    @property
+    def omits(self) -> str:
+        """Return what the control leg leaves out, if the test does it itself."""
+        return f"{self.trigger} = {self.subject}"
+
+    def test(self, name: str, *, leg: bool) -> str:
+        """Return the code of the test.
+
+        ``leg``: the test leaves out its trigger itself in the control leg.
+        """
+        value = (
+            f'{self.subject} if vllm_leg == "subject" else {self.control}'
+            if leg
+            else f"{self.subject}"
+        )
+        parameter = ", vllm_leg: str" if leg else ""
+        return self.code.replace("NAME", name).replace("VALUE", value).replace(", LEG", parameter)
+
+    def pattern_of(self, kind: str) -> str:
+        """Return the message of the test's assertion for a wrong result, else a placeholder."""
+        return self.pattern if kind == Kind.WRONG_RESULT else PLACEHOLDER
+
+
+class _Templates(Document, frozen=True):
+    fronts: dict[str, Template]
+    server: dict[str, Template]
+
+
+_ALL = load(_Templates, DATA / "new_case.toml", 64 * 1024, what="the templates of new cases")
+TEMPLATES = _ALL.fronts
+"""Templates by what a test needs: the front of an engine, or only a probe."""
+OUTSIDE_REQUESTS = _ALL.server
+"""Templates of the front serve for a server that does not start, and for its end, by phase."""
+_IMPORT_NAMES = {"lm-format-enforcer": "lmformatenforcer", "outlines-core": "outlines_core"}
+"""Import names of structured-output packages whose distribution has another name."""
+_WITHOUT: Mapping[str, tuple[str, ...]] = {
+    Kind.WRONG_RESULT: ("import", "start", "ready"),
+    Kind.EXCEPTION: ("ready",),
+}
+"""Phases in which a kind of failure cannot occur: no assertion comes before the engine runs, and a
+server that fails to start raises no exception."""
+_NOT_READY = (
+    ". A server that does not start either ends or hangs while the harness waits until it is ready: use --phase ready with --kind crash, hang "
+    "or engine-death"
+)
+
+
+def phases_of(front: str, kind: str) -> tuple[str, ...]:
+    """Return the phases in which a test of a front can show a failure of this kind."""
+    never = _WITHOUT.get(kind, ())
+    return tuple(phase for phase in TEMPLATES[front].phases if phase not in never)
+
+
+def check_phase(front: str, phase: str, kind: str) -> None:
+    """Raise ``UsageError`` if no test of a front shows a failure of this kind in this phase.
+
+    Unknown phases are left to the case file's check.
+    """
+    allowed = phases_of(front, kind)
+    if phase not in PHASES or phase in allowed:
+        return
+    hint = _NOT_READY if front == "serve" and phase in ("start", "ready") else ""
+    raise UsageError(
+        f"--front {front} --phase {phase} --kind {kind}: phases with this front and kind are {', '.join(allowed)}{hint}"
+    )
+
+
 @dataclasses.dataclass(frozen=True)
-class Upstream:
+class GitHubReport:
     """A report on GitHub. ``page``: issues or pull."""
 
     repository: str
@@ -49,7 +139,7 @@ class Upstream:
     page: str = "issues"
 
     @classmethod
-    def parse(cls, text: str) -> Upstream:
+    def parse(cls, text: str) -> GitHubReport:
         """Parse an address, ``owner/name#number``, or a number (of vllm-project/vllm)."""
         match = _URL.fullmatch(text) or _BRIEF.fullmatch(text)
         if match is None:
@@ -111,8 +201,8 @@ class Unreported:
     package = ""
 
     def fix_url(self, text: str) -> str:
-        """Return the address of a fix in the tracker's repository; as ``Upstream.fix_url``."""
-        return Upstream("/".join(self.url.split("/")[3:5]), 0).fix_url(text)
+        """Return the address of a fix in the tracker's repository; as ``GitHubReport.fix_url``."""
+        return GitHubReport("/".join(self.url.split("/")[3:5]), 0).fix_url(text)
 
     def __str__(self) -> str:
         return self.slug
@@ -146,7 +236,8 @@ class Draft:
     @property
     def template(self) -> Template:
         """Return the test template of its front and phase."""
-        return template_for(self.front, self.phase)
+        outside = OUTSIDE_REQUESTS.get(self.phase) if self.front == "serve" else None
+        return outside or TEMPLATES[self.front]
 
     @property
     def component(self) -> str:
@@ -161,7 +252,7 @@ class Draft:
         engine field does it."""
         return not self.control and (bool(self.omits) or self.kind in NEEDS_CONTROL_LEG)
 
-    def filled(self, upstream: Upstream | Unreported) -> Draft:
+    def filled(self, upstream: GitHubReport | Unreported) -> Draft:
         """Return the draft with empty fields filled: from its environments, its kind and the
         template of its front.
 
@@ -189,7 +280,7 @@ class Draft:
         )
         return filled._with_template(upstream)
 
-    def _with_template(self, upstream: Upstream | Unreported) -> Draft:
+    def _with_template(self, upstream: GitHubReport | Unreported) -> Draft:
         """Return the draft with the fields filled that depend on the template."""
         changed = ", ".join(f"{name} other than {value}" for name, value in self.control.items())
         return dataclasses.replace(
@@ -201,7 +292,7 @@ class Draft:
         )
 
 
-def create_case(cases_dir: Path, upstream: Upstream | Unreported, draft: Draft) -> Case:
+def create_case(cases_dir: Path, upstream: GitHubReport | Unreported, draft: Draft) -> Case:
     """Write ``cases_dir``/<id>/ with case.toml, a test and README.md, or nothing.
 
     Raises ``UsageError`` if the directory exists or an evidence environment is impossible or named
@@ -235,22 +326,14 @@ def create_case(cases_dir: Path, upstream: Upstream | Unreported, draft: Draft) 
             f"{cases_dir}: cannot be written: {error.strerror}. Give another directory with --cases DIR"
         ) from None
     try:
-        (building / CASE_FILE).write_text(
-            "\n".join(_toml(upstream, draft)) + "\n", encoding="utf-8"
-        )
+        toml = render_text("case.toml.txt", format=FORMAT, draft=draft, upstream=upstream)
+        (building / CASE_FILE).write_text(toml, encoding="utf-8")
         try:
             case = load_case(building / CASE_FILE)
         except CaseFileError as error:
             raise CaseFileError(str(error).replace(str(building), str(target))) from None
-        name = draft.id.replace("-", "_")
-        (building / f"test_{name}.py").write_text(
-            _test(case, upstream, name, draft), encoding="utf-8"
-        )
-        for file, content in draft.files.items():
+        for file, content in _files(case, upstream, draft).items():
             (building / file).write_text(content, encoding="utf-8")
-        if draft.front == "probe":
-            (building / "probe.py").write_text(probe_code(draft.component), encoding="utf-8")
-        (building / "README.md").write_text(_story(case, upstream), encoding="utf-8")
         building.chmod(0o755)
         building.rename(target)
     except OSError as error:
@@ -268,77 +351,31 @@ def create_case(cases_dir: Path, upstream: Upstream | Unreported, draft: Draft) 
     return load_case(target / CASE_FILE)
 
 
-def _toml(upstream: Upstream | Unreported, draft: Draft) -> Iterator[str]:
-    yield f"format = {FORMAT}"
-    yield f"id = {_text(draft.id)}"
-    yield f"title = {_text(draft.title or '')}"
-    yield f"family = {_text(draft.family)}"
-    yield f"upstream = [{_text(upstream.url)}]"
-    if draft.fixed_by:
-        yield f"fixed-by = [{', '.join(map(_text, draft.fixed_by))}]"
-    yield f"devices = [{', '.join(map(_text, draft.devices))}]"
-    yield "\n[affected]"
-    yield f"{_text(draft.package or '')} = {_text(draft.affected)}"
-    yield "\n[symptom]"
-    yield f"kind = {_text(draft.kind)}"
-    yield f"phase = {_text(draft.phase)}"
-    yield f"pattern = {_text(draft.pattern)}"
-    if draft.omits:
-        yield "\n[control]"
-        yield f"omits = {_text(draft.omits)}"
-        for name, value in draft.control.items():
-            yield f"{_text(name)} = {_text(value) if isinstance(value, str) else json.dumps(value)}"
-    yield "\n[evidence]"
-    yield f"affected = [{', '.join(map(_text, draft.affected_env))}]"
-    yield f"fixed = [{', '.join(map(_text, draft.fixed_env))}]"
-
-
-def _text(value: str) -> str:
-    """Return a TOML basic string. TOML has the escapes of JSON, but requires one for DEL too."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def _test(case: Case, upstream: Upstream | Unreported, name: str, draft: Draft) -> str:
-    title = re.sub(r'["\\\\]', "'", case.title)
+def _files(case: Case, upstream: GitHubReport | Unreported, draft: Draft) -> dict[str, str]:
+    """Return the files beside case.toml."""
+    name = draft.id.replace("-", "_")
     test = draft.template.test(name, leg=draft.needs_leg)
-    names = ", ".join(name for name in PUBLIC_NAMES if re.search(rf": {name}\b", test))
     uses = {
-        "Callable[": "from collections.abc import Callable",
         "json.": "import json",
-        "Path(": "from pathlib import Path",
         "signal.": "import signal",
+        "Callable[": "from collections.abc import Callable",
+        "Path(": "from pathlib import Path",
     }
-    standard = sorted(
-        (line for word, line in uses.items() if word in test),
-        key=lambda line: (line[0] == "f", line),
+    code = render_text(
+        "test.py.txt",
+        upstream=upstream,
+        case=case,
+        title=re.sub(r'["\\\\]', "'", case.title),
+        standard=[line for word, line in uses.items() if word in test],
+        names=[name for name in PUBLIC_NAMES if re.search(rf": {name}\b", test)],
+        test=test,
     )
-    first = "".join(f"{line}\n" for line in standard) + ("\n" if standard else "")
-    last = f"from pytest_vllm_regress import {names}\n\n" if names else ""
-    return f'''"""{upstream}: {title}"""
-
-from __future__ import annotations
-
-{first}import pytest
-
-{last}pytestmark = pytest.mark.vllm_case("{case.id}")
-
-
-{test}'''
-
-
-def _story(case: Case, upstream: Upstream | Unreported) -> str:
-    return f"""# {case.id}: {markdown_inline(case.title)}
-
-Report: [{upstream}]({upstream.url})
-
-**What a user sees.** Describe the request or the configuration, and what goes wrong.
-
-**Why.** Describe the defect in the code, with a link.
-
-**Affected versions.** `case.toml` has the range; `vllm-regress show {case.id}` lists it with its ends. Describe what differs
-between versions.
-
-**What fixed it.** Name the change and its release, or write that there is none yet.
-
-**Workaround.** Describe what avoids the failure, or write that nothing does.
-"""
+    files = {f"test_{name}.py": code, **draft.files}
+    if draft.front == "probe":
+        distribution = draft.component or "vllm"
+        files["probe.py"] = render_text(
+            "probe.py.txt",
+            component=draft.component,
+            module=_IMPORT_NAMES.get(distribution, distribution),
+        )
+    return {**files, "README.md": render_text("readme.md.txt", case=case, upstream=upstream)}

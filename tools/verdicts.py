@@ -1,4 +1,4 @@
-"""Write the generated parts of docs/generated/verdicts.md: ``python docs/build_verdicts.py``.
+"""Write the generated parts of docs/generated/verdicts.md: ``python -m tools.verdicts``.
 
 The matrix and the boundaries come from cases/verdicts.json (written by `vllm-regress report
 --record`) and the proofs, the attempts from cases/attempts.json (`python -m tools.attempts`).
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import re
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -18,15 +17,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from packaging.version import Version
-from page_parts import replace_parts
 
 from pytest_vllm_regress.answers.audit.boundaries import boundaries
 from pytest_vllm_regress.answers.audit.verdict_table import read_table
 from pytest_vllm_regress.cases.loading import load_all_cases
 from pytest_vllm_regress.cases.proofs import proof
 from pytest_vllm_regress.cases.verdict import Verdict
-from pytest_vllm_regress.output.pages.record import release_of
-from pytest_vllm_regress.output.symbols import SYMBOLS
+from pytest_vllm_regress.output.pages.knowledge import release_of
+from pytest_vllm_regress.util.report import Markup, markdown_table
+from tools.attempts import read_attempts, total
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "generated" / "verdicts.md"
@@ -49,16 +48,16 @@ def matrix_rows(package: str, device: str) -> Iterator[str]:
         if name == f"{package}-{release_of(name)}"
     }
     columns = sorted(releases, key=Version)
-    yield f"| case | {' | '.join(columns)} |"
-    yield f"| --- |{' --- |' * len(columns)}"
+    rows = []
     verdicts: Counter[Verdict] = Counter()
     for case_id, row in cells.items():
         by_release = [row.get(f"{package}-{version}") for version in columns]
         verdicts.update(verdict for verdict in by_release if verdict is not None)
-        yield f"| {case_id} | {' | '.join('' if verdict is None else SYMBOLS[verdict] for verdict in by_release)} |"
+        rows.append([case_id, *(Markup(v.symbol) if v else "" for v in by_release)])
+    yield from markdown_table(("case", *columns), rows)
     yield ""
     counts = ", ".join(
-        f"{SYMBOLS[verdict]} {verdict.value} {count:,}" for verdict, count in verdicts.most_common()
+        f"{verdict.symbol} {verdict.value} {count:,}" for verdict, count in verdicts.most_common()
     )
     yield f"{verdicts.total():,} of {len(cells) * len(columns):,} cells were run: {counts}."
     unexpected = [
@@ -72,35 +71,41 @@ def matrix_rows(package: str, device: str) -> Iterator[str]:
 
 
 def attempt_rows() -> Iterator[str]:
-    sys.path.insert(0, str(ROOT))
-    from tools.attempts import read_attempts, total
-
     record = read_attempts(ROOT / "cases")
     sums = total(entry for row in record.values() for entry in row.values())
     rate = f", {sums.expected / sums.runs:.1%}" if sums.runs else ""
     yield f"{sums.expected:,} of {sums.runs:,} runs gave the expected verdict{rate}; INCONCLUSIVE: {sums.inconclusive}."
     yield ""
-    yield "| case | runs | expected | INCONCLUSIVE | unexpected | newest |"
-    yield "| --- | --- | --- | --- | --- | --- |"
+    rows = []
     for case_id, row in record.items():
         sums = total(row.values())
         newest = time.strftime("%Y-%m-%d", time.gmtime(sums.latest))
-        yield f"| {case_id} | {sums.runs} | {sums.expected} | {sums.inconclusive} | {sums.wrong} | {newest} |"
+        counts = (sums.runs, sums.expected, sums.inconclusive, sums.wrong)
+        rows.append([case_id, *map(str, counts), newest])
+    header = ("case", "runs", "expected", "INCONCLUSIVE", "unexpected", "newest")
+    yield from markdown_table(header, rows)
 
 
 def boundary_rows() -> Iterator[str]:
     ends = [end for case in CASES for end in boundaries(case, TABLE)]
     yield f"{sum(end.observed for end in ends)} of {len(ends)} ends are observed."
     yield ""
-    yield "| case | end | state | reason |"
-    yield "| --- | --- | --- | --- |"
-    for end in ends:
-        yield f"| {end.case_id} | {end.package} {end.bound} | {end.state} | {end.reason} |"
+    yield from markdown_table(
+        ("case", "end", "state", "reason"),
+        [
+            (
+                end.case_id,
+                Markup(f"{end.package} {end.bound}"),
+                end.state,
+                Markup(end.reason),
+            )
+            for end in ends
+        ],
+    )
 
 
 def impostor_rows() -> Iterator[str]:
-    yield "| case | affected | rejected | fixed | rejected |"
-    yield "| --- | --- | --- | --- | --- |"
+    rows = []
     for case in CASES:
         proven = proof.read_proof(case.directory / proof.FILE).environments
         rejected = {environment.environment: environment.impostors for environment in proven}
@@ -110,11 +115,11 @@ def impostor_rows() -> Iterator[str]:
             for side in sides
             for cell in ((side[0], str(rejected[side[0]])) if side else ("none", ""))
         ]
-        yield f"| {case.id} | {' | '.join(cells)} |"
+        rows.append([case.id, *cells])
+    yield from markdown_table(("case", "affected", "rejected", "fixed", "rejected"), rows)
 
 
 def mutation_rows() -> Iterator[str]:
-    sys.path.insert(0, str(ROOT))
     from tests.helpers import mutants
 
     detected: dict[str, list[tuple[str, ...]]] = {}
@@ -122,12 +127,13 @@ def mutation_rows() -> Iterator[str]:
         with tempfile.TemporaryDirectory() as folder:
             for mutation, checks in mutants.mutant_detections(case, CASES, Path(folder)).items():
                 detected.setdefault(mutation, []).append(checks)
-    yield "| mutation | detected | by which check, in how many cases |"
-    yield "| --- | --- | --- |"
+    rows = []
     for mutation, by_case in detected.items():
         counts = Counter(_kind_of(check) for checks in by_case for check in checks)
         by_check = "; ".join(f"{check}: {count}" for check, count in counts.most_common())
-        yield f"| {mutation} | {sum(map(bool, by_case))} of {len(CASES)} | {by_check} |"
+        share = f"{sum(map(bool, by_case))} of {len(CASES)}"
+        rows.append((Markup(mutation), share, Markup(by_check)))
+    yield from markdown_table(("mutation", "detected", "by which check, in how many cases"), rows)
 
 
 def _kind_of(check: str) -> str:
@@ -146,7 +152,13 @@ PARTS: dict[str, Callable[[], Iterator[str]]] = {
 
 def build_page(page: str) -> str:
     """Return the page with new generated parts."""
-    return replace_parts(page, PARTS)
+    for name, rows in PARTS.items():
+        new = "\n".join((f"<!-- generated: {name} -->", *rows(), "<!-- end -->"))
+        old = re.compile(f"<!-- generated: {name} -->\n.*?<!-- end -->", re.DOTALL)
+        page, count = old.subn(lambda _, new=new: new, page)  # type: ignore[misc]
+        if count != 1:
+            raise SystemExit(f"{PAGE} has {count} parts `generated: {name}`, expected one")
+    return page
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""The overview as values: rows of cases, columns of environments or releases, and what each cell
-shows."""
+"""What pages show, as values: the overview (rows of cases, columns of environments or releases),
+and the cells with a text for an upstream report."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from collections.abc import Iterable, Sequence
 
 from ...answers.audit.severity import Severity, severity
 from ...cases.model import Case
-from ...cases.verdict import Verdict
-from ..symbols import SYMBOLS
+from ...cases.proofs.proof import recorded_versions
+from ...cases.results import Cell, TestResult
+from ...cases.verdict import Verdict, excerpt
+from ...util.text import markdown_block, markdown_inline
 from .rendering import shown
 
 IN_RANGE = "IN_RANGE"
@@ -23,7 +25,7 @@ MEANINGS = {
     Verdict.INCONCLUSIVE.value: "proves nothing: another failure, or one of the harness",
     IN_RANGE: "without a clear result, but in the affected range",
 }
-SIGNS = {**{verdict.value: sign for verdict, sign in SYMBOLS.items()}, IN_RANGE: "◌"}
+SIGNS = {**{verdict.value: verdict.symbol for verdict in Verdict}, IN_RANGE: "◌"}
 DEVICES = {
     "sim": "a simulated device: every part of vLLM is real but the model's arithmetic",
     "cpu": "the processor",
@@ -31,6 +33,24 @@ DEVICES = {
     "none": "no device: a package is tested without vLLM",
 }
 MAX_COLUMNS_IN_WORDS = 8
+_FORM = """### Your current environment
+
+{versions}
+
+### \N{BUG} Describe the bug
+
+{title}
+
+Seen with {environment} on {device}: {verdict}
+
+{symptom}
+
+To reproduce, with pytest-vllm-regress {tool}:
+
+{command}
+
+{reference}
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +72,7 @@ class Mark:
 
     @property
     def word(self) -> str:
-        return "in range" if self.verdict == IN_RANGE else self.verdict.replace("_", " ")
+        return _word(self.verdict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,14 +85,12 @@ class Column:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A case: its description, and the marks in each column (one for each device)."""
+    """A case (None if only its id is known), and the marks in each column (one for each device)."""
 
-    case: str
-    title: str
+    case_id: str
+    case: Case | None
     href: str
-    family: str
-    severity: str
-    cells: tuple[tuple[Mark, ...], ...]
+    cells: Sequence[Sequence[Mark]]
 
     @property
     def unexpected(self) -> bool:
@@ -83,8 +101,8 @@ class Row:
 class Grid:
     """The table of an overview. ``sparse``: one column holds the marks of all environments."""
 
-    columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
+    columns: Sequence[Column]
+    rows: Sequence[Row]
     sparse: bool = False
 
     @property
@@ -100,13 +118,7 @@ class Grid:
         """Return verdict, sign, words, meaning and number of cells for each verdict that occurs."""
         counted = Counter(mark.verdict for mark in self.marks)
         return [
-            (
-                verdict,
-                SIGNS[verdict],
-                verdict.replace("_", " ").replace("IN RANGE", "in range"),
-                meaning,
-                counted[verdict],
-            )
+            (verdict, SIGNS[verdict], _word(verdict), meaning, counted[verdict])
             for verdict, meaning in MEANINGS.items()
             if counted[verdict]
         ]
@@ -126,7 +138,7 @@ class Grid:
     def unexpected(self) -> list[tuple[str, str, str]]:
         """Return verdict, place and address of each cell that is not as expected."""
         return [
-            (mark.word, f"{row.case} in {mark.note if self.sparse else column.name}", mark.href)
+            (mark.word, f"{row.case_id} in {mark.note if self.sparse else column.name}", mark.href)
             for row in self.rows
             for column, cell in zip(self.columns, row.cells, strict=True)
             for mark in cell
@@ -134,25 +146,63 @@ class Grid:
         ]
 
     def families(self) -> list[str]:
-        return sorted({row.family for row in self.rows if row.family})
+        return sorted({row.case.family for row in self.rows if row.case})
 
     def severities(self) -> list[str]:
-        present = {row.severity for row in self.rows}
-        return [grade.value for grade in Severity if grade.value in present]
+        present = {severity(row.case) for row in self.rows if row.case}
+        return [grade.value for grade in Severity if grade in present]
 
 
-def row_of(case_id: str, case: Case | None, href: str, cells: Iterable[Iterable[Mark]]) -> Row:
-    """Return the row of a case. ``case`` is None if only its id is known."""
-    return Row(
-        case=shown(case_id),
-        title=shown(case.title) if case else "",
-        href=href,
-        family=shown(case.family) if case else "",
-        severity=severity(case).value if case else "",
-        cells=tuple(map(tuple, cells)),
-    )
-
-
-def unexpected_first(rows: Sequence[Row]) -> tuple[Row, ...]:
+def unexpected_first(rows: Iterable[Row]) -> list[Row]:
     """Return the rows with something unexpected, then the others, each in their order."""
-    return tuple(sorted(rows, key=lambda row: not row.unexpected))
+    return sorted(rows, key=lambda row: not row.unexpected)
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """A cell of the table with its results, and its place on the page."""
+
+    cell: Cell
+    case: Case | None
+    tool: str
+    """Version of the plugin that ran the tests."""
+    anchor: str
+    environment_href: str = ""
+
+    @property
+    def issue(self) -> str:
+        """The text of an upstream report, in the sections of vLLM's bug form, with the versions of
+        the packages that matter."""
+        cell, case = self.cell, self.case
+        worst = next(
+            (result for result in cell.results if result.verdict is cell.verdict), cell.results[0]
+        )
+        versions = recorded_versions(worst.versions, case)
+        listed = "\n".join(f"{shown(name)} {shown(version)}" for name, version in versions.items())
+        reference = ""
+        if case:
+            addresses = ", ".join(f"<{url}>" for url in case.upstream)
+            affected = markdown_inline(case.affected_text())
+            reference = f"Known as {addresses}; affected as documented: {affected}."
+        return _FORM.format(
+            versions=markdown_block(listed or "unknown", "text"),
+            title=markdown_inline(shown(case.title if case else cell.case_id)),
+            environment=markdown_inline(shown(cell.environment)),
+            device=DEVICES["sim"].replace(": ", " (", 1) + ")"
+            if cell.device == "sim"
+            else f"device {shown(cell.device)}",
+            verdict=f"{cell.verdict.value}: {markdown_inline(shown(excerpt(worst.reason, 400)))}",
+            symptom=markdown_block(shown(worst.symptom or worst.reason, 2000), "text"),
+            tool=markdown_inline(shown(self.tool)),
+            command=markdown_block(shown(worst.command, 2000), "sh"),
+            reference=reference,
+        )
+
+
+def versions_of(results: Iterable[TestResult]) -> list[tuple[str, str]]:
+    """Return the distributions of an environment, by name."""
+    return sorted({name: v for result in results for name, v in result.versions.items()}.items())
+
+
+def _word(verdict: str) -> str:
+    return "in range" if verdict == IN_RANGE else verdict.replace("_", " ")

@@ -13,7 +13,7 @@ import importlib.resources
 import json
 import pprint
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ...cases.collection import CollectedTest, collect
@@ -25,7 +25,8 @@ from ...engines.spec import EngineSpec, thaw
 from ...environments.recipes import RELEASE, find_file, load
 from ...environments.sources import parse_name
 from ...errors import Kind, UsageError
-from .slices import Module, Slice
+from ...util.templates import render_text
+from .slices import SourceSlice, TestModule
 
 DEFAULT_MODEL = "Qwen/Qwen2.5-0.5B-Instruct"
 TEMPLATES: Mapping[str, tuple[str, str]] = {
@@ -41,29 +42,32 @@ SUPPORTED = frozenset(
 ENGINES = frozenset({"vllm_engine", "vllm_server"})
 KINDS = frozenset({Kind.EXCEPTION, Kind.WRONG_RESULT})
 TYPES_ONLY = frozenset({"AtWork", "Probe", "Engine", "AsyncEngine", "Server"})
-MODULES = (
-    *(
-        "asyncio",
-        "importlib",
-        "itertools",
-        "json",
-        "os",
-        "pathlib",
-        "re",
-        "signal",
-        "socket",
-        "subprocess",
-        "sys",
-        "tempfile",
-    ),
-    *("threading", "time", "traceback", "types", "urllib.error", "urllib.request"),
-)
+MODULES = [
+    "asyncio",
+    "importlib",
+    "itertools",
+    "json",
+    "os",
+    "pathlib",
+    "re",
+    "signal",
+    "socket",
+    "subprocess",
+    "sys",
+    "tempfile",
+    "threading",
+    "time",
+    "traceback",
+    "types",
+    "urllib.error",
+    "urllib.request",
+]
 """Modules of the standard library that the templates use."""
 _PROBE_PACKAGES = frozenset({"parsers", "frontend", "grammars"})
 
 
 @dataclasses.dataclass(frozen=True)
-class Script:
+class StandaloneScript:
     """A standalone script. ``test``: the test that it repeats.
 
     ``result``: the recorded result of that test.
@@ -78,9 +82,12 @@ class NotExportable(UsageError):
     """A case, or one of its tests, needs the harness."""
 
 
-def export_script(case: Case) -> Script:
+def export_script(case: Case) -> StandaloneScript:
     """Return a script for the first test of the case that was recorded as REPRODUCED and can stand
     alone.
+
+    Which cases become a standalone script? Those with such a test that uses nothing but the
+    fixtures of ``data/``; the others say why not.
 
     Raises ``NotExportable`` that says why no test can.
     """
@@ -108,7 +115,7 @@ def export_script(case: Case) -> Script:
         try:
             if name not in tests:
                 raise NotExportable(f"there is no test {name}")
-            return Script(_script(case, tests[name], result), name, result)
+            return StandaloneScript(_script(case, tests[name], result), name, result)
         except NotExportable as error:
             reasons[str(error)] = None
     raise NotExportable(f"{case.id}: no script: {'; '.join(reasons)}")
@@ -124,15 +131,15 @@ def _rank(result: TestResult) -> tuple[bool, tuple[int, ...], str]:
 
 
 def _script(case: Case, test: CollectedTest, result: TestResult) -> str:
-    module = Module(test.file.read_text(encoding="utf-8"))
+    module = TestModule(test.file.read_text(encoding="utf-8"))
     autouse = [name for name in test.fixtures if name in module.fixtures()]
     used = module.slice([*autouse, test.function])
-    _check(test, module, used, autouse)
-    fixtures = _fixtures(test, used, autouse)
+    arguments = (*test.arguments, *(name for f in autouse for name in used.fixtures[f]))
+    fixtures = {name for name in arguments if name.startswith("vllm_")}
+    for obstacle in _obstacles(test, module, used, autouse, fixtures):
+        raise NotExportable(obstacle)
     engine = next(iter(sorted(ENGINES & fixtures)), None)
     parts = [
-        _header(case, result, used),
-        _doc(case, test),
         f'MODEL = sys.argv[1] if len(sys.argv) > 1 else "{DEFAULT_MODEL}"\n"""A folder or a name on the Hugging Face Hub."""',
         f"PATTERN = {case.symptom.pattern!r}",
     ]
@@ -143,69 +150,58 @@ def _script(case: Case, test: CollectedTest, result: TestResult) -> str:
     if "vllm_probe" in fixtures:
         parts += [_files(case, used, test), _template("probe")]
     parts += [used.text, _run(test, used, autouse, engine, fixtures), _template("main")]
-    header, doc, *rest = (part.strip("\n") for part in parts)
-    return (
-        "\n\n".join([f"{header}\n{doc}", *_imports(used, "\n".join(rest)), "\n\n\n".join(rest)])
-        + "\n"
+    body = "\n\n\n".join(part.strip("\n") for part in parts)
+    standard = [name for name in MODULES if re.search(rf"(?<![.\w]){re.escape(name)}\.", body)]
+    versions = sorted(result.versions.items())
+    needed = [
+        name for name in ("httpx", "jsonschema", "pytest") if f"import {name}" in used.imports
+    ]
+    return render_text(
+        "script.py.txt",
+        pins=[*(f"{name}=={version.partition('+')[0]}" for name, version in versions), *needed],
+        settings=_uv_settings(result.environment),
+        doc=_doc(case),
+        imports=sorted({*(f"import {name}" for name in standard), *used.imports}),
+        body=body,
     )
 
 
-def _fixtures(test: CollectedTest, used: Slice, autouse: Sequence[str]) -> set[str]:
-    return {
-        name
-        for name in (*test.arguments, *(n for f in autouse for n in used.fixtures[f]))
-        if name.startswith("vllm_")
-    }
-
-
-def _check(test: CollectedTest, module: Module, used: Slice, autouse: Sequence[str]) -> None:
-    """Raise ``NotExportable`` for what only the harness can do."""
+def _obstacles(
+    test: CollectedTest,
+    module: TestModule,
+    used: SourceSlice,
+    autouse: Sequence[str],
+    fixtures: set[str],
+) -> Iterator[str]:
+    """Yield what only the harness can do."""
     if module.is_decorated_by(test.function, "given"):
-        raise NotExportable(f"{test.function} draws its values with Hypothesis")
-    if helpers := sorted(used.own - TYPES_ONLY):
-        raise NotExportable(f"{test.function} uses {', '.join(helpers)} of this project")
-    if missing := sorted(_fixtures(test, used, autouse) - SUPPORTED):
-        raise NotExportable(f"{test.function} uses {', '.join(missing)}")
+        yield f"{test.function} draws its values with Hypothesis"
+    if unknown := sorted(used.own - TYPES_ONLY):
+        yield f"{test.function} uses {', '.join(unknown)} of this project"
+    if unknown := sorted(fixtures - SUPPORTED):
+        yield f"{test.function} uses {', '.join(unknown)}"
     if generators := [name for name in autouse if module.is_generator(name)]:
-        raise NotExportable(f"the fixture {generators[0]} of {test.function} yields")
-    if ENGINES & _fixtures(test, used, autouse):
-        _check_engine(test, used)
-    for name, value in test.values.items():
-        _literal(name, value)
-
-
-def _check_engine(test: CollectedTest, used: Slice) -> None:
+        yield f"the fixture {generators[0]} of {test.function} yields"
+    if not ENGINES & fixtures:
+        return
     spec = test.spec
     if spec.model != "text" or spec.task != "generate":
-        raise NotExportable(
-            f"{test.function} needs a model for {spec.model if spec.model != 'text' else spec.task}"
-        )
+        yield f"{test.function} needs a model for {spec.model if spec.model != 'text' else spec.task}"
     if (
         spec.tokenizer_pool_size is not None
         or spec.structured_output_backend != "auto"
         or spec.import_path
         or spec.draft
     ):
-        raise NotExportable(
-            f"{test.function} sets engine arguments that have other names in other releases"
-        )
+        yield f"{test.function} sets engine arguments that have other names in other releases"
     if spec.executor in ("ray", "ray-2-nodes"):
-        raise NotExportable(f"{test.function} needs Ray")
+        yield f"{test.function} needs Ray"
     template, class_name = TEMPLATES[test.front]
-    (definition,) = (
-        node
-        for node in ast.walk(ast.parse(_template(template)))
-        if isinstance(node, ast.ClassDef) and node.name == class_name
-    )
-    offered = {
-        node.name
-        for node in definition.body
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-    }
-    offered |= {"spec", "model", "root_url"}
+    offered = TestModule(_template(template)).members_of(class_name)
     for name in ("vllm_engine", "vllm_server", "engine", "server"):
-        if missing := sorted(used.attributes.get(name, frozenset()) - offered):
-            raise NotExportable(f"{test.function} uses {class_name}.{missing[0]}")
+        reads = used.attributes.get(name, frozenset())
+        if unknown := sorted(reads - offered - {"spec", "model", "root_url"}):
+            yield f"{test.function} uses {class_name}.{unknown[0]}"
 
 
 def _literal(name: str, value: Any) -> str:
@@ -215,18 +211,6 @@ def _literal(name: str, value: Any) -> str:
     except (ValueError, SyntaxError):
         pass
     raise NotExportable(f"the value of {name} is no literal")
-
-
-def _header(case: Case, result: TestResult, used: Slice) -> str:
-    pins = [
-        f"{name}=={version.partition('+')[0]}" for name, version in sorted(result.versions.items())
-    ]
-    extra = sorted(
-        {name for name in ("pytest", "httpx", "jsonschema") if f"import {name}" in used.imports}
-    )
-    listed = "".join(f"#     {json.dumps(pin)},\n" for pin in [*pins, *extra])
-    settings = "".join(f"# {line}\n" for line in _uv_settings(result.environment))
-    return f'# /// script\n# requires-python = ">=3.9,<3.13"\n# dependencies = [\n{listed}# ]\n{settings}# ///'
 
 
 def _uv_settings(environment: str) -> list[str]:
@@ -247,25 +231,17 @@ def _uv_settings(environment: str) -> list[str]:
         )
     if recipe.overrides:
         lines.append(f"override-dependencies = {json.dumps(recipe.overrides)}")
-    return ["[tool.uv]", *lines] if lines else []
+    return lines
 
 
-def _doc(case: Case, test: CollectedTest) -> str:
+def _doc(case: Case) -> str:
     text = (
         f"{case.title}\n\n"
         + "\n".join(case.upstream)
         + f"\n\nAffected: {case.affected_text()}. Usage: uv run SCRIPT [MODEL]\n"
         "Exit status: 1 the failure shows, 0 it does not, 2 the script cannot tell.\n"
     )
-    return '"""' + text.replace("\\", "\\\\").replace('"""', "'''") + '"""'
-
-
-def _imports(used: Slice, body: str) -> list[str]:
-    standard = [
-        f"import {name}" for name in MODULES if re.search(rf"(?<![.\w]){re.escape(name)}\.", body)
-    ]
-    lines = sorted({*standard, *used.imports})
-    return ["from __future__ import annotations", "\n".join(lines)]
+    return text.replace("\\", "\\\\").replace('"""', "'''")
 
 
 def _engine_constants(spec: EngineSpec, front: str) -> list[str]:
@@ -304,7 +280,7 @@ def _flags(options: Mapping[str, Any]) -> list[str]:
     return flags
 
 
-def _files(case: Case, used: Slice, test: CollectedTest) -> str:
+def _files(case: Case, used: SourceSlice, test: CollectedTest) -> str:
     """Return the probe modules that the test names, as a dictionary of file names and texts."""
     names = {
         node.value
@@ -340,7 +316,11 @@ def _text_literal(text: str) -> str:
 
 
 def _run(
-    test: CollectedTest, used: Slice, autouse: Sequence[str], engine: str | None, fixtures: set[str]
+    test: CollectedTest,
+    used: SourceSlice,
+    autouse: Sequence[str],
+    engine: str | None,
+    fixtures: set[str],
 ) -> str:
     """Return the function that runs the test once."""
     contexts = ["Probe() as vllm_probe"] if "vllm_probe" in fixtures else []

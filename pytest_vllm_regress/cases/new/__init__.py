@@ -1,1 +1,0 @@
-"""New cases: their directory and their first test."""
