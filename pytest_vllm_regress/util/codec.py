@@ -14,6 +14,7 @@ from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
 import msgspec
+import msgspec.structs
 from msgspec import Meta
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
@@ -23,7 +24,7 @@ from .documents import load_json, load_toml
 from .files import write_atomically
 from .validation import problems
 
-__all__ = ["Document", "Meta", "decode", "encode", "json_schema", "load", "save", "to_text"]
+__all__ = ["Document", "Meta", "decode", "encode", "json_schema", "load", "replace", "save", "to_text"]
 
 T = TypeVar("T")
 _TEXTS = (Version, SpecifierSet, PurePath)
@@ -35,9 +36,17 @@ class Document(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     written."""
 
 
+D = TypeVar("D", bound=Document)
+
+
 def encode(value: object) -> Any:
     """Return the plain values of a document: dicts, lists, strings, numbers, booleans and None."""
     return msgspec.to_builtins(value, str_keys=True, enc_hook=_encode_other)
+
+
+def replace(value: D, **changes: Any) -> D:
+    """Return the document with other values of some fields, like ``dataclasses.replace``."""
+    return msgspec.structs.replace(value, **changes)
 
 
 def decode(
