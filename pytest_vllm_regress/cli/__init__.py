@@ -54,7 +54,6 @@ MODULES = {
     "matrix": "matrix",
     "migrate": "cases",
     "new": "cases",
-    "replay": "fuzz",
     "report": "report",
     "run": "run",
     "show": "cases",
@@ -71,7 +70,7 @@ PASSING_ON = frozenset(
     {"ask", "bisect", "conformance", "matrix", "run", "try", "upstream", "validate", "watch"}
 )
 """Commands that pass arguments after ``--`` on: to pytest; ``ask`` runs them as a command."""
-LINUX_ONLY = PASSING_ON | {"doctor", "drift", "env", "fuzz", "replay", "states"}
+LINUX_ONLY = PASSING_ON | {"doctor", "drift", "env", "fuzz", "states"}
 """Commands that start processes in target environments.
 
 The others only read files and work everywhere.

@@ -80,22 +80,6 @@ class BackendChecker:
         if not usable:
             raise Unsupported(f"{environment} has no {self.package}", needs=self.package)
 
-    @classmethod
-    def create_if_installed(
-        cls,
-        session: Session,
-        environment: str,
-        backend: str,
-        allowance: Allowance | None = None,
-        tokenizer: Path | None = None,
-    ) -> BackendChecker | None:
-        """Return a checker, or None if the environment does not have a usable version of the
-        backend."""
-        try:
-            return cls(session, environment, backend, allowance, tokenizer)
-        except Unsupported:
-            return None
-
     @property
     def python(self) -> Path:
         """Interpreter of the environment."""
