@@ -1,7 +1,7 @@
 """The five hunters as commands. Each supplies its own options and its hunter; ``campaign_command``
 adds what all have alike."""
 
-from __future__ import annotations
+# Without the import of annotations from the future: typer gets them as they are evaluated here.
 
 import contextlib
 import functools
@@ -9,7 +9,7 @@ import inspect
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
@@ -18,7 +18,7 @@ from ...util.sizes import GIB
 from ..context import OK, UNEXPECTED, Source, print_json, say, warn
 
 if TYPE_CHECKING:
-    from ...fuzz.hunter import CampaignPlan, Hunter
+    from ...fuzz.hunter import CampaignPlan, Hunter  # noqa: F401  # in a string
 
 EPILOG = (
     "Exit codes: 0 no problems; 1 findings; 2 usage or bad input; 3 an environment could not be "
@@ -34,7 +34,8 @@ Jobs = Annotated[
     int | None,
     typer.Option("--jobs", "-j", min=1, help="Questions at a time (default: one for two cores)."),
 ]
-Making = Callable[..., contextlib.AbstractContextManager["Hunter[Any, Any, Any, Any, Any]"]]
+AnyHunter: TypeAlias = "Hunter[Any, Any, Any, Any, Any]"
+Making = Callable[..., contextlib.AbstractContextManager[AnyHunter]]
 
 
 def _hunt(
@@ -98,10 +99,10 @@ def campaign_command(examples: int, out: str) -> Callable[[Making], Callable[...
         defaults = {"examples": examples, "out": Path(out)}
         common = [
             option.replace(default=defaults.get(name, option.default))
-            for name, option in inspect.signature(_hunt, eval_str=True).parameters.items()
+            for name, option in inspect.signature(_hunt).parameters.items()
             if name != "make"
         ]
-        own = list(inspect.signature(make, eval_str=True).parameters.values())[2:]
+        own = list(inspect.signature(make).parameters.values())[2:]
 
         @functools.wraps(make)
         def command(**options: Any) -> None:
@@ -110,6 +111,7 @@ def campaign_command(examples: int, out: str) -> Callable[[Making], Callable[...
 
         signature = inspect.Signature([common[0], *own, *common[1:]])
         command.__signature__ = signature  # type: ignore[attr-defined]  # typer reads it
+        command.__annotations__ = {}
         return command
 
     return decorate
@@ -138,7 +140,7 @@ def _lanes(jobs: int | None) -> int:
 @contextlib.contextmanager
 def parsers(
     environments: Sequence[str],
-    plan: CampaignPlan,
+    plan: "CampaignPlan",
     parser: Annotated[
         list[str] | None,
         typer.Option(
@@ -146,7 +148,7 @@ def parsers(
         ),
     ] = None,
     seconds: Seconds = 30.0,
-) -> Iterator[Hunter[Any, Any, Any, Any, Any]]:
+) -> Iterator[AnyHunter]:
     """Tool and reasoning parsers, with answers in every cut.
 
     Draws answers with tool calls and reasoning, writes them in each parser's format, and compares
@@ -163,7 +165,7 @@ def parsers(
 @contextlib.contextmanager
 def api(
     environments: Sequence[str],
-    plan: CampaignPlan,
+    plan: "CampaignPlan",
     server: Annotated[
         list[str] | None,
         typer.Option(
@@ -187,7 +189,7 @@ def api(
         ),
     ] = 0,
     jobs: Jobs = None,
-) -> Iterator[Hunter[Any, Any, Any, Any, Any]]:
+) -> Iterator[AnyHunter]:
     """Servers, with what their own description allows, and more.
 
     Sends requests drawn from the server's OpenAPI description, with boundary values, and reports
@@ -213,7 +215,7 @@ def api(
 @contextlib.contextmanager
 def engines(
     environments: Sequence[str],
-    plan: CampaignPlan,
+    plan: "CampaignPlan",
     pair: Annotated[
         list[str] | None,
         typer.Option(
@@ -234,7 +236,7 @@ def engines(
         ),
     ] = 8,
     jobs: Jobs = None,
-) -> Iterator[Hunter[Any, Any, Any, Any, Any]]:
+) -> Iterator[AnyHunter]:
     """Pairs of configurations that must agree.
 
     Draws requests, sends them to both sides of a pair, and compares tokens, texts, finish reasons
@@ -254,8 +256,8 @@ def engines(
 @campaign_command(examples=30, out="lifecycle-findings")
 @contextlib.contextmanager
 def lifecycle(
-    environments: Sequence[str], plan: CampaignPlan, jobs: Jobs = None
-) -> Iterator[Hunter[Any, Any, Any, Any, Any]]:
+    environments: Sequence[str], plan: "CampaignPlan", jobs: Jobs = None
+) -> Iterator[AnyHunter]:
     """The life of a server: sleep, adapters, kills, ends.
 
     Sends a server requests, puts it to sleep, loads adapters, stops and kills its processes, ends
@@ -272,7 +274,7 @@ def lifecycle(
 @contextlib.contextmanager
 def schemas(
     environments: Sequence[str],
-    plan: CampaignPlan,
+    plan: "CampaignPlan",
     source: Source = None,
     backend: Annotated[
         list[str] | None,
@@ -313,7 +315,7 @@ def schemas(
             "--statistics", help="Print how often each feature is drawn, without testing a backend."
         ),
     ] = False,
-) -> Iterator[Hunter[Any, Any, Any, Any, Any]]:
+) -> Iterator[AnyHunter]:
     """Backends of structured output, with drawn schemas.
 
     Draws JSON schemas with valid and invalid instances, compares each backend with jsonschema, and

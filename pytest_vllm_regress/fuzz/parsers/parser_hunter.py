@@ -177,12 +177,18 @@ class ParserHunter(Hunter[ParserProcess, ReadFormat, ParserQuestion, ParserReply
     def simplify(
         self, part: ReadFormat, question: ParserQuestion, problem: Problem
     ) -> Iterator[ParserQuestion]:
-        """Yield simpler answers, cut in the same way, and then larger pieces: a cut that is not
-        needed hides what the problem depends on."""
-        kinds = [cut.kind for cut in question.cuts]
+        """Yield the text in one piece, simpler answers, cut in the same way, and larger pieces.
+
+        A cut that is not needed hides what the problem depends on, and a simpler answer may not
+        show it in a cut that is drawn anew.
+        """
+        yield from (question.with_cuts(_in_one_piece(cut)) for cut in question.cuts)
         for meaning in simpler_meanings(question.meaning):
             if part.form.fitted(meaning) == meaning:
-                yield ParserQuestion.of(meaning, part.form, kinds)
+                simpler = ParserQuestion.of(meaning, part.form, [cut.kind for cut in question.cuts])
+                if any(len(cut.pieces) == 1 for cut in question.cuts):
+                    simpler = simpler.with_cuts(*map(_in_one_piece, simpler.cuts))
+                yield simpler
         for cut in question.cuts:
             yield from map(question.with_cuts, _joined(cut))
             if not cut.end_alone:
@@ -248,6 +254,10 @@ class ParserHunter(Hunter[ParserProcess, ReadFormat, ParserQuestion, ParserReply
 
     def subject(self, finding: ParserFinding) -> str:
         return f"{finding.parser} of {super().subject(finding)}"
+
+
+def _in_one_piece(cut: Cut) -> Cut:
+    return codec.replace(cut, pieces=("".join(cut.pieces),))
 
 
 def _joined(cut: Cut) -> Iterator[Cut]:

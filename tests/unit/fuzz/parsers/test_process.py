@@ -7,12 +7,16 @@ from collections.abc import Sequence
 import pytest
 
 from pytest_vllm_regress.errors import ChildDied, DeadlineExceeded
-from pytest_vllm_regress.fuzz.parsers.checker import with_failures
 from pytest_vllm_regress.fuzz.parsers.meaning import Meaning
-from pytest_vllm_regress.fuzz.parsers.question import Question, Reply, observations
+from pytest_vllm_regress.fuzz.parsers.parser_process import with_failures
+from pytest_vllm_regress.fuzz.parsers.parser_question import (
+    ParserQuestion,
+    ParserReply,
+    observations,
+)
 from tests.unit.fuzz.parsers.stand_in import FORM, StandIn
 
-QUESTIONS = [Question.of(Meaning(content=text), FORM) for text in ("a", "bad", "c")]
+QUESTIONS = [ParserQuestion.of(Meaning(content=text), FORM) for text in ("a", "bad", "c")]
 
 
 @pytest.mark.parametrize(
@@ -27,7 +31,7 @@ def test_the_question_that_hangs_or_kills_is_answered_with_an_error(
 ) -> None:
     parser = StandIn()
 
-    def ask(questions: Sequence[Question]) -> list[Reply]:
+    def ask(questions: Sequence[ParserQuestion]) -> list[ParserReply]:
         if any("bad" in question.text for question in questions):
             raise error
         return parser(questions)
@@ -37,4 +41,4 @@ def test_the_question_that_hangs_or_kills_is_answered_with_an_error(
         observations(question, reply) for question, reply in zip(QUESTIONS, replies, strict=True)
     ]
     assert (found[0], found[2]) == ([], [])
-    assert {seen.problem.kind for seen in found[1]} == {kind}
+    assert {problem.kind for _, problem in found[1]} == {kind}
