@@ -108,7 +108,7 @@ class SchemaFinding(Finding, frozen=True, tag="schemas"):
         return codec.replace(self.allowance, seconds=factor * self.allowance.seconds)
 
 
-class TestedBackend(Document, frozen=True):
+class BackendPart(Document, frozen=True):
     """A backend in an environment, alone or in an engine. ``chunk``: which ten questions."""
 
     environment: str
@@ -132,21 +132,21 @@ class Backends:
         self._engines: dict[tuple[str, str, str], ConstrainedEngine] = {}
         self._checkers: dict[tuple[str, str, Allowance], BackendChecker] = {}
 
-    def checker(self, part: TestedBackend) -> BackendChecker:
+    def checker(self, part: BackendPart) -> BackendChecker:
         """Return the checker of a backend alone. Raises ``Unsupported``."""
         key = part.environment, part.backend, part.allowance
         if key not in self._checkers:
             self._checkers[key] = BackendChecker(self._session, *key)
         return self._checkers[key]
 
-    def has(self, part: TestedBackend) -> bool:
+    def has(self, part: BackendPart) -> bool:
         """Return whether the environment has a usable version of the backend."""
         with contextlib.suppress(Unsupported):
             self.checker(part)
             return True
         return False
 
-    def asker(self, part: TestedBackend) -> Asker:
+    def asker(self, part: BackendPart) -> Asker:
         """Return what is asked. Raises ``Unsupported``."""
         if part.front == GRAMMAR:
             return self.checker(part)
@@ -167,7 +167,7 @@ class Backends:
 SchemaReply = tuple[Problem, ...] | NotJudged
 
 
-class SchemaHunter(Hunter[Backends, TestedBackend, SchemaQuestion, SchemaReply, SchemaFinding]):
+class SchemaHunter(Hunter[Backends, BackendPart, SchemaQuestion, SchemaReply, SchemaFinding]):
     """Asks backends.
 
     Args:
@@ -185,7 +185,7 @@ class SchemaHunter(Hunter[Backends, TestedBackend, SchemaQuestion, SchemaReply, 
         self,
         backends: Backends,
         environment: str,
-        tested: Sequence[TestedBackend] = (),
+        tested: Sequence[BackendPart] = (),
         *,
         profile: Profile | None = None,
         nodes: int = 12,
@@ -233,7 +233,7 @@ class SchemaHunter(Hunter[Backends, TestedBackend, SchemaQuestion, SchemaReply, 
             )
         backends, tested = Backends(session), []
         for environment in environments:
-            candidates = [TestedBackend(environment, name, allowance) for name in names or BACKENDS]
+            candidates = [BackendPart(environment, name, allowance) for name in names or BACKENDS]
             installed = list(filter(backends.has, candidates))
             if not installed:
                 raise UsageError(
@@ -254,19 +254,19 @@ class SchemaHunter(Hunter[Backends, TestedBackend, SchemaQuestion, SchemaReply, 
     def title(self) -> str:
         return ", ".join(f"{self._versioned(part)} in {part.environment}" for part in self.tested)
 
-    def parts(self, plan: CampaignPlan, number: int) -> Iterator[TestedBackend]:
+    def parts(self, plan: CampaignPlan, number: int) -> Iterator[BackendPart]:
         for front in (GRAMMAR, *self.fronts):
             count = plan.examples if front == GRAMMAR else min(plan.examples, _ENGINE_EXAMPLES)
             for part in self.tested:
                 for chunk in range(-(-count // _CHUNK)):
                     yield codec.replace(part, front=front, chunk=chunk)
 
-    def label(self, part: TestedBackend) -> str:
+    def label(self, part: BackendPart) -> str:
         front = "" if part.front == GRAMMAR else f" ({part.front})"
         first = part.chunk * _CHUNK + 1
         return f"{part.backend} in {part.environment}{front}, from question {first}"
 
-    def draw(self, part: TestedBackend, plan: CampaignPlan, number: int) -> list[SchemaQuestion]:
+    def draw(self, part: BackendPart, plan: CampaignPlan, number: int) -> list[SchemaQuestion]:
         questions = drawn(
             self.profile(part.backend), self._nodes, plan.examples, plan.seed * 1000 + number
         )
@@ -277,7 +277,7 @@ class SchemaHunter(Hunter[Backends, TestedBackend, SchemaQuestion, SchemaReply, 
         return self._profile or as_profile(backend)
 
     def ask(
-        self, lane: Backends, part: TestedBackend, questions: Sequence[SchemaQuestion]
+        self, lane: Backends, part: BackendPart, questions: Sequence[SchemaQuestion]
     ) -> list[SchemaReply]:
         return [_answer(lane.asker(part), question) for question in questions]
 
@@ -292,7 +292,7 @@ class SchemaHunter(Hunter[Backends, TestedBackend, SchemaQuestion, SchemaReply, 
         return [problems[0][1].kind if problems else Outcome.PASSING]
 
     def simplify(
-        self, part: TestedBackend, question: SchemaQuestion, problem: Problem
+        self, part: BackendPart, question: SchemaQuestion, problem: Problem
     ) -> Iterator[SchemaQuestion]:
         return smaller_questions(question, problem)
 
@@ -302,7 +302,7 @@ class SchemaHunter(Hunter[Backends, TestedBackend, SchemaQuestion, SchemaReply, 
     def traits(self, question: SchemaQuestion) -> frozenset[str]:
         return features(question.schema)
 
-    def concerns(self, part: TestedBackend, finding: SchemaFinding) -> bool:
+    def concerns(self, part: BackendPart, finding: SchemaFinding) -> bool:
         return (finding.environment, finding.backend) == (part.environment, part.backend)
 
     def explains(self, finding: SchemaFinding, question: SchemaQuestion, problem: Problem) -> bool:
@@ -313,7 +313,7 @@ class SchemaHunter(Hunter[Backends, TestedBackend, SchemaQuestion, SchemaReply, 
         return same and (used - _BASIC_FEATURES or used) <= features(question.schema)
 
     def finding(
-        self, part: TestedBackend, question: SchemaQuestion, problem: Problem
+        self, part: BackendPart, question: SchemaQuestion, problem: Problem
     ) -> SchemaFinding:
         checker = self.backends.checker(part)
         self.versions = checker.versions
@@ -330,7 +330,7 @@ class SchemaHunter(Hunter[Backends, TestedBackend, SchemaQuestion, SchemaReply, 
             others=self._others(part, question),
         )
 
-    def _others(self, part: TestedBackend, question: SchemaQuestion) -> dict[str, str]:
+    def _others(self, part: BackendPart, question: SchemaQuestion) -> dict[str, str]:
         """Return the answers of the other backends that claim to support the schema, to show where
         backends disagree."""
         used = features(question.schema)
@@ -346,15 +346,15 @@ class SchemaHunter(Hunter[Backends, TestedBackend, SchemaQuestion, SchemaReply, 
         for name, words in finding.others.items():
             yield f"{name}: {words}"
 
-    def part_of(self, finding: SchemaFinding) -> TestedBackend:
-        return TestedBackend(
+    def part_of(self, finding: SchemaFinding) -> BackendPart:
+        return BackendPart(
             self.environment, finding.backend, finding.replay_allowance, finding.front
         )
 
     def subject(self, finding: SchemaFinding) -> str:
         return self._versioned(self.part_of(finding))
 
-    def _versioned(self, part: TestedBackend) -> str:
+    def _versioned(self, part: BackendPart) -> str:
         return f"{part.backend} {self.backends.checker(part).version}"
 
     def compare(self, finding: SchemaFinding, seen: Sequence[Problem]) -> tuple[ReplayAnswer, str]:

@@ -246,5 +246,5 @@ def test_a_finding_about_an_unknown_server_is_refused(
 ) -> None:
     path = tmp_path / "other.json"
     path.write_text(json.dumps({**silent, "question": {**silent["question"], "server": "other"}}))
-    with pytest.raises(UsageError, match="question.server = 'other': allowed: "):
+    with pytest.raises(UsageError, match=r"question\.server = 'other': allowed: "):
         load(path)

@@ -6,23 +6,28 @@ import dataclasses
 
 import pytest
 
-from pytest_vllm_regress.fuzz.engines.answer import Answer, Choice, of_events, of_stream
-from pytest_vllm_regress.fuzz.engines.model import expected
-from pytest_vllm_regress.fuzz.engines.oracle import difference, foreign_cache, inconsistency
-from pytest_vllm_regress.fuzz.engines.request import Request
+from pytest_vllm_regress.fuzz.engines.differences import difference, foreign_cache, inconsistency
+from pytest_vllm_regress.fuzz.engines.engine_question import Request
+from pytest_vllm_regress.fuzz.engines.scripted_answer import expected
+from pytest_vllm_regress.fuzz.engines.side_answer import (
+    Choice,
+    SideAnswer,
+    of_events,
+    of_stream,
+)
 
 CHOICE = Choice("ab", "stop", "c", (97, 98), ({97: -0.1, 98: -2.0}, None), (-0.1, -0.2))
-ANSWER = Answer((CHOICE,), (None, {97: -1.0}))
+ANSWER = SideAnswer((CHOICE,), (None, {97: -1.0}))
 
 
-def with_choice(**changes: object) -> Answer:
+def with_choice(**changes: object) -> SideAnswer:
     return dataclasses.replace(ANSWER, choices=(dataclasses.replace(CHOICE, **changes),))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("other", "kind"),
     [
-        (Answer((CHOICE, CHOICE)), "number of results"),
+        (SideAnswer((CHOICE, CHOICE)), "number of results"),
         (with_choice(token_ids=(97, 99)), "token ids"),
         (with_choice(token_ids=(97,)), "number of tokens"),
         (with_choice(text="a"), "text"),
@@ -36,10 +41,10 @@ def with_choice(**changes: object) -> Answer:
             dataclasses.replace(ANSWER, prompt_logprobs=(None, {97: -3.0})),
             "values of prompt_logprobs",
         ),
-        (Answer(error="refused", words="no"), "answered or refused"),
+        (SideAnswer(error="refused", words="no"), "answered or refused"),
     ],
 )
-def test_every_field_is_compared(other: Answer, kind: str) -> None:
+def test_every_field_is_compared(other: SideAnswer, kind: str) -> None:
     found = difference(ANSWER, other)
     assert found is not None
     assert found.kind == kind
@@ -53,39 +58,43 @@ def test_every_field_is_compared(other: Answer, kind: str) -> None:
         with_choice(sampled=(-0.1001, -0.2)),
     ],
 )
-def test_what_a_side_does_not_tell_and_rounding_are_no_difference(other: Answer) -> None:
+def test_what_a_side_does_not_tell_and_rounding_are_no_difference(other: SideAnswer) -> None:
     assert difference(ANSWER, other) is None
 
 
 def test_equal_refusals_agree_but_two_dead_engines_are_a_finding() -> None:
     assert (
-        difference(Answer(error="refused", words="a"), Answer(error="refused", words="b")) is None
+        difference(SideAnswer(error="refused", words="a"), SideAnswer(error="refused", words="b"))
+        is None
     )
-    dead = Answer(error="death of the engine")
+    dead = SideAnswer(error="death of the engine")
     found = difference(dead, dead)
     assert found is not None
     assert found.kind == "death of the engine on both sides"
 
 
 def test_an_aborted_request_has_a_beginning_of_the_answer() -> None:
-    beginning = Answer((Choice("a", None, None, (97,)),), partial=True)
+    beginning = SideAnswer((Choice("a", None, None, (97,)),), partial=True)
     assert difference(ANSWER, beginning) is None
-    assert difference(ANSWER, Answer((Choice("x", None, None, (120,)),), partial=True)) is not None
+    assert (
+        difference(ANSWER, SideAnswer((Choice("x", None, None, (120,)),), partial=True)) is not None
+    )
 
 
 def test_a_text_that_is_not_that_of_its_tokens_contradicts_itself() -> None:
     request = Request("a", options={"max_tokens": 2})
-    assert inconsistency(request, Answer((Choice("ab", "length", None, (97, 98)),))) is None
+    assert inconsistency(request, SideAnswer((Choice("ab", "length", None, (97, 98)),))) is None
     assert (
-        inconsistency(request, Answer((Choice("\ufffdab", "length", None, (97, 98)),))) is not None
+        inconsistency(request, SideAnswer((Choice("\ufffdab", "length", None, (97, 98)),)))
+        is not None
     )
 
 
 def test_cached_tokens_must_come_from_a_request_with_the_same_adapter_and_salt() -> None:
     plain, salted = Request("a"), Request("a", salt="s")
-    cached = Answer((CHOICE,), cached=16)
+    cached = SideAnswer((CHOICE,), cached=16)
     assert foreign_cache([plain, plain], 1, cached) is None
-    assert foreign_cache([plain, salted], 1, Answer((CHOICE,), cached=0)) is None
+    assert foreign_cache([plain, salted], 1, SideAnswer((CHOICE,), cached=0)) is None
     assert foreign_cache([Request("a", options={"n": 2})], 0, cached) is None
     assert foreign_cache([plain, salted], 1, cached) is not None
     assert (
