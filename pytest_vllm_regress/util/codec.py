@@ -58,7 +58,7 @@ def decode(
     """
     try:
         return msgspec.convert(document, kind, dec_hook=_decode_other)
-    except msgspec.ValidationError as first:
+    except (msgspec.ValidationError, UnicodeError) as first:  # a lone surrogate in a key, say
         # msgspec stops at the first problem; the schema names all of them, with what is allowed.
         lines = problems(document, json_schema(kind)) or [str(first)]
         raise error("\n".join(f"{origin}: {line}" for line in lines)) from None

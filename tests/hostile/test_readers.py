@@ -28,7 +28,8 @@ from pytest_vllm_regress.environments.locks import read_lock
 from pytest_vllm_regress.environments.overlay import ABOUT, about
 from pytest_vllm_regress.environments.recipes import load
 from pytest_vllm_regress.errors import RegressError
-from pytest_vllm_regress.fuzz import artefact, corpus
+from pytest_vllm_regress.fuzz.hunters import load as load_finding
+from pytest_vllm_regress.fuzz.schemas import corpus
 from pytest_vllm_regress.history.bisection.search_log import SearchLog
 from pytest_vllm_regress.surveys.conformance.record import read_faults
 from pytest_vllm_regress.surveys.conformance.record_file import read_record
@@ -92,7 +93,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "environments": load,
     "results": results.read_results,
     "evidence": proof.read_proof,
-    "artefact": artefact.load,
+    "finding": load_finding,
     "corpus": lambda path: list(corpus.read(path.parent)),
     "list": read_list,
     "bisection": lambda path: SearchLog(path, ("a",)),
@@ -233,7 +234,7 @@ def test_pipes_and_devices_are_rejected_at_once(tmp_path: Path, name: str) -> No
 
 
 @pytest.mark.parametrize(
-    "name", ["results", "evidence", "artefact", "list", "case", "environments"]
+    "name", ["results", "evidence", "finding", "list", "case", "environments"]
 )
 def test_time_and_memory_are_bounded_for_invalid_files(tmp_path: Path, name: str) -> None:
     """The file is invalid everywhere and has the maximum size, or one megabyte."""

@@ -8,12 +8,12 @@ import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from pytest_vllm_regress.errors import UsageError
-from pytest_vllm_regress.fuzz import campaign as campaigns
 from pytest_vllm_regress.fuzz.campaign import JOURNAL, Campaign
 from pytest_vllm_regress.fuzz.hunter import CampaignPlan
 from pytest_vllm_regress.fuzz.hunters import load
@@ -101,7 +101,8 @@ def test_the_budget_counts_over_resumptions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = itertools.count(step=40.0)
-    monkeypatch.setattr(campaigns.time, "monotonic", lambda: next(clock))
+    fake = SimpleNamespace(monotonic=lambda: next(clock))
+    monkeypatch.setattr("pytest_vllm_regress.fuzz.campaign.time", fake)
     plan = CampaignPlan(seed=3, examples=40, minutes=1, rounds=None)
     assert len(run(Process(), tmp_path, plan).steps) == 2
     assert len(run(Process(), tmp_path, plan).steps) == 2

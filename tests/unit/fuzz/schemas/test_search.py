@@ -24,9 +24,9 @@ from pytest_vllm_regress.fuzz.hunter import CampaignPlan
 from pytest_vllm_regress.fuzz.schemas.backends import Allowance
 from pytest_vllm_regress.fuzz.schemas.schema_cuts import minimal_question
 from pytest_vllm_regress.fuzz.schemas.schema_hunter import (
+    BackendPart,
     SchemaFinding,
     SchemaHunter,
-    BackendPart,
     drawn,
 )
 from pytest_vllm_regress.fuzz.schemas.schema_oracle import Outcome, SchemaQuestion
