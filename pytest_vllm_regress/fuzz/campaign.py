@@ -253,7 +253,7 @@ class StepSearch(Generic[Part, Q, R, F]):
 
     def note(self, question: Q, problem: Problem) -> None:
         """Reduce a problem, and report it if no finding explains it."""
-        signature = problem.group, self._hunter.traits(question)
+        signature = problem.group, self._hunter.kind.traits(question)
         if (
             len(self.found) >= MAX_FINDINGS
             or signature in self._seen
@@ -272,7 +272,7 @@ class StepSearch(Generic[Part, Q, R, F]):
     def _is_known(self, question: Q, problem: Problem) -> bool:
         of_kind = sum(finding.problem.group == problem.group for finding in self._known)
         return of_kind >= self._hunter.most_of_kind or any(
-            self._hunter.explains(finding, question, problem) for finding in self._known
+            finding.explains(question, problem) for finding in self._known
         )
 
     def _reduced(self, question: Q, problem: Problem) -> F | None:

@@ -113,6 +113,17 @@ class Finding(Document, frozen=True, omit_defaults=False, kw_only=True, tag_fiel
         """What tells it from other findings of the same title, as JSON values."""
         raise NotImplementedError
 
+    @staticmethod
+    def traits(question: Any) -> frozenset[str]:
+        """Return what causes of problems of one group are told apart by."""
+        return frozenset()
+
+    def explains(self, question: Any, problem: Problem) -> bool:
+        """Return whether a problem is probably this one: of the same group, in a question with at
+        least the same traits."""
+        same = self.problem.group == problem.group
+        return same and self.traits(self.question) <= self.traits(question)
+
     @property
     def name(self) -> str:
         """File name: the title, and a short digest of what tells the finding from others."""

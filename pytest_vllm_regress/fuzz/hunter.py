@@ -142,19 +142,9 @@ class Hunter(abc.ABC, Generic[L, Part, Q, R, F]):
         """Return what the reduction of a problem may cost."""
         return Effort()
 
-    def traits(self, question: Q) -> frozenset[str]:
-        """Return what causes of problems of one group are told apart by."""
-        return frozenset()
-
     def concerns(self, part: Part, finding: F) -> bool:
         """Return whether a finding may be about this part."""
         return True
-
-    def explains(self, finding: F, question: Q, problem: Problem) -> bool:
-        """Return whether a problem is probably that of a finding: of the same group, in a question
-        with at least the same traits."""
-        same = finding.problem.group == problem.group
-        return same and self.traits(finding.question) <= self.traits(question)
 
     @abc.abstractmethod
     def finding(self, part: Part, question: Q, problem: Problem) -> F:

@@ -63,6 +63,13 @@ class ApiFinding(Finding, frozen=True, tag="api"):
     def identity(self) -> object:
         return [self.problem.kind, self.problem.key]
 
+    @staticmethod
+    def traits(question: ApiRequest) -> frozenset[str]:
+        return frozenset(odd_fields(question))
+
+    def explains(self, question: ApiRequest, problem: Problem) -> bool:
+        return is_explained(self.problem, question, problem)
+
 
 @dataclasses.dataclass(frozen=True)
 class ServedOperation:
@@ -238,12 +245,6 @@ class ApiHunter(Hunter[ApiLane, ServedOperation, ApiRequest, ApiReply | Measured
         if problem.kind in _DEADLY:  # it takes seconds to start a server again
             return Effort(24, confirmed=True)
         return Effort(120, batch=8, confirmed=True)
-
-    def traits(self, question: ApiRequest) -> frozenset[str]:
-        return frozenset(odd_fields(question))
-
-    def explains(self, finding: ApiFinding, question: ApiRequest, problem: Problem) -> bool:
-        return is_explained(finding.problem, question, problem)
 
     def finding(self, part: ServedOperation, question: ApiRequest, problem: Problem) -> ApiFinding:
         return ApiFinding(

@@ -39,6 +39,10 @@ class EngineFinding(Finding, frozen=True, tag="engines"):
     def identity(self) -> object:
         return [self.pair, self.against, self.problem.kind, codec.encode(self.question.turns)]
 
+    @staticmethod
+    def traits(question: Turns) -> frozenset[str]:
+        return question.traits - EVERYWHERE
+
 
 class PairHunter(Hunter[PairChecker, Pair, Turns, Sequence[Problem], EngineFinding]):
     """Asks pairs. ``names``: those that are asked; empty for all. ``against``: another environment,
@@ -107,9 +111,6 @@ class PairHunter(Hunter[PairChecker, Pair, Turns, Sequence[Problem], EngineFindi
         if DEATH in problem.kind or NO_ANSWER in problem.kind:  # each question costs an engine
             return Effort(16, confirmed=True)
         return Effort(120, confirmed=True, constant=True)
-
-    def traits(self, question: Turns) -> frozenset[str]:
-        return question.traits - EVERYWHERE
 
     def concerns(self, part: Pair, finding: EngineFinding) -> bool:
         return finding.pair == part.name

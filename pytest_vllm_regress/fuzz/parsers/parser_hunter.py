@@ -64,6 +64,28 @@ class ParserFinding(Finding, frozen=True, tag="parsers"):
         key = [parser.kind, parser.name, self.question.text, problem.key, problem.kind]
         return [*key, [list(cut.pieces) for cut in self.question.cuts]]
 
+    @staticmethod
+    def traits(question: ParserQuestion) -> frozenset[str]:
+        return features(question.meaning) | {f"cut in {cut.kind}" for cut in question.cuts}
+
+    def explains(self, question: ParserQuestion, problem: Problem) -> bool:
+        """As for all findings, but in a cut that shows the finding, too.
+
+        What only coarse cuts show comes from the cut and hardly from the features: such problems of
+        one kind count as one.
+        """
+        if self.problem.group != problem.group:
+            return False
+        if problem.kind.startswith(_ONE_CAUSE):
+            return True
+        for cut in question.cuts if self.kinds else ():
+            if cut.kind in COARSE and COARSE.issuperset(self.kinds):
+                return True
+            if cut.kind not in COARSE and cut.kind not in self.kinds:
+                return False
+        used = features(self.question.meaning)
+        return (used - _BASIC or used) <= features(question.meaning)
+
 
 @dataclasses.dataclass(frozen=True)
 class ReadFormat:
@@ -197,30 +219,9 @@ class ParserHunter(Hunter[ParserProcess, ReadFormat, ParserQuestion, ParserReply
     def effort(self, problem: Problem) -> Effort:
         return Effort(0 if problem.kind == NO_ANSWER else 150, batch=12)
 
-    def traits(self, question: ParserQuestion) -> frozenset[str]:
-        return features(question.meaning) | {f"cut in {cut.kind}" for cut in question.cuts}
-
     def concerns(self, part: ReadFormat, finding: ParserFinding) -> bool:
         one, other = part.parser, finding.parser
         return (one.kind, one.name) == (other.kind, other.name)
-
-    def explains(self, finding: ParserFinding, question: ParserQuestion, problem: Problem) -> bool:
-        """As for all hunters, but in a cut that shows the finding, too.
-
-        What only coarse cuts show comes from the cut and hardly from the features: such problems of
-        one kind count as one.
-        """
-        if finding.problem.group != problem.group:
-            return False
-        if problem.kind.startswith(_ONE_CAUSE):
-            return True
-        for cut in question.cuts if finding.kinds else ():
-            if cut.kind in COARSE and COARSE.issuperset(finding.kinds):
-                return True
-            if cut.kind not in COARSE and cut.kind not in finding.kinds:
-                return False
-        used = features(finding.question.meaning)
-        return (used - _BASIC or used) <= features(question.meaning)
 
     def finding(
         self, part: ReadFormat, question: ParserQuestion, problem: Problem

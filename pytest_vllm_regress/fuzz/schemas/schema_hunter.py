@@ -98,6 +98,17 @@ class SchemaFinding(Finding, frozen=True, tag="schemas"):
     def identity(self) -> object:
         return json.dumps([self.question.schema, self.problem.key], sort_keys=True)
 
+    @staticmethod
+    def traits(question: SchemaQuestion) -> frozenset[str]:
+        return features(question.schema)
+
+    def explains(self, question: SchemaQuestion, problem: Problem) -> bool:
+        """As for all findings, but types and nesting do not count, which nearly every schema has,
+        unless the finding has nothing else."""
+        used = self.traits(self.question)
+        same = self.problem.group == problem.group
+        return same and (used - _BASIC_FEATURES or used) <= self.traits(question)
+
     @property
     def replay_allowance(self) -> Allowance:
         """Time and memory for a replay.
@@ -299,18 +310,8 @@ class SchemaHunter(Hunter[Backends, BackendPart, SchemaQuestion, SchemaReply, Sc
     def effort(self, problem: Problem) -> Effort:
         return Effort(24 if problem.kind == Outcome.TIME_OUT else 300)
 
-    def traits(self, question: SchemaQuestion) -> frozenset[str]:
-        return features(question.schema)
-
     def concerns(self, part: BackendPart, finding: SchemaFinding) -> bool:
         return (finding.environment, finding.backend) == (part.environment, part.backend)
-
-    def explains(self, finding: SchemaFinding, question: SchemaQuestion, problem: Problem) -> bool:
-        """As for all hunters, but types and nesting do not count, which nearly every schema has,
-        unless the finding has nothing else."""
-        used = features(finding.question.schema)
-        same = finding.problem.group == problem.group
-        return same and (used - _BASIC_FEATURES or used) <= features(question.schema)
 
     def finding(
         self, part: BackendPart, question: SchemaQuestion, problem: Problem

@@ -100,7 +100,7 @@ def test_known_findings_are_not_reported_again(result: SchemaCampaign, tmp_path:
     again = search(tmp_path / "more", rounds=2)
     assert again.findings[: len(result.findings)] == result.findings
     for earlier, later in itertools.combinations(again.findings, 2):
-        assert not again.hunter.explains(earlier, later.question, later.problem)
+        assert not earlier.explains(later.question, later.problem)
 
 
 def test_a_search_ends_behind_the_step_that_spends_its_budget(
