@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from ...errors import UsageError
 from ...schemas.drawing import draw_distinct
-from ...util.paths import DATA
+from ..drawn_data import drawn_data
 from .api_request import FORM, JSON, ApiRequest
 from .description import Operation, Path, closed_schema, fields
 from .odd_values import BODIES, PARAMETERS, VALUES, of_type
@@ -37,18 +37,13 @@ Body = Mapping[str, Any]
 
 
 @functools.cache
-def _valid_requests() -> Mapping[str, Any]:
-    text = (DATA / "fuzz" / "requests.json").read_text(encoding="utf-8")
-    document: dict[str, Any] = json.loads(text)
-    filled: dict[str, Any] = json.loads(text.replace("{image}", document["image"]))
-    return filled
-
-
 def _bodies_of(server: str) -> tuple[Mapping[str, list[Body]], Mapping[str, str]]:
     """Return valid bodies by route for a kind of server, and routes that are others' aliases."""
-    document = _valid_requests()
-    own = document["servers"].get(server)
-    return (own, {}) if own else (document["servers"]["pooling"], document["aliases"])
+    document = drawn_data("requests")
+    servers = document["servers"]
+    text = json.dumps(servers.get(server, servers["pooling"]))
+    own = json.loads(text.replace("{image}", document["image"]))
+    return own, {} if server in servers else document["aliases"]
 
 
 def bases_of(server: str, route: str) -> Sequence[Body]:

@@ -16,48 +16,11 @@ from hypothesis import strategies as st
 
 from ...schemas.drawing import draw_distinct
 from ...util import codec
+from ..drawn_data import drawn_data
 from .engine_question import Request, Turns, is_broken
 
-_PREFIXES = (
-    "",
-    "Hi ",
-    "one two three four five six seven eight nine ten ",
-    "The same prefix of many requests. " * 3,
-)
-_TAILS = ("a", "b", "x y", "é", "北京", "Zürich 😀", "\n", "The end.")
-_BROKEN_TAILS = ("\udcc3", "x\udce5\udc8c", "\udcf0\udc9f", "ok\udcff")
-_SAID = (
-    "one",
-    " two",
-    "three ",
-    ".",
-    "!",
-    "e",
-    "é",
-    "😀",
-    "北",
-    "\n",
-    "stop",
-    "aaaa",
-    "{}",
-    " ",
-    "<think>",
-    "</think>",
-)
-_BROKEN_SAID = ("\udcc3", "\udcf0\udc9f", "\udcff")
-_STOPS = ("one", "two", ".", "!", "e", "o.", "é", "😀", "stop", "aa", "\n", "e t", "zz")
+_DATA = drawn_data("engine_texts")
 _STOP_TOKENS = tuple(b"eo.!ta")
-_SCHEMA = {
-    "type": "object",
-    "properties": {"a": {"enum": ["x", "yy"]}, "b": {"type": "boolean"}},
-    "required": ["a", "b"],
-    "additionalProperties": False,
-}
-_GRAMMARS: tuple[dict[str, Any], ...] = (
-    {"json": _SCHEMA},
-    {"regex": "[ab]{3,6}c"},
-    {"choice": ["yes", "no", "maybe so"]},
-)
 _CHOOSING = frozenset(
     {
         "presence_penalty",
@@ -74,38 +37,6 @@ _CHOOSING = frozenset(
     }
 )
 """Options that change which tokens are chosen, or cut the prompt."""
-_WRONG: tuple[dict[str, Any], ...] = (
-    {"max_tokens": 0},
-    {"max_tokens": -1},
-    {"n": 0},
-    {"top_p": 0.0},
-    {"top_p": 1.5},
-    {"temperature": -1.0},
-    {"logprobs": 100000},
-    {"prompt_logprobs": 100000},
-    {"prompt_logprobs": -1},
-    {"logprobs": -1},
-    {"stop": [""]},
-    {"stop": ["\udcff"]},
-    {"min_tokens": 30},
-    {"presence_penalty": 5.0},
-    {"logit_bias": {"100000": 1.0}},
-    {"logit_bias": {"-1": 1.0}},
-    {"stop_token_ids": [10**6]},
-    {"stop_token_ids": [-1]},
-    {"allowed_token_ids": []},
-    {"allowed_token_ids": [10**6]},
-    {"bad_words": [""]},
-    {"structured_outputs": {"regex": "("}},
-    {"structured_outputs": {"regex": "(?=a)b"}},
-    {"structured_outputs": {"choice": []}},
-    {"structured_outputs": {"grammar": "root ::= "}},
-    {"structured_outputs": {"json": {"type": "nonsense"}}},
-    {"structured_outputs": {"json_object": False}},
-    {"truncate_prompt_tokens": 0},
-    {"truncate_prompt_tokens": 10000},
-)
-"""Options that vLLM must reject, or accept, on both sides alike. Each is asked alone."""
 
 
 def is_sound(request: Request) -> bool:
@@ -124,7 +55,7 @@ Options = dict[str, Any]
 _COMMON = (
     ("logprobs", 3, (0, 1, 2, 5)),
     ("prompt_logprobs", 6, (0, 1, 2)),
-    ("stop", 3, st.lists(st.sampled_from(_STOPS), min_size=1, max_size=3, unique=True)),
+    ("stop", 3, st.lists(st.sampled_from(_DATA["stops"]), min_size=1, max_size=3, unique=True)),
     ("include_stop_str_in_output", 6, (True,)),
     ("ignore_eos", 5, (True,)),
     ("skip_special_tokens", 8, (False,)),
@@ -175,7 +106,7 @@ def scripted(draw: st.DrawFn) -> Request:
     """Draw a request whose answer is said by a script."""
     options = _common(draw)
     count = draw(st.sampled_from((1, 1, 1, 1, 2, 3, 8)))
-    pieces = (*_SAID, *_BROKEN_SAID) if draw(st.integers(1, 6)) == 1 else _SAID
+    pieces = [*_DATA["said"], *(_DATA["broken_said"] if draw(st.integers(1, 6)) == 1 else ())]
     texts = st.lists(st.sampled_from(pieces), min_size=1, max_size=5).map("".join)
     said = tuple(draw(texts) for _ in range(count if draw(st.booleans()) else 1))
     if "stop" in options and draw(st.booleans()):  # what the model says
@@ -204,15 +135,14 @@ def free(draw: st.DrawFn) -> Request:
         options["temperature"] = 0.0
     _set(draw, options, ("min_tokens", 4, st.integers(1, options["max_tokens"])), *_FREE)
     if "allowed_token_ids" not in options and "bad_words" not in options:
-        _set(draw, options, ("structured_outputs", 4, _GRAMMARS))
+        _set(draw, options, ("structured_outputs", 4, _DATA["grammars"]))
     _set(draw, options, ("truncate_prompt_tokens", 12, (1, 8, 40)))
     return Request(_prompt(draw, broken=draw(st.integers(1, 6)) == 1), (), True, options)
 
 
 def _prompt(draw: st.DrawFn, broken: bool = False) -> str:
-    return draw(st.sampled_from(_PREFIXES)) + draw(
-        st.sampled_from(_BROKEN_TAILS if broken else _TAILS)
-    )
+    tails = _DATA["broken_tails" if broken else "tails"]
+    return "".join([draw(st.sampled_from(_DATA["prefixes"])), draw(st.sampled_from(tails))])
 
 
 @st.composite
@@ -231,7 +161,11 @@ def _requests(draw: st.DrawFn) -> Request:
 def questions(draw: st.DrawFn) -> Turns:
     """Draw one or two turns of up to four requests, or one request that may be rejected."""
     if draw(st.integers(1, 12)) == 1:
-        options = {"max_tokens": 3, "temperature": 0.0, **draw(st.sampled_from(_WRONG))}
+        options = {
+            "max_tokens": 3,
+            "temperature": 0.0,
+            **draw(st.sampled_from(_DATA["wrong_options"])),
+        }
         return Turns(((Request("Hi there", (), True, options),),))
     turn = st.lists(_requests(), min_size=1, max_size=4).map(tuple)
     return Turns(tuple(draw(st.lists(turn, min_size=1, max_size=2))))

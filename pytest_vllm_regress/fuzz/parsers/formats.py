@@ -17,7 +17,7 @@ from typing import Any, Literal
 from ...util import codec
 from ...util.codec import Document
 from ...util.paths import DATA
-from .meaning import Call, Meaning
+from .meaning import FunctionCall, Meaning
 
 _KINDS = {str: "string", int: "number", float: "number", bool: "boolean", list: "array"}
 
@@ -66,7 +66,7 @@ class Format(Document, frozen=True):
         can_write = _LIMITS[self.limit]
         calls = meaning.calls[: len(meaning.calls) if self.several else 1] if self.call else ()
         calls = tuple(
-            Call(
+            FunctionCall(
                 call.name, {key: value for key, value in call.arguments.items() if can_write(value)}
             )
             for call in calls
@@ -84,7 +84,7 @@ class Format(Document, frozen=True):
         written = (self._call(call, at, meaning) for at, call in enumerate(meaning.calls))
         return f"{text}{self.before}{self.between.join(written)}{self.after}"
 
-    def _call(self, call: Call, index: int, meaning: Meaning) -> str:
+    def _call(self, call: FunctionCall, index: int, meaning: Meaning) -> str:
         arguments = dict(call.arguments)
         written = (self._argument(key, value, meaning) for key, value in arguments.items())
         return Template(self.call).substitute(
@@ -135,7 +135,7 @@ _LIMITS: Mapping[str, Callable[[Any], bool]] = {
     "scalars": lambda value: _is_plain(value) and not isinstance(value, list | dict),
 }
 PLAIN: Mapping[str, Meaning] = {
-    "tool": Meaning("I think.", "", (Call("get_weather", {"city": "Paris"}),)),
+    "tool": Meaning("I think.", "", (FunctionCall("get_weather", {"city": "Paris"}),)),
     "reasoning": Meaning("I think.", "Hello."),
 }
 """What every parser of a kind must understand, as a whole, in a format that it reads."""

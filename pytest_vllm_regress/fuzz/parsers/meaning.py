@@ -13,34 +13,17 @@ from hypothesis import strategies as st
 from ...schemas.drawing import draw_distinct
 from ...util import codec
 from ...util.codec import Document, Meta
+from ..drawn_data import drawn_data
 from ..reduce import shorter, smaller_values, without_member
 
-PROPERTIES: Mapping[str, Mapping[str, Any]] = {
-    "city": {"type": "string"},
-    "text": {"type": "string"},
-    "count": {"type": "integer"},
-    "ratio": {"type": "number"},
-    "flag": {"type": "boolean"},
-    "items": {"type": "array", "items": {}},
-    "options": {"type": "object"},
-}
-"""The arguments that drawn calls have, by name; each name has one type."""
-TOOLS = tuple(
-    {
-        "type": "function",
-        "function": {
-            "name": name,
-            "description": f"The function {name}.",
-            "parameters": {"type": "object", "properties": dict(properties)},
-        },
-    }
-    for name, properties in (("get_weather", PROPERTIES), ("add", PROPERTIES), ("now", {}))
-)
-"""The functions that drawn calls name. ``now`` has no parameters."""
+_DATA = drawn_data("parser_texts")
+TOOLS: list[Mapping[str, Any]] = _DATA["tools"]
+"""The functions that drawn calls name. ``now`` has no parameters; an argument of one name has one
+type."""
 STYLES: tuple[Literal["spaced", "compact", "escaped"], ...] = ("spaced", "compact", "escaped")
 
 
-class Call(Document, frozen=True, omit_defaults=False):
+class FunctionCall(Document, frozen=True, omit_defaults=False):
     """A call of a function."""
 
     name: Annotated[str, Meta(max_length=100)]
@@ -53,7 +36,7 @@ class Meaning(Document, frozen=True, omit_defaults=False):
 
     reasoning: str = ""
     content: str = ""
-    calls: tuple[Call, ...] = ()
+    calls: tuple[FunctionCall, ...] = ()
     style: Literal["spaced", "compact", "escaped"] = "spaced"
 
     def to_text(self) -> str:
@@ -147,34 +130,10 @@ def _reads_as_json(text: str) -> bool:
         return False
 
 
-_WORDS = ("a", "Paris", "two words", "x1", "it is", "42", "-7", "0.5", "true", "null", "None", "")
-_ODD = (
-    'say "hi"',
-    "it's",
-    "C:\\dir",
-    "a\nb",
-    "\t",
-    "é",
-    "北京",
-    "😀",
-    "<b>x</b>",
-    "a < b && c",
-    "{}",
-    '{"a": 1}',
-    "[1]",
-    "}",
-    "]",
-    ",",
-    ": ",
-    "%",
-    "#",
-)
-
-
 def _strings() -> st.SearchStrategy[str]:
-    parts = st.one_of(st.sampled_from(_WORDS), st.sampled_from(_ODD))
+    parts = st.one_of(st.sampled_from(_DATA["words"]), st.sampled_from(_DATA["odd"]))
     return st.one_of(
-        st.sampled_from(_WORDS), parts, st.lists(parts, min_size=1, max_size=3).map("".join)
+        st.sampled_from(_DATA["words"]), parts, st.lists(parts, min_size=1, max_size=3).map("".join)
     )
 
 
@@ -212,23 +171,14 @@ def _arguments() -> st.SearchStrategy[dict[str, Any]]:
     )
 
 
-_PROSE = ("", "", "Let me see.", "Done.", "I call it:", "Zürich 北", "a, b", "x\ny")
-
-
 @st.composite
 def meanings(draw: st.DrawFn) -> Meaning:
     """Draw an answer: reasoning, text, and up to three calls."""
     calls = []
     for name in draw(st.lists(st.sampled_from(("get_weather", "add", "now")), max_size=3)):
-        calls.append(Call(name, {} if name == "now" else draw(_arguments())))
-    thought = draw(st.sampled_from(("", "I think.", "Hm, 1 + 1 = 2.\nSo 2.", "é", "a < b")))
-    content = draw(
-        st.sampled_from(
-            _PROSE
-            if calls
-            else ("Hello.", "Zürich 北 😀", "a, b: c.", "x\ny", "1 < 2", "[1]", "{}")
-        )
-    )
+        calls.append(FunctionCall(name, {} if name == "now" else draw(_arguments())))
+    thought = draw(st.sampled_from(_DATA["thoughts"]))
+    content = draw(st.sampled_from(_DATA["before_calls" if calls else "alone"]))
     return Meaning(thought, content, tuple(calls), draw(st.sampled_from(STYLES)))
 
 
@@ -254,11 +204,11 @@ def simpler_meanings(meaning: Meaning) -> Iterator[Meaning]:
             yield codec.replace(meaning, calls=calls)
 
 
-def _simpler_calls(call: Call) -> Iterator[Call]:
+def _simpler_calls(call: FunctionCall) -> Iterator[FunctionCall]:
     arguments = dict(call.arguments)
     for simplest in ({}, {"count": 1}, {"city": "a"}) if arguments else ():
-        yield Call(call.name, simplest)
+        yield FunctionCall(call.name, simplest)
     if call.name == "get_weather":
-        yield Call("add", arguments)
+        yield FunctionCall("add", arguments)
     for smaller in smaller_values(arguments):
-        yield Call(call.name, smaller)
+        yield FunctionCall(call.name, smaller)

@@ -12,12 +12,10 @@ import contextlib
 import functools
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -32,7 +30,6 @@ MEMORY = 2 * GIB
 _WALL_SECONDS = 60.0
 """Time for one request, including the start of the process: for a machine that does nothing."""
 _END_SECONDS = 5.0
-_CHUNK = 1 << 16
 _START = (
     "import sys; p = sys.argv.pop(1); p and sys.path.insert(0, p); "
     "from pytest_vllm_regress.fuzz.schemas.schema_judge_process import main; main(*sys.argv[1:])"
@@ -105,21 +102,18 @@ class SchemaJudge:
     def _exchange(self, line: bytes) -> bytes:
         process = self._running()
         assert process.stdin is not None and process.stdout is not None
-        until = time.monotonic() + _WALL_SECONDS
-        received = bytearray()
-        with contextlib.suppress(BrokenPipeError):
-            process.stdin.write(line)
-            process.stdin.flush()
-        while not received.endswith(b"\n"):
-            if not select.select([process.stdout], [], [], max(0.0, until - time.monotonic()))[0]:
-                raise NotJudged(
-                    f"the schema cannot be judged: no answer of jsonschema within {_WALL_SECONDS:g} s"
-                )
-            content = os.read(process.stdout.fileno(), _CHUNK)
-            if not content:
-                raise NotJudged(f"the schema cannot be judged: {self._end_of(process)}")
-            received += content
-        return bytes(received)
+        guard = threading.Timer(_WALL_SECONDS, process.kill)
+        guard.start()
+        try:
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write(line)
+                process.stdin.flush()
+            received = process.stdout.readline()
+        finally:
+            guard.cancel()
+        if not received.endswith(b"\n"):
+            raise NotJudged(f"the schema cannot be judged: {self._end_of(process)}")
+        return received
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
@@ -139,6 +133,8 @@ class SchemaJudge:
     def _end_of(self, process: subprocess.Popen[bytes]) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_END_SECONDS)
+        if process.returncode == -signal.SIGKILL:
+            return f"no answer of jsonschema within {_WALL_SECONDS:g} s"
         if process.returncode == -signal.SIGPROF:
             return f"jsonschema needs more than {self.seconds} s of processor time. Simplify its references and patterns"
         return f"the process that judges it ended with status {process.returncode}"

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from pytest_vllm_regress.fuzz.parsers.cuts import CutKind, cut
-from pytest_vllm_regress.fuzz.parsers.meaning import Call, Meaning
+from pytest_vllm_regress.fuzz.parsers.meaning import FunctionCall, Meaning
 from pytest_vllm_regress.fuzz.parsers.parser_oracle import ParserAnswer, problem, same
 
-MEANT = Meaning("Hm.", "Hello.", (Call("add", {"count": 1, "city": "a"}),))
+MEANT = Meaning("Hm.", "Hello.", (FunctionCall("add", {"count": 1, "city": "a"}),))
 ONE = ("add", '{"count": 1, "city": "a"}')
 
 
@@ -58,7 +58,7 @@ def test_what_is_wrong_has_a_name(changes: dict[str, Any], kind: str) -> None:
 
 def test_an_empty_object_is_expected_of_a_call_without_arguments() -> None:
     found = problem(
-        Meaning(calls=(Call("now", {}),)), ParserAnswer(calls=(("now", ""),)), "stream", ()
+        Meaning(calls=(FunctionCall("now", {}),)), ParserAnswer(calls=(("now", ""),)), "stream", ()
     )
     assert found is not None
     assert found.kind == "no arguments instead of {}"
