@@ -18,7 +18,7 @@ from ...util.sizes import GIB
 from ..context import OK, UNEXPECTED, Source, print_json, say, warn
 
 if TYPE_CHECKING:
-    from ...fuzz.hunter import CampaignPlan, Hunter  # noqa: F401  # in a string
+    from ...fuzz.hunter import CampaignPlan, Hunter  # in a string
 
 EPILOG = (
     "Exit codes: 0 no problems; 1 findings; 2 usage or bad input; 3 an environment could not be "

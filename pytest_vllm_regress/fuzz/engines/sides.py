@@ -80,7 +80,6 @@ class EngineSide:
             spec["env"] = {**_DEVELOPER, **spec.get("env", {})}
         self._spec = EngineSpec.create(**spec)
         self._front: Front = front_named(configuration.front)
-        self.restarts = -1
         self._running: Engine | AsyncEngine | Server | None = None
 
     def start(self) -> None:
@@ -101,9 +100,7 @@ class EngineSide:
             "serve": self._session.server,
         }
         engine: Any = start[self._front](self._target, self._spec, user=self._user, fresh=False)
-        if engine is not self._running:
-            self.restarts += 1
-            self._running = engine
+        self._running = engine
         return self._running
 
     def _current(self) -> Engine | AsyncEngine | Server:
