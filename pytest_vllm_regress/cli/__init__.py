@@ -51,7 +51,6 @@ MODULES = {
     "list": "cases",
     "matrix": "matrix",
     "new": "cases",
-    "replay": "fuzz",
     "report": "report",
     "run": "run",
     "show": "cases",
@@ -65,7 +64,7 @@ MODULES = {
 """The module that defines each command in its typer application ``app``."""
 PASSING_ON = frozenset({"ask", "bisect", "matrix", "run", "survey", "try", "validate", "watch"})
 """Commands that pass arguments after ``--`` on: to pytest; ``ask`` runs them as a command."""
-LINUX_ONLY = PASSING_ON | {"doctor", "env", "fuzz", "replay"}
+LINUX_ONLY = PASSING_ON | {"doctor", "env", "fuzz"}
 """Commands that start processes in target environments.
 
 The others only read files and work everywhere.

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ...errors import UsageError
-from .request import Question, Request
+from ...util import codec
+from ...util.codec import Document
+from ...util.paths import DATA
+from .engine_question import Request, Turns
 
-OFFLINE, ASYNC, SERVE, MODEL = "offline", "async", "serve", "model"
+SERVE, MODEL = "serve", "model"
 
 
-@dataclasses.dataclass(frozen=True)
-class Configuration:
+class Configuration(Document, frozen=True):
     """One side of a pair.
 
     Attributes:
@@ -26,20 +27,14 @@ class Configuration:
         environment: another environment than the campaign's.
     """
 
-    front: str = OFFLINE
+    front: str = "offline"
     together: bool = True
     stream: str = ""
-    spec: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    spec: Mapping[str, Any] = {}
     environment: str = ""
 
-    @property
-    def engine_key(self) -> tuple[object, ...]:
-        """Sides with equal keys use one engine."""
-        return self.front, repr(self.spec), self.environment
 
-
-@dataclasses.dataclass(frozen=True)
-class Pair:
+class Pair(Document, frozen=True):
     """Two configurations that must agree.
 
     Attributes:
@@ -52,8 +47,8 @@ class Pair:
     """
 
     name: str
-    left: Configuration
-    right: Configuration
+    left: Configuration = Configuration()
+    right: Configuration = Configuration()
     keeps: frozenset[str] = frozenset()
     drops: frozenset[str] = frozenset()
     random: bool = True
@@ -62,13 +57,18 @@ class Pair:
     def sides(self) -> tuple[Configuration, Configuration]:
         return self.left, self.right
 
-    def fitted(self, question: Question) -> Question | None:
-        """Return what the pair can be asked of a question, None if nothing is left."""
-        turns = tuple(
-            tuple(map(self._fitted, filter(self._can_ask, turn))) for turn in question.turns
-        )
-        turns = tuple(turn for turn in turns if turn)
-        return Question(turns) if turns else None
+    def fitted(self, question: Turns, lacking: Collection[str] = ()) -> Turns | None:
+        """Return what the pair can be asked of a question, None if nothing is left.
+
+        ``lacking``: options that this vLLM does not have.
+        """
+        turns = [
+            tuple(
+                self._fitted(request).without(*lacking) for request in filter(self._can_ask, turn)
+            )
+            for turn in question.turns
+        ]
+        return Turns(tuple(filter(None, turns))) if any(turns) else None
 
     def _can_ask(self, request: Request) -> bool:
         if not self.random and not request.said and request.options.get("temperature") != 0:
@@ -79,104 +79,37 @@ class Pair:
         )
 
     def _fitted(self, request: Request) -> Request:
-        usual = {
-            name: getattr(_USUAL, name)
-            for keep, name in _FIELDS.items()
-            if keep not in self.keeps and getattr(request, name) != getattr(_USUAL, name)
-        }
-        return dataclasses.replace(request, **usual).without(*self.drops)
+        usual = {name: value for keep, (name, value) in _USUAL.items() if keep not in self.keeps}
+        return codec.replace(request, **usual).without(*self.drops)
 
 
-_USUAL = Request()
-_FIELDS = {"adapter": "adapter", "priority": "priority", "salt": "salt", "abort": "abort_after"}
-_NGRAMS = {
-    "method": "ngram",
-    "num_speculative_tokens": 3,
-    "prompt_lookup_max": 3,
-    "prompt_lookup_min": 1,
+_USUAL: Mapping[str, tuple[str, Any]] = {
+    "adapter": ("adapter", None),
+    "priority": ("priority", None),
+    "salt": ("salt", ""),
+    "abort": ("abort_after", None),
 }
-_LORA = {"enable_lora": True, "max_lora_rank": 8, "max_loras": 2}
-_SMALL_STEPS = {"max_num_batched_tokens": 32, "max_num_seqs": 4, "enable_chunked_prefill": True}
-_ONE_STEP = {"max_num_batched_tokens": 4096, "max_num_seqs": 4}
-_FEW_BLOCKS = {"num_gpu_blocks_override": 40, "enable_prefix_caching": False}
-_MANY_BLOCKS = {"num_gpu_blocks_override": 4000, "enable_prefix_caching": False}
-_SERVED_DROPS = frozenset({"detokenize", "truncate_prompt_tokens"})
-"""Options of requests that mean something else over HTTP: there, truncation belongs to the
-tokenizer."""
-_RELEASE = frozenset({"structured_outputs"})
-"""Another release may come with another grammar library, which allows whitespace in other places.
-"""
+"""What requests have without what a pair may keep."""
 
 
-def _extra(**arguments: Any) -> dict[str, Any]:
-    return {"extra": arguments}
+class _Pairs(Document, frozen=True):
+    pair: tuple[Pair, ...]
 
 
 def pairs(against: str = "") -> tuple[Pair, ...]:
-    """Return all pairs.
+    """Return all pairs (``data/fuzz/pairs.toml``).
 
     ``against``: the environment of another release, for the pair ``release``.
     """
-    plain = Configuration()
-    together = (
-        Pair("script", Configuration(MODEL), plain),
-        Pair("batch", Configuration(together=False), plain),
-        Pair("stream", plain, Configuration(ASYNC, stream="cumulative"), frozenset({"abort"})),
-        Pair("deltas", plain, Configuration(ASYNC, stream="delta"), frozenset({"abort"})),
-        Pair("http", plain, Configuration(SERVE), drops=_SERVED_DROPS),
-        Pair(
-            "events",
-            Configuration(SERVE),
-            Configuration(SERVE, stream="sse"),
-            drops=_SERVED_DROPS | {"prompt_logprobs"},
-        ),
-        Pair("tensor-parallel", plain, Configuration(spec={"tensor_parallel_size": 2})),
-        Pair(
-            "data-parallel",
-            Configuration(ASYNC),
-            Configuration(ASYNC, spec={"data_parallel_size": 2}),
-        ),
-        Pair(
-            "prefix-cache",
-            Configuration(spec=_extra(enable_prefix_caching=False, **_LORA)),
-            Configuration(spec=_extra(enable_prefix_caching=True, **_LORA)),
-            frozenset({"adapter", "salt"}),
-        ),
-        Pair(
-            "chunked-prefill",
-            Configuration(spec=_extra(**_ONE_STEP)),
-            Configuration(spec=_extra(**_SMALL_STEPS)),
-        ),
-        Pair(
-            "async-scheduling",
-            Configuration(spec=_extra(async_scheduling=False)),
-            Configuration(spec=_extra(async_scheduling=True)),
-        ),
-        Pair(
-            "speculation",
-            plain,
-            Configuration(spec=_extra(speculative_config=_NGRAMS)),
-            drops=frozenset({"min_p", "logit_bias"}),
-        ),
-        Pair(
-            "priority",
-            plain,
-            Configuration(spec=_extra(scheduling_policy="priority")),
-            frozenset({"priority"}),
-        ),
-        Pair(
-            "preemption",
-            Configuration(spec=_extra(**_MANY_BLOCKS)),
-            Configuration(spec=_extra(**_FEW_BLOCKS)),
-        ),
-    )
+    path = DATA / "fuzz" / "pairs.toml"
+    *together, release = codec.load(_Pairs, path, 1 << 20, what="the pairs").pair
     if not against:
-        return together
-    other = Configuration(environment=against)
-    return (*together, Pair("release", plain, other, drops=_RELEASE, random=False))
+        return tuple(together)
+    other = codec.replace(release.right, environment=against)
+    return (*together, codec.replace(release, right=other))
 
 
-def pairs_named(names: tuple[str, ...], against: str = "") -> tuple[Pair, ...]:
+def pairs_named(names: Sequence[str], against: str = "") -> tuple[Pair, ...]:
     """Return the pairs of these names, all without names.
 
     Raises ``UsageError`` for an unknown one.

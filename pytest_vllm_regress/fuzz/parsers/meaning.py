@@ -3,70 +3,50 @@ the strategies that draw it."""
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from hypothesis import strategies as st
 
 from ...schemas.drawing import draw_distinct
+from ...util import codec
+from ...util.codec import Document, Meta
+from ..drawn_data import drawn_data
+from ..reduce import shorter, smaller_values, without_member
 
-PROPERTIES: Mapping[str, Mapping[str, Any]] = {
-    "city": {"type": "string"},
-    "text": {"type": "string"},
-    "count": {"type": "integer"},
-    "ratio": {"type": "number"},
-    "flag": {"type": "boolean"},
-    "items": {"type": "array", "items": {}},
-    "options": {"type": "object"},
-}
-"""The arguments that drawn calls have, by name; each name has one type."""
-TOOLS = tuple(
-    {
-        "type": "function",
-        "function": {
-            "name": name,
-            "description": f"The function {name}.",
-            "parameters": {"type": "object", "properties": dict(properties)},
-        },
-    }
-    for name, properties in (("get_weather", PROPERTIES), ("add", PROPERTIES), ("now", {}))
-)
-"""The functions that drawn calls name. ``now`` has no parameters."""
-NAMES = ("get_weather", "add", "now")
-STYLES = ("spaced", "compact", "escaped")
-"""How JSON is written: with spaces, without, or with escapes instead of letters beyond ASCII."""
+_DATA = drawn_data("parser_texts")
+TOOLS: list[Mapping[str, Any]] = _DATA["tools"]
+"""The functions that drawn calls name. ``now`` has no parameters; an argument of one name has one
+type."""
+STYLES: tuple[Literal["spaced", "compact", "escaped"], ...] = ("spaced", "compact", "escaped")
 
 
-@dataclasses.dataclass(frozen=True)
-class Call:
+class FunctionCall(Document, frozen=True, omit_defaults=False):
     """A call of a function."""
 
-    name: str
+    name: Annotated[str, Meta(max_length=100)]
     arguments: Mapping[str, Any]
 
 
-@dataclasses.dataclass(frozen=True)
-class Meaning:
-    """An answer. ``style``: how its JSON is written (``STYLES``)."""
+class Meaning(Document, frozen=True, omit_defaults=False):
+    """An answer. ``style``: how its JSON is written, with spaces, without, or with escapes instead
+    of letters beyond ASCII."""
 
     reasoning: str = ""
     content: str = ""
-    calls: tuple[Call, ...] = ()
-    style: str = "spaced"
-
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+    calls: tuple[FunctionCall, ...] = ()
+    style: Literal["spaced", "compact", "escaped"] = "spaced"
 
     def to_text(self) -> str:
         """Return a text that is equal for equal meanings, ``1`` and ``True`` apart."""
-        return json.dumps(self.to_json(), sort_keys=True)
+        return json.dumps(codec.encode(self), sort_keys=True)
 
-    @classmethod
-    def of_json(cls, document: Mapping[str, Any]) -> Meaning:
-        calls = tuple(Call(call["name"], call["arguments"]) for call in document["calls"])
-        return cls(document["reasoning"], document["content"], calls, document["style"])
+    def as_json(self, value: Any) -> str:
+        """Return a value as JSON in the style of the answer."""
+        separators = (",", ":") if self.style == "compact" else None
+        return json.dumps(value, ensure_ascii=self.style == "escaped", separators=separators)
 
 
 def features(meaning: Meaning) -> frozenset[str]:
@@ -150,34 +130,10 @@ def _reads_as_json(text: str) -> bool:
         return False
 
 
-_WORDS = ("a", "Paris", "two words", "x1", "it is", "42", "-7", "0.5", "true", "null", "None", "")
-_ODD = (
-    'say "hi"',
-    "it's",
-    "C:\\dir",
-    "a\nb",
-    "\t",
-    "é",
-    "北京",
-    "😀",
-    "<b>x</b>",
-    "a < b && c",
-    "{}",
-    '{"a": 1}',
-    "[1]",
-    "}",
-    "]",
-    ",",
-    ": ",
-    "%",
-    "#",
-)
-
-
 def _strings() -> st.SearchStrategy[str]:
-    parts = st.one_of(st.sampled_from(_WORDS), st.sampled_from(_ODD))
+    parts = st.one_of(st.sampled_from(_DATA["words"]), st.sampled_from(_DATA["odd"]))
     return st.one_of(
-        st.sampled_from(_WORDS), parts, st.lists(parts, min_size=1, max_size=3).map("".join)
+        st.sampled_from(_DATA["words"]), parts, st.lists(parts, min_size=1, max_size=3).map("".join)
     )
 
 
@@ -215,26 +171,44 @@ def _arguments() -> st.SearchStrategy[dict[str, Any]]:
     )
 
 
-_PROSE = ("", "", "Let me see.", "Done.", "I call it:", "Zürich 北", "a, b", "x\ny")
-
-
 @st.composite
 def meanings(draw: st.DrawFn) -> Meaning:
     """Draw an answer: reasoning, text, and up to three calls."""
     calls = []
-    for name in draw(st.lists(st.sampled_from(NAMES), max_size=3)):
-        calls.append(Call(name, {} if name == "now" else draw(_arguments())))
-    thought = draw(st.sampled_from(("", "I think.", "Hm, 1 + 1 = 2.\nSo 2.", "é", "a < b")))
-    content = draw(
-        st.sampled_from(
-            _PROSE
-            if calls
-            else ("Hello.", "Zürich 北 😀", "a, b: c.", "x\ny", "1 < 2", "[1]", "{}")
-        )
-    )
+    for name in draw(st.lists(st.sampled_from(("get_weather", "add", "now")), max_size=3)):
+        calls.append(FunctionCall(name, {} if name == "now" else draw(_arguments())))
+    thought = draw(st.sampled_from(_DATA["thoughts"]))
+    content = draw(st.sampled_from(_DATA["before_calls" if calls else "alone"]))
     return Meaning(thought, content, tuple(calls), draw(st.sampled_from(STYLES)))
 
 
+@functools.lru_cache(maxsize=2)
 def drawn(count: int, seed_value: int) -> list[Meaning]:
     """Return the distinct answers among ``count`` drawn ones."""
     return draw_distinct(meanings(), count, seed_value, Meaning.to_text)
+
+
+def simpler_meanings(meaning: Meaning) -> Iterator[Meaning]:
+    """Yield simpler answers, the simplest first."""
+    for calls in without_member(meaning.calls):
+        yield codec.replace(meaning, calls=calls)
+    for text in shorter(meaning.content):
+        yield codec.replace(meaning, content=text)
+    for text in shorter(meaning.reasoning):
+        yield codec.replace(meaning, reasoning=text)
+    if meaning.style != "spaced":
+        yield codec.replace(meaning, style="spaced")
+    for at, call in enumerate(meaning.calls):
+        for simpler in _simpler_calls(call):
+            calls = (*meaning.calls[:at], simpler, *meaning.calls[at + 1 :])
+            yield codec.replace(meaning, calls=calls)
+
+
+def _simpler_calls(call: FunctionCall) -> Iterator[FunctionCall]:
+    arguments = dict(call.arguments)
+    for simplest in ({}, {"count": 1}, {"city": "a"}) if arguments else ():
+        yield FunctionCall(call.name, simplest)
+    if call.name == "get_weather":
+        yield FunctionCall("add", arguments)
+    for smaller in smaller_values(arguments):
+        yield FunctionCall(call.name, smaller)
