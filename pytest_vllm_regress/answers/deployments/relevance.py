@@ -14,11 +14,11 @@ from typing import Any
 from packaging.version import Version
 
 from ...cases.model import Case
+from ...cases.needs import TestNeeds, needs_of
 from ...environments.installed import VLLM
 from ...util.versions import version_of
 from .arguments import UNSET
 from .configuration import Deployment
-from .needs import TestNeeds, needs_of
 
 _SIZES = (
     "tensor_parallel_size",
@@ -126,7 +126,7 @@ def _for_test(needs: TestNeeds, affected: _Affected, deployment: Deployment) -> 
     if open_ones := [condition for condition in conditions if condition.met is None]:
         return Relevance(Reach.UNKNOWN, "; ".join(condition.reason for condition in open_ones))
     if needs.computed:
-        return Relevance(Reach.UNKNOWN, f"the test computes {needs.computed}")
+        return Relevance(Reach.UNKNOWN, "the test computes its configuration")
     if met := [condition.reason for condition in conditions if condition.reason]:
         return Relevance(Reach.REACHABLE, "; ".join(met))
     if needs.front == "serve":
@@ -306,7 +306,7 @@ def _of_backend(
     names |= {
         name
         for name in _BACKEND_OF.values()
-        if any(probe.endswith(f"_{name}") for probe in needs.probes)
+        if needs.probe.endswith(f"_{name}")
     }
     if not names:
         return
