@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ..cases import needs
+from ..cases import needs, recording
 from ..cases.model import Case
 from ..cases.proofs import lint, proof, rejudge
 from ..cases.proofs.impostors import ImpostorTrial
@@ -96,7 +96,7 @@ def evidence_problems(case: Case, command: str, *, record: bool = False) -> list
     ]
     stale_needs = "" if problems else needs.needs_problem(case)
     if stale_needs and record:
-        needs.write_needs(case)
+        recording.write_needs(case)
     elif stale_needs:
         return [f"{stale_needs}; run `{command}`"]
     return problems
@@ -171,5 +171,5 @@ def _run_trials(
 
 def _write(case: Case, evidence: Proof, trials: Sequence[Sequence[TestResult]]) -> Path:
     rejudge.save_observations(case, [RunResult(tuple(trial)) for trial in trials])
-    needs.write_needs(case)
+    recording.write_needs(case)
     return proof.write_proof(case, proof.with_commits(case, evidence))

@@ -17,8 +17,8 @@ from ...cases.model import Case
 from ...cases.needs import TestNeeds, needs_of
 from ...environments.installed import VLLM
 from ...util.versions import version_of
-from .arguments import UNSET
 from .configuration import Deployment
+from .reader import UNSET
 
 _SIZES = (
     "tensor_parallel_size",
@@ -303,11 +303,7 @@ def _of_backend(
     names |= {
         str(name) for name in needs.engine.get("structured_output_backend", ()) if name != "auto"
     }
-    names |= {
-        name
-        for name in _BACKEND_OF.values()
-        if needs.probe.endswith(f"_{name}")
-    }
+    names |= {name for name in _BACKEND_OF.values() if needs.probe.endswith(f"_{name}")}
     if not names:
         return
     option = next((option for option in _BACKEND_OPTIONS if option in deployment.options), "")

@@ -18,6 +18,7 @@ from ..api_history.option_names import OptionNames
 from ..api_history.service import Option
 from ..api_history.store import History
 from ..api_history.timeline import intervals
+from ..deployments.reader import Finding, Pin, is_dockerfile, read
 from .check import Checker
 from .declared import MalformedRequirement, declared_in
 from .guards import Outcome, VersionTests
@@ -25,7 +26,6 @@ from .model import Declared, Place, Project, Use
 from .own_modules import ChosenFunction, Import, chosen_functions, is_program, loaded_for
 from .python import PythonReader, TooMuchWork
 from .strings import Known, StringReader
-from .text import is_dockerfile, pins, read_text
 
 MAX_FILE = 2 * 1024 * 1024
 MAX_FILES = 50_000
@@ -105,17 +105,18 @@ class ProjectReader:
         if self._bytes > MAX_TOTAL:
             raise UsageError(f"{folder}: has more than {MAX_TOTAL} bytes; give a part of it")
         text = content.decode("utf-8-sig", errors="replace")
+        findings = [] if name.endswith((".py", ".ipynb")) else list(read(text, name))
         try:
-            self._uses |= dict.fromkeys(self._uses_in(text, name))
+            self._uses |= dict.fromkeys(self._uses_in(text, name, findings))
         except _Unreadable as problem:
             self._notes.append(f"left out: {name}: {problem}")
         if len(self._uses) > MAX_USES or self._work > MAX_WORK:
             raise UsageError(
                 f"{folder}: has more than {MAX_USES} uses, or takes too much work; give a part of it"
             )
-        self._declare(text, name)
+        self._declare(text, name, findings)
 
-    def _declare(self, text: str, name: str) -> None:
+    def _declare(self, text: str, name: str, findings: Iterable[Finding]) -> None:
         declared: Iterable[Declared] = ()
         try:
             declared = declared_in(text, name)
@@ -125,10 +126,10 @@ class ProjectReader:
                 self._notes.append(
                     f"left out: {name}: {why}, so that the range of vllm in it is not known"
                 )
-        if not name.endswith((".py", ".ipynb", ".json")) and not any(
-            word in name for word in _LISTS
-        ):
-            declared = itertools.chain(declared, pins(text, name))
+        if not name.endswith(".json") and not any(word in name for word in _LISTS):
+            pins = (finding for finding in findings if isinstance(finding, Pin))
+            local = (Declared(pin.specifier, Place(name, pin.line), local=True) for pin in pins)
+            declared = itertools.chain(declared, local)
         self._declared |= dict.fromkeys(itertools.islice(declared, MAX_DECLARED + 1))
         if len(self._declared) > MAX_DECLARED:
             self._notes.append(f"left out: {name}: more than {MAX_DECLARED} declared ranges")
@@ -168,7 +169,7 @@ class ProjectReader:
 
         return tuple(map(restricted, uses)) if loaded or chosen else uses
 
-    def _uses_in(self, text: str, name: str) -> Iterator[Use]:
+    def _uses_in(self, text: str, name: str, findings: Iterable[Finding]) -> Iterator[Use]:
         if name.endswith(".py"):
             reader = self._reader(name)
             yield from self._python(text, reader)
@@ -177,7 +178,8 @@ class ProjectReader:
         elif name.endswith(".ipynb"):
             yield from self._notebook(text, name)
         elif not name.endswith((".txt", ".in", ".cfg", ".toml")):
-            yield from read_text(text, name, self._strings)
+            for finding in findings:
+                yield from self._strings.read(finding, name)
 
     def _python(self, text: str, reader: PythonReader, cell: int = 0) -> list[Use]:
         if len(text) > MAX_PYTHON or max(map(len, text.split("\n"))) > MAX_LINE:
@@ -238,7 +240,8 @@ class ProjectReader:
         python = "\n".join(
             "" if command else line for line, command in zip(lines, is_command, strict=True)
         )
-        yield from read_text(shell, name, self._strings)
+        for finding in read(shell, name):
+            yield from self._strings.read(finding, name)
         try:
             yield from self._python(python, reader, number)
         except _Unreadable as problem:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress.cases.model import Case
-from pytest_vllm_regress.cases.needs import FILE, TestNeeds, needs_of, needs_problem, write_needs
+from pytest_vllm_regress.cases.needs import FILE, TestNeeds, needs_of, needs_problem
+from pytest_vllm_regress.cases.recording import write_needs
 from pytest_vllm_regress.errors import UsageError
 from tests.helpers.cases import CaseFile, project_cases
 

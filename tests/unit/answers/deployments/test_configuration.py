@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pytest_vllm_regress.answers.deployments.arguments import UNSET
 from pytest_vllm_regress.answers.deployments.configuration import Deployment, read_deployments
+from pytest_vllm_regress.answers.deployments.reader import UNSET
 from pytest_vllm_regress.errors import UsageError
 
 COMPOSE = """
