@@ -27,6 +27,15 @@ _CAUGHT = {
 ALL_CAUGHT = {"module", "name", "attribute", "argument"}
 
 
+def name_of(node: ast.AST) -> str:
+    """Return the last part of a dotted name; empty for anything else."""
+    return str(getattr(node, "attr", getattr(node, "id", "")))
+
+
+def is_self(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id == "self"
+
+
 def expressions(node: ast.stmt) -> Iterator[ast.expr]:
     """Yield the expressions of a statement without those of nested statements."""
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
