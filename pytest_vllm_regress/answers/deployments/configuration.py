@@ -16,7 +16,7 @@ from ...util.files import expand_home, read_bounded
 from ...util.validation import format_value
 from ..api_history.option_names import OptionNames
 from ..api_history.store import history
-from .reader import MAX_COMMAND, UNSET, Server, Unreadable, literal, read
+from .reader import MAX_COMMAND, UNSET, ServerCommand, Unreadable, literal, read
 
 MAX_BYTES = 1024 * 1024
 MAX_DEPLOYMENTS = 100
@@ -76,7 +76,7 @@ def _deployments(text: str, source: str) -> Iterator[Deployment]:
             raise UsageError(
                 f"{source}: not valid YAML: {finding.reason}. For a Helm chart give its values, or the output of `helm template`"
             )
-        if isinstance(finding, Server) and not finding.at_build:
+        if isinstance(finding, ServerCommand) and not finding.at_build:
             if number == MAX_DEPLOYMENTS:
                 raise UsageError(
                     f"{source}: starts more than {MAX_DEPLOYMENTS} servers; give a part of it"
@@ -85,7 +85,7 @@ def _deployments(text: str, source: str) -> Iterator[Deployment]:
             yield _deployment(finding, source)
 
 
-def _deployment(server: Server, source: str) -> Deployment:
+def _deployment(server: ServerCommand, source: str) -> Deployment:
     if sum(map(len, server.words)) > MAX_COMMAND:
         raise UsageError(
             f"--serve: a command of more than {MAX_COMMAND} characters, which is the limit: {format_value(' '.join(server.words)[:100])}"

@@ -112,7 +112,7 @@ class Word(str):
 
 
 @dataclasses.dataclass(frozen=True)
-class Server:
+class ServerCommand:
     """A start of the server. ``words``: its arguments, with the model.
 
     ``settings``: options that the file gives as keys, by their names with underscores.
@@ -162,10 +162,10 @@ class Unreadable:
     reason: str
 
 
-Finding = Server | Mention | Pin | Unreadable
+DeploymentFinding = ServerCommand | Mention | Pin | Unreadable
 
 
-def read(text: str, name: str) -> Iterator[Finding]:
+def read(text: str, name: str) -> Iterator[DeploymentFinding]:
     """Yield what a text says; the name of its file tells its format."""
     yield from _servers_in(text, name)
     for number, line in enumerate(text.splitlines(), 1):
@@ -190,7 +190,7 @@ def is_dockerfile(file: str) -> bool:
     return name.startswith(("dockerfile", "containerfile")) or name.endswith(".dockerfile")
 
 
-def _servers_in(text: str, name: str) -> Iterator[Server | Unreadable]:
+def _servers_in(text: str, name: str) -> Iterator[ServerCommand | Unreadable]:
     if name.endswith((".yaml", ".yml", ".tpl")):
         yield from _of_yaml(text)
     elif is_dockerfile(name) or (not name.endswith((".sh", ".bash")) and _FROM.search(text)):
@@ -241,7 +241,7 @@ def commands(words: Iterable[Word]) -> Iterator[list[Word]]:
             yield list(command)
 
 
-def of_script(text: str, line: int = 1) -> Iterator[Server]:
+def of_script(text: str, line: int = 1) -> Iterator[ServerCommand]:
     """Yield the servers that a script starts. A variable that has one value is replaced by it."""
     known: dict[str, Word | None] = {}
     exported: dict[str, str] = {}
@@ -261,7 +261,7 @@ def of_script(text: str, line: int = 1) -> Iterator[Server]:
 
 def servers(
     words: Sequence[Word], variables: Mapping[str, str] | None = None, depth: int = 0
-) -> Iterator[Server]:
+) -> Iterator[ServerCommand]:
     """Yield the servers that a command starts, also through a shell or a container engine."""
     assigned = dict(variables or {})
     for index, word in enumerate(words if words and words[0] not in _SEARCHES else ()):
@@ -276,7 +276,7 @@ def servers(
             program == "vllm" and "serve" in words[index + 1 : index + 2]
         ):
             arguments = _to_end(words[index + (1 if is_module else 2) :])
-            yield Server(arguments, word.line, assigned)
+            yield ServerCommand(arguments, word.line, assigned)
             return
         elif program in _ENGINES and "run" in words[index + 1 : index + 3]:
             arguments = _to_end(words[words.index("run", index) + 1 :])
@@ -286,7 +286,7 @@ def servers(
                 return
 
 
-def _of_container(words: Sequence[Word], variables: Mapping[str, str]) -> Iterator[Server]:
+def _of_container(words: Sequence[Word], variables: Mapping[str, str]) -> Iterator[ServerCommand]:
     """Yield the servers of the words after ``docker run``: options, an image, and its arguments."""
     assigned = dict(variables)
     entrypoint: list[Word] = []
@@ -310,7 +310,7 @@ def _of_container(words: Sequence[Word], variables: Mapping[str, str]) -> Iterat
 
 def _of_image(
     image: str, words: Sequence[Word], variables: Mapping[str, str], entrypoint: Sequence[Word] = ()
-) -> Iterator[Server]:
+) -> Iterator[ServerCommand]:
     """Yield the servers of a container: those that its words start, or else the image's own."""
     started = list(servers([*entrypoint, *words], variables))
     first = words[0] if words else "-"
@@ -318,7 +318,7 @@ def _of_image(
     runs_server = first.startswith("-") or (is_own and not _PROGRAM.fullmatch(first))
     if not started and not entrypoint and runs_server and _IMAGE.search(image):
         line = getattr(first, "line", getattr(image, "line", 1))
-        started = [Server(tuple(words), line, variables, is_certain=is_own)]
+        started = [ServerCommand(tuple(words), line, variables, is_certain=is_own)]
     yield from (dataclasses.replace(server, image=str(image)) for server in started)
 
 
@@ -359,7 +359,7 @@ def _expanded(word: Word, known: Mapping[str, Word | None]) -> list[Word]:
 # Dockerfiles
 
 
-def _of_dockerfile(text: str) -> Iterator[Server]:
+def _of_dockerfile(text: str) -> Iterator[ServerCommand]:
     variables: dict[str, str] = {}
     arguments: dict[str, Word | None] = {}
     base, command = Word("", 1), list[Word]()
@@ -404,7 +404,7 @@ def _exec_form(text: str, line: int) -> list[Word]:
 # YAML
 
 
-def _of_yaml(text: str) -> Iterator[Server | Unreadable]:
+def _of_yaml(text: str) -> Iterator[ServerCommand | Unreadable]:
     lines = text.splitlines()
     try:
         documents = parse_yaml(text, text_type=Word)
@@ -442,7 +442,7 @@ def _located(words: Iterable[Word], lines: Sequence[str]) -> Iterator[Word]:
         yield Word(word, at, word.quoted)
 
 
-def _of_document(document: Any) -> Iterator[Server]:
+def _of_document(document: Any) -> Iterator[ServerCommand]:
     """Yield the servers of the mappings and texts in a document. Aliases are followed once."""
     visited: set[int] = set()
     waiting = [document]
@@ -463,7 +463,7 @@ def _of_document(document: Any) -> Iterator[Server]:
             yield from of_script(node, node.line)
 
 
-def _of_mapping(node: Mapping[Any, Any]) -> Iterator[Server]:
+def _of_mapping(node: Mapping[Any, Any]) -> Iterator[ServerCommand]:
     variables = _variables(node.get("environment", node.get("env")))
     label = next((str(node[key]) for key in _LABELS if isinstance(node.get(key), str)), "")
     image = _image(node)
@@ -473,13 +473,13 @@ def _of_mapping(node: Mapping[Any, Any]) -> Iterator[Server]:
         line = next((key.line for key in node if isinstance(key, Word)), 1)
         settings = {**_chart_settings(node), **{_snake(key): config[key] for key in config}}
         words += _words(config.get("extraArgs"))
-        yield Server(tuple(words), line, variables, image, label, settings)
+        yield ServerCommand(tuple(words), line, variables, image, label, settings)
         return
     more = [word for key in node if _is_more(key) for word in _words(node[key])]
     has_image = isinstance(node.get("image"), str)  # in the values of a chart more may be elsewhere
     started = list(_of_image(image, words, variables)) if has_image or words else []
     if not started and more and more[0].startswith("-") and _is_vllm(node, image):
-        started = [Server(tuple(more), more[0].line, variables, image, is_certain=False)]
+        started = [ServerCommand(tuple(more), more[0].line, variables, image, is_certain=False)]
     yield from (dataclasses.replace(server, label=label) for server in started)
 
 

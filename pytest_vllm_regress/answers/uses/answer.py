@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Any
 
 from packaging.version import Version
 
@@ -15,8 +14,8 @@ from ...util.versions import specifiers_of
 from ..api_history.lookup import Missing, Unknown
 from ..api_history.store import MOVES, History
 from ..api_history.timeline import definition_at
-from .check import Checker
-from .model import KINDS, Declared, Place, Project, Use
+from .check import UseChecker
+from .use import KINDS, Declared, Place, Project, Use
 
 _USE_INSTEAD = re.compile(
     r"(?i)\b(?:use|using|by|with|to|renamed to)\s+(?:the\s+)?[`'\"]?(--[\w.-]+|VLLM_\w+|[a-zA-Z_][\w.]*)[`'\"]?"
@@ -25,7 +24,7 @@ _ENGINE = ("LLM", "EngineArgs", "AsyncEngineArgs")
 
 
 @dataclasses.dataclass(frozen=True)
-class Problem:
+class MissingUse:
     """A use that a release does not have.
 
     ``instead``: what it has in its place, where that is known.
@@ -43,16 +42,6 @@ class Problem:
     def __str__(self) -> str:
         return f"{self.use.place}: {self.text}{f' (now {self.instead})' if self.instead else ''}"
 
-    def to_json(self) -> dict[str, Any]:
-        place = dataclasses.asdict(self.use.place)
-        return {
-            "use": self.use.name,
-            "kind": self.use.kind,
-            **place,
-            "missing": self.text,
-            "instead": self.instead or None,
-        }
-
 
 @dataclasses.dataclass(frozen=True)
 class Deprecation:
@@ -61,17 +50,12 @@ class Deprecation:
     use: Use
     message: str
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "use": self.use.name,
-            "kind": self.use.kind,
-            **dataclasses.asdict(self.use.place),
-            "message": self.message,
-        }
+    def __str__(self) -> str:
+        return f"{self.use.place}: {self.use.name}: {self.message}"
 
 
 @dataclasses.dataclass(frozen=True)
-class Answer:
+class UsesAnswer:
     """``problems``: what each release lacks, by release, oldest first; empty for those that have
     everything.
 
@@ -80,7 +64,7 @@ class Answer:
     """
 
     project: Project
-    problems: dict[str, tuple[Problem, ...]]
+    problems: dict[str, tuple[MissingUse, ...]]
     unknown: tuple[Use, ...]
     deprecated: tuple[Deprecation, ...]
     broken: dict[Declared, tuple[str, ...]]
@@ -95,13 +79,13 @@ class Answer:
         return list(self.problems)[-1]
 
 
-def answer(project: Project, history: History, ignore: Collection[str] = ()) -> Answer:
+def answer(project: Project, history: History, ignore: Collection[str] = ()) -> UsesAnswer:
     """Return what every release of the history lacks of what the project uses. Uses named in
     ``ignore`` do not count.
 
     A name in ``ignore`` that the project does not use becomes a note.
     """
-    checker = Checker(history)
+    checker = UseChecker(history)
     counted = [use for use in project.uses if not _names(use) & set(ignore)]
     project = dataclasses.replace(project, notes=(*project.notes, *_needless(project, ignore)))
     known: list[Use] = []
@@ -125,7 +109,7 @@ def answer(project: Project, history: History, ignore: Collection[str] = ()) -> 
         for declared in project.declared
         if (releases := _broken(declared, problems))
     }
-    return Answer(project, problems, tuple(_distinct(unknown)), deprecated, broken)
+    return UsesAnswer(project, problems, tuple(_distinct(unknown)), deprecated, broken)
 
 
 def _names(use: Use) -> set[str]:
@@ -140,10 +124,10 @@ def _needless(project: Project, ignore: Iterable[str]) -> Iterator[str]:
             yield f"--ignore {format_value(name)}: the project uses nothing of this name.{did_you_mean(name, sorted(used))}"
 
 
-def _problems(checker: Checker, uses: Iterable[Use]) -> dict[str, tuple[Problem, ...]]:
+def _problems(checker: UseChecker, uses: Iterable[Use]) -> dict[str, tuple[MissingUse, ...]]:
     """Return what each release lacks: the same thing once for each file."""
     releases = checker.history.releases
-    problems: list[dict[tuple[str, str], Problem]] = [{} for _ in releases]
+    problems: list[dict[tuple[str, str], MissingUse]] = [{} for _ in releases]
     advice = functools.cache(
         lambda kind, targets, detail, release: instead(
             checker, Use(kind, targets, Place("", 0), detail), release
@@ -154,13 +138,13 @@ def _problems(checker: Checker, uses: Iterable[Use]) -> dict[str, tuple[Problem,
         for number in checker.broken_in(use):
             key = (use.place.file, statuses[number].missing)
             if key not in problems[number]:
-                problems[number][key] = Problem(
+                problems[number][key] = MissingUse(
                     use, key[1], advice(use.kind, use.targets, use.detail, number)
                 )
     return {release: tuple(problems[number].values()) for number, release in enumerate(releases)}
 
 
-def _broken(declared: Declared, problems: dict[str, tuple[Problem, ...]]) -> tuple[str, ...]:
+def _broken(declared: Declared, problems: dict[str, tuple[MissingUse, ...]]) -> tuple[str, ...]:
     """Return the releases of a declared range in which something fails; a local range is about the
     uses in its file."""
     return tuple(
@@ -183,7 +167,7 @@ def in_range(declared: Declared, releases: Iterable[str]) -> tuple[str, ...]:
     )
 
 
-def instead(checker: Checker, use: Use, release: int) -> str:
+def instead(checker: UseChecker, use: Use, release: int) -> str:
     """Return what the release has in place of a use that it lacks; empty if that is not known."""
     history = checker.history
     moved = checker.statuses(use)[release].moved
@@ -214,7 +198,7 @@ def _advised(history: History, name: str, exists: Callable[[str], bool]) -> Iter
                     yield advised
 
 
-def deprecations(checker: Checker, uses: Sequence[Use], release: int) -> Iterable[Deprecation]:
+def deprecations(checker: UseChecker, uses: Sequence[Use], release: int) -> Iterable[Deprecation]:
     """Yield the uses of which the sources of a release say that they will be removed."""
     messages = [
         (message, owner)
@@ -246,7 +230,7 @@ def _concerns(use: Use, owners: set[str], message: str, owner: str) -> bool:
     return use.kind == "name" and owner in owners and message.startswith("deprecated: ")
 
 
-def _owners(checker: Checker, use: Use, release: int) -> set[str]:
+def _owners(checker: UseChecker, use: Use, release: int) -> set[str]:
     """Return the keys under which the sources may note a deprecation of what is used."""
     if use.kind not in ("name", "keyword"):
         return set()

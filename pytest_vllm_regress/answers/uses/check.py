@@ -9,8 +9,8 @@ from ..api_history.definitions import Signature, is_class, is_function, signatur
 from ..api_history.lookup import Lookup, Missing, Symbol, Unknown
 from ..api_history.service import Option
 from ..api_history.store import History
-from .model import Place, Use
 from .strings import PARSER_OPTIONS
+from .use import Place, Use
 
 _NOWHERE = Place("", 0)
 
@@ -31,7 +31,7 @@ class Status:
 THERE, UNSURE = Status(), Status(sure=False)
 
 
-class Checker:
+class UseChecker:
     """Checks uses against the releases of a history."""
 
     def __init__(self, history: History) -> None:

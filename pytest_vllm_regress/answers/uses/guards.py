@@ -15,7 +15,7 @@ from ..api_history.modules import text_of
 from .syntax import name_of
 
 Releases = frozenset[int]
-Outcome = tuple[Releases, Releases]
+Branches = tuple[Releases, Releases]
 """The releases for which a test may be true, and those for which it may be false."""
 MAX_PATH = 300
 VERSION = "@version"
@@ -60,14 +60,14 @@ class VersionTests:
         self,
         releases: Sequence[str],
         v0: Releases,
-        asked: Callable[[str, tuple[str, ...], str], Outcome],
+        asked: Callable[[str, tuple[str, ...], str], Branches],
     ) -> None:
         self._asked = asked
         self._signatures: dict[str, tuple[str, ...]] = {}
         self._versions = tuple(map(Version, releases))
         self.all: Releases = frozenset(range(len(releases)))
         self._v0 = v0
-        self._flags: dict[str, Outcome] = {}
+        self._flags: dict[str, Branches] = {}
         self._probes: dict[str, frozenset[str]] = {}
 
     def keep(self, name: str, value: ast.expr | None, names: Mapping[str, Sequence[str]]) -> None:
@@ -86,11 +86,11 @@ class VersionTests:
             if any(map(_is_probe, ast.walk(value))):
                 self._probes[name] = probed_names(value)
 
-    def kept(self) -> dict[str, Outcome]:
+    def kept(self) -> dict[str, Branches]:
         """Return the outcomes that the code keeps in names."""
         return dict(self._flags)
 
-    def after_handler(self, before: Mapping[str, Outcome], body: Sequence[ast.stmt]) -> None:
+    def after_handler(self, before: Mapping[str, Branches], body: Sequence[ast.stmt]) -> None:
         """Keep outcomes of a ``try`` also where a handler assigns a constant to the name:
 
         ``is_old = False``.
@@ -116,7 +116,7 @@ class VersionTests:
         )
         return probed_names(test).union(*kept) if self._probes else probed_names(test)
 
-    def outcome(self, test: ast.expr, names: Mapping[str, Sequence[str]]) -> Outcome:
+    def outcome(self, test: ast.expr, names: Mapping[str, Sequence[str]]) -> Branches:
         """Return for which releases ``test`` may be true and false; ``names`` are the names that
         are bound."""
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
@@ -140,7 +140,7 @@ class VersionTests:
             return self._has_attribute(test, names) or self._called(test)
         return self.all, self.all
 
-    def _parameter(self, test: ast.Compare, names: Mapping[str, Sequence[str]]) -> Outcome:
+    def _parameter(self, test: ast.Compare, names: Mapping[str, Sequence[str]]) -> Branches:
         """Judge ``"x" in inspect.signature(f).parameters``."""
         name, paths = text_of(test.left), self._signature(test.comparators[0], names)
         if not paths or not name:
@@ -157,7 +157,7 @@ class VersionTests:
                 return paths_of(part.args[0], names)
         return ()
 
-    def _has_attribute(self, call: ast.Call, names: Mapping[str, Sequence[str]]) -> Outcome | None:
+    def _has_attribute(self, call: ast.Call, names: Mapping[str, Sequence[str]]) -> Branches | None:
         """Judge ``hasattr(vllm.x, "name")``."""
         if name_of(call.func) != "hasattr" or len(call.args) != 2:
             return None
@@ -172,7 +172,7 @@ class VersionTests:
         kind: type[ast.cmpop],
         right: ast.expr,
         names: Mapping[str, Sequence[str]],
-    ) -> Outcome:
+    ) -> Branches:
         if is_version(right, names):
             kind, left, right = _MIRRORED.get(kind, kind), right, left
         bound = _constant_version(right)
@@ -180,7 +180,7 @@ class VersionTests:
             return self.all, self.all
         return self._split(_OPERATORS[kind], bound)
 
-    def _called(self, call: ast.Call) -> Outcome:
+    def _called(self, call: ast.Call) -> Branches:
         """Judge calls such as ``is_vllm_version_at_least("0.8.5")`` and ``compare_versions("vllm",
         ">=", "0.8.5")``."""
         name, texts = name_of(call.func), [text_of(argument) for argument in call.args]
@@ -196,7 +196,7 @@ class VersionTests:
             return self._split(operator.ge, bound)
         return self.all, self.all
 
-    def _split(self, compare: Callable[[Version, Version], bool], bound: Version) -> Outcome:
+    def _split(self, compare: Callable[[Version, Version], bool], bound: Version) -> Branches:
         true = frozenset(n for n, version in enumerate(self._versions) if compare(version, bound))
         return true, self.all - true
 
@@ -266,7 +266,7 @@ def probed_names(test: ast.expr) -> frozenset[str]:
     return frozenset(filter(None, map(text_of, asked)))
 
 
-def _all_of(outcomes: Sequence[Outcome]) -> Outcome:
+def _all_of(outcomes: Sequence[Branches]) -> Branches:
     """Return for which releases all of some tests may be true, and any may be false."""
     true, false = zip(*outcomes, strict=True)
     return frozenset.intersection(*true), frozenset.union(*false)

@@ -18,14 +18,14 @@ from ..api_history.option_names import OptionNames
 from ..api_history.service import Option
 from ..api_history.store import History
 from ..api_history.timeline import intervals
-from ..deployments.reader import Finding, Pin, is_dockerfile, read
-from .check import Checker
+from ..deployments.reader import DeploymentFinding, Pin, is_dockerfile, read
+from .check import UseChecker
 from .declared import MalformedRequirement, declared_in
-from .guards import Outcome, VersionTests
-from .model import Declared, Place, Project, Use
+from .guards import Branches, VersionTests
 from .own_modules import ChosenFunction, Import, chosen_functions, is_program, loaded_for
 from .python import PythonReader, TooMuchWork
-from .strings import Known, StringReader
+from .strings import KnownNames, StringReader
+from .use import Declared, Place, Project, Use
 
 MAX_FILE = 2 * 1024 * 1024
 MAX_FILES = 50_000
@@ -81,7 +81,7 @@ class ProjectReader:
     def __init__(self, history: History) -> None:
         self._releases = history.releases
         self._v0 = releases_with_v0(history)
-        self._checker = Checker(history)
+        self._checker = UseChecker(history)
         self._imports: dict[str, list[Import]] = {}
         self._functions: dict[str, dict[str, ChosenFunction]] = {}
         self._programs: list[str] = []
@@ -116,7 +116,7 @@ class ProjectReader:
             )
         self._declare(text, name, findings)
 
-    def _declare(self, text: str, name: str, findings: Iterable[Finding]) -> None:
+    def _declare(self, text: str, name: str, findings: Iterable[DeploymentFinding]) -> None:
         declared: Iterable[Declared] = ()
         try:
             declared = declared_in(text, name)
@@ -169,7 +169,9 @@ class ProjectReader:
 
         return tuple(map(restricted, uses)) if loaded or chosen else uses
 
-    def _uses_in(self, text: str, name: str, findings: Iterable[Finding]) -> Iterator[Use]:
+    def _uses_in(
+        self, text: str, name: str, findings: Iterable[DeploymentFinding]
+    ) -> Iterator[Use]:
         if name.endswith(".py"):
             reader = self._reader(name)
             yield from self._python(text, reader)
@@ -220,7 +222,7 @@ class ProjectReader:
             name, VersionTests(self._releases, self._v0, self._asked), self._strings
         )
 
-    def _asked(self, kind: str, targets: tuple[str, ...], detail: str) -> Outcome:
+    def _asked(self, kind: str, targets: tuple[str, ...], detail: str) -> Branches:
         """Return the releases for which a test for an attribute or a parameter is true, and those
         for which it may be false."""
         statuses = self._checker.statuses(Use(kind, targets, Place("", 0), detail))
@@ -248,7 +250,7 @@ class ProjectReader:
             self._notes.append(f"left out: {name}: cell {number} {problem}")
 
 
-def known_names(history: History) -> Known:
+def known_names(history: History) -> KnownNames:
     """Return the names that any release of the history has."""
     options = history.table("options")
     texts = {
@@ -256,7 +258,7 @@ def known_names(history: History) -> Known:
         for name, timeline in options.items()
     }
     choices = {name for name, rows in texts.items() if any(option.choices for option in rows)}
-    return Known(
+    return KnownNames(
         OptionNames.of(history),
         set(history.table("environment")),
         set(history.table("routes")),

@@ -11,7 +11,6 @@ from collections.abc import Iterable
 
 from ..api_history.modules import inner_statements, is_type_checking, text_of
 from .guards import MAX_PATH, VERSION, Releases, VersionTests, is_version, paths_of
-from .model import Call, Place, Use
 from .own_modules import ChosenFunction, Import, imports_of, named_in
 from .strings import StringReader
 from .syntax import (
@@ -34,6 +33,7 @@ from .syntax import (
     override,
     raises,
 )
+from .use import Place, Use, UsedCall
 
 MAX_WORK = 5_000_000
 """Limit of the uses in one file, the names that are copied for its branches, and the nodes visited
@@ -354,7 +354,7 @@ class PythonReader:
         starred = any(isinstance(argument, ast.Starred) for argument in node.args)
         count = sum(not isinstance(argument, ast.Starred) for argument in node.args)
         more = any(word.arg is None for word in node.keywords)
-        call = Call(count, tuple(keywords), starred, more)
+        call = UsedCall(count, tuple(keywords), starred, more)
         self._use(Use("call", paths, place, call=call), "argument", scope)
 
     def _passed(self, node: ast.expr, scope: _Scope) -> dict[str, tuple[int, Releases]]:

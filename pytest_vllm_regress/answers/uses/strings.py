@@ -14,16 +14,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from ..api_history.modules import text_of
 from ..api_history.option_names import OptionNames, closest
 from ..deployments.reader import (
-    Finding,
+    DeploymentFinding,
     Mention,
-    Server,
+    ServerCommand,
     Word,
     commands,
     names_in,
     servers,
     split,
 )
-from .model import Command, Place, Use
+from .use import Command, Place, Use
 
 _DOTTED = re.compile(r"vllm(?:\.[A-Za-z_]\w*){2,8}")
 _OPTION = re.compile(r"--[a-z][a-z0-9_-]{1,100}")
@@ -41,7 +41,7 @@ _PREFIX = "VLLM_"
 
 
 @dataclasses.dataclass(frozen=True)
-class Known:
+class KnownNames:
     """Names that any release has: strings of other meaning are no uses.
 
     ``choices``: options that allow only some values.
@@ -57,7 +57,7 @@ class Known:
 class StringReader:
     """Finds the uses in strings of Python source and in the lines of other files."""
 
-    def __init__(self, known: Known) -> None:
+    def __init__(self, known: KnownNames) -> None:
         self._known = known
         self._variables = [
             name.removeprefix(_PREFIX) for name in known.environment if name.startswith(_PREFIX)
@@ -94,18 +94,18 @@ class StringReader:
                 uses += self._servers(servers(words), place, alone=False)
         return uses
 
-    def read(self, finding: Finding, file: str) -> Iterator[Use]:
+    def read(self, finding: DeploymentFinding, file: str) -> Iterator[Use]:
         """Yield the uses in what was read of a file."""
         if isinstance(finding, Mention):
             yield from self._named(finding.kind, finding.name, Place(file, finding.line))
-        elif isinstance(finding, Server):
+        elif isinstance(finding, ServerCommand):
             places = [Place(file, word.line) for word in finding.words]
             yield from self._options(
                 finding, Place(file, finding.line), places, alone=finding.is_certain
             )
 
     def _servers(
-        self, started: Iterable[Server], place: Place, *, alone: bool = True
+        self, started: Iterable[ServerCommand], place: Place, *, alone: bool = True
     ) -> Iterator[Use]:
         for server in started:
             yield from self._options(server, place, [place] * len(server.words), alone=alone)
@@ -122,7 +122,7 @@ class StringReader:
             yield Use(kind, (route,), place)
 
     def _options(
-        self, server: Server, place: Place, places: Sequence[Place], *, alone: bool
+        self, server: ServerCommand, place: Place, places: Sequence[Place], *, alone: bool
     ) -> Iterator[Use]:
         """Yield the options of a server, each with its place. Notes the command, which is at
         ``place``.

@@ -8,7 +8,7 @@ import functools
 import operator
 from collections.abc import Iterator
 
-from .model import Override
+from .use import Override
 
 Names = dict[str, tuple[str, ...]]
 """What local names mean: paths of which the first that exists in a release is meant."""

@@ -13,18 +13,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from ....engines.session import Session
-from ....engines.spec import EngineSpec
-from ....engines.standalone import probe_in
-from ....errors import ChildError, RegressError, Unsupported
-from ....util.deadline import Deadline
-from ....util.paths import PACKAGE
-from ...api_history.service import Option
-from ...api_history.store import History
-from ..check import Checker, Status
-from ..model import Command, Place, Project, Use
-from ..strings import PARSER_OPTIONS
-from .words import ServerWords, is_listed, server_words
+from ...engines.session import Session
+from ...engines.spec import EngineSpec
+from ...engines.standalone import probe_in
+from ...errors import ChildError, RegressError, Unsupported
+from ...util.deadline import Deadline
+from ...util.paths import PACKAGE
+from ..api_history.service import Option
+from ..api_history.store import History
+from .check import Status, UseChecker
+from .strings import PARSER_OPTIONS
+from .use import Command, Place, Project, Use
 
 _TARGET_FILE = PACKAGE / "target_site" / "vllm_regress_target" / "installation" / "usage.py"
 _METRIC_LINE = re.compile(r"(?m)^# TYPE (vllm:\w+) ")
@@ -35,17 +34,39 @@ METRICS_S = 20.0
 _POLL_S = 0.2
 MAX_STARTS = 20
 """Different command lines that are started in an environment."""
+_NUMBER = re.compile(r"-?\d{1,9}(?:\.\d{1,9})?")
+_SMALL = {
+    "--max-model-len": "512",
+    "--max-num-seqs": "8",
+    "--max-num-batched-tokens": "2048",
+    "--block-size": "16",
+}
+"""Sizes that the simulated device is given in place of the project's."""
+_LEFT_OUT = re.compile(
+    r"--(?:.*-parallel.*|data-parallel.*|nnodes|node-rank|master-.*|headless|api-server-count|host|port|uds|root-path"
+    r"|ssl-.*|enable-ssl-refresh|api-key|trust-remote-code|device|quantization|load-format|kv-cache-dtype|dtype|task|runner|convert"
+    r"|gpu-memory-utilization|swap-space|cpu-offload-gb|num-gpu-blocks-override|kv-cache-memory-bytes|hf-.*|config|help|version|grpc)"
+)
+"""Options that concern the machine, the model's weights, or where the server listens."""
 Ask = Callable[..., Any]
 """Calls a function of ``usage.py`` in the environment."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Outcome:
+class TriedUse:
     """``missing``: what the environment lacks of a use; empty if it has it, None if importing and
     starting do not say."""
 
     use: Use
     missing: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class ServerWords:
+    """Words after ``vllm serve MODEL``, and the options that were left out."""
+
+    words: tuple[str, ...]
+    left_out: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,22 +104,22 @@ class Smoke:
 
     environment: str
     version: str
-    outcomes: tuple[Outcome, ...]
+    tried: tuple[TriedUse, ...]
     starts: tuple[Start, ...]
     offered: Offered
     differs: tuple[Use, ...] = ()
 
     @property
-    def problems(self) -> tuple[Outcome, ...]:
+    def problems(self) -> tuple[TriedUse, ...]:
         """Outcomes of uses that the code does not handle."""
-        missing = {outcome.use for outcome in self.outcomes if outcome.missing}
+        missing = {tried.use for tried in self.tried if tried.missing}
         return tuple(
-            outcome
-            for outcome in self.outcomes
-            if outcome.missing
-            and outcome.use.kind != "environment"
-            and not outcome.use.guarded
-            and (not outcome.use.instead_of or missing & set(outcome.use.instead_of))
+            tried
+            for tried in self.tried
+            if tried.use in missing
+            and tried.use.kind != "environment"
+            and not tried.use.guarded
+            and (not tried.use.instead_of or not missing.isdisjoint(tried.use.instead_of))
         )
 
     @property
@@ -130,7 +151,7 @@ def smoke(
     if target.device == "none":
         raise Unsupported(f"{environment} has no vLLM", needs="vLLM")
     version = target.versions["vllm"]
-    checker = Checker(history)
+    checker = UseChecker(history)
     number = (
         history.releases.index(version)
         if version in history.releases
@@ -145,7 +166,7 @@ def smoke(
     outcomes = dict(_checked(ask, live))
     ask.close()
     starts, offered = [], Offered()
-    for command, tried in _commands(project, live, history, number):
+    for command, tried in _commands(project, live, history):
         say(f"{environment}: starting vllm serve {' '.join(tried.words)}".rstrip())
         start, more = _start(session, environment, command, tried)
         starts.append(start)
@@ -155,7 +176,7 @@ def smoke(
             outcomes[use] = None  # before vLLM has the method it is one of the project's own
         elif use.kind in ("route", "metric"):
             outcomes[use] = _offered(use, offered, recorded.get(use, Status()).missing)
-    found = tuple(Outcome(use, outcomes[use]) for use in live if use in outcomes)
+    found = tuple(TriedUse(use, outcomes[use]) for use in live if use in outcomes)
     differs = tuple(
         outcome.use
         for outcome in found
@@ -195,64 +216,83 @@ def _asked(ask: Ask, function: str, arguments: Mapping[str, Any]) -> str | None:
 def _question(use: Use) -> tuple[str, dict[str, Any]] | None:
     """Return the function of ``usage.py`` that checks a use, with its arguments; None for what only
     a server says."""
-    targets = list(use.targets)
-    if use.kind == "name":
-        return "name", {"targets": targets}
-    if use.kind == "keyword":
-        return "call", {"targets": targets, "positional": 0, "keywords": [use.detail]}
-    if use.kind == "call" and use.call is not None:
-        return "call", {"targets": targets, "positional": use.call.positional, "keywords": []}
-    if use.kind == "override" and use.override is not None:
-        own = use.override
-        more = [own.any_positional, own.any_keyword]
-        return "override", {
-            "targets": targets,
-            "method": use.detail,
-            "names": list(own.names),
-            "positional": own.positional,
-            "more": more,
-        }
-    if use.kind in ("option", "choice"):
-        return "option", {"flag": use.targets[0], "value": use.detail}
-    if use.kind == "parser":
-        return "parser", {"kind": PARSER_OPTIONS[use.targets[0]], "wanted": use.detail}
-    if use.kind == "environment":
-        return "environment", {"variable": use.targets[0]}
+    target, targets = use.targets[0], list(use.targets)
+    match use.kind:
+        case "name":
+            return "name", {"targets": targets}
+        case "keyword":
+            return "call", {"targets": targets, "positional": 0, "keywords": [use.detail]}
+        case "call" if use.call is not None:
+            return "call", {"targets": targets, "positional": use.call.positional, "keywords": []}
+        case "override" if use.override is not None:
+            own = use.override
+            return "override", {
+                "targets": targets,
+                "method": use.detail,
+                "names": list(own.names),
+                "positional": own.positional,
+                "more": [own.any_positional, own.any_keyword],
+            }
+        case "option" | "choice":
+            return "option", {"flag": target, "value": use.detail}
+        case "parser":
+            return "parser", {"kind": PARSER_OPTIONS[target], "wanted": use.detail}
+        case "environment":
+            return "environment", {"variable": target}
     return None
 
 
 def _commands(
-    project: Project, live: Sequence[Use], history: History, number: int
+    project: Project, live: Sequence[Use], history: History
 ) -> Iterator[tuple[Command, ServerWords]]:
     """Yield the commands to start, those with equal words once; a plain one if routes or metrics
     are used and there is no command."""
-    options = history.table("options")
-
-    def choices(name: str) -> tuple[str, ...]:
-        texts = [text for text in options.get(name, ())[1::2] if isinstance(text, str)]
-        return tuple({choice for text in texts for choice in Option.of(text).choices})
-
-    def allowed(name: str, value: str) -> bool:
-        return is_listed(
-            name,
-            value,
-            choices,
-            lambda kind, parser: f"{kind}:{parser}" in history.table("parsers"),
-        )
-
-    places = {use.place for use in live if use.kind == "option"}
+    files = {use.place.file for use in live if use.kind == "option"}
     commands = [
         command
         for command in project.commands
-        if not command.options or command.place.file in {p.file for p in places}
+        if not command.options or command.place.file in files
     ]
     if not commands and any(use.kind in ("route", "metric") for use in live):
         commands = [_NOWHERE]
     distinct: dict[tuple[str, ...], tuple[Command, ServerWords]] = {}
     for command in commands:
-        tried = server_words(command, allowed)
+        tried = server_words(command, lambda name, value: _is_listed(name, value, history))
         distinct.setdefault(tried.words, (command, tried))
     yield from list(distinct.values())[:MAX_STARTS]
+
+
+def server_words(command: Command, allowed: Callable[[str, str], bool]) -> ServerWords:
+    """Return what is tried of a command.
+
+    A value is passed on if it is a number, or if ``allowed`` knows it as one that vLLM lists for
+    the option.
+    """
+    words: list[str] = []
+    left_out: list[str] = []
+    for name, value in command.options:
+        if _LEFT_OUT.fullmatch(name) or "." in name:
+            left_out.append(name)
+        elif name in _SMALL:
+            words += [name, _SMALL[name]]
+        elif not value:
+            words.append(name)
+        elif _NUMBER.fullmatch(value) or allowed(name, value):
+            words += [name, value]
+        else:
+            left_out.append(name)
+    if "--enable-auto-tool-choice" in words and not words.count("--tool-call-parser"):
+        words.remove("--enable-auto-tool-choice")
+        left_out.append("--enable-auto-tool-choice")
+    return ServerWords(tuple(words), tuple(dict.fromkeys(left_out)))
+
+
+def _is_listed(name: str, value: str, history: History) -> bool:
+    """Return whether vLLM lists a value for an option: a choice, or a registered parser."""
+    if name in PARSER_OPTIONS:
+        return f"{PARSER_OPTIONS[name]}:{value}" in history.table("parsers")
+    texts = history.table("options").get(name, ())[1::2]
+    return any(value in Option.of(text).choices for text in texts if isinstance(text, str))
 
 
 def _start(

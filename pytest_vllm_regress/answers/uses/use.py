@@ -39,7 +39,7 @@ class Place:
 
 
 @dataclasses.dataclass(frozen=True)
-class Call:
+class UsedCall:
     """Arguments of a call: how many by position, which by keyword, and whether ``*`` or ``**``
     passes more."""
 
@@ -79,7 +79,7 @@ class Use:
     targets: tuple[str, ...]
     place: Place
     detail: str = ""
-    call: Call | None = None
+    call: UsedCall | None = None
     override: Override | None = None
     roots: tuple[str, ...] = ()
     live: frozenset[int] | None = None
