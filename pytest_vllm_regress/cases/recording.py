@@ -43,7 +43,7 @@ def collected_needs(tests: Iterable[pytest.Function]) -> tuple[TestNeeds, ...]:
         needs = _needs(item)
         known = merged.get((needs.test, needs.variant), needs)
         parsers = {
-            option: tuple(dict.fromkeys((*known.parsers.get(option, ()), *names)))
+            option: tuple(sorted({*known.parsers.get(option, ()), *names}))
             for option, names in needs.parsers.items()
         }
         merged[needs.test, needs.variant] = msgspec.structs.replace(needs, parsers=parsers)

@@ -47,6 +47,11 @@ class Deployment:
     notes: tuple[str, ...] = ()
     release: str = ""
 
+    def value(self, option: str, default: Any) -> Any:
+        """Return the value of an option. Where it is not named, the default counts if nothing else
+        may name it."""
+        return self.options.get(option, default if self.complete else UNSET)
+
 
 def read_deployments(text: str) -> tuple[Deployment, ...]:
     """Return what a command line, or the file of this name, starts.

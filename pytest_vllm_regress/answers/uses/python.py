@@ -419,10 +419,7 @@ def _annotated(annotation: ast.expr | None, scope: _Scope) -> tuple[str, ...]:
         return _annotated(annotation.slice, scope)
     if isinstance(annotation, ast.BinOp) and isinstance(annotation.right, ast.Constant):
         return _annotated(annotation.left, scope)
-    if isinstance(annotation, ast.Constant):
-        paths = scope.names.get(text_of(annotation), ())
-    else:
-        paths = _resolve(annotation, scope)
+    paths = scope.names.get(text_of(annotation), ()) or _resolve(annotation, scope)
     return tuple(f"{path}()" for path in paths)
 
 

@@ -89,10 +89,10 @@ class Offered:
     metrics: frozenset[str] | None = None
 
     def merged(self, other: Offered) -> Offered:
-        return Offered(
-            (self.routes or frozenset()) | (other.routes or frozenset()),
-            (self.metrics or frozenset()) | (other.metrics or frozenset()),
-        )
+        """Return what either has."""
+        none: frozenset[str] = frozenset()
+        routes = (self.routes or none) | (other.routes or none)
+        return Offered(routes, (self.metrics or none) | (other.metrics or none))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,19 +151,16 @@ def smoke(
     if target.device == "none":
         raise Unsupported(f"{environment} has no vLLM", needs="vLLM")
     version = target.versions["vllm"]
-    checker = UseChecker(history)
-    number = (
-        history.releases.index(version)
-        if version in history.releases
-        else len(history.releases) - 1
-    )
+    releases = history.releases
+    is_known = version in releases
+    number = releases.index(version) if is_known else len(releases) - 1
     live = [use for use in project.uses if use.live is None or number in use.live]
-    recorded = (
-        {use: checker.statuses(use)[number] for use in live} if version in history.releases else {}
-    )
+    checker = UseChecker(history)
+    unsure = Status(sure=False)
+    recorded = {use: checker.statuses(use)[number] if is_known else unsure for use in live}
     ask = probe_in(session, target, _TARGET_FILE)
     say(f"{environment}: checking {len(live)} uses")
-    outcomes = dict(_checked(ask, live))
+    missing = dict(_checked(ask, live))
     ask.close()
     starts, offered = [], Offered()
     for command, tried in _commands(project, live, history):
@@ -171,21 +168,20 @@ def smoke(
         start, more = _start(session, environment, command, tried)
         starts.append(start)
         offered = offered.merged(more)
-    for use in live:
-        if use.kind == "override" and outcomes.get(use) and not recorded.get(use, Status()).sure:
-            outcomes[use] = None  # before vLLM has the method it is one of the project's own
+    for use, status in recorded.items():
+        if use.kind == "override" and missing.get(use) and not status.sure:
+            missing[use] = None  # before vLLM has the method it is one of the project's own
         elif use.kind in ("route", "metric"):
-            outcomes[use] = _offered(use, offered, recorded.get(use, Status()).missing)
-    found = tuple(TriedUse(use, outcomes[use]) for use in live if use in outcomes)
+            missing[use] = _not_offered(use, offered, status.missing)
     differs = tuple(
-        outcome.use
-        for outcome in found
-        if outcome.missing is not None
-        and (status := recorded.get(outcome.use)) is not None
-        and status.sure
-        and bool(status.missing) != bool(outcome.missing)
+        use
+        for use, status in recorded.items()
+        if status.sure
+        and (lacks := missing.get(use)) is not None
+        and bool(status.missing) != bool(lacks)
     )
-    return Smoke(environment, version, found, tuple(starts), offered, differs)
+    tried_uses = tuple(TriedUse(use, missing[use]) for use in live if use in missing)
+    return Smoke(environment, version, tried_uses, tuple(starts), offered, differs)
 
 
 def _checked(ask: Ask, uses: Sequence[Use]) -> Iterator[tuple[Use, str | None]]:
@@ -193,24 +189,20 @@ def _checked(ask: Ask, uses: Sequence[Use]) -> Iterator[tuple[Use, str | None]]:
 
     The same question is asked once.
     """
-    answers: dict[Any, str | None] = {}
+    answers: dict[str, str | None] = {}
     for use in dict.fromkeys([*uses, *(other for one in uses for other in one.instead_of)]):
         question = _question(use)
         if question is None:
             continue
-        function, arguments = question
-        key = (function, repr(arguments))
+        key = repr(question)
         if key not in answers:
-            answers[key] = _asked(ask, function, arguments)
+            function, arguments = question
+            try:
+                answer = ask(function, **arguments)
+            except ChildError:  # a module that ends or blocks its process
+                answer = None
+            answers[key] = answer if isinstance(answer, str) else None
         yield use, answers[key]
-
-
-def _asked(ask: Ask, function: str, arguments: Mapping[str, Any]) -> str | None:
-    try:
-        answer = ask(function, **arguments)
-    except ChildError:  # a module that ends or blocks its process
-        return None
-    return answer if isinstance(answer, str) else None
 
 
 def _question(use: Use) -> tuple[str, dict[str, Any]] | None:
@@ -300,9 +292,8 @@ def _start(
 ) -> tuple[Start, Offered]:
     """Start a server, wait for its first token, and read which routes and metrics it has."""
     spec = EngineSpec(command_line=tried.words)
-    target = session.target(environment)
     try:
-        server = session.server(target, spec, user="uses", fresh=True)
+        server = session.server(session.target(environment), spec, user="uses", fresh=True)
     except (ChildError, Unsupported) as error:
         return Start(command, tried, _reason(error)), Offered()
     try:
@@ -338,7 +329,7 @@ def _metrics(server: Served) -> frozenset[str]:
         time.sleep(_POLL_S)
 
 
-def _offered(use: Use, offered: Offered, recorded: str) -> str | None:
+def _not_offered(use: Use, offered: Offered, recorded: str) -> str | None:
     """Return what is missing of a route or a metric.
 
     A server may offer more with other options, so what it does not offer is missing only if the
@@ -354,10 +345,6 @@ def _offered(use: Use, offered: Offered, recorded: str) -> str | None:
 
 
 def _reason(error: RegressError) -> str:
-    """Return the last line of a failure that says something."""
-    lines = [
-        line.strip()
-        for line in str(error.args[0] if error.args else error).splitlines()
-        if line.strip()
-    ]
-    return (lines or [type(error).__name__])[0][:500]
+    """Return the first line of a failure that says something."""
+    text = str(error.args[0] if error.args else error).strip()
+    return (text.splitlines() or [type(error).__name__])[0].strip()[:500]
