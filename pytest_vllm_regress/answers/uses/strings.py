@@ -13,6 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from ..api_history.modules import text_of
 from ..api_history.option_names import OptionNames, closest
+from ..api_history.service import Option
+from ..api_history.store import History
 from ..deployments.reader import (
     DeploymentFinding,
     Mention,
@@ -52,6 +54,17 @@ class KnownNames:
     routes: Collection[str]
     metrics: Collection[str]
     choices: Collection[str]
+
+    @classmethod
+    def of(cls, history: History) -> KnownNames:
+        options = history.table("options")
+        choices = {
+            name
+            for name, timeline in options.items()
+            if any(Option.of(text).choices for text in timeline[1::2] if isinstance(text, str))
+        }
+        environment, routes = history.table("environment"), history.table("routes")
+        return cls(OptionNames.of(history), environment, routes, history.table("metrics"), choices)
 
 
 class StringReader:
