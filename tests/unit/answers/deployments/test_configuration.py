@@ -155,6 +155,17 @@ def test_a_configuration_elsewhere_leaves_the_rest_open(arguments: str) -> None:
     assert not deployment.complete
 
 
+@pytest.mark.parametrize("arguments", ["--max-model-len ${LEN:-4096}", '--max-model-len="$LEN"'])
+def test_a_variable_as_a_value_leaves_only_this_option_open(arguments: str) -> None:
+    (deployment,) = read_deployments(f"vllm serve $MODEL {arguments} -tp 2")
+    assert deployment.complete
+    assert deployment.options == {
+        "model": UNSET,
+        "max_model_len": UNSET,
+        "tensor_parallel_size": "2",
+    }
+
+
 def test_a_compose_file(tmp_path: Path) -> None:
     deployment = read(tmp_path, "compose.yaml", COMPOSE)
     assert deployment.options == {"model": "M", "tensor_parallel_size": UNSET, "enable_lora": True}
