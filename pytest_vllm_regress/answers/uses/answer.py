@@ -15,7 +15,7 @@ from ..api_history.lookup import Missing, Unknown
 from ..api_history.store import MOVES, History
 from ..api_history.timeline import definition_at
 from .check import UseChecker
-from .use import KINDS, Declared, Place, Project, Use
+from .use import KINDS, Declared, Project, Use
 
 _USE_INSTEAD = re.compile(
     r"(?i)\b(?:use|using|by|with|to|renamed to)\s+(?:the\s+)?[`'\"]?(--[\w.-]+|VLLM_\w+|[a-zA-Z_][\w.]*)[`'\"]?"
@@ -128,19 +128,13 @@ def _problems(checker: UseChecker, uses: Iterable[Use]) -> dict[str, tuple[Missi
     """Return what each release lacks: the same thing once for each file."""
     releases = checker.history.releases
     problems: list[dict[tuple[str, str], MissingUse]] = [{} for _ in releases]
-    advice = functools.cache(
-        lambda kind, targets, detail, release: instead(
-            checker, Use(kind, targets, Place("", 0), detail), release
-        )
-    )
+    advice = functools.cache(functools.partial(instead, checker))
     for use in sorted(uses, key=lambda use: (KINDS.index(use.kind), use.place.order)):
         statuses = checker.statuses(use)
         for number in checker.broken_in(use):
-            key = (use.place.file, statuses[number].missing)
-            if key not in problems[number]:
-                problems[number][key] = MissingUse(
-                    use, key[1], advice(use.kind, use.targets, use.detail, number)
-                )
+            text = statuses[number].missing
+            if (key := (use.place.file, text)) not in problems[number]:
+                problems[number][key] = MissingUse(use, text, advice(use.bare, number))
     return {release: tuple(problems[number].values()) for number, release in enumerate(releases)}
 
 
@@ -175,13 +169,14 @@ def instead(checker: UseChecker, use: Use, release: int) -> str:
         place = definition_at(timeline, release)
         if place is not None:
             return place.replace(":", ".")
+    exists: Callable[[str], bool]
     if use.kind in ("option", "environment"):
-        return next(
-            _advised(history, use.targets[0], lambda name: checker.has(use.kind, name, release)), ""
-        )
-    if use.kind == "keyword":
-        return next(_advised(history, use.detail, checker.keywords(use, release).__contains__), "")
-    return ""
+        name, exists = use.targets[0], functools.partial(checker.has, use.kind, release=release)
+    elif use.kind == "keyword":
+        name, exists = use.detail, checker.keywords(use, release).__contains__
+    else:
+        return ""
+    return next(_advised(history, name, exists), "")
 
 
 def _advised(history: History, name: str, exists: Callable[[str], bool]) -> Iterator[str]:
@@ -189,11 +184,9 @@ def _advised(history: History, name: str, exists: Callable[[str], bool]) -> Iter
     for message in history.table("deprecations"):
         if mentions(message, name):
             for match in _USE_INSTEAD.finditer(message, message.index(name) + len(name)):
-                advised = (
-                    match[1].rstrip(".").rpartition(".")[2]
-                    if match[1][0] != "-"
-                    else match[1].rstrip(".")
-                )
+                advised = match[1].rstrip(".")
+                if not advised.startswith("-"):
+                    advised = advised.rpartition(".")[2]
                 if advised != name and exists(advised.partition(".")[0]):
                     yield advised
 
@@ -215,19 +208,23 @@ def deprecations(checker: UseChecker, uses: Sequence[Use], release: int) -> Iter
 
 
 def _concerns(use: Use, owners: set[str], message: str, owner: str) -> bool:
-    if use.kind in ("option", "environment"):
-        field = use.targets[0].removeprefix("--").replace("-", "_")
-        of_field = (
-            use.kind == "option" and owner.startswith("vllm.config") and owner.endswith(f".{field}")
-        )
-        return of_field or (
-            mentions(message, use.targets[0]) and not _is_replacement(message, use.targets[0])
-        )
+    if use.kind == "name":
+        return owner in owners and message.startswith("deprecated: ")
     if use.kind == "keyword":
-        of_field = owner.startswith("vllm.config") and owner.endswith(f".{use.detail}")
         engine = use.targets[0].rpartition(".")[2] in _ENGINE
-        return (of_field and engine) or (owner in owners and mentions(message, use.detail))
-    return use.kind == "name" and owner in owners and message.startswith("deprecated: ")
+        of_field = engine and _is_field(owner, use.detail)
+        return of_field or (owner in owners and mentions(message, use.detail))
+    if use.kind not in ("option", "environment"):
+        return False
+    name = use.targets[0]
+    if use.kind == "option" and _is_field(owner, name.removeprefix("--").replace("-", "_")):
+        return True
+    return mentions(message, name) and not _is_replacement(message, name)
+
+
+def _is_field(owner: str, name: str) -> bool:
+    """Return whether a deprecation is noted at a field of vLLM's configuration."""
+    return owner.startswith("vllm.config") and owner.endswith(f".{name}")
 
 
 def _owners(checker: UseChecker, use: Use, release: int) -> set[str]:

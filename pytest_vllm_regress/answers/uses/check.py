@@ -11,9 +11,7 @@ from ..api_history.lookup import Lookup, Missing, Symbol, Unknown
 from ..api_history.service import Option
 from ..api_history.store import History
 from .strings import PARSER_OPTIONS
-from .use import Place, Use
-
-_NOWHERE = Place("", 0)
+from .use import Use
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +43,7 @@ class UseChecker:
 
     def statuses(self, use: Use) -> tuple[Status, ...]:
         """Return for each release whether it has what is used, whatever the code asks before."""
-        key = dataclasses.replace(use, place=_NOWHERE, live=None, instead_of=(), guarded=False)
+        key = use.bare
         if key not in self._cache:
             statuses = [_status(key, lookup) for lookup in self._lookups]
             self._cache[key] = tuple(_since_first(statuses) if use.kind == "override" else statuses)

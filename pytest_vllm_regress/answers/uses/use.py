@@ -87,6 +87,12 @@ class Use:
     guarded: bool = False
 
     @property
+    def bare(self) -> Use:
+        """What is used, without where and under which conditions."""
+        place = Place("", 0)
+        return dataclasses.replace(self, place=place, live=None, instead_of=(), guarded=False)
+
+    @property
     def name(self) -> str:
         """What is used, for people."""
         target = self.targets[0]

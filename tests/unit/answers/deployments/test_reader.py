@@ -36,7 +36,7 @@ def servers(text: str, name: str) -> list[ServerCommand]:
         ("Dockerfile", f"ARG TAG=v1\nFROM vllm/vllm-openai:${{TAG}}\nCMD m {OPTIONS}"),
         ("a.Dockerfile", 'FROM x\nENTRYPOINT ["vllm", "serve"]\nCMD ["m", "--enable-lora", \\\n "-tp", "2"]'),
         ("compose.yaml", f"services:\n  a:\n    image: vllm/vllm-openai\n    command: m {OPTIONS}"),
-        ("compose.yaml", f"services:\n  a:\n    entrypoint:\n      /bin/bash -c \"\n      python3 -m vllm.entrypoints.api_server \\\n      m \\\n      {OPTIONS}\""),
+        ("compose.yaml", f"entrypoint:\n  /bin/bash -c \"\n  python3 -m vllm.entrypoints.api_server \\\n  m \\\n  {OPTIONS}\""),
         ("pod.yaml", f"containers:\n- command: [sh, -c]\n  args: ['ls && vllm serve m {OPTIONS}']"),
         ("sky.yaml", f"run: |\n  vllm serve m \\\n    {OPTIONS}\n"),
         ("ci.yml", f"script:\n- pip list\n- vllm serve m {OPTIONS}\n"),

@@ -47,7 +47,7 @@ def lacking(tmp_path: Path, history: History, source: str) -> list[str]:
         ("x = ['vllm', 'serve', 'm', '--old-flag']", "vllm serve has no --old-flag"),
         ("x = 'vllm serve m --mode=a'", "--mode does not allow a"),
         ("patch('vllm.utils.get_port')", "the module vllm.utils has no get_port"),
-        (f"def f(x):\n    match x:\n        case 1:\n            return\n        case 2:\n            {OLD}", "the module vllm.utils has no get_port"),
+        (f"def f(x):\n match x:\n  case 1: return\n  case 2:\n   {OLD}", "the module vllm.utils has no get_port"),
         (f"if True:\n    async def f():\n        {OLD}", "the module vllm.utils has no get_port"),
         (f"try:\n    import vllm\nexcept KeyError: ...\n{OLD}", "the module vllm.utils has no get_port"),
         (f"try:\n    {OLD}\nexcept ImportError as e:\n    raise RuntimeError from e", "the module vllm.utils has no get_port"),
