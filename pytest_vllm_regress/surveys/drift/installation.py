@@ -16,7 +16,16 @@ from ...environments import uv
 from ...environments.cache import EnvironmentCache
 from ...environments.locks import resolved_versions
 from ...environments.recipes import Recipe
-from ...errors import FIRST_ERROR, BuildError, ChildError, NotAtWork, Part, Unsupported, UsageError
+from ...errors import (
+    FIRST_ERROR,
+    BuildError,
+    BuildFailure,
+    ChildError,
+    NotAtWork,
+    Part,
+    Unsupported,
+    UsageError,
+)
 from ...util.masking import mask
 from ...util.paths import PACKAGE, writable_root
 from ...util.sizes import GIB, disk_usage
@@ -29,9 +38,6 @@ if TYPE_CHECKING:
 
 _PROBE = PACKAGE / "target_site" / "vllm_regress_target" / "installation" / "smoke.py"
 _PROMPT = "One token, please"
-_FAULTS_OF_PACKAGES = ("cannot be resolved", "uv ended with status")
-"""Texts of ``uv.explain`` for requirements that contradict each other, and for a package that does
-not build."""
 RELEASE_BYTES = 14 * GIB
 """Room for a release: its files, and what its installation with other versions of some packages
 adds."""
@@ -132,7 +138,8 @@ def limited_downloads(limit: int) -> Iterator[Callable[[], None]]:
 
 def blames_packages(error: BuildError) -> bool:
     """Return whether the packages caused the error, not this machine or its network."""
-    return any(words in str(error) for words in _FAULTS_OF_PACKAGES)
+    # A package that does not build is one of the failures that uv has no word for.
+    return error.failure in (BuildFailure.UNRESOLVABLE, BuildFailure.OTHER)
 
 
 def _not_installed(stage: Stage, error: BuildError) -> Attempt:
