@@ -27,7 +27,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pytest_vllm_regress.answers.api_history.store import History
-from pytest_vllm_regress.answers.uses.answer import Answer, Problem, answer
+from pytest_vllm_regress.answers.uses.answer import MissingUse, UsesAnswer, answer
 from pytest_vllm_regress.answers.uses.project import read_project
 
 FILE = Path(__file__).with_name("breakages.json")
@@ -70,7 +70,7 @@ class Breakage:
     def name(self) -> str:
         return self.symbol.rpartition("(")[2].rstrip(")").rpartition(".")[2]
 
-    def is_reported(self, problem: Problem) -> bool:
+    def is_reported(self, problem: MissingUse) -> bool:
         """Return whether a problem is about this breakage."""
         if problem.use.place.file != self.file:
             return False
@@ -92,7 +92,7 @@ def git_directory(clones: Path, repo: str) -> Path:
 
 
 @functools.cache
-def report(clones: Path, repo: str, revision: str, files: tuple[str, ...] = ()) -> Answer:
+def report(clones: Path, repo: str, revision: str, files: tuple[str, ...] = ()) -> UsesAnswer:
     """Return the answer for one revision of a project, or for some of its files."""
     git = ["git", "-C", str(git_directory(clones, repo))]
     if not files:

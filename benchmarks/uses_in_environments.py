@@ -19,10 +19,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_vllm_regress.answers.api_history.store import History, history
-from pytest_vllm_regress.answers.uses.check import Checker
-from pytest_vllm_regress.answers.uses.model import Project, Use
+from pytest_vllm_regress.answers.uses.check import UseChecker
 from pytest_vllm_regress.answers.uses.project import read_project
-from pytest_vllm_regress.answers.uses.smoke.run import Smoke, Start, smoke
+from pytest_vllm_regress.answers.uses.smoke import Smoke, Start, smoke
+from pytest_vllm_regress.answers.uses.use import Project, Use
 from pytest_vllm_regress.engines.standalone import bare_session
 
 PROJECT = {
@@ -89,10 +89,10 @@ def project(folder: Path) -> Project:
 
 def rows(result: Smoke, read: Project, known: History) -> Iterator[Row]:
     """Yield the comparisons for one environment."""
-    checker, number = Checker(known), known.releases.index(result.version)
+    checker, number = UseChecker(known), known.releases.index(result.version)
     observed: dict[Use, bool | None] = {
         outcome.use: None if outcome.missing is None else not outcome.missing
-        for outcome in result.outcomes
+        for outcome in result.tried
     }
     for use in read.uses:
         status = checker.statuses(use)[number]

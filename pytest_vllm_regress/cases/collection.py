@@ -89,13 +89,18 @@ class CollectedTest:
 
 class _Collector:
     def __init__(self) -> None:
-        self.tests: list[CollectedTest] = []
+        self.tests: list[pytest.Function] = []
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        self.tests = [_collected(item) for item in items if isinstance(item, pytest.Function)]
+        self.tests = [item for item in items if isinstance(item, pytest.Function)]
 
 
 def collect(case: Case) -> tuple[CollectedTest, ...]:
+    """Return the tests of a case in their order, as values. Raises as ``items``."""
+    return tuple(map(_collected, items(case)))
+
+
+def items(case: Case) -> tuple[pytest.Function, ...]:
     """Return the tests of a case in their order. Runs none of them.
 
     Raises ``UsageError`` if pytest cannot collect them.

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from ..answers.audit.audit import Audit
     from ..answers.audit.matching import AuditMatch
     from ..answers.audit.preflight import Concern, Host
-    from ..answers.uses.model import Project
-    from ..answers.uses.smoke.run import Smoke
+    from ..answers.uses.smoke import Smoke
+    from ..answers.uses.use import Project
 
 SCHEMA_VERSION = 1
 MAX_LINE = 100
@@ -293,9 +293,9 @@ def uses(
     """
     from ..answers.api_history.store import history
     from ..answers.uses.answer import answer
+    from ..answers.uses.presentation import report, to_json, to_sarif
     from ..answers.uses.project import read_project
-    from ..answers.uses.report import markdown, text, to_json
-    from ..answers.uses.smoke import report as smoke_report
+    from ..util.report import to_markdown, to_terminal
 
     if as_json + as_sarif + as_markdown > 1:
         raise UsageError("--json, --sarif and --markdown contradict each other: give one of them")
@@ -313,18 +313,12 @@ def uses(
     source = str(path)
     smokes = _smoke(result.project, environments or (), yes=yes)
     if as_sarif:
-        from ..answers.uses.sarif import to_sarif
-
         print_json(to_sarif(result, source))
     elif as_json:
-        print_json(
-            {**to_json(result, source), **({"runs": smoke_report.to_json(smokes)} if run else {})}
-        )
-    elif as_markdown:
-        say(markdown(result, source) + smoke_report.markdown(smokes))
+        print_json(to_json(result, source, smokes))
     else:
-        for line in (*text(result, source), *smoke_report.text(smokes)):
-            say(line)
+        render = to_markdown if as_markdown else to_terminal
+        say(render(report(result, source, smokes)).rstrip())
     for note in result.project.notes:
         warn(f"note: {note}")
     raise typer.Exit(UNEXPECTED if result.broken or any(smoke.failed for smoke in smokes) else OK)
@@ -335,7 +329,7 @@ def _smoke(project: Project, environments: Sequence[str], *, yes: bool) -> list[
     if not environments:
         return []
     from ..answers.api_history.store import history
-    from ..answers.uses.smoke.run import smoke
+    from ..answers.uses.smoke import smoke
     from ..engines.standalone import bare_session
 
     confirm_downloads(environments, yes=yes)
@@ -349,18 +343,17 @@ def _print_diff(
     versions: tuple[str, str], path: Path | None, as_json: bool, as_markdown: bool
 ) -> None:
     from ..answers.api_history.store import history
-    from ..answers.uses.diff import diff, markdown, release_number, text, to_json
+    from ..answers.uses.diff import diff, release_number, report, to_json
     from ..answers.uses.project import read_project
+    from ..util.report import to_markdown, to_terminal
 
     before, after = (release_number(history(), version) for version in versions)
     project = read_project(path, history()) if path is not None else None
     used_changes = diff(history(), before, after, project)
     if as_json:
         print_json(to_json(used_changes, versions))
-    elif as_markdown:
-        say(markdown(used_changes, versions))
     else:
-        for line in text(used_changes, versions):
-            say(line)
+        render = to_markdown if as_markdown else to_terminal
+        say(render(report(used_changes, versions)).rstrip())
     for note in project.notes if project is not None else ():
         warn(f"note: {note}")

@@ -124,9 +124,9 @@ def validate(
     engine, an empty answer, an error status, a log full of other cases' texts, a wrong argument.
     None of them may count as the documented failure.
 
-    For each proven case, evidence.json (versions, date, counts) and observations.json (for
-    `vllm-regress judge`) are written beside case.toml; commit both. A case that is not proven keeps
-    its files. With --on the runs are on the cluster, the impostors here.
+    For each proven case, evidence.json (versions, date, counts), observations.json (for
+    `vllm-regress judge`) and needs.json (for `vllm-regress audit --serve`) are written beside
+    case.toml; commit all. A case that is not proven keeps its files. With --on the runs are on the cluster, the impostors here.
     Exit code 0: all proven (with --check: all evidence is up to date).
 
     With --commits the named cases are not proven again. Instead the commits at which the failure
@@ -153,7 +153,8 @@ def validate(
         raise typer.Exit(_trace(cases, command, TraceOptions(env, branch), trials, options))
     if check or stale:
         problems = {
-            case.id: evidence_problems(case, command.command("validate", case.id)) for case in cases
+            case.id: evidence_problems(case, command.command("validate", case.id), record=not check)
+            for case in cases
         }
         for line in (line for lines in problems.values() for line in lines):
             (say if check else warn)(line)

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ..cases import needs, recording
 from ..cases.model import Case
 from ..cases.proofs import lint, proof, rejudge
 from ..cases.proofs.impostors import ImpostorRun, read_impostor_runs
@@ -86,21 +87,30 @@ class ValidateReport:
         return all(report.path is not None for report in self.cases)
 
 
-def evidence_problems(case: Case, command: str) -> list[str]:
-    """Return why the evidence file of a case is missing, out of date, or contradicts the case.
+def evidence_problems(case: Case, command: str, *, record: bool = False) -> list[str]:
+    """Return why the evidence file of a case is missing, out of date, or contradicts the case, or
+    else why the recorded needs of its tests are.
 
-    ``command`` makes a new one.
+    ``command`` makes new ones. ``record``: write the needs of a proven case instead, because that
+    takes no engine.
     """
     file = case.directory / proof.FILE
     if reason := lint.pattern_problem(case):
         return [f"{case.path}: symptom.pattern {reason}"]
-    return proof.check_proof(case, command=command) or [
+    problems = proof.check_proof(case, command=command) or [
         f"{file}: {line}" for line in lint.range_contradictions(case, proof.read_proof(file))
     ]
+    stale_needs = "" if problems else needs.needs_problem(case)
+    if stale_needs and record:
+        recording.write_needs(case)
+    elif stale_needs:
+        return [f"{stale_needs}; run `{command}`"]
+    return problems
 
 
 def validate(request: ValidateRequest, runner: ProofRunner) -> ValidateReport:
-    """Prove the cases and write evidence.json and observations.json beside those that are proven.
+    """Prove the cases and write evidence.json, observations.json and needs.json beside those that
+    are proven.
 
     A case that is not proven keeps its files. Raises ``KeyboardInterrupt``, before anything is
     written, when a run is interrupted.
@@ -164,6 +174,7 @@ def _run_trials(
 
 def _write(case: Case, evidence: Proof, trials: Sequence[Sequence[TestResult]]) -> Path:
     rejudge.save_observations(case, [RunResult(tuple(trial)) for trial in trials])
+    recording.write_needs(case)
     return proof.write_proof(case, proof.with_commits(case, evidence))
 
 

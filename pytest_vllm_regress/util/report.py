@@ -57,9 +57,13 @@ def to_terminal(report: Report) -> str:
     """Return plain text with aligned columns. Secrets are masked, control characters escaped."""
     blocks = [_line(report.title)] if report.title else []
     for section in report.sections:
-        if section.title:
-            blocks.append(f"{_line(section.title)}:")
-        blocks += map(_terminal_part, section.parts)
+        parts = list(map(_terminal_part, section.parts))
+        title = f"{_line(section.title)}:" if section.title else ""
+        if title and parts and not isinstance(section.parts[0], str):
+            parts[0] = f"{title}\n{parts[0]}"  # it is the title of this list or table
+        elif title:
+            parts.insert(0, title)
+        blocks += parts
     return "\n\n".join([*blocks, *map(_line, report.notes)]) + "\n"
 
 

@@ -8,17 +8,16 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from packaging.version import Version
 
 from ...cases.model import Case
+from ...cases.needs import TestNeeds, needs_of
 from ...environments.installed import VLLM
 from ...util.versions import version_of
-from .arguments import UNSET
 from .configuration import Deployment
-from .needs import TestNeeds, needs_of
+from .reader import UNSET
 
 _SIZES = (
     "tensor_parallel_size",
@@ -26,17 +25,15 @@ _SIZES = (
     "data_parallel_size",
     "tokenizer_pool_size",
 )
-_DEFAULT_SIZES = MappingProxyType({**dict.fromkeys(_SIZES, 1), "tokenizer_pool_size": 0})
+_DEFAULT_SIZES = {**dict.fromkeys(_SIZES, 1), "tokenizer_pool_size": 0}
 _ON_BY_DEFAULT = ("enable_prefix_caching", "enable_chunked_prefill")
 """Options that are on in the V1 engine without being named."""
-_BACKEND_OF = MappingProxyType(
-    {
-        "xgrammar": "xgrammar",
-        "llguidance": "guidance",
-        "lm-format-enforcer": "lm-format-enforcer",
-        "outlines-core": "outlines",
-    }
-)
+_BACKEND_OF = {
+    "xgrammar": "xgrammar",
+    "llguidance": "guidance",
+    "lm-format-enforcer": "lm-format-enforcer",
+    "outlines-core": "outlines",
+}
 """The backend for structured output that uses a package."""
 _BACKEND_OPTIONS = (
     "structured_outputs_config.backend",
@@ -78,6 +75,10 @@ class _Condition:
     reason: str
 
 
+def _must(met: bool, otherwise: str) -> _Condition:
+    return _Condition(met, "" if met else otherwise)
+
+
 @dataclasses.dataclass(frozen=True)
 class _Affected:
     """A case and the versions that have its failure."""
@@ -102,13 +103,14 @@ def relevance(
 
 
 def _in_deployment(affected: _Affected, deployment: Deployment) -> Relevance:
-    controls = [
-        condition for condition in _of_control(affected, deployment) if condition.met is False
+    for condition in _of_control(affected, deployment):
+        if condition.met is False:
+            return Relevance(Reach.NOT_REACHABLE, condition.reason)
+    answers = [
+        _for_test(needs, affected, deployment)
+        for needs in needs_of(affected.case)
+        if _shows(affected, needs.variant)
     ]
-    if controls:
-        return Relevance(Reach.NOT_REACHABLE, controls[0].reason)
-    relevant_needs = [needs for needs in needs_of(affected.case) if _shows(affected, needs.variant)]
-    answers = [_for_test(needs, affected, deployment) for needs in relevant_needs]
     unread = Relevance(Reach.UNKNOWN, "nothing says which configuration it needs")
     return min(answers, key=lambda answer: answer.reach.rank, default=unread)
 
@@ -121,14 +123,18 @@ def _shows(affected: _Affected, variant: str | None) -> bool:
 
 def _for_test(needs: TestNeeds, affected: _Affected, deployment: Deployment) -> Relevance:
     conditions = list(_conditions(needs, affected, deployment))
-    if unmet := [condition for condition in conditions if condition.met is False]:
-        return Relevance(Reach.NOT_REACHABLE, "; ".join(condition.reason for condition in unmet))
-    if open_ones := [condition for condition in conditions if condition.met is None]:
-        return Relevance(Reach.UNKNOWN, "; ".join(condition.reason for condition in open_ones))
+    reasons = {
+        met: "; ".join(c.reason for c in conditions if c.met is met and c.reason)
+        for met in (False, None, True)
+    }
+    if reasons[False]:
+        return Relevance(Reach.NOT_REACHABLE, reasons[False])
+    if reasons[None]:
+        return Relevance(Reach.UNKNOWN, reasons[None])
     if needs.computed:
-        return Relevance(Reach.UNKNOWN, f"the test computes {needs.computed}")
-    if met := [condition.reason for condition in conditions if condition.reason]:
-        return Relevance(Reach.REACHABLE, "; ".join(met))
+        return Relevance(Reach.UNKNOWN, "the test computes its configuration")
+    if reasons[True]:
+        return Relevance(Reach.REACHABLE, reasons[True])
     if needs.front == "serve":
         return Relevance(Reach.REACHABLE, "any server of this version")
     if needs.front:
@@ -142,11 +148,12 @@ def _conditions(
     needs: TestNeeds, affected: _Affected, deployment: Deployment
 ) -> Iterator[_Condition]:
     for option, names in needs.parsers.items():
-        yield _choice(deployment, option, names, default=None)
+        yield _choice(deployment, option, names)
     for field, values in needs.engine.items():
-        check = _CHECKS.get(field)
-        if check is not None and None not in values:
-            yield from check(deployment, affected, values)
+        if field in _SIZES and min(values) > _DEFAULT_SIZES[field]:
+            yield _size(deployment, field, min(values))
+        elif field in _CHECKS:
+            yield from _CHECKS[field](deployment, affected, values)
     yield from _of_backend(needs, affected, deployment)
 
 
@@ -158,71 +165,52 @@ def _of_control(affected: _Affected, deployment: Deployment) -> Iterator[_Condit
 
 
 def _size(deployment: Deployment, field: str, least: int) -> _Condition:
-    option = _flag(field)
-    value = deployment.options.get(field, _DEFAULT_SIZES[field] if deployment.complete else UNSET)
-    try:
-        number = int(str(value))
-    except ValueError:
-        return _Condition(None, f"depends on {option}, which needs {least} or more")
-    return _Condition(
-        number >= least,
-        f"{option} is {number}" + ("" if number >= least else f", it needs {least} or more"),
-    )
+    flag, value = _flag(field), str(deployment.value(field, _DEFAULT_SIZES[field]))
+    if not value.isdecimal():
+        return _Condition(None, f"depends on {flag}, which needs {least} or more")
+    if int(value) >= least:
+        return _Condition(True, f"{flag} is {value}")
+    return _Condition(False, f"{flag} is {value}, it needs {least} or more")
 
 
-def _of_size(field: str) -> Callable[[Deployment, _Affected, Sequence[Any]], Iterable[_Condition]]:
-    def check(deployment: Deployment, _: _Affected, values: Sequence[Any]) -> Iterator[_Condition]:
-        least = min(values)
-        if least > _DEFAULT_SIZES[field]:
-            yield _size(deployment, field, least)
-
-    return check
-
-
-def _choice(
-    deployment: Deployment, option: str, names: Sequence[str], default: str | None
-) -> _Condition:
+def _choice(deployment: Deployment, option: str, names: Sequence[str] = ()) -> _Condition:
+    """An option must have one of some values; without ``names`` any."""
     flag, needed = _flag(option), " or ".join(names) or "any"
-    value = deployment.options.get(option, default if deployment.complete else UNSET)
+    value = deployment.value(option, None)
     if value is None:
         return _Condition(False, f"{flag} is not set, it needs {needed}")
     if value == UNSET:
         return _Condition(None, f"depends on {flag}, which needs {needed}")
-    met = not names or value in names
-    return _Condition(met, f"{flag} is {value}" + ("" if met else f", it needs {needed}"))
+    if not names or value in names:
+        return _Condition(True, f"{flag} is {value}")
+    return _Condition(False, f"{flag} is {value}, it needs {needed}")
 
 
 def _switch(deployment: Deployment, option: str) -> _Condition:
-    flag = _flag(option)
-    value = deployment.options.get(
-        option, option in _ON_BY_DEFAULT if deployment.complete else UNSET
-    )
+    flag, by_default = _flag(option), option in _ON_BY_DEFAULT
+    value = deployment.value(option, by_default)
     if value == UNSET:
         return _Condition(None, f"depends on {flag}")
-    on = value is True or str(value).lower() in ("true", "1")
-    return _Condition(
-        on, "" if on and option in _ON_BY_DEFAULT else f"{flag} is {'on' if on else 'off'}"
-    )
+    on = str(value).lower() in ("true", "1")
+    return _Condition(on, "" if on and by_default else f"{flag} is {'on' if on else 'off'}")
 
 
 def _configuration(deployment: Deployment, option: str) -> _Condition:
     flag = _flag(option)
     if any(name.partition(".")[0] == option for name in deployment.options):
         return _Condition(True, f"{flag} is set")
-    return (
-        _Condition(False, f"{flag} is not set")
-        if deployment.complete
-        else _Condition(None, f"depends on {flag}")
-    )
+    if deployment.complete:
+        return _Condition(False, f"{flag} is not set")
+    return _Condition(None, f"depends on {flag}")
 
 
 def _of_extra(deployment: Deployment, _: _Affected, values: Sequence[Any]) -> Iterator[_Condition]:
     """Features count: switches that are on, and names. Numbers only make the failure show fast."""
-    for option, value in (values[0] if isinstance(values[0], dict) else {}).items():
+    for option, value in values[0].items():
         if value is True:
             yield _switch(deployment, option)
         elif isinstance(value, str):
-            yield _choice(deployment, option, (value,), default=None)
+            yield _choice(deployment, option, (value,))
         elif option in _CONFIGURATIONS:
             yield _configuration(deployment, option)
 
@@ -232,9 +220,9 @@ def _of_server_options(
 ) -> Iterator[_Condition]:
     """Parsers count, whichever it is: such a test needs calls or reasoning, and not one of the
     parsers."""
-    for option in values[0] if isinstance(values[0], dict) else ():
+    for option in values[0]:
         if option.endswith("_parser"):
-            yield _choice(deployment, option, (), default=None)
+            yield _choice(deployment, option)
 
 
 def _of_generation(
@@ -242,44 +230,31 @@ def _of_generation(
 ) -> Iterator[_Condition]:
     if "auto" in values or {"V0", "V1"} <= set(values):
         return
-    chosen = deployment.variables.get("VLLM_USE_V1", "")
-    installed = version_of(
-        next((affected.versions[name] for name in VLLM if name in affected.versions), "")
-    )
-    wanted = values[0]
+    chosen, wanted = deployment.variables.get("VLLM_USE_V1", ""), values[0]
+    names = (affected.versions[name] for name in VLLM if name in affected.versions)
+    installed = version_of(next(names, ""))
     if installed is not None and installed >= _FIRST_WITHOUT_V0:
-        yield _Condition(wanted == "V1", "" if wanted == "V1" else "this version has no V0 engine")
+        yield _must(wanted == "V1", "this version has no V0 engine")
     elif chosen in ("0", "1"):
-        actual = f"V{chosen}"
-        yield _Condition(
-            actual == wanted,
-            "" if actual == wanted else f"VLLM_USE_V1={chosen}, it needs the {wanted} engine",
-        )
+        reason = f"VLLM_USE_V1={chosen}, it needs the {wanted} engine"
+        yield _must(wanted == f"V{chosen}", reason)
     elif installed is not None and installed < _FIRST_V1:
-        yield _Condition(
-            wanted == "V0",
-            "" if wanted == "V0" else "this version uses the V0 engine unless VLLM_USE_V1=1",
-        )
+        yield _must(wanted == "V0", "this version uses the V0 engine unless VLLM_USE_V1=1")
     elif wanted == "V0":
         yield _Condition(None, "if vLLM falls back to the V0 engine")
 
 
 def _of_task(deployment: Deployment, _: _Affected, values: Sequence[Any]) -> Iterator[_Condition]:
-    options = deployment.options
+    options, models = deployment.options, " or ".join(values)
+    runs = {options.get("task"), options.get("runner")}
     if "generate" in values:
         return
-    if options.get("runner") == "pooling" or options.get("task") in values or "convert" in options:
+    if "pooling" in runs or options.get("task") in values or "convert" in options:
         yield _Condition(True, "the server embeds, classifies or scores")
-    elif (
-        options.get("task") == "generate"
-        or options.get("runner") == "generate"
-        or "tool_call_parser" in options
-    ):
-        yield _Condition(
-            False, f"the server generates text, it needs a model for {' or '.join(values)}"
-        )
+    elif "generate" in runs or "tool_call_parser" in options:
+        yield _Condition(False, f"the server generates text, it needs a model for {models}")
     else:
-        yield _Condition(None, f"if the model is for {' or '.join(values)}")
+        yield _Condition(None, f"if the model is for {models}")
 
 
 def _of_model(deployment: Deployment, _: _Affected, values: Sequence[Any]) -> Iterator[_Condition]:
@@ -291,33 +266,29 @@ def _of_executor(
     deployment: Deployment, _: _Affected, values: Sequence[Any]
 ) -> Iterator[_Condition]:
     if all(str(value).startswith("ray") for value in values):
-        yield _choice(deployment, "distributed_executor_backend", ("ray",), default=None)
+        yield _choice(deployment, "distributed_executor_backend", ("ray",))
 
 
 def _of_backend(
     needs: TestNeeds, affected: _Affected, deployment: Deployment
 ) -> Iterator[_Condition]:
+    packages = {part.package for part in affected.case.affected}
     names = {
-        _BACKEND_OF[part.package] for part in affected.case.affected if part.package in _BACKEND_OF
-    }
-    names |= {
-        str(name) for name in needs.engine.get("structured_output_backend", ()) if name != "auto"
-    }
-    names |= {
         name
-        for name in _BACKEND_OF.values()
-        if any(probe.endswith(f"_{name}") for probe in needs.probes)
+        for package, name in _BACKEND_OF.items()
+        if package in packages or needs.probe.endswith(f"_{name}")
     }
+    names |= set(needs.engine.get("structured_output_backend", ())) - {"auto"}
     if not names:
         return
-    option = next((option for option in _BACKEND_OPTIONS if option in deployment.options), "")
-    value = deployment.options.get(option, "auto")
-    needed = " or ".join(sorted(names))
+    options = (deployment.options.get(option) for option in _BACKEND_OPTIONS)
+    value = next(filter(None, options), "auto")
     if value in names:
         yield _Condition(True, f"the structured-output backend is {value}")
     elif value == "auto" and deployment.complete and "xgrammar" in names:
         yield _Condition(True, "requests with a schema use xgrammar by default")
     else:
+        needed = " or ".join(sorted(names))
         yield _Condition(None, f"if requests use the structured-output backend {needed}")
 
 
@@ -325,16 +296,12 @@ def _flag(option: str) -> str:
     return f"--{option.replace('_', '-')}"
 
 
-_CHECKS: Mapping[str, Callable[[Deployment, _Affected, Sequence[Any]], Iterable[_Condition]]] = (
-    MappingProxyType(
-        {
-            **{field: _of_size(field) for field in _SIZES},
-            "extra": _of_extra,
-            "server_options": _of_server_options,
-            "generation": _of_generation,
-            "task": _of_task,
-            "model": _of_model,
-            "executor": _of_executor,
-        }
-    )
-)
+_CHECKS: Mapping[str, Callable[[Deployment, _Affected, Sequence[Any]], Iterable[_Condition]]] = {
+    "extra": _of_extra,
+    "server_options": _of_server_options,
+    "generation": _of_generation,
+    "task": _of_task,
+    "model": _of_model,
+    "executor": _of_executor,
+}
+"""What a value of a field of ``EngineSpec`` asks of a deployment."""

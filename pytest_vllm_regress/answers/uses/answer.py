@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Any
 
 from packaging.version import Version
 
@@ -14,8 +13,8 @@ from ...util.validation import did_you_mean, format_value
 from ...util.versions import specifiers_of
 from ..api_history.lookup import Missing, Unknown
 from ..api_history.store import MOVES, History, definition_at
-from .check import Checker
-from .model import KINDS, Declared, Place, Project, Use
+from .check import UseChecker
+from .use import KINDS, Declared, Project, Use
 
 _USE_INSTEAD = re.compile(
     r"(?i)\b(?:use|using|by|with|to|renamed to)\s+(?:the\s+)?[`'\"]?(--[\w.-]+|VLLM_\w+|[a-zA-Z_][\w.]*)[`'\"]?"
@@ -24,7 +23,7 @@ _ENGINE = ("LLM", "EngineArgs", "AsyncEngineArgs")
 
 
 @dataclasses.dataclass(frozen=True)
-class Problem:
+class MissingUse:
     """A use that a release does not have.
 
     ``instead``: what it has in its place, where that is known.
@@ -42,16 +41,6 @@ class Problem:
     def __str__(self) -> str:
         return f"{self.use.place}: {self.text}{f' (now {self.instead})' if self.instead else ''}"
 
-    def to_json(self) -> dict[str, Any]:
-        place = dataclasses.asdict(self.use.place)
-        return {
-            "use": self.use.name,
-            "kind": self.use.kind,
-            **place,
-            "missing": self.text,
-            "instead": self.instead or None,
-        }
-
 
 @dataclasses.dataclass(frozen=True)
 class Deprecation:
@@ -60,17 +49,12 @@ class Deprecation:
     use: Use
     message: str
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "use": self.use.name,
-            "kind": self.use.kind,
-            **dataclasses.asdict(self.use.place),
-            "message": self.message,
-        }
+    def __str__(self) -> str:
+        return f"{self.use.place}: {self.use.name}: {self.message}"
 
 
 @dataclasses.dataclass(frozen=True)
-class Answer:
+class UsesAnswer:
     """``problems``: what each release lacks, by release, oldest first; empty for those that have
     everything.
 
@@ -79,7 +63,7 @@ class Answer:
     """
 
     project: Project
-    problems: dict[str, tuple[Problem, ...]]
+    problems: dict[str, tuple[MissingUse, ...]]
     unknown: tuple[Use, ...]
     deprecated: tuple[Deprecation, ...]
     broken: dict[Declared, tuple[str, ...]]
@@ -94,13 +78,13 @@ class Answer:
         return list(self.problems)[-1]
 
 
-def answer(project: Project, history: History, ignore: Collection[str] = ()) -> Answer:
+def answer(project: Project, history: History, ignore: Collection[str] = ()) -> UsesAnswer:
     """Return what every release of the history lacks of what the project uses. Uses named in
     ``ignore`` do not count.
 
     A name in ``ignore`` that the project does not use becomes a note.
     """
-    checker = Checker(history)
+    checker = UseChecker(history)
     counted = [use for use in project.uses if not _names(use) & set(ignore)]
     project = dataclasses.replace(project, notes=(*project.notes, *_needless(project, ignore)))
     known: list[Use] = []
@@ -124,7 +108,7 @@ def answer(project: Project, history: History, ignore: Collection[str] = ()) -> 
         for declared in project.declared
         if (releases := _broken(declared, problems))
     }
-    return Answer(project, problems, tuple(_distinct(unknown)), deprecated, broken)
+    return UsesAnswer(project, problems, tuple(_distinct(unknown)), deprecated, broken)
 
 
 def _names(use: Use) -> set[str]:
@@ -139,27 +123,21 @@ def _needless(project: Project, ignore: Iterable[str]) -> Iterator[str]:
             yield f"--ignore {format_value(name)}: the project uses nothing of this name.{did_you_mean(name, sorted(used))}"
 
 
-def _problems(checker: Checker, uses: Iterable[Use]) -> dict[str, tuple[Problem, ...]]:
+def _problems(checker: UseChecker, uses: Iterable[Use]) -> dict[str, tuple[MissingUse, ...]]:
     """Return what each release lacks: the same thing once for each file."""
     releases = checker.history.releases
-    problems: list[dict[tuple[str, str], Problem]] = [{} for _ in releases]
-    advice = functools.cache(
-        lambda kind, targets, detail, release: instead(
-            checker, Use(kind, targets, Place("", 0), detail), release
-        )
-    )
+    problems: list[dict[tuple[str, str], MissingUse]] = [{} for _ in releases]
+    advice = functools.cache(functools.partial(instead, checker))
     for use in sorted(uses, key=lambda use: (KINDS.index(use.kind), use.place.order)):
         statuses = checker.statuses(use)
         for number in checker.broken_in(use):
-            key = (use.place.file, statuses[number].missing)
-            if key not in problems[number]:
-                problems[number][key] = Problem(
-                    use, key[1], advice(use.kind, use.targets, use.detail, number)
-                )
+            text = statuses[number].missing
+            if (key := (use.place.file, text)) not in problems[number]:
+                problems[number][key] = MissingUse(use, text, advice(use.bare, number))
     return {release: tuple(problems[number].values()) for number, release in enumerate(releases)}
 
 
-def _broken(declared: Declared, problems: dict[str, tuple[Problem, ...]]) -> tuple[str, ...]:
+def _broken(declared: Declared, problems: dict[str, tuple[MissingUse, ...]]) -> tuple[str, ...]:
     """Return the releases of a declared range in which something fails; a local range is about the
     uses in its file."""
     return tuple(
@@ -182,7 +160,7 @@ def in_range(declared: Declared, releases: Iterable[str]) -> tuple[str, ...]:
     )
 
 
-def instead(checker: Checker, use: Use, release: int) -> str:
+def instead(checker: UseChecker, use: Use, release: int) -> str:
     """Return what the release has in place of a use that it lacks; empty if that is not known."""
     history = checker.history
     moved = checker.statuses(use)[release].moved
@@ -190,13 +168,14 @@ def instead(checker: Checker, use: Use, release: int) -> str:
         place = definition_at(timeline, release)
         if place is not None:
             return place.replace(":", ".")
+    exists: Callable[[str], bool]
     if use.kind in ("option", "environment"):
-        return next(
-            _advised(history, use.targets[0], lambda name: checker.has(use.kind, name, release)), ""
-        )
-    if use.kind == "keyword":
-        return next(_advised(history, use.detail, checker.keywords(use, release).__contains__), "")
-    return ""
+        name, exists = use.targets[0], functools.partial(checker.has, use.kind, release=release)
+    elif use.kind == "keyword":
+        name, exists = use.detail, checker.keywords(use, release).__contains__
+    else:
+        return ""
+    return next(_advised(history, name, exists), "")
 
 
 def _advised(history: History, name: str, exists: Callable[[str], bool]) -> Iterator[str]:
@@ -204,16 +183,14 @@ def _advised(history: History, name: str, exists: Callable[[str], bool]) -> Iter
     for message in history.table("deprecations"):
         if mentions(message, name):
             for match in _USE_INSTEAD.finditer(message, message.index(name) + len(name)):
-                advised = (
-                    match[1].rstrip(".").rpartition(".")[2]
-                    if match[1][0] != "-"
-                    else match[1].rstrip(".")
-                )
+                advised = match[1].rstrip(".")
+                if not advised.startswith("-"):
+                    advised = advised.rpartition(".")[2]
                 if advised != name and exists(advised.partition(".")[0]):
                     yield advised
 
 
-def deprecations(checker: Checker, uses: Sequence[Use], release: int) -> Iterable[Deprecation]:
+def deprecations(checker: UseChecker, uses: Sequence[Use], release: int) -> Iterable[Deprecation]:
     """Yield the uses of which the sources of a release say that they will be removed."""
     messages = [
         (message, owner)
@@ -230,22 +207,26 @@ def deprecations(checker: Checker, uses: Sequence[Use], release: int) -> Iterabl
 
 
 def _concerns(use: Use, owners: set[str], message: str, owner: str) -> bool:
-    if use.kind in ("option", "environment"):
-        field = use.targets[0].removeprefix("--").replace("-", "_")
-        of_field = (
-            use.kind == "option" and owner.startswith("vllm.config") and owner.endswith(f".{field}")
-        )
-        return of_field or (
-            mentions(message, use.targets[0]) and not _is_replacement(message, use.targets[0])
-        )
+    if use.kind == "name":
+        return owner in owners and message.startswith("deprecated: ")
     if use.kind == "keyword":
-        of_field = owner.startswith("vllm.config") and owner.endswith(f".{use.detail}")
         engine = use.targets[0].rpartition(".")[2] in _ENGINE
-        return (of_field and engine) or (owner in owners and mentions(message, use.detail))
-    return use.kind == "name" and owner in owners and message.startswith("deprecated: ")
+        of_field = engine and _is_field(owner, use.detail)
+        return of_field or (owner in owners and mentions(message, use.detail))
+    if use.kind not in ("option", "environment"):
+        return False
+    name = use.targets[0]
+    if use.kind == "option" and _is_field(owner, name.removeprefix("--").replace("-", "_")):
+        return True
+    return mentions(message, name) and not _is_replacement(message, name)
 
 
-def _owners(checker: Checker, use: Use, release: int) -> set[str]:
+def _is_field(owner: str, name: str) -> bool:
+    """Return whether a deprecation is noted at a field of vLLM's configuration."""
+    return owner.startswith("vllm.config") and owner.endswith(f".{name}")
+
+
+def _owners(checker: UseChecker, use: Use, release: int) -> set[str]:
     """Return the keys under which the sources may note a deprecation of what is used."""
     if use.kind not in ("name", "keyword"):
         return set()

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from ..api_history.definitions import Option, Signature, is_class, is_function, signature_of
 from ..api_history.lookup import Lookup, Missing, Symbol, Unknown
 from ..api_history.store import History
-from .model import Place, Use
 from .strings import PARSER_OPTIONS
-
-_NOWHERE = Place("", 0)
+from .use import Use
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,47 +29,35 @@ class Status:
 THERE, UNSURE = Status(), Status(sure=False)
 
 
-class Checker:
+class UseChecker:
     """Checks uses against the releases of a history."""
 
     def __init__(self, history: History) -> None:
         self.history = history
         self._lookups = [Lookup(history, number) for number in range(len(history.releases))]
         self._cache: dict[Use, tuple[Status, ...]] = {}
-        self._checks: dict[str, Callable[[Use, Lookup], Status]] = {
-            "name": _name,
-            "keyword": _keyword,
-            "call": _call,
-            "override": _override,
-            "option": _option,
-            "choice": _choice,
-            "parser": _parser,
-            "environment": _environment,
-            "route": _route,
-            "metric": _metric,
-        }
 
     def lookup(self, release: int) -> Lookup:
         return self._lookups[release]
 
     def statuses(self, use: Use) -> tuple[Status, ...]:
         """Return for each release whether it has what is used, whatever the code asks before."""
-        key = dataclasses.replace(use, place=_NOWHERE, live=None, instead_of=(), guarded=False)
+        key = use.bare
         if key not in self._cache:
-            check = self._checks[use.kind]
-            statuses = [check(key, lookup) for lookup in self._lookups]
+            statuses = [_status(key, lookup) for lookup in self._lookups]
             self._cache[key] = tuple(_since_first(statuses) if use.kind == "override" else statuses)
         return self._cache[key]
 
     def has(self, kind: str, name: str, release: int) -> bool:
         """Return whether the release has an option or an environment variable."""
-        section = {"option": "options", "environment": "environment"}[kind]
-        return self._lookups[release].table(section, name) is not None
+        return self._lookups[release].table(_TABLES[kind][0], name) is not None
 
     def keywords(self, use: Use, release: int) -> frozenset[str]:
         """Return the keywords that the release takes in a call."""
-        callable = _signature(use, self._lookups[release])
-        return frozenset(callable[1].names()) if callable is not None else frozenset()
+        try:
+            return frozenset(_callable(use, self._lookups[release])[1].names())
+        except Unknown:
+            return frozenset()
 
     def broken_in(self, use: Use) -> list[int]:
         """Return the releases in which the code gets to a use that does not exist there, and does
@@ -90,101 +77,80 @@ class Checker:
 def _since_first(statuses: list[Status]) -> list[Status]:
     """Return the statuses of an override; before the first release with the method it is a method
     of the project's own."""
-    first = next(
-        (number for number, status in enumerate(statuses) if status == THERE), len(statuses)
-    )
+    first = statuses.index(THERE) if THERE in statuses else len(statuses)
     return [UNSURE] * first + statuses[first:]
 
 
-def _name(use: Use, lookup: Lookup) -> Status:
-    if use.roots and _first(use.roots, lookup) is None:
+def _status(use: Use, lookup: Lookup) -> Status:
+    try:
+        return _CHECKS.get(use.kind, _listed)(use, lookup)
+    except Unknown:
         return UNSURE
-    status = UNSURE
+
+
+def _name(use: Use, lookup: Lookup) -> Status:
+    if use.roots:
+        _first(use.roots, lookup)
+    first_missing = UNSURE
     for target in use.targets:
         try:
             lookup.find(target)
             return THERE
-        except Unknown:
-            return UNSURE
         except Missing as missing:
-            if status is UNSURE:
-                status = _missing(target, missing)
-    return status
+            if first_missing is UNSURE:
+                first_missing = _missing(target, missing)
+    return first_missing
 
 
 def _missing(target: str, missing: Missing) -> Status:
     owner, name = missing.owner, missing.name
     if owner is None:
         return Status(f"the package {name} does not exist")
-    kind = "class" if is_class(owner.definition) else "module"
-    moved = f"{owner.module}:{name}" if kind == "module" else ""
+    if is_class(owner.definition):
+        return Status(f"the class {owner.path} has no {name}")
     module = f"{owner.module}.{name}"
-    if kind == "module" and target.startswith(f"{module}."):
-        rest = target.removeprefix(f"{module}.")
-        return Status(f"the module {module} does not exist", moved=_split(module, rest))
-    return Status(f"the {kind} {owner.path} has no {name}", moved=moved)
+    if target.startswith(f"{module}."):
+        # Parts in lower case before the last are modules: the key in the table of moves.
+        *inner, last = target.removeprefix(f"{module}.").removesuffix("()").split(".")
+        moved = f"{'.'.join([module, *inner])}:{last}"
+        return Status(f"the module {module} does not exist", moved=moved)
+    return Status(f"the module {owner.path} has no {name}", moved=f"{owner.module}:{name}")
 
 
-def _split(module: str, rest: str) -> str:
-    """Return the key of ``module.rest`` in the table of moves; parts in lower case before the last
-    are modules."""
-    *inner, name = rest.removesuffix("()").split(".")
-    return f"{'.'.join([module, *inner])}:{name}"
-
-
-def _first(paths: tuple[str, ...], lookup: Lookup) -> Symbol | None:
+def _first(paths: tuple[str, ...], lookup: Lookup) -> Symbol:
     """Return what the first path means that exists. Raises ``Unknown`` if that cannot be said."""
     for path in paths:
-        try:
+        with contextlib.suppress(Missing):
             return lookup.find(path)
-        except Unknown:
-            return None
-        except Missing:
-            continue
-    return None
+    raise Unknown
 
 
-def _signature(use: Use, lookup: Lookup) -> tuple[Symbol, Signature] | None:
+def _callable(use: Use, lookup: Lookup) -> tuple[Symbol, Signature]:
+    """Return what is called. Raises ``Unknown``."""
     symbol = _first(use.targets, lookup)
-    if symbol is None:
-        return None
     try:
         return symbol, lookup.signature(symbol)
-    except (Unknown, Missing):
-        return None
+    except Missing:
+        raise Unknown from None
 
 
 def _keyword(use: Use, lookup: Lookup) -> Status:
-    callable = _signature(use, lookup)
-    if callable is None:
-        return UNSURE
-    symbol, signature = callable
+    symbol, signature = _callable(use, lookup)
     if use.detail in signature.names():
         return THERE
     return UNSURE if signature.has("kwargs") else Status(f"{symbol.path} takes no {use.detail}")
 
 
 def _call(use: Use, lookup: Lookup) -> Status:
-    callable = _signature(use, lookup)
-    if callable is None or use.call is None:
+    (symbol, signature), call = _callable(use, lookup), use.call
+    if call is None:
         return UNSURE
-    symbol, signature = callable
-    call = use.call
-    positional = [
-        parameter
-        for parameter in signature.parameters
-        if parameter.kind in ("positional", "either")
-    ]
+    positional = [p.name for p in signature.parameters if p.kind in ("positional", "either")]
     if call.positional > len(positional) and not signature.has("args"):
-        return Status(
-            f"{symbol.path} takes {len(positional)} positional arguments, not {call.positional}"
-        )
-    given = {parameter.name for parameter in positional[: call.positional]} | set(call.keywords)
-    lacking = [
-        parameter.name
-        for parameter in signature.parameters
-        if parameter.required and parameter.name not in given
-    ]
+        count = f"{len(positional)} positional arguments, not {call.positional}"
+        return Status(f"{symbol.path} takes {count}")
+    given = {*positional[: call.positional], *call.keywords}
+    lacking = [p.name for p in signature.parameters if p.required and p.name not in given]
     if lacking and not (call.more_keywords or call.more_positional):
         return Status(f"{symbol.path} requires {', '.join(lacking)}")
     return THERE
@@ -192,12 +158,10 @@ def _call(use: Use, lookup: Lookup) -> Status:
 
 def _override(use: Use, lookup: Lookup) -> Status:
     own, owner = use.override, _first(use.targets, lookup)
-    if own is None or owner is None:
+    if own is None:
         return UNSURE
     try:
         method = lookup.member(owner, use.detail)
-    except Unknown:
-        return UNSURE
     except Missing:
         return Status(f"the class {owner.path} has no {use.detail}: the override is never called")
     signature = signature_of(method.definition) if is_function(method.definition) else None
@@ -205,67 +169,52 @@ def _override(use: Use, lookup: Lookup) -> Status:
         return UNSURE  # a class method is called on a class that the caller names
     passed = signature.without_first().parameters
     count = sum(parameter.kind in ("positional", "either") for parameter in passed)
-    unknown = [
-        p
-        for p in passed
-        if p.kind in ("either", "keyword") and p.name not in own.names and not own.any_keyword
-    ]
     too_many = count > own.positional and not own.any_positional
+    named = [p for p in passed if p.kind in ("either", "keyword") and p.name not in own.names]
+    unknown = named if not own.any_keyword else []
     if unknown and (too_many or any(parameter.kind == "keyword" for parameter in unknown)):
         names = ", ".join(parameter.name for parameter in unknown)
         return Status(f"{method.path} is called with {names}, which the override does not take")
     return THERE
 
 
-def _option(use: Use, lookup: Lookup) -> Status:
-    if _option_text(use.targets[0], lookup) is not None:
-        return THERE
-    return Status(f"vllm serve has no {use.targets[0]}")
-
-
-def _option_text(name: str, lookup: Lookup) -> str | None:
-    return lookup.table("options", name)
-
-
 def _choice(use: Use, lookup: Lookup) -> Status:
-    text = _option_text(use.targets[0], lookup)
+    text = lookup.table("options", use.targets[0])
     choices = Option.of(text).choices if text is not None else ()
-    if not choices:
-        return UNSURE
-    return (
-        THERE if use.detail in choices else Status(f"{use.targets[0]} does not allow {use.detail}")
-    )
+    if not choices or use.detail in choices:
+        return THERE if choices else UNSURE
+    return Status(f"{use.targets[0]} does not allow {use.detail}")
 
 
 def _parser(use: Use, lookup: Lookup) -> Status:
     kind = PARSER_OPTIONS[use.targets[0]]
-    if lookup.table("parsers", f"{kind}:{use.detail}") is not None:
-        return THERE
-    return Status(f"there is no {kind} parser {use.detail}")
+    exists = lookup.table("parsers", f"{kind}:{use.detail}") is not None
+    return THERE if exists else Status(f"there is no {kind} parser {use.detail}")
 
 
-def _environment(use: Use, lookup: Lookup) -> Status:
-    name = use.targets[0]
-    return (
-        THERE
-        if lookup.table("environment", name) is not None
-        else Status(f"vLLM does not read {name}")
-    )
+def _listed(use: Use, lookup: Lookup) -> Status:
+    """Check what a table of the history lists: an option, variable, route or metric."""
+    table, lacks = _TABLES[use.kind]
+    names = {name := use.targets[0]}
+    if use.kind == "metric":  # Prometheus' client adds _total to the name of a counter
+        stem = name.removesuffix("_total")
+        names = {stem, f"{stem}_total"}
+    exists = any(lookup.table(table, known) is not None for known in names)
+    return THERE if exists else Status(f"{lacks} {name}")
 
 
-def _route(use: Use, lookup: Lookup) -> Status:
-    name = use.targets[0]
-    return (
-        THERE if lookup.table("routes", name) is not None else Status(f"there is no route {name}")
-    )
-
-
-def _metric(use: Use, lookup: Lookup) -> Status:
-    """Check a metric.
-
-    Prometheus' client adds ``_total`` to the name of a counter, whether the sources have it or not.
-    """
-    name = use.targets[0]
-    stem = name.removesuffix("_total")
-    exists = any(lookup.table("metrics", known) is not None for known in (stem, f"{stem}_total"))
-    return THERE if exists else Status(f"there is no metric {name}")
+_CHECKS: Mapping[str, Callable[[Use, Lookup], Status]] = {
+    "name": _name,
+    "keyword": _keyword,
+    "call": _call,
+    "override": _override,
+    "choice": _choice,
+    "parser": _parser,
+}
+_TABLES = {
+    "option": ("options", "vllm serve has no"),
+    "environment": ("environment", "vLLM does not read"),
+    "route": ("routes", "there is no route"),
+    "metric": ("metrics", "there is no metric"),
+}
+"""By the kind of a use: the table of the history, and what is said of a name that is not in it."""

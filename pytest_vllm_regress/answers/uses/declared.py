@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 
 from ...util.documents import parse_toml
 from ...util.versions import requirement_of, specifiers_of, version_of
-from .model import Declared, Place
+from .use import Declared, Place
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)*")
 _CARET = re.compile(r"\^\s*(\d+(?:\.\d+)*)")

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from ...errors import UsageError
-from ...util.text import markdown_cell, one_line
+from ...util.report import Report, Section
 from ...util.validation import did_you_mean, format_value
 from ..api_history.changes import SYMBOLS, ApiChange, changes, is_public
 from ..api_history.lookup import Lookup, Missing, Symbol, Unknown
 from ..api_history.store import History
-from .model import Place, Project, Use
 from .strings import PARSER_OPTIONS
+from .use import Place, Project, Use
 
 SCHEMA_VERSION = 1
 _SECTIONS = {
@@ -33,6 +34,13 @@ class UsedChange:
 
     change: ApiChange
     places: tuple[Place, ...] = ()
+
+    def __str__(self) -> str:
+        change = self.change
+        what = f"{change.kind}{' to' if change.kind == 'moved' else ''} {change.text}".rstrip()
+        more = ", ..." if len(self.places) > 3 else ""
+        where = f"  ({', '.join(map(str, self.places[:3]))}{more})" if self.places else ""
+        return f"{change.name}: {what}{where}"
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -100,25 +108,15 @@ def _keys_of_symbol(use: Use, symbol: Symbol) -> Iterator[tuple[str, str]]:
         yield SYMBOLS, f"{_ENGINE_ARGUMENTS}.{use.detail}"
 
 
-def text(used_changes: Sequence[UsedChange], versions: tuple[str, str]) -> Iterator[str]:
-    """Yield the lines of the report."""
-    yield f"vLLM {versions[0]} -> {versions[1]}: {len(used_changes)} change{'' if len(used_changes) == 1 else 's'}"
+def report(used_changes: Sequence[UsedChange], versions: tuple[str, str]) -> Report:
+    """Return the changes for people."""
+    count = len(used_changes)
     listed, new = _without_new_symbols(used_changes)
-    if new:
-        yield f"{new} of them are new symbols, which --json lists"
-    section = ""
-    for entry in listed:
-        change = entry.change
-        if change.section != section:
-            section = change.section
-            yield f"\n{section}:"
-        words = f"{change.kind}{' to' if change.kind == 'moved' else ''}{f' {change.text}' if change.text else ''}"
-        where = (
-            f"  ({', '.join(map(str, entry.places[:3]))}{', ...' if len(entry.places) > 3 else ''})"
-            if entry.places
-            else ""
-        )
-        yield f"  {one_line(change.name)}: {one_line(words)}{one_line(where)}"
+    notes = (f"{new} of them are new symbols, which --format json lists",) if new else ()
+    groups = itertools.groupby(listed, key=lambda entry: entry.change.section)
+    sections = [Section(section, (tuple(map(str, entries)),)) for section, entries in groups]
+    title = f"vLLM {versions[0]} -> {versions[1]}: {count} change{'' if count == 1 else 's'}"
+    return Report(title, sections, notes)
 
 
 def _without_new_symbols(used_changes: Sequence[UsedChange]) -> tuple[list[UsedChange], int]:
@@ -130,26 +128,6 @@ def _without_new_symbols(used_changes: Sequence[UsedChange]) -> tuple[list[UsedC
         if entry.places or entry.change.section != SYMBOLS or entry.change.kind != "added"
     ]
     return remaining, len(used_changes) - len(remaining)
-
-
-def markdown(used_changes: Sequence[UsedChange], versions: tuple[str, str]) -> str:
-    """Return the report as a Markdown table."""
-    lines = [
-        f"vLLM {versions[0]} to {versions[1]}",
-        "",
-        "| section | name | change | used in |",
-        "| --- | --- | --- | --- |",
-    ]
-    for entry in _without_new_symbols(used_changes)[0]:
-        change = entry.change
-        cells = (
-            change.section,
-            change.name,
-            f"{change.kind} {change.text}".strip(),
-            ", ".join(map(str, entry.places[:3])),
-        )
-        lines.append(f"| {' | '.join(markdown_cell(cell) or '-' for cell in cells)} |")
-    return "\n".join(lines)
 
 
 def to_json(used_changes: Sequence[UsedChange], versions: tuple[str, str]) -> dict[str, Any]:

@@ -4,7 +4,6 @@ for."""
 from __future__ import annotations
 
 import ast
-import functools
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,9 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from packaging.version import Version
 
 from ...util.versions import version_of
+from ..api_history.source import text_of
+from .syntax import name_of
 
 Releases = frozenset[int]
-Outcome = tuple[Releases, Releases]
+Branches = tuple[Releases, Releases]
 """The releases for which a test may be true, and those for which it may be false."""
 MAX_PATH = 300
 VERSION = "@version"
@@ -34,12 +35,16 @@ _OPERATORS: dict[type[ast.cmpop] | str, Callable[[Version, Version], bool]] = {
     "!=": operator.ne,
 }
 _MIRRORED = {ast.Lt: ast.Gt, ast.LtE: ast.GtE, ast.Gt: ast.Lt, ast.GtE: ast.LtE}
-_AT_LEAST = re.compile(r"(?i)at_?least|min|_ge\b|_gte\b|newer|since|above")
-_BELOW = re.compile(r"(?i)below|_lt\b|older|before")
-_EQUAL = re.compile(r"(?i)version_is$|is_version$|version_eq|equal")
+_COMPARING = {
+    re.compile(r"(?i)at_?least|min|_ge\b|_gte\b|newer|since|above"): operator.ge,
+    re.compile(r"(?i)below|_lt\b|older|before"): operator.lt,
+    re.compile(r"(?i)version_is$|is_version$|version_eq|equal"): operator.eq,
+}
+"""Names of functions that compare the version, and how."""
 _VERSION_NAME = re.compile(r"(?i)_*vllm_*(?:base_*)?ver(?:sion)?")
 _V1_NAME = re.compile(r"_*(?:is|use|using)_(?:vllm_)?v1(?:_engine)?")
 _V1_VARIABLE = "vllm.envs.VLLM_USE_V1"
+_VERSION_PARTS = ("base_version", "release", "public", "version")
 _WRAPPERS = ("Version", "parse", "parse_version", "str", "StrictVersion", "LooseVersion")
 
 
@@ -55,14 +60,14 @@ class VersionTests:
         self,
         releases: Sequence[str],
         v0: Releases,
-        asked: Callable[[str, tuple[str, ...], str], Outcome],
+        asked: Callable[[str, tuple[str, ...], str], Branches],
     ) -> None:
         self._asked = asked
         self._signatures: dict[str, tuple[str, ...]] = {}
         self._versions = tuple(map(Version, releases))
         self.all: Releases = frozenset(range(len(releases)))
         self._v0 = v0
-        self._flags: dict[str, Outcome] = {}
+        self._flags: dict[str, Branches] = {}
         self._probes: dict[str, frozenset[str]] = {}
 
     def keep(self, name: str, value: ast.expr | None, names: Mapping[str, Sequence[str]]) -> None:
@@ -81,11 +86,11 @@ class VersionTests:
             if any(map(_is_probe, ast.walk(value))):
                 self._probes[name] = probed_names(value)
 
-    def kept(self) -> dict[str, Outcome]:
+    def kept(self) -> dict[str, Branches]:
         """Return the outcomes that the code keeps in names."""
         return dict(self._flags)
 
-    def after_handler(self, before: Mapping[str, Outcome], body: Sequence[ast.stmt]) -> None:
+    def after_handler(self, before: Mapping[str, Branches], body: Sequence[ast.stmt]) -> None:
         """Keep outcomes of a ``try`` also where a handler assigns a constant to the name:
 
         ``is_old = False``.
@@ -111,7 +116,7 @@ class VersionTests:
         )
         return probed_names(test).union(*kept) if self._probes else probed_names(test)
 
-    def outcome(self, test: ast.expr, names: Mapping[str, Sequence[str]]) -> Outcome:
+    def outcome(self, test: ast.expr, names: Mapping[str, Sequence[str]]) -> Branches:
         """Return for which releases ``test`` may be true and false; ``names`` are the names that
         are bound."""
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
@@ -119,14 +124,10 @@ class VersionTests:
             return false, true
         if isinstance(test, ast.BoolOp):
             outcomes = [self.outcome(value, names) for value in test.values]
-            true_sets, false_sets = [o[0] for o in outcomes], [o[1] for o in outcomes]
             if isinstance(test.op, ast.And):
-                return functools.reduce(operator.and_, true_sets), functools.reduce(
-                    operator.or_, false_sets
-                )
-            return functools.reduce(operator.or_, true_sets), functools.reduce(
-                operator.and_, false_sets
-            )
+                return _all_of(outcomes)
+            false, true = _all_of([(false, true) for true, false in outcomes])
+            return true, false
         if isinstance(test, ast.Name) and test.id in self._flags:
             return self._flags[test.id]
         if _is_v1(test, names):
@@ -134,21 +135,17 @@ class VersionTests:
         if isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.In, ast.NotIn)):
             return self._parameter(test, names)
         if isinstance(test, ast.Compare):
-            outcomes = [self._compared(*pair, names) for pair in pairs(test)]
-            return (
-                functools.reduce(operator.and_, (true for true, _ in outcomes)),
-                functools.reduce(operator.or_, (false for _, false in outcomes)),
-            )
+            return _all_of([self._compared(*pair, names) for pair in pairs(test)])
         if isinstance(test, ast.Call):
             return self._has_attribute(test, names) or self._called(test)
         return self.all, self.all
 
-    def _parameter(self, test: ast.Compare, names: Mapping[str, Sequence[str]]) -> Outcome:
+    def _parameter(self, test: ast.Compare, names: Mapping[str, Sequence[str]]) -> Branches:
         """Judge ``"x" in inspect.signature(f).parameters``."""
-        left, paths = test.left, self._signature(test.comparators[0], names)
-        if not paths or not isinstance(left, ast.Constant) or not isinstance(left.value, str):
+        name, paths = text_of(test.left), self._signature(test.comparators[0], names)
+        if not paths or not name:
             return self.all, self.all
-        true, false = self._asked("keyword", paths, left.value)
+        true, false = self._asked("keyword", paths, name)
         return (true, false) if isinstance(test.ops[0], ast.In) else (false, true)
 
     def _signature(self, node: ast.expr, names: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
@@ -156,20 +153,18 @@ class VersionTests:
         for part in ast.walk(node):
             if isinstance(part, ast.Name) and part.id in self._signatures:
                 return self._signatures[part.id]
-            if isinstance(part, ast.Call) and part.args:
-                function = part.func
-                if getattr(function, "attr", getattr(function, "id", "")) == "signature":
-                    return paths_of(part.args[0], names)
+            if isinstance(part, ast.Call) and part.args and name_of(part.func) == "signature":
+                return paths_of(part.args[0], names)
         return ()
 
-    def _has_attribute(self, call: ast.Call, names: Mapping[str, Sequence[str]]) -> Outcome | None:
+    def _has_attribute(self, call: ast.Call, names: Mapping[str, Sequence[str]]) -> Branches | None:
         """Judge ``hasattr(vllm.x, "name")``."""
-        if getattr(call.func, "id", "") != "hasattr" or len(call.args) != 2:
+        if name_of(call.func) != "hasattr" or len(call.args) != 2:
             return None
-        paths, name = paths_of(call.args[0], names), call.args[1]
-        if not paths or not isinstance(name, ast.Constant) or not isinstance(name.value, str):
-            return None
-        return self._asked("name", tuple(f"{path}.{name.value}" for path in paths), "")
+        paths, name = paths_of(call.args[0], names), text_of(call.args[1])
+        return (
+            self._asked("name", tuple(f"{p}.{name}" for p in paths), "") if paths and name else None
+        )
 
     def _compared(
         self,
@@ -177,7 +172,7 @@ class VersionTests:
         kind: type[ast.cmpop],
         right: ast.expr,
         names: Mapping[str, Sequence[str]],
-    ) -> Outcome:
+    ) -> Branches:
         if is_version(right, names):
             kind, left, right = _MIRRORED.get(kind, kind), right, left
         bound = _constant_version(right)
@@ -185,37 +180,23 @@ class VersionTests:
             return self.all, self.all
         return self._split(_OPERATORS[kind], bound)
 
-    def _called(self, call: ast.Call) -> Outcome:
+    def _called(self, call: ast.Call) -> Branches:
         """Judge calls such as ``is_vllm_version_at_least("0.8.5")`` and ``compare_versions("vllm",
         ">=", "0.8.5")``."""
-        name = (
-            call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-        )
-        texts = [
-            arg.value
-            for arg in call.args
-            if isinstance(arg, ast.Constant) and isinstance(arg.value, str)
-        ]
-        words = {word.arg: word.value for word in call.keywords}
-        about_vllm = "vllm" in name.lower() or "vllm" in texts
+        name, texts = name_of(call.func), [text_of(argument) for argument in call.args]
+        if "vllm" not in name.lower() and "vllm" not in texts:
+            return self.all, self.all
         bounds = [bound for bound in map(_version, texts) if bound is not None]
-        if (
-            about_vllm
-            and bounds
-            and (sign := next((text for text in texts if text in _OPERATORS), None))
-        ):
-            return self._split(_OPERATORS[sign], bounds[0])
-        if about_vllm and (bound := _constant_version(words.get("min_version"))) is not None:
+        signs = [_OPERATORS[text] for text in texts if text in _OPERATORS]
+        signs += [sign for pattern, sign in _COMPARING.items() if pattern.search(name)]
+        least = next((word.value for word in call.keywords if word.arg == "min_version"), None)
+        if bounds and signs:
+            return self._split(signs[0], bounds[0])
+        if (bound := _constant_version(least)) is not None:
             return self._split(operator.ge, bound)
-        if about_vllm and bounds and _AT_LEAST.search(name):
-            return self._split(operator.ge, bounds[0])
-        if about_vllm and bounds and _BELOW.search(name):
-            return self._split(operator.lt, bounds[0])
-        if about_vllm and bounds and _EQUAL.search(name):
-            return self._split(operator.eq, bounds[0])
         return self.all, self.all
 
-    def _split(self, compare: Callable[[Version, Version], bool], bound: Version) -> Outcome:
+    def _split(self, compare: Callable[[Version, Version], bool], bound: Version) -> Branches:
         true = frozenset(n for n, version in enumerate(self._versions) if compare(version, bound))
         return true, self.all - true
 
@@ -243,92 +224,64 @@ def is_version(node: ast.expr | None, names: Mapping[str, Sequence[str]]) -> boo
     """Return whether an expression is the version of the installed vLLM."""
     if isinstance(node, ast.Name):
         bound = names.get(node.id, ())
-        return (
-            VERSION in bound
-            or "vllm.__version__" in bound
-            or _VERSION_NAME.fullmatch(node.id) is not None
-        )
+        is_bound = VERSION in bound or "vllm.__version__" in bound
+        return is_bound or _VERSION_NAME.fullmatch(node.id) is not None
     if isinstance(node, ast.Attribute):
+        owner = node.value
         if node.attr in ("__version__", "__version_tuple__"):
-            return isinstance(node.value, ast.Name) and "vllm" in names.get(
-                node.value.id, ("vllm",) * (node.value.id == "vllm")
-            )
-        return node.attr in ("base_version", "release", "public", "version") and is_version(
-            node.value, names
-        )
+            if not isinstance(owner, ast.Name):
+                return False
+            return "vllm" in names.get(owner.id, (owner.id,))
+        return node.attr in _VERSION_PARTS and is_version(owner, names)
     if isinstance(node, ast.Call) and node.args:
-        name = (
-            node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        )
         first = node.args[0]
         if isinstance(first, ast.Constant):
-            return first.value == "vllm" and "version" in name
-        return name in _WRAPPERS and is_version(first, names)
+            return first.value == "vllm" and "version" in name_of(node.func)
+        return name_of(node.func) in _WRAPPERS and is_version(first, names)
     return False
 
 
 def _is_v1(test: ast.expr, names: Mapping[str, Sequence[str]]) -> bool:
     """Return whether an expression is ``vllm.envs.VLLM_USE_V1``, or a name or a call such as
     ``self._is_vllm_v1()``."""
-    node = test.func if isinstance(test, ast.Call) else test
-    if _V1_NAME.fullmatch(getattr(node, "attr", getattr(node, "id", ""))):
+    if _V1_NAME.fullmatch(name_of(test.func if isinstance(test, ast.Call) else test)):
         return True
-    if isinstance(test, ast.Name):
-        return _V1_VARIABLE in names.get(test.id, ())
-    if not isinstance(test, ast.Attribute) or test.attr != "VLLM_USE_V1":
-        return False
-    owner = test.value
-    if isinstance(owner, ast.Attribute):
-        return (
-            owner.attr == "envs"
-            and isinstance(owner.value, ast.Name)
-            and "vllm" in names.get(owner.value.id, ())
-        )
-    return isinstance(owner, ast.Name) and "vllm.envs" in names.get(owner.id, ())
+    return _V1_VARIABLE in paths_of(test, names)
 
 
 def _is_probe(node: ast.AST) -> bool:
     if isinstance(node, ast.Compare):
         return isinstance(node.ops[0], (ast.In, ast.NotIn))
-    function = node.func if isinstance(node, ast.Call) else None
-    return getattr(function, "attr", getattr(function, "id", "")) in ("hasattr", "find_spec")
+    return isinstance(node, ast.Call) and name_of(node.func) in ("hasattr", "find_spec")
 
 
 def probed_names(test: ast.expr) -> frozenset[str]:
     """Return the names for which a test asks: by ``hasattr``, ``in``, or ``find_spec``."""
-    probed = set()
+    asked: list[ast.expr] = []
     for node in ast.walk(test):
         if isinstance(node, ast.Call):
-            probed |= {
-                arg.value
-                for arg in node.args
-                if isinstance(arg, ast.Constant) and isinstance(arg.value, str)
-            }
+            asked += node.args
         elif isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.In, ast.NotIn)):
-            left = node.left
-            probed |= (
-                {left.value}
-                if isinstance(left, ast.Constant) and isinstance(left.value, str)
-                else set()
-            )
-    return frozenset(probed)
+            asked.append(node.left)
+    return frozenset(filter(None, map(text_of, asked)))
+
+
+def _all_of(outcomes: Sequence[Branches]) -> Branches:
+    """Return for which releases all of some tests may be true, and any may be false."""
+    true, false = zip(*outcomes, strict=True)
+    return frozenset.intersection(*true), frozenset.union(*false)
 
 
 def _constant_version(node: ast.expr | None) -> Version | None:
-    if isinstance(node, ast.Attribute) and node.attr in ("base_version", "release", "public"):
+    if isinstance(node, ast.Attribute) and node.attr in _VERSION_PARTS:
         return _constant_version(node.value)
     if isinstance(node, ast.Call) and len(node.args) == 1:
         return _constant_version(node.args[0])
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return _version(node.value)
-    if isinstance(node, ast.Tuple) and node.elts:
-        parts = [
-            part.value
-            for part in node.elts
-            if isinstance(part, ast.Constant) and isinstance(part.value, int)
-        ]
-        return _version(".".join(map(str, parts))) if len(parts) == len(node.elts) else None
-    return None
+    if isinstance(node, ast.Tuple):
+        parts = [part.value for part in node.elts if isinstance(part, ast.Constant)]
+        whole = len(parts) == len(node.elts) and all(isinstance(part, int) for part in parts)
+        return _version(".".join(map(str, parts))) if whole else None
+    return _version(text_of(node))
 
 
 def _version(text: str) -> Version | None:

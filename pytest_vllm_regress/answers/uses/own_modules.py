@@ -81,36 +81,29 @@ def loaded_for(
     their path can be restricted: who imports those mentions vLLM, too, so that no import of them is
     overlooked.
     """
-    importers = _importers(imports)
-    if importers is None:
+    loads = _loads(imports)
+    if loads is None:
         return {}
-    folders = {_folder(file) for file in importers}
-    chosen = {
+    imported = {file for statements in loads.values() for file, _ in statements}
+    folders = set(map(_folder, imported))
+    unused = {
         file
-        for file in imports
-        if file in importers or (_FOR_RELEASE.search(_folder(file)) and _folder(file) in folders)
+        for file in imports.keys() - imported
+        if _FOR_RELEASE.search(_folder(file)) and _folder(file) in folders
     }
-    always = {file for file in imports if file not in chosen or "vllm" not in file.lower()} | set(
-        programs
-    )
-    loaded: dict[str, Releases] = {
-        file: releases if file in always else frozenset() for file in imports
-    }
-    imported: dict[str, list[tuple[str, Releases]]] = collections.defaultdict(list)
-    for file, statements in importers.items():
-        for importer, live in statements:
-            imported[importer].append((file, live))
+    restricted = {file for file in imported | unused if "vllm" in file.lower()} - set(programs)
+    loaded = {file: frozenset() if file in restricted else releases for file in imports}
     todo = collections.deque(imports)
     while todo:
         importer = todo.popleft()
-        for file, live in imported[importer]:
+        for file, live in loads.get(importer, ()):
             if not (added := loaded[importer] & live) <= loaded[file]:
                 loaded[file] |= added
                 todo.append(file)
     beside: dict[str, Releases] = collections.defaultdict(frozenset)
-    for file in importers:
+    for file in imported:
         beside[_folder(file)] |= loaded[file]
-    loaded |= {file: beside[_folder(file)] for file in chosen - importers.keys() - always}
+    loaded |= {file: beside[_folder(file)] for file in unused & restricted}
     return {file: live for file, live in loaded.items() if live and live != releases}
 
 
@@ -131,25 +124,20 @@ def chosen_functions(
         for statement in statements
     }
     return {
-        file: chosen
+        file: [
+            function
+            for name, function in named.items()
+            if function.live and function.live != releases and name not in imported
+        ]
         for file, named in functions.items()
         if "vllm" in file.lower()
-        and (
-            chosen := [
-                f
-                for name, f in named.items()
-                if f.live and f.live != releases and name not in imported
-            ]
-        )
     }
 
 
-def _importers(
-    imports: Mapping[str, Sequence[Import]],
-) -> dict[str, list[tuple[str, Releases]]] | None:
-    """Return for each file which others load it; None above the limit."""
+def _loads(imports: Mapping[str, Sequence[Import]]) -> dict[str, list[tuple[str, Releases]]] | None:
+    """Return which other files each file loads; None above the limit."""
     files = _by_module(imports)
-    importers: dict[str, list[tuple[str, Releases]]] = collections.defaultdict(list)
+    loads: dict[str, list[tuple[str, Releases]]] = collections.defaultdict(list)
     count = 0
     for importer, statements in imports.items():
         for statement in dict.fromkeys(statements):
@@ -158,8 +146,8 @@ def _importers(
                 if count > MAX_IMPORTS:
                     return None
                 if file != importer:
-                    importers[file].append((importer, statement.live))
-    return importers
+                    loads[importer].append((file, statement.live))
+    return loads
 
 
 def _by_module(imports: Iterable[str]) -> dict[str, list[str]]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import itertools
 import os
+import re
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -13,17 +13,16 @@ from pathlib import Path
 from ...errors import UsageError
 from ...util.documents import parse_json
 from ...util.files import MAX_DEPTH, read_below
-from ..api_history.definitions import Option, is_class
-from ..api_history.option_names import OptionNames
+from ..api_history.definitions import is_class
 from ..api_history.store import History, intervals
-from .check import Checker
+from ..deployments.reader import DeploymentFinding, Pin, is_dockerfile, read
+from .check import UseChecker
 from .declared import MalformedRequirement, declared_in
-from .guards import Outcome, VersionTests
-from .model import Declared, Place, Project, Use
+from .guards import Branches, VersionTests
 from .own_modules import ChosenFunction, Import, chosen_functions, is_program, loaded_for
 from .python import PythonReader, TooMuchWork
-from .strings import Known, StringReader
-from .text import is_dockerfile, pins, read_text
+from .strings import KnownNames, StringReader
+from .use import Declared, Place, Project, Use
 
 MAX_FILE = 2 * 1024 * 1024
 MAX_FILES = 50_000
@@ -36,19 +35,8 @@ MAX_WORK = 100_000_000
 """Limit for all files together, see ``python.MAX_WORK``."""
 MAX_DECLARED = 1000
 _SKIPPED = frozenset(("node_modules", "site-packages", "__pycache__", "venv", "build", "dist"))
-_TEXT = (
-    ".sh",
-    ".bash",
-    ".yaml",
-    ".yml",
-    ".tpl",
-    ".env",
-    ".json",
-    ".service",
-    ".txt",
-    ".in",
-    ".cfg",
-    ".toml",
+_READ = re.compile(
+    r"Makefile|.*\.(?:py|ipynb|sh|bash|ya?ml|tpl|env|json|service|txt|in|cfg|toml)", re.DOTALL
 )
 _LISTS = ("requirements", "constraints")
 
@@ -77,13 +65,13 @@ class ProjectReader:
     """Collects the uses and the declared ranges in the files of one project."""
 
     def __init__(self, history: History) -> None:
-        self._releases = history.releases
+        self._history = history
         self._v0 = releases_with_v0(history)
-        self._checker = Checker(history)
+        self._checker = UseChecker(history)
         self._imports: dict[str, list[Import]] = {}
         self._functions: dict[str, dict[str, ChosenFunction]] = {}
         self._programs: list[str] = []
-        self._strings = StringReader(known_names(history))
+        self._strings = StringReader(KnownNames.of(history))
         self._uses: dict[Use, None] = {}
         self._declared: dict[Declared, None] = {}
         self._notes: list[str] = []
@@ -103,70 +91,71 @@ class ProjectReader:
         if self._bytes > MAX_TOTAL:
             raise UsageError(f"{folder}: has more than {MAX_TOTAL} bytes; give a part of it")
         text = content.decode("utf-8-sig", errors="replace")
+        findings = [] if name.endswith((".py", ".ipynb")) else list(read(text, name))
         try:
-            self._uses |= dict.fromkeys(self._uses_in(text, name))
+            self._uses |= dict.fromkeys(self._uses_in(text, name, findings))
         except _Unreadable as problem:
             self._notes.append(f"left out: {name}: {problem}")
         if len(self._uses) > MAX_USES or self._work > MAX_WORK:
             raise UsageError(
                 f"{folder}: has more than {MAX_USES} uses, or takes too much work; give a part of it"
             )
-        self._declare(text, name)
+        self._declare(text, name, findings)
 
-    def _declare(self, text: str, name: str) -> None:
-        declared: Iterable[Declared] = ()
+    def _declare(self, text: str, name: str, findings: Iterable[DeploymentFinding]) -> None:
         try:
             declared = declared_in(text, name)
         except ValueError as problem:
+            declared = []
             why = problem if isinstance(problem, MalformedRequirement) else "cannot be parsed"
             if not name.endswith(".py"):  # which is noted when its uses are read
-                self._notes.append(
-                    f"left out: {name}: {why}, so that the range of vllm in it is not known"
-                )
-        if not name.endswith((".py", ".ipynb", ".json")) and not any(
-            word in name for word in _LISTS
-        ):
-            declared = itertools.chain(declared, pins(text, name))
-        self._declared |= dict.fromkeys(itertools.islice(declared, MAX_DECLARED + 1))
-        if len(self._declared) > MAX_DECLARED:
+                unknown = "so that the range of vllm in it is not known"
+                self._notes.append(f"left out: {name}: {why}, {unknown}")
+        if not name.endswith(".json") and not any(word in name for word in _LISTS):
+            declared += [
+                Declared(finding.specifier, Place(name, finding.line), local=True)
+                for finding in findings
+                if isinstance(finding, Pin)
+            ]
+        together = [*self._declared, *declared]
+        if len(together) > MAX_DECLARED:
             self._notes.append(f"left out: {name}: more than {MAX_DECLARED} declared ranges")
-            self._declared = dict(itertools.islice(self._declared.items(), MAX_DECLARED))
+        self._declared = dict.fromkeys(together[:MAX_DECLARED])
 
     def project(self) -> Project:
         if not self._count:
-            self._notes.append(
-                "nothing to read: no Python files, notebooks, configuration, requirements or scripts"
-            )
+            what = "no Python files, notebooks, configuration, requirements or scripts"
+            self._notes.append(f"nothing to read: {what}")
         notes = self._notes[:MAX_NOTES]
         if len(self._notes) > MAX_NOTES:
             notes.append(f"{len(self._notes) - MAX_NOTES} more files were left out")
         own = self._strings.own_routes
-        uses = tuple(use for use in self._uses if use.kind != "route" or use.targets[0] not in own)
-        commands = tuple(self._strings.commands)
+        uses = [use for use in self._uses if use.kind != "route" or use.targets[0] not in own]
         return Project(
-            self._where_loaded(uses), tuple(self._declared), self._count, tuple(notes), commands
+            tuple(self._where_loaded(uses)),
+            tuple(self._declared),
+            self._count,
+            tuple(notes),
+            tuple(self._strings.commands),
         )
 
-    def _where_loaded(self, uses: tuple[Use, ...]) -> tuple[Use, ...]:
-        """Return the uses; those in modules and functions that the project uses for some releases
+    def _where_loaded(self, uses: Iterable[Use]) -> Iterator[Use]:
+        """Yield the uses; those in modules and functions that the project uses for some releases
         only are restricted to these."""
-        all_releases = frozenset(range(len(self._releases)))
-        loaded = loaded_for(self._imports, self._programs, all_releases)
-        chosen = chosen_functions(self._functions, self._imports, all_releases)
+        everywhere = frozenset(range(len(self._history.releases)))
+        loaded = loaded_for(self._imports, self._programs, everywhere)
+        chosen = chosen_functions(self._functions, self._imports, everywhere)
+        for use in uses:
+            before = everywhere if use.live is None else use.live
+            live = before & loaded.get(use.place.file, everywhere)
+            for function in chosen.get(use.place.file, ()):
+                if use.place.line in function:
+                    live &= function.live
+            yield use if live == before else dataclasses.replace(use, live=live)
 
-        def restricted(use: Use) -> Use:
-            file = use.place.file
-            live = all_releases if use.live is None else use.live
-            for function in chosen.get(file, ()):
-                live = live & function.live if use.place.line in function else live
-            live &= loaded.get(file, all_releases)
-            return (
-                use if live == (use.live or all_releases) else dataclasses.replace(use, live=live)
-            )
-
-        return tuple(map(restricted, uses)) if loaded or chosen else uses
-
-    def _uses_in(self, text: str, name: str) -> Iterator[Use]:
+    def _uses_in(
+        self, text: str, name: str, findings: Iterable[DeploymentFinding]
+    ) -> Iterator[Use]:
         if name.endswith(".py"):
             reader = self._reader(name)
             yield from self._python(text, reader)
@@ -175,7 +164,8 @@ class ProjectReader:
         elif name.endswith(".ipynb"):
             yield from self._notebook(text, name)
         elif not name.endswith((".txt", ".in", ".cfg", ".toml")):
-            yield from read_text(text, name, self._strings)
+            for finding in findings:
+                yield from self._strings.read(finding, name)
 
     def _python(self, text: str, reader: PythonReader, cell: int = 0) -> list[Use]:
         if len(text) > MAX_PYTHON or max(map(len, text.split("\n"))) > MAX_LINE:
@@ -212,52 +202,31 @@ class ProjectReader:
                 yield from self._cell(lines, name, number, reader)
 
     def _reader(self, name: str) -> PythonReader:
-        return PythonReader(
-            name, VersionTests(self._releases, self._v0, self._asked), self._strings
-        )
+        tests = VersionTests(self._history.releases, self._v0, self._asked)
+        return PythonReader(name, tests, self._strings)
 
-    def _asked(self, kind: str, targets: tuple[str, ...], detail: str) -> Outcome:
+    def _asked(self, kind: str, targets: tuple[str, ...], detail: str) -> Branches:
         """Return the releases for which a test for an attribute or a parameter is true, and those
         for which it may be false."""
-        statuses = self._checker.statuses(Use(kind, targets, Place("", 0), detail))
-        without = frozenset(number for number, status in enumerate(statuses) if status.missing)
-        unsure = frozenset(number for number, status in enumerate(statuses) if not status.sure)
-        all_releases = frozenset(range(len(statuses)))
-        return all_releases - without, without | unsure
+        statuses = dict(enumerate(self._checker.statuses(Use(kind, targets, Place("", 0), detail))))
+        return (
+            frozenset(number for number, status in statuses.items() if not status.missing),
+            frozenset(n for n, status in statuses.items() if status.missing or not status.sure),
+        )
 
     def _cell(self, text: str, name: str, number: int, reader: PythonReader) -> Iterator[Use]:
         """Yield the uses in a cell: Python, and commands behind ``!`` and ``%``."""
-        is_command = [line.lstrip().startswith(("!", "%")) for line in text.split("\n")]
-        lines = text.split("\n")
-        shell = "\n".join(
-            line.lstrip(" !") if command else ""
-            for line, command in zip(lines, is_command, strict=True)
-        )
-        python = "\n".join(
-            "" if command else line for line, command in zip(lines, is_command, strict=True)
-        )
-        yield from read_text(shell, name, self._strings)
+        shell, python = [], []
+        for line in text.split("\n"):
+            is_command = line.lstrip().startswith(("!", "%"))
+            shell.append(line.lstrip(" !") if is_command else "")
+            python.append("" if is_command else line)
+        for finding in read("\n".join(shell), name):
+            yield from self._strings.read(finding, name)
         try:
-            yield from self._python(python, reader, number)
+            yield from self._python("\n".join(python), reader, number)
         except _Unreadable as problem:
             self._notes.append(f"left out: {name}: cell {number} {problem}")
-
-
-def known_names(history: History) -> Known:
-    """Return the names that any release of the history has."""
-    options = history.table("options")
-    texts = {
-        name: [Option.of(text) for text in timeline[1::2] if isinstance(text, str)]
-        for name, timeline in options.items()
-    }
-    choices = {name for name, rows in texts.items() if any(option.choices for option in rows)}
-    return Known(
-        OptionNames.of(history),
-        set(history.table("environment")),
-        set(history.table("routes")),
-        set(history.table("metrics")),
-        choices,
-    )
 
 
 def releases_with_v0(history: History) -> frozenset[int]:
@@ -291,13 +260,8 @@ def _files(root: Path) -> Iterator[str]:
             and not os.path.lexists(os.path.join(folder, name, "pyvenv.cfg"))
         )
         for name in sorted(files):
-            path = os.path.relpath(os.path.join(folder, name), root)
-            if (
-                name.endswith((".py", ".ipynb", *_TEXT))
-                or is_dockerfile(name)
-                or name == "Makefile"
-            ):
+            if _READ.fullmatch(name) or is_dockerfile(name):
                 count += 1
                 if count > MAX_FILES:
                     raise UsageError(f"{root}: more than {MAX_FILES} files; give a part of it")
-                yield path
+                yield os.path.relpath(os.path.join(folder, name), root)

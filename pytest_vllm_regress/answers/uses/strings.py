@@ -1,33 +1,41 @@
-"""Uses of vLLM in strings: commands, environment variables, routes, metrics and dotted names."""
+"""Uses of vLLM in commands and names: of other files than Python, and in strings of Python source.
+
+What a text says is read by ``deployments.reader``. Here it becomes uses, as far as any release
+knows the name.
+"""
 
 from __future__ import annotations
 
 import ast
 import dataclasses
-import itertools
 import re
-import shlex
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
+from ..api_history.definitions import Option
 from ..api_history.option_names import OptionNames, closest
 from ..api_history.source import text_of
-from .model import Command, Place, Use
-
-_VARIABLE = re.compile(r"\bVLLM_[A-Z0-9_]+\b")
-_METRIC = re.compile(r"\bvllm:[a-z][a-z0-9_]+")
-_DOTTED = re.compile(r"vllm(?:\.[A-Za-z_]\w*){2,8}")
-_SERVER = re.compile(
-    r"\bvllm\s+serve\b|\bvllm\.entrypoints\.openai\.api_server\b|\bvllm/vllm-openai\b"
+from ..api_history.store import History
+from ..deployments.reader import (
+    DeploymentFinding,
+    Mention,
+    ServerCommand,
+    Word,
+    commands,
+    names_in,
+    servers,
+    split,
 )
-_ROUTE = re.compile(r"(?:https?://[^/\s\"']+|\{[^{}]*\}|\$\{?\w+\}?|:\d{2,5}|^)(/[\w/.-]+)")
+from .use import Command, Place, Use
+
+_DOTTED = re.compile(r"vllm(?:\.[A-Za-z_]\w*){2,8}")
 _OPTION = re.compile(r"--[a-z][a-z0-9_-]{1,100}")
 _SUFFIXES = ("_bucket", "_count", "_sum", "_total", "_created")
-_TAIL = re.compile(r"[;|&<>]+")
 _GENERIC_ROUTES = frozenset(
     ("/health", "/metrics", "/ping", "/version", "/docs", "/static", "/load", "/ready", "/readyz")
 )
 PARSER_OPTIONS = {"--tool-call-parser": "tool", "--reasoning-parser": "reasoning"}
 MAX_WORDS = 2000
+MAX_STRING = 10_000
 MAX_COMMANDS = 1000
 MAX_UNKNOWN = 500
 """Names that no release has of which it is found out whether they resemble a known one."""
@@ -35,7 +43,7 @@ _PREFIX = "VLLM_"
 
 
 @dataclasses.dataclass(frozen=True)
-class Known:
+class KnownNames:
     """Names that any release has: strings of other meaning are no uses.
 
     ``choices``: options that allow only some values.
@@ -47,11 +55,22 @@ class Known:
     metrics: Collection[str]
     choices: Collection[str]
 
+    @classmethod
+    def of(cls, history: History) -> KnownNames:
+        options = history.table("options")
+        choices = {
+            name
+            for name, timeline in options.items()
+            if any(Option.of(text).choices for text in timeline[1::2] if isinstance(text, str))
+        }
+        environment, routes = history.table("environment"), history.table("routes")
+        return cls(OptionNames.of(history), environment, routes, history.table("metrics"), choices)
+
 
 class StringReader:
     """Finds the uses in strings of Python source and in the lines of other files."""
 
-    def __init__(self, known: Known) -> None:
+    def __init__(self, known: KnownNames) -> None:
         self._known = known
         self._variables = [
             name.removeprefix(_PREFIX) for name in known.environment if name.startswith(_PREFIX)
@@ -74,47 +93,56 @@ class StringReader:
         """Return the uses in one node of Python source: a string, or a list of words that starts
         the server."""
         if isinstance(node, (ast.List, ast.Tuple)):
-            return list(self.words([text_of(item) for item in node.elts], place, alone=True))
+            words = [Word(text_of(item), place.line) for item in node.elts]
+            return list(self._servers(servers(words), place))
         text = text_of(node) if isinstance(node, (ast.Constant, ast.JoinedStr)) else ""
-        if not text or len(text) > 10_000:
+        if not text or len(text) > MAX_STRING:
             return []
-        uses = list(self.line(text, place))
+        uses = [use for kind, name in names_in(text) for use in self._named(kind, name, place)]
         if _DOTTED.fullmatch(text):
             uses.append(Use("name", (text,), place))
-        if _SERVER.search(text) and " " in text.strip():
-            uses += self.words(split(text), place)
+        if "vllm" in text and " " in text.strip():  # a command may go on in the next line
+            command = split(text.replace("\n", " "), place.line)
+            for words in commands(command):
+                uses += self._servers(servers(words), place, alone=False)
         return uses
 
-    def line(self, text: str, place: Place) -> Iterator[Use]:
-        """Yield environment variables, metrics and routes in a text."""
-        for name in set(_VARIABLE.findall(text)):
-            if name in self._known.environment or self._resembles_variable(name):
-                yield Use("environment", (name,), place)
-        for name in set(_METRIC.findall(text)):
-            if (metric := self._metric(name)) is not None:
-                yield Use("metric", (metric,), place)
-        for route in set(_ROUTE.findall(text)) if "/" in text else ():
-            route = route.rstrip("/.")
-            if route in self._known.routes and route not in _GENERIC_ROUTES:
-                yield Use("route", (route,), place)
+    def read(self, finding: DeploymentFinding, file: str) -> Iterator[Use]:
+        """Yield the uses in what was read of a file."""
+        if isinstance(finding, Mention):
+            yield from self._named(finding.kind, finding.name, Place(file, finding.line))
+        elif isinstance(finding, ServerCommand):
+            places = [Place(file, word.line) for word in finding.words]
+            yield from self._options(
+                finding, Place(file, finding.line), places, alone=finding.is_certain
+            )
 
-    def words(self, words: Sequence[str], place: Place, *, alone: bool = False) -> Iterator[Use]:
-        """Yield the options in a command that starts the server; none if it starts something else."""
-        if any(
-            _SERVER.search(f"{word} {following}")
-            for word, following in itertools.pairwise([*words, ""])
-        ):
-            yield from self.options(words, [place] * len(words), alone=alone)
-
-    def options(
-        self, words: Sequence[str], places: Sequence[Place], *, alone: bool = False
+    def _servers(
+        self, started: Iterable[ServerCommand], place: Place, *, alone: bool = True
     ) -> Iterator[Use]:
-        """Yield the options of the server among the words of a command, each with its place. Notes
-        the command.
+        for server in started:
+            yield from self._options(server, place, [place] * len(server.words), alone=alone)
 
-        ``alone``: the words are of no other program, so that any option is meant for the server,
-        and may be shortened.
+    def _named(self, kind: str, name: str, place: Place) -> Iterator[Use]:
+        """Yield a use of a variable, metric or route, if there is one of this name."""
+        if kind == "environment":
+            if name in self._known.environment or self._resembles_variable(name):
+                yield Use(kind, (name,), place)
+        elif kind == "metric":
+            if (metric := self._metric(name)) is not None:
+                yield Use(kind, (metric,), place)
+        elif (route := name.rstrip("/.")) in self._known.routes and route not in _GENERIC_ROUTES:
+            yield Use(kind, (route,), place)
+
+    def _options(
+        self, server: ServerCommand, place: Place, places: Sequence[Place], *, alone: bool
+    ) -> Iterator[Use]:
+        """Yield the options of a server, each with its place. Notes the command, which is at
+        ``place``.
+
+        ``alone``: any option is certainly meant for the server, and may be shortened.
         """
+        words = server.words
         given: list[tuple[str, str]] = []
         for number, word in enumerate(words[:MAX_WORDS]):
             if not word.startswith("--") or len(word) < 4:
@@ -122,24 +150,23 @@ class StringReader:
             name, _, value = word.partition("=")
             head, dot, keys = name.partition(".")
             meaning = self._known.options.find(head) if alone else self._known.options.exact(head)
-            place = places[number]
             if meaning is None:
                 if _OPTION.fullmatch(head) and (alone or self._is_misspelt(head)):
-                    yield Use("option", (head,), place)
+                    yield Use("option", (head,), places[number])
                 continue
             option = self._positive(meaning)
-            yield Use("option", (option,), place)
+            yield Use("option", (option,), places[number])
             value = value or (words[number + 1] if number + 1 < len(words) else "")
             given.append(
                 (f"{meaning}{dot}{keys}".replace("_", "-"), "" if value.startswith("--") else value)
             )
             if value and not value.startswith(("-", "$", "{")):
                 if option in PARSER_OPTIONS:
-                    yield Use("parser", (option,), place, detail=value)
+                    yield Use("parser", (option,), places[number], detail=value)
                 elif option in self._known.choices:
-                    yield Use("choice", (option,), place, detail=value)
-        if words and len(self.commands) < MAX_COMMANDS:
-            self.commands[Command(places[0], tuple(given))] = None
+                    yield Use("choice", (option,), places[number], detail=value)
+        if len(self.commands) < MAX_COMMANDS:
+            self.commands[Command(place, tuple(given))] = None
 
     def _positive(self, option: str) -> str:
         return (
@@ -166,18 +193,3 @@ class StringReader:
     def _metric(self, name: str) -> str | None:
         stems = [name, *(name.removesuffix(suffix) for suffix in _SUFFIXES), f"{name}_total"]
         return next((stem for stem in stems if stem in self._known.metrics), None)
-
-
-def split(text: str) -> list[str]:
-    """Return the words of a command line up to the end of the command; without quotes if they do
-    not match."""
-    command = _TAIL.split(text[_start(text) :], maxsplit=1)[0]
-    try:
-        return shlex.split(command, comments=True)
-    except ValueError:
-        return command.replace('"', " ").replace("'", " ").split()
-
-
-def _start(text: str) -> int:
-    match = _SERVER.search(text)
-    return match.start() if match else 0

@@ -8,7 +8,7 @@ import functools
 import operator
 from collections.abc import Iterator
 
-from .model import Override
+from .use import Override
 
 Names = dict[str, tuple[str, ...]]
 """What local names mean: paths of which the first that exists in a release is meant."""
@@ -25,6 +25,15 @@ _CAUGHT = {
     "TypeError": {"argument"},
 }
 ALL_CAUGHT = {"module", "name", "attribute", "argument"}
+
+
+def name_of(node: ast.AST) -> str:
+    """Return the last part of a dotted name; empty for anything else."""
+    return str(getattr(node, "attr", getattr(node, "id", "")))
+
+
+def is_self(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id == "self"
 
 
 def expressions(node: ast.stmt) -> Iterator[ast.expr]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress.answers.api_history.store import history
-from pytest_vllm_regress.answers.uses.check import Checker
+from pytest_vllm_regress.answers.uses.check import UseChecker
 from pytest_vllm_regress.answers.uses.project import read_project
 from pytest_vllm_regress.environments.cache import EnvironmentCache
 from pytest_vllm_regress.environments.installed import run_isolated
@@ -72,7 +72,7 @@ print("ANSWER" + json.dumps([t in options if k == "option" else has(k, t, d) for
 def test_the_history_agrees_with_the_installed_package(version: str, tmp_path: Path) -> None:
     for name, text in PROJECT.items():
         (tmp_path / name).write_text(text)
-    checker = Checker(history())
+    checker = UseChecker(history())
     release = history().releases.index(version)
     uses = [
         use

@@ -32,7 +32,7 @@ REFUSED = {
     ),
     "a long list": ("a: [" + "1, " * 150_000 + "]\n", "more than 100000 values"),
     "a number with the base 60": ("a: " + "1:" * 5000 + "1\n", "a number of more than 100 digits"),
-    "deep lists": ("[" * 5000, "nested too deeply"),
+    "deep lists": ("[" * 5000, "nested too deeply|nesting depth"),
     "many servers": (("---\n" + SERVER) * 200, "starts more than 100 servers"),
 }
 

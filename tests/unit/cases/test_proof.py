@@ -14,6 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_vllm_regress import cli
+from pytest_vllm_regress.cases import needs
 from pytest_vllm_regress.cases.loading import load_case
 from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.observation import Mechanism, Observation
@@ -369,7 +370,7 @@ def test_validate_proves_and_skips_proven_cases(
     )
     monkeypatch.setattr("pytest_vllm_regress.cases.proofs.proof.check_proof.__defaults__", (lock,))
     monkeypatch.setattr("pytest_vllm_regress.cases.proofs.proof.make_proof.__defaults__", (lock,))
-    met = [REJECTED, [], []]
+    met = [REJECTED, [], [], []]
     offered: list[list[str]] = []
 
     def try_impostors(cases: Sequence[Case], *_: object) -> list[ImpostorRun]:
@@ -398,13 +399,18 @@ def test_validate_proves_and_skips_proven_cases(
     assert validate("--check") == 0
     assert capsys.readouterr().out == "1 of 1 cases have a proof that is up to date\n"
     assert validate("--stale") == 0
+    (case.directory / needs.FILE).unlink()
+    assert validate("--check") == 1
+    assert "needs.json: missing; run `vllm-regress " in capsys.readouterr().out
+    assert validate("--stale") == 0
+    assert (case.directory / needs.FILE).exists()
     assert runner.asked == [("old", "new")] * 2
-    assert offered == [["demo"], []]  # proven cases are not run again
+    assert offered == [["demo"], [], []]  # proven cases are not run again
     before = (case.directory / proof.FILE).read_bytes()
     assert validate("demo") == 1
     assert "NOT PROVEN  demo" in capsys.readouterr().out
     assert (case.directory / proof.FILE).read_bytes() == before
-    assert offered[2:] == [[]]  # nor are failed ones
+    assert offered[3:] == [[]]  # nor are failed ones
     runner.answers.append(GOOD)
     met.append(REJECTED[:1])
     assert validate("demo") == 1

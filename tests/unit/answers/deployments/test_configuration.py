@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pytest_vllm_regress.answers.deployments.arguments import UNSET
 from pytest_vllm_regress.answers.deployments.configuration import Deployment, read_deployments
+from pytest_vllm_regress.answers.deployments.reader import UNSET
 from pytest_vllm_regress.errors import UsageError
 
 COMPOSE = """
@@ -153,6 +153,17 @@ def test_docker_run_starts_the_server_of_the_image(tmp_path: Path, command: str)
 def test_a_configuration_elsewhere_leaves_the_rest_open(arguments: str) -> None:
     (deployment,) = read_deployments(f"vllm serve M {arguments}")
     assert not deployment.complete
+
+
+@pytest.mark.parametrize("arguments", ["--max-model-len ${LEN:-4096}", '--max-model-len="$LEN"'])
+def test_a_variable_as_a_value_leaves_only_this_option_open(arguments: str) -> None:
+    (deployment,) = read_deployments(f"vllm serve $MODEL {arguments} -tp 2")
+    assert deployment.complete
+    assert deployment.options == {
+        "model": UNSET,
+        "max_model_len": UNSET,
+        "tensor_parallel_size": "2",
+    }
 
 
 def test_a_compose_file(tmp_path: Path) -> None:

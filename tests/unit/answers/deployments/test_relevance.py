@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress.answers.deployments.configuration import read_deployments
-from pytest_vllm_regress.answers.deployments.needs import needs_of
 from pytest_vllm_regress.answers.deployments.relevance import Reach, relevance
-from tests.helpers.cases import CaseFile, project_cases
+from tests.helpers.cases import project_cases
 
 CASES = {case.id: case for case in project_cases()}
 REACHABLE, UNKNOWN, NOT = Reach.REACHABLE, Reach.UNKNOWN, Reach.NOT_REACHABLE
@@ -85,17 +84,3 @@ def test_the_most_relevant_deployment_counts_and_is_named(tmp_path: Path) -> Non
     )
     assert answer.reach is REACHABLE
     assert answer.reason.endswith("start.sh: --tensor-parallel-size is 2")
-
-
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_the_tests_of_every_case_can_be_read(case: object) -> None:
-    needs = needs_of(CASES[str(getattr(case, "id", ""))])
-    assert needs
-    assert all(names for test in needs for names in test.parsers.values())
-
-
-def test_tests_are_read_and_not_run(tmp_path: Path) -> None:
-    source = 'import pytest\nraise SystemExit\n@pytest.mark.vllm_case("demo")\n@pytest.mark.vllm_engine(tp=[2, 4])\ndef test_it(vllm_engine): ...\n'
-    case = CaseFile().write(tmp_path, {"test_demo.py": source, "test_broken.py": "def"})
-    (needs,) = needs_of(case)
-    assert (needs.front, needs.engine) == ("offline", {"tensor_parallel_size": (2, 4)})

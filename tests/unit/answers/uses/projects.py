@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pytest_vllm_regress.answers.api_history.store import History
-from pytest_vllm_regress.answers.uses.answer import Answer, answer
+from pytest_vllm_regress.answers.uses.answer import UsesAnswer, answer
 from pytest_vllm_regress.answers.uses.project import read_project
 
 
@@ -20,11 +20,11 @@ def write(folder: Path, files: Mapping[str, str]) -> Path:
     return folder
 
 
-def answer_for(folder: Path, history: History, files: Mapping[str, str]) -> Answer:
+def answer_for(folder: Path, history: History, files: Mapping[str, str]) -> UsesAnswer:
     return answer(read_project(write(folder, files), history), history)
 
 
-def missing(result: Answer) -> dict[str, list[str]]:
+def missing(result: UsesAnswer) -> dict[str, list[str]]:
     """Return what each release lacks, without the places."""
     return {
         release: [problem.text for problem in problems]

@@ -56,7 +56,7 @@ def test_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words in (
         "everything exists in: 1.0 (1 of 2 releases, 1.0 to 2.0)",
         "declared: vllm>=1 (pyproject.toml:3): breaks with 2.0",
-        "2.0  pkg/a.py:1: the module vllm.utils has no get_port (now vllm.utils.network.get_port)",
+        "2.0   pkg/a.py:1  the module vllm.utils has no get_port  vllm.utils.network.get_port  0",
         "missing in the newest release, 2.0:",
         "will be removed:",
         "run.sh:1: --kept: --kept is deprecated and will be removed in v3. Use --better instead.",

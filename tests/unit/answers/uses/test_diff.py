@@ -61,7 +61,7 @@ def test_only_what_the_project_uses(tmp_path: Path, capsys: pytest.CaptureFixtur
     ]
     assert cli.main(["uses", "--diff", "1.0", "2.0", str(project), "--markdown"]) == 0
     assert (
-        "| options | ` --mode ` | changed no longer allows a | ` b.sh:1 ` |"
+        "## options\n\n- ` --mode: changed no longer allows a (b.sh:1) `\n"
         in capsys.readouterr().out
     )
 

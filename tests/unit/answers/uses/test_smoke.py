@@ -14,11 +14,20 @@ import pytest
 
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.answers.api_history.store import History
-from pytest_vllm_regress.answers.uses.model import Command, Place, Use
+from pytest_vllm_regress.answers.uses.answer import answer
+from pytest_vllm_regress.answers.uses.presentation import report, to_json
 from pytest_vllm_regress.answers.uses.project import read_project
-from pytest_vllm_regress.answers.uses.smoke.report import markdown, text, to_json
-from pytest_vllm_regress.answers.uses.smoke.run import Offered, Outcome, Smoke, Start, offered_by
-from pytest_vllm_regress.answers.uses.smoke.words import ServerWords, server_words
+from pytest_vllm_regress.answers.uses.smoke import (
+    Offered,
+    ServerWords,
+    Smoke,
+    Start,
+    TriedUse,
+    offered_by,
+    server_words,
+)
+from pytest_vllm_regress.answers.uses.use import Command, Place, Project, Use
+from pytest_vllm_regress.util.report import to_markdown, to_terminal
 from tests.unit.answers.uses.projects import write
 
 HERE = Place("a.sh", 1)
@@ -87,7 +96,7 @@ def result() -> Smoke:
     return Smoke(
         "env",
         "1.0",
-        tuple(Outcome(use, missing) for use, missing in uses.items()),
+        tuple(TriedUse(use, missing) for use, missing in uses.items()),
         (start,),
         Offered(),
         (first,),
@@ -96,23 +105,25 @@ def result() -> Smoke:
 
 def test_what_is_missing_counts_unless_it_is_handled() -> None:
     smoke = result()
-    assert [outcome.use.name for outcome in smoke.problems] == ["vllm.first", "vllm.second"]
+    assert [tried.use.name for tried in smoke.problems] == ["vllm.first", "vllm.second"]
     assert smoke.failed
 
 
-def test_the_report_names_everything_that_is_missing() -> None:
-    lines = list(text([result()]))
+def test_the_report_names_everything_that_is_missing(two_releases: History) -> None:
+    nothing = answer(Project((), (), 0), two_releases)
+    shown = report(nothing, "project", [result()])
+    lines = to_terminal(shown).splitlines()
     assert (
-        lines[0]
-        == "\nenv, vLLM 1.0: 1 uses exist, 4 uses missing, 1 uses undecided, 0 of 1 servers started"
+        "env, vLLM 1.0: 1 uses exist, 4 uses missing, 1 uses undecided, 0 of 1 servers started:"
+        in lines
     )
     assert "  a.sh:1: vllm.handled: gone (handled)" in lines
     assert "  a.sh:1: vllm.first: the history says otherwise" in lines
     (start,) = (line for line in lines if "vllm serve" in line)
     assert start.startswith("  a.sh:1: vllm serve --x (without --y): did not start: ")
     assert "\x1b" not in start
-    assert "vllm.first" in markdown([result()])
-    (document,) = to_json([result()])
+    assert "vllm.first" in to_markdown(shown)
+    (document,) = to_json(nothing, "project", [result()])["runs"]
     assert document["failed"] and [use["exists"] for use in document["uses"]] == [False] * 4 + [
         True,
         None,

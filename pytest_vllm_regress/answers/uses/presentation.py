@@ -1,0 +1,232 @@
+"""An answer as a report for people, as JSON and as SARIF, with what was tried in environments."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import itertools
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...util.report import Report, Section, Table
+from .. import sarif
+from .answer import MissingUse, UsesAnswer, in_range
+from .use import Use
+
+if TYPE_CHECKING:
+    from .smoke import Smoke
+
+SCHEMA_VERSION = 1
+MAX_LISTED = 100
+_SARIF_HELP = (
+    "Change the code, ask for the version, or narrow the range of vLLM that the project declares."
+)
+
+
+def span(releases: Collection[str], all_releases: Sequence[str]) -> str:
+    """Return releases as text, those that follow each other as ``0.21.0 to 0.24.0``."""
+    groups = itertools.groupby(all_releases, key=lambda release: release in releases)
+    runs = [list(group) for is_chosen, group in groups if is_chosen]
+    return ", ".join(run[0] if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs)
+
+
+def report(answer: UsesAnswer, source: str, smokes: Sequence[Smoke] = ()) -> Report:
+    """Return the answer, and what was tried, for people."""
+    releases = list(answer.problems)
+    complete = span(answer.complete, releases) or "no release"
+    count = f"{len(answer.complete)} of {len(releases)} releases, {releases[0]} to {releases[-1]}"
+    sections = [
+        Section(parts=((f"everything exists in: {complete} ({count})", *_declared(answer)),)),
+        *_table("first thing missing", _HEADER, [_row(*group) for group in first_missing(answer)]),
+        *_list(f"missing in the newest release, {answer.newest}", answer.problems[answer.newest]),
+        *_list("will be removed", answer.deprecated),
+        *_list(
+            "in no release, so not counted (made at run time, or not vLLM's)",
+            [f"{use.place}: {use.name}" for use in answer.unknown],
+        ),
+    ]
+    for smoke in smokes:
+        title = f"{smoke.environment}, vLLM {smoke.version}: {_summary(smoke)}"
+        sections.append(Section(title, (tuple(_tried(smoke)[:MAX_LISTED]),)))
+    project = answer.project
+    uses, files = _count(len(project.uses), "use"), _count(project.files, "file")
+    return Report(f"{source}: {uses} of vLLM in {files}", sections)
+
+
+_HEADER = ("vLLM", "where", "what", "now", "more")
+
+
+def _row(releases: str, problem: MissingUse, more: int) -> tuple[str, ...]:
+    return releases, str(problem.use.place), problem.text, problem.instead or "-", str(more)
+
+
+def first_missing(answer: UsesAnswer) -> Iterator[tuple[str, MissingUse, int]]:
+    """Yield releases, the first thing that they lack, and how many more they lack; those with the
+    same are together."""
+    lacking = [(release, problems) for release, problems in answer.problems.items() if problems]
+    for (_, _, count), group in itertools.groupby(
+        lacking, key=lambda item: (item[1][0].use.place, item[1][0].text, len(item[1]))
+    ):
+        rows = list(group)
+        releases = span([release for release, _ in rows], list(answer.problems))
+        yield releases, rows[0][1][0], count - 1
+
+
+def _declared(answer: UsesAnswer) -> Iterator[str]:
+    for declared in answer.project.declared:
+        if broken := answer.broken.get(declared):
+            state = f"breaks with {span(broken, list(answer.problems))}"
+        elif in_range(declared, answer.problems):
+            state = "nothing breaks"
+        else:
+            state = "no known release is in this range"
+        yield f"declared: vllm{declared.specifier} ({declared.place}): {state}"
+    if not answer.project.declared:
+        yield "declared: no range of vllm"
+
+
+def _list(title: str, items: Sequence[object]) -> list[Section]:
+    lines = [str(item) for item in items[:MAX_LISTED]]
+    if len(items) > MAX_LISTED:
+        lines.append(f"and {len(items) - MAX_LISTED} more")
+    return [Section(title, (tuple(lines),))] if lines else []
+
+
+def _table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Section]:
+    return [Section(title, (Table(header, rows[:MAX_LISTED]),))] if rows else []
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _summary(smoke: Smoke) -> str:
+    states = ("exist", "missing", "undecided")
+    counts = collections.Counter(_state(tried.missing) for tried in smoke.tried)
+    words = [f"{counts[state]} uses {state}" for state in states if counts[state]]
+    if smoke.starts:
+        started = sum(not start.error for start in smoke.starts)
+        words.append(f"{started} of {len(smoke.starts)} servers started")
+    return ", ".join(words) or "nothing to check"
+
+
+def _state(missing: str | None) -> str:
+    return "undecided" if missing is None else "missing" if missing else "exist"
+
+
+def _tried(smoke: Smoke) -> list[str]:
+    problems, lines = set(smoke.problems), []
+    for tried in smoke.tried:
+        if tried.missing:
+            handled = tried not in problems and tried.use.kind != "environment"
+            note = " (handled)" if handled else ""
+            lines.append(f"{tried.use.place}: {tried.use.name}: {tried.missing}{note}")
+    for start in smoke.starts:
+        where = str(start.command.place) if start.command.place.file else "no command"
+        left_out = f" (without {', '.join(start.tried.left_out)})" if start.tried.left_out else ""
+        error = f"did not start: {start.error}" if start.error else "started, and generated a token"
+        command = f"vllm serve {' '.join(start.tried.words)}".rstrip()
+        lines.append(f"{where}: {command}{left_out}: {error}")
+    lines += [f"{use.place}: {use.name}: the history says otherwise" for use in smoke.differs]
+    return list(dict.fromkeys(lines))
+
+
+# JSON
+
+
+def to_json(answer: UsesAnswer, source: str, smokes: Sequence[Smoke] = ()) -> dict[str, Any]:
+    """Return plain values for ``--format json``."""
+    project = answer.project
+    document = {
+        "schema": SCHEMA_VERSION,
+        "source": source,
+        "files": project.files,
+        "uses": len(project.uses),
+        "complete": list(answer.complete),
+        "declared": [
+            {
+                **dataclasses.asdict(declared),
+                "releases": list(in_range(declared, answer.problems)),
+                "broken": list(answer.broken.get(declared, ())),
+            }
+            for declared in project.declared
+        ],
+        "releases": {
+            release: [
+                {**_use(p.use), "missing": p.text, "instead": p.instead or None} for p in problems
+            ]
+            for release, problems in answer.problems.items()
+        },
+        "newest": answer.newest,
+        "deprecated": [{**_use(d.use), "message": d.message} for d in answer.deprecated],
+        "unknown": [_use(use) for use in answer.unknown],
+        "notes": list(project.notes),
+    }
+    return {**document, "runs": list(map(_run, smokes))} if smokes else document
+
+
+def _use(use: Use) -> dict[str, Any]:
+    return {"use": use.name, "kind": use.kind, **dataclasses.asdict(use.place)}
+
+
+def _run(smoke: Smoke) -> dict[str, Any]:
+    return {
+        "environment": smoke.environment,
+        "version": smoke.version,
+        "failed": smoke.failed,
+        "uses": [
+            {
+                **_use(tried.use),
+                "exists": None if tried.missing is None else not tried.missing,
+                "missing": tried.missing or None,
+                "guarded": tried.use.guarded,
+                "history_differs": tried.use in smoke.differs,
+            }
+            for tried in smoke.tried
+        ],
+        "starts": [
+            {
+                **dataclasses.asdict(start.command.place),
+                **dataclasses.asdict(start.tried),
+                "error": start.error or None,
+            }
+            for start in smoke.starts
+        ],
+    }
+
+
+# SARIF
+
+
+def to_sarif(answer: UsesAnswer, source: str) -> dict[str, Any]:
+    """Return a SARIF log: a rule for each kind of use, a result for each use that some release
+    lacks or will remove."""
+    return sarif.to_sarif(list(_sarif_results(answer, source)))
+
+
+def _sarif_results(answer: UsesAnswer, source: str) -> Iterator[sarif.SarifResult]:
+    # What a release of a declared range lacks is a warning. Without a range the newest counts.
+    wanted = {release for releases in answer.broken.values() for release in releases}
+    if not answer.project.declared:
+        wanted = {answer.newest}
+    lacking = collections.defaultdict(list)
+    for release, problems in answer.problems.items():
+        for problem in problems:
+            lacking[problem.use.kind, problem.use.place, problem.text].append(release)
+    for (kind, place, text), releases in lacking.items():
+        rule = _rule(kind, f"A {kind} that some release of vLLM lacks")
+        level = "note" if wanted.isdisjoint(releases) else "warning"
+        message = f"{text}: vLLM {span(releases, list(answer.problems))}"
+        yield sarif.SarifResult(rule, level, message, Path(place.file), place.line, source)
+    for deprecation in answer.deprecated:
+        use = deprecation.use
+        rule, message = (
+            _rule("deprecated", "Something that vLLM will remove"),
+            f"{use.name}: {deprecation.message}",
+        )
+        yield sarif.SarifResult(rule, "note", message, Path(use.place.file), use.place.line, source)
+
+
+def _rule(kind: str, title: str) -> sarif.SarifRule:
+    return sarif.SarifRule(f"vllm-{kind}", title, _SARIF_HELP, ("vllm", "compatibility"))

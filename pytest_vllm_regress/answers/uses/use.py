@@ -1,0 +1,142 @@
+"""Uses of vLLM in a project, as values."""
+
+from __future__ import annotations
+
+import dataclasses
+
+KINDS = (
+    "name",
+    "keyword",
+    "call",
+    "override",
+    "option",
+    "choice",
+    "parser",
+    "environment",
+    "route",
+    "metric",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """File relative to the project, with a line.
+
+    ``cell`` is the number of a notebook's cell, in which the line is counted.
+    """
+
+    file: str
+    line: int
+    cell: int = 0
+
+    @property
+    def order(self) -> tuple[str, int, int]:
+        """Sorts places as a reader meets them."""
+        return self.file, self.cell, self.line
+
+    def __str__(self) -> str:
+        return f"{self.file}:{f'cell {self.cell}:' if self.cell else ''}{self.line}"
+
+
+@dataclasses.dataclass(frozen=True)
+class UsedCall:
+    """Arguments of a call: how many by position, which by keyword, and whether ``*`` or ``**``
+    passes more."""
+
+    positional: int
+    keywords: tuple[str, ...]
+    more_positional: bool = False
+    more_keywords: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Override:
+    """Parameters of a method that overrides one of vLLM: names, how many by position, and whether
+    it takes any others."""
+
+    names: tuple[str, ...]
+    positional: int
+    any_positional: bool
+    any_keyword: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Use:
+    """One thing of vLLM that a project uses.
+
+    ``targets``: paths of which the first that exists in a release is meant
+    (``api_history.lookup``); for other kinds the name.
+    ``detail``: the keyword, the method, or the value of an option.
+    ``roots``: what an attribute is reached from; where none of them exists, another use is the one
+    that fails.
+    ``live``: numbers of the releases for which the code asks before it gets there; None for all.
+    ``instead_of``: this use only matters where one of those does not exist (the handler of an
+    ``except ImportError``).
+    ``guarded``: the project handles it if this does not exist.
+    """
+
+    kind: str
+    targets: tuple[str, ...]
+    place: Place
+    detail: str = ""
+    call: UsedCall | None = None
+    override: Override | None = None
+    roots: tuple[str, ...] = ()
+    live: frozenset[int] | None = None
+    instead_of: tuple[Use, ...] = ()
+    guarded: bool = False
+
+    @property
+    def bare(self) -> Use:
+        """What is used, without where and under which conditions."""
+        place = Place("", 0)
+        return dataclasses.replace(self, place=place, live=None, instead_of=(), guarded=False)
+
+    @property
+    def name(self) -> str:
+        """What is used, for people."""
+        target = self.targets[0]
+        shapes = {
+            "keyword": f"{target}({self.detail}=...)",
+            "call": f"{target}(...)",
+            "override": f"{target}.{self.detail}",
+            "choice": f"{target} {self.detail}",
+            "parser": f"{target} {self.detail}",
+        }
+        return shapes.get(self.kind, target)
+
+
+@dataclasses.dataclass(frozen=True)
+class Declared:
+    """A range of releases that the project declares.
+
+    ``local``: it holds only for the uses in the same file.
+    """
+
+    specifier: str
+    place: Place
+    local: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """A command line that starts the server: its place, and the options with their values, as
+    words; empty without a value."""
+
+    place: Place
+    options: tuple[tuple[str, str], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Project:
+    """What was read: uses, declared ranges, and how many files. ``notes``: files that were left
+    out, and why.
+
+    ``commands``: command lines of the server; their options are among the uses, too.
+    """
+
+    uses: tuple[Use, ...]
+    declared: tuple[Declared, ...]
+    files: int
+    notes: tuple[str, ...] = ()
+    commands: tuple[Command, ...] = ()

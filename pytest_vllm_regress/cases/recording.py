@@ -1,0 +1,134 @@
+"""Record what configuration the tests of a case need, from the tests as pytest collects them.
+
+A test that calls a built-in probe is run up to its first question, with stand-ins for its fixtures,
+because only the call itself says which parser it is about. Nothing of vLLM is started.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import inspect
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+from unittest import mock
+
+import msgspec
+import pytest
+
+from ..engines.spec import EngineSpec
+from ..util import codec
+from .collection import EngineMarker, engine_marker, items
+from .model import Case
+from .needs import FILE, CaseNeeds, TestNeeds
+from .proofs.fingerprint import code_fingerprint
+
+PARSER_OPTIONS = {"parsers:tool_calls": "tool_call_parser", "parsers:reasoning": "reasoning_parser"}
+"""The option of ``vllm serve`` that selects the parser which a built-in probe calls."""
+_ANY_RELEASE: Mapping[str, str] = collections.defaultdict(lambda: "9999")
+
+
+def write_needs(case: Case) -> Path:
+    """Collect the tests of a case and write what they need. Raises ``UsageError``."""
+    path = case.directory / FILE
+    codec.save(path, CaseNeeds(code_fingerprint(case.directory), collected_needs(items(case))))
+    return path
+
+
+def collected_needs(tests: Iterable[pytest.Function]) -> tuple[TestNeeds, ...]:
+    """Return the needs of collected tests; those of one function and variant as one."""
+    merged: dict[tuple[str, str | None], TestNeeds] = {}
+    for item in tests:
+        needs = _needs(item)
+        known = merged.get((needs.test, needs.variant), needs)
+        parsers = {
+            option: tuple(sorted({*known.parsers.get(option, ()), *names}))
+            for option, names in needs.parsers.items()
+        }
+        merged[needs.test, needs.variant] = msgspec.structs.replace(needs, parsers=parsers)
+    return tuple(merged.values())
+
+
+def _needs(item: pytest.Function) -> TestNeeds:
+    marker = engine_marker(item)
+    of_case = item.get_closest_marker("vllm_case")
+    probe, options = _first_question(item)
+    option = PARSER_OPTIONS.get(probe)
+    has_engine = not {"vllm_engine", "vllm_server"}.isdisjoint(item._fixtureinfo.argnames)
+    return TestNeeds(
+        test=item.originalname,
+        front=marker.front if has_engine else "",
+        engine=_engine(marker),
+        parsers={option: (options["parser"],)} if option else {},
+        probe=probe if ":" in probe else "",
+        variant=of_case.kwargs.get("variant") if of_case else None,
+        computed=_is_computed(item, marker),
+    )
+
+
+def _engine(marker: EngineMarker) -> dict[str, tuple[Any, ...]]:
+    fields = {name: (value,) for name, value in marker.fixed.items()}
+    fields |= {axis.name: axis.values for axis in marker.axes}
+    if fields.pop("import_path", None):  # the case's own classes only make the failure show sooner
+        fields = {name: tuple(map(_without_classes, values)) for name, values in fields.items()}
+    return fields
+
+
+def _without_classes(value: Any) -> Any:
+    """Return a mapping without the entries that name a class by its path; others unchanged."""
+    if not isinstance(value, Mapping):
+        return value
+    return {k: v for k, v in value.items() if not (isinstance(v, str) and "." in v)}
+
+
+class _Question(BaseException):
+    """Ends a test at its first call of a probe. No ``Exception``, which a test may catch."""
+
+
+def _first_question(item: pytest.Function) -> tuple[str, Mapping[str, Any]]:
+    """Return the first probe that a test calls, with its arguments; empty if it calls none."""
+    names = item._fixtureinfo.argnames
+    if "vllm_probe" not in names:
+        return "", {}
+
+    def ask(function: str, **arguments: Any) -> NoReturn:
+        raise _Question(function, arguments)
+
+    values = getattr(getattr(item, "callspec", None), "params", {})
+    given = {"vllm_probe": ask, **values}
+    try:
+        item.obj(**{name: given.get(name, mock.MagicMock()) for name in names})
+    except _Question as question:
+        return question.args
+    except Exception:  # a stand-in was not enough: the test is one about no parser
+        pass
+    return "", {}
+
+
+def _is_computed(item: pytest.Function, marker: EngineMarker) -> bool:
+    """Return whether a fixture of the case configures features of the engine.
+
+    A number only makes the failure show sooner.
+    """
+    fixtures = item._fixtureinfo.name2fixturedefs.get("engine_spec")
+    if not fixtures or fixtures[-1].func.__module__.startswith("pytest_vllm_regress."):
+        return False
+    make = fixtures[-1].func
+    spec = EngineSpec.create(**marker.fixed)
+    given = {"engine_spec": spec, "vllm_leg": "subject"}
+    given["vllm_env"] = mock.MagicMock(versions=_ANY_RELEASE)
+    names = inspect.signature(make).parameters
+    try:
+        made: Any = make(*(given.get(name, mock.MagicMock()) for name in names))
+    except Exception:  # the stand-ins are not enough, so only a run tells
+        return True
+    before, after = dataclasses.asdict(spec), dataclasses.asdict(made)
+    return any(_is_feature(after[name], before[name]) for name in after)
+
+
+def _is_feature(value: Any, before: Any) -> bool:
+    if isinstance(value, Mapping):
+        known = before if isinstance(before, Mapping) else {}
+        return any(_is_feature(item, known.get(name)) for name, item in value.items())
+    return value != before and type(value) not in (int, float)
