@@ -27,10 +27,6 @@ from .context import (
     UNBUILT,
     UNEXPECTED,
     AsJson,
-    Source,
-    WheelIndex,
-    Yes,
-    confirm_downloads,
     invocation,
     print_columns,
     print_json,
@@ -38,7 +34,7 @@ from .context import (
     warn,
 )
 
-app = typer.Typer(context_settings=HELP)
+app = typer.Typer(context_settings=HELP, add_completion=False)
 RECORD = Path("docs/records/conformance.json")
 TABLE = Path("docs/generated/conformance.md")
 UPSTREAM_EPILOG = "Exit codes: 0 no test failed; 1 a test failed; 2 usage or bad input; 3 something could not be built; 4 internal error."
@@ -74,8 +70,6 @@ def conformance(
             help="Merge this record into the own one; its cells take precedence.",
         ),
     ] = None,
-    source: Source = None,
-    wheel_index: WheelIndex = None,
     record: Annotated[
         Path,
         typer.Option(
@@ -148,9 +142,6 @@ def upstream(
             help="Tests, from the root of vLLM's sources: tests/entrypoints/openai.",
         ),
     ],
-    source: Annotated[
-        Path, typer.Option("--source", metavar="PATH", help="A clone of vLLM's sources.")
-    ],
     ref: Annotated[
         str, typer.Option("--ref", metavar="REV", help="The revision whose tests are run.")
     ],
@@ -208,7 +199,10 @@ def upstream(
         raise UsageError(
             f"--replace {', '.join(sorted(wrong))}: allowed is server, runner, server,runner or none"
         )
-    repository = Repository.at(source)
+    sources = invocation(context).sources
+    if len(sources) != 1:
+        raise UsageError("upstream: give the clone of vLLM's sources as --source PATH")
+    repository = Repository.at(Path(sources[0]))
     with bare_session(warn, device="sim") as session, scratch() as folder:
         target = session.target(env)
         (folder / "tree").mkdir()
@@ -242,6 +236,7 @@ def upstream(
     "130 interrupted."
 )
 def states(
+    context: typer.Context,
     environments: Annotated[
         list[str] | None,
         typer.Argument(
@@ -268,7 +263,6 @@ def states(
         ),
     ] = None,
     as_json: AsJson = False,
-    yes: Yes = False,
 ) -> None:
     """Measure what the health addresses of releases say while the engine works, sleeps, hangs or is
     dead, how their servers end, and how their memory grows.
@@ -286,7 +280,7 @@ def states(
     releases = read_record(record) if record else {}
     if not names and not releases:
         raise UsageError("states: name environments (states vllm-0.11.2), or a record by --record")
-    confirm_downloads(names, yes=yes, show=warn)
+    invocation(context).confirm_downloads(names, warn)
     complete = True
     for name in names:
         known = releases.get(name)

@@ -10,7 +10,7 @@ import typer
 
 from ...errors import UsageError
 from ...util.sizes import GIB
-from ..context import OK, UNEXPECTED, AsJson, Source, print_json, say, warn
+from ..context import OK, UNEXPECTED, AsJson, print_json, say, warn
 
 EPILOG = "Exit codes: 0 no problems; 1 findings or corpus failures; 2 usage or bad input; 3 an environment could not be built; 130 interrupted."
 
@@ -23,7 +23,6 @@ def schemas(
             help="Environments: with one package (lm-format-enforcer-0.10.11, llguidance-1.7.6) or with vLLM.",
         ),
     ] = None,
-    source: Source = None,
     backend: Annotated[
         list[str] | None,
         typer.Option(

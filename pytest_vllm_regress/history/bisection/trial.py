@@ -79,7 +79,7 @@ def plan_trial(request: TrialRequest) -> PatchTrial:
     changed = changed_files(source, base)
     if not changed:
         raise UsageError(
-            f"{request.tree}: its vllm/ is that of {base.id[:10]}: nothing to try. Give what to compare with: --against REV"
+            f"{request.tree}: its vllm/ is that of {base.id[:10]}: nothing to try. Give what to compare with: --base REV"
         )
     cases = request.cases
     if request.sort_cases:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from packaging.version import Version
 from ...errors import UsageError
 from ...util.documents import load_json
 from ...util.files import write_atomically
+from ...util.paths import writable_root
 from ...util.validation import problems
 from .releases import Release
 
@@ -73,3 +75,9 @@ def write_state(path: Path, state: State) -> None:
     seen = f"{{\n{lines}\n }}" if lines else "{}"
     head = f'{{\n "schema": {SCHEMA_VERSION},\n "day": {json.dumps(state.day)},\n "seen": {seen}{unapplied}\n}}\n'
     write_atomically(path, head)
+
+
+def default_place(directory: Path, case_ids: Iterable[str]) -> Path:
+    """Return the file in the cache for this choice of cases."""
+    key = repr((str(directory.absolute()), sorted(set(case_ids))))
+    return writable_root() / "watch" / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"

@@ -142,7 +142,7 @@ def test_other_failures_are_grouped_without_what_differs_between_runs() -> None:
     )
     assert failure.search_text == "ValueError no room for block of at"
     command = failure.command()
-    assert command.startswith("vllm-regress new --from REPORT ")
+    assert command.startswith("vllm-regress new REPORT ")
     assert "somebody" not in command
     assert "--affected '==0.8.4' --affected-env vllm-0.8.4" in command
     pattern = re.search(r"--pattern '([^']+)'", command)
