@@ -26,7 +26,7 @@ from .context import (
 if TYPE_CHECKING:
     from ..answers.audit.inventory import Inventory
     from ..answers.audit.matching import AuditMatch
-    from ..answers.audit.preflight import Concern
+    from ..answers.audit.preflight import Concern, Host
     from ..answers.audit.target import Audit
     from ..cases.model import Case
 
@@ -89,7 +89,6 @@ def audit(
     """
     from ..answers.audit import target
     from ..answers.audit.checks import CHECKS
-    from ..answers.audit.preflight import inspect_host
     from ..answers.deployments.configuration import read_deployments
 
     command = invocation(context)
@@ -109,7 +108,7 @@ def audit(
     ]
     if not inventories:
         inventories = [target.read_interpreter(Path(sys.executable), cases)]
-    host = inspect_host() if preflight else None
+    host = _host() if preflight else None
     deployments = read_deployments(serve) if serve is not None else ()
     audits = [target.audit(entry, cases, host, ignored, deployments) for entry in inventories]
     if format == "sarif":
@@ -124,6 +123,12 @@ def audit(
     for note in dict.fromkeys(note for result in audits for note in result.notes):
         warn(f"note: {note}")
     raise typer.Exit(OK if all(result.clean for result in audits) else UNEXPECTED)
+
+
+def _host() -> Host:
+    from ..answers.audit.preflight import inspect_host
+
+    return inspect_host()
 
 
 def _environment(name: str, cases: tuple[Case, ...]) -> Inventory:

@@ -61,7 +61,7 @@ Releases = Annotated[
     typer.Option(
         metavar="RANGE",
         help="Releases to choose from, for example '>=0.7.3,<=0.9.2'; of another package with its "
-        "name: 'xgrammar>=0.1.18', or xgrammar for all of them.",
+        "name: 'xgrammar>=0.1.18'.",
     ),
 ]
 Good = Annotated[
@@ -137,12 +137,12 @@ def bisect(
             "bisect: commits need the clone, which other machines do not have: bisect commits without --on"
         )
     (case,) = command.select([case_id])
-    package, specifier = package_and_range(releases or "vllm")
+    package, specifier = package_and_range(releases) if releases else ("vllm", None)
     request = BisectRequest(
         case=case,
         package=package,
         direction=DIRECTIONS[find],
-        releases=specifier or None,
+        releases=specifier,
         good=good,
         bad=bad,
         search_releases=not (commits and good is not None and bad is not None),
@@ -203,7 +203,7 @@ def _output(options: RunOptions, case_id: str, show: Say, *, as_json: bool) -> I
         return
     path = output_file(case_id)
     path.parent.mkdir(parents=True, exist_ok=True)
-    show(f"output of builds and pytest: {path} (vllm-regress -v bisect shows it)")
+    show(f"output of builds and pytest: {path} (-v shows it)")
     with path.open("w", encoding="utf-8", errors="replace") as stream:
 
         def say_to_file(line: str) -> None:

@@ -80,7 +80,9 @@ def conformance(
         Path, typer.Option(metavar="FILE.md", help="File for the table of all results.")
     ] = TABLE,
 ) -> None:
-    """Run the conformance suite in each environment and write the table: version by check.
+    """Run the conformance suite in environments.
+
+    The table is version by check.
 
     Environments that the record has are skipped, so that an interrupted run resumes. If -k or
     arguments for pytest (after --) select checks, nothing is skipped, and only the cells of these
@@ -182,7 +184,7 @@ def upstream(
         ),
     ] = Path("vllm-regress-dossiers"),
 ) -> None:
-    """Run vLLM's own tests, unmodified, on the simulated device.
+    """Run vLLM's own tests on the simulated device.
 
     Arguments after -- go to pytest.
     """
@@ -264,8 +266,10 @@ def states(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure what the health addresses of releases say while the engine works, sleeps, hangs or is
-    dead, how their servers end, and how their memory grows.
+    """Measure health, shutdown and growth of releases.
+
+    That is what their health addresses say while the engine works, sleeps, hangs or is dead, how
+    their servers end, and how their memory grows.
 
     Servers run on the simulated device. Rows that --record has are not measured again, so that an
     interrupted command can be repeated.

@@ -71,8 +71,9 @@ def drift(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say whether releases of vLLM still install, start and answer with the newest packages that
-    their requirements allow today.
+    """Try whether releases still install and start today.
+
+    That is with the newest packages that their requirements allow.
 
     Where one does not, the dependency to blame is searched among those that are newer than on the
     day after the release, its first bad version is bisected, and the pin that restores the release

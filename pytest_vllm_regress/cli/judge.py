@@ -40,7 +40,7 @@ def judge(
     """
     from ..cases import results
     from ..cases.proofs.rejudge import rejudge_case
-    from ..runner.result_files import read_stored, stored_results
+    from ..cases.stored import read_stored, stored_results
     from ..util.files import check_distinct
 
     command = invocation(context)

@@ -42,10 +42,10 @@ def report(
     test counts. Exit code 0: all verdicts as expected.
     """
     from ..cases.results import merge_results, read_results, write_results
+    from ..cases.stored import is_results_file, result_files
     from ..output.formats import OutputFiles, rendered
     from ..output.pages.run_page import write_pages
     from ..output.table import print_to_console
-    from ..runner.result_files import is_results_file, result_files
 
     command = invocation(context)
     show = say if format == "text" else warn

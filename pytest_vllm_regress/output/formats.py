@@ -10,11 +10,10 @@ from pathlib import Path
 from ..cases.model import Case
 from ..cases.results import RunResult
 from ..errors import UsageError
-from ..runner.progress import Say
-from ..runner.result_files import check_destination, rescue_to, save_results
 from ..util.files import check_distinct, check_writable, is_special, write_atomically
 from ..util.paths import writable_root
 
+Say = Callable[[str], None]
 Known = Callable[[], Sequence[Case]]
 """Loads the cases, for titles, ranges and links. Only pages need them."""
 DOCUMENTS = {".html": ("html", "page"), ".md": ("markdown", "summary"), ".xml": ("junit", "JUnit")}
@@ -55,12 +54,7 @@ class OutputFiles:
             raise UsageError("--out -: standard output has what --format names; leave --out out")
         check_distinct(given, list(inputs))
         for path in given:
-            if path.suffix[1:].isalpha() and path.suffix not in (".json", *DOCUMENTS):
-                if not (path.is_dir() or is_special(path)):
-                    raise UsageError(
-                        f"--out {path}: a file ends in .json, {', '.join(DOCUMENTS)}, and a new "
-                        "folder has no ending"
-                    )
+            _check_ending(path)
         documents = tuple(path for path in given if path.suffix in DOCUMENTS)
         results = [path for path in given if path not in documents]
         if len(results) > 1:
@@ -74,11 +68,15 @@ class OutputFiles:
 
     def check_results(self) -> OutputFiles:
         """Return this. Raises ``UsageError`` if the results cannot be written."""
+        from ..runner.result_files import check_destination  # for Linux only, like all runs
+
         check_destination(self.results)
         return self
 
     def save(self, run: RunResult, known: Known, say: Say) -> None:
         """Write the results, with a copy in the cache, and the documents."""
+        from ..runner.result_files import save_results
+
         written = save_results(run, self.results, writable_root() / "results", say)
         if written is not None:
             say(f"results: {written}")
@@ -92,4 +90,17 @@ class OutputFiles:
 
     def rescue(self, say: Say) -> Callable[[RunResult], None]:
         """Return what saves the results so far of a run that fails."""
+        from ..runner.result_files import rescue_to
+
         return rescue_to(self.results, writable_root() / "results", say)
+
+
+def _check_ending(path: Path) -> None:
+    """Refuse a misspelt ending, which would become a folder."""
+    known = ("", ".json", *DOCUMENTS)
+    # v0.8.4 is a fine name for a folder.
+    if path.suffix in known or not path.suffix[1:].isalpha() or path.is_dir() or is_special(path):
+        return
+    raise UsageError(
+        f"--out {path}: a file ends in .json, {', '.join(DOCUMENTS)}; a new folder has no ending"
+    )

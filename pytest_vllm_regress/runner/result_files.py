@@ -1,18 +1,16 @@
-"""Save the results of a run where the user asked, keep copies in the cache, and find them again."""
+"""Save the results of a run where the user asked, and keep copies in the cache."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
-from ..cases.model import Case
-from ..cases.proofs.rejudge import OBSERVATIONS_FILE
-from ..cases.results import RunResult, read_results, write_results
+from ..cases.results import RunResult, write_results
+from ..cases.stored import is_results_file
 from ..errors import UsageError
-from ..util.files import check_writable, distinct_files, is_special
-from ..util.paths import cache_root
+from ..util.files import check_writable
 from ..util.signals import blocked
 from .progress import Say
 
@@ -72,61 +70,3 @@ def rescue_to(destination: Path | None, cache: Path, say: Say) -> Callable[[RunR
             say(f"the run ends early; the results so far are in {written or cache}")
 
     return rescue
-
-
-def is_results_file(destination: Path) -> bool:
-    """Whether results go to this very file; else it is a folder for files with names of their own."""
-    return destination.suffix == ".json" or is_special(destination)
-
-
-def result_files(paths: Sequence[Path]) -> list[Path]:
-    """Return the files at ``paths`` and in directories among them; without paths, the result file
-    of the last run."""
-    if not paths:
-        stored = sorted((cache_root() / "results").glob("*.json"))
-        if not stored:
-            raise UsageError(
-                "no run is stored yet: give result files, or start a run with `vllm-regress run`"
-            )
-        return stored[-1:]
-    for path in paths:
-        if path.is_dir() and not any(path.glob("*.json")):
-            raise UsageError(f"{path}: no result file (*.json) in this directory")
-    return _expand(paths)
-
-
-def stored_results(case: Case, paths: Sequence[Path]) -> list[Path]:
-    """Return the files at ``paths``; without paths, the observations of the case's proof and the
-    last runs."""
-    recorded = (case.directory / OBSERVATIONS_FILE, cache_root() / "results")
-    places = paths or [path for path in recorded if path.exists()]
-    files = _expand(places)
-    if not files:
-        where = f" in {', '.join(map(str, places))}" if places else ""
-        raise UsageError(f"no result files{where}. `vllm-regress run` writes them")
-    return files
-
-
-def read_stored(files: Iterable[Path], say: Say, *, strict: bool) -> list[RunResult]:
-    """Read result files.
-
-    Unless ``strict``, say which ones are skipped because they have another format: they may be
-    copies of older runs.
-    """
-    runs = []
-    for file in files:
-        try:
-            runs.append(read_results(file))
-        except UsageError as error:
-            if strict:
-                raise
-            say(f"skipped: {error}")
-    return runs
-
-
-def _expand(paths: Iterable[Path]) -> list[Path]:
-    return distinct_files(
-        file
-        for path in paths
-        for file in (sorted(path.glob("*.json")) if path.is_dir() else [path])
-    )

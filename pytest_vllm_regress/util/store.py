@@ -32,7 +32,7 @@ class Store(Generic[T]):
         what: what the file holds, for its first line and for messages: ``"progress of a
             bisection"``.
         key: what the entries belong to. A file with another key is refused.
-        advice: what the user can do with a file that is refused: ``"give --restart"``.
+        advice: what the user can do with a file that is refused: ``"give --fresh"``.
 
     Raises ``UsageError`` for a file that is not such a store, or belongs to something else.
     """

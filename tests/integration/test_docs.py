@@ -22,9 +22,8 @@ from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.surveys.conformance.record_file import read_record
 from tests.helpers import ROOT
 from tests.helpers.cases import project_cases
+from tools import reference
 
-OPTIONS_BEFORE_A_COMMAND = {"--cases": 2, "--log-file": 2, "-v": 1, "-vv": 1}
-"""With the number of words that each takes."""
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 
@@ -42,7 +41,6 @@ def commands(page: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("script", "name"),
     [
-        ("reference", "reference/api"),
         ("verdicts", "generated/verdicts"),
         ("bisections", "generated/bisections"),
     ],
@@ -52,6 +50,12 @@ def test_generated_parts_are_up_to_date(script: str, name: str) -> None:
     assert builder(f"build_{script}").build_page(page) == page, (
         f"run `python docs/build_{script}.py`"
     )
+
+
+@pytest.mark.parametrize("page", reference.PARTS)
+def test_generated_parts_of_the_reference_are_up_to_date(page: str) -> None:
+    text = (reference.PAGES / f"{page}.md").read_text()
+    assert reference.build_page(page, text) == text, "run `python -m tools.reference`"
 
 
 def test_the_pages_of_parsers_are_up_to_date() -> None:
@@ -197,20 +201,13 @@ def builder(name: str) -> Any:
 )
 def test_every_command_in_the_documentation_can_be_parsed(command: str) -> None:
     """The command is not run. An unknown name, option or value is an error."""
+    arguments, _ = cli.split_arguments(shlex.split(command, comments=True))
     group: Any = typer.main.get_command(cli.app)
-    arguments = shlex.split(command, comments=True)
-    while arguments[0].startswith("-"):  # options of vllm-regress itself
-        assert arguments[0] in OPTIONS_BEFORE_A_COMMAND
-        del arguments[: OPTIONS_BEFORE_A_COMMAND[arguments[0]]]
-    if "--" in arguments:
-        arguments = arguments[: arguments.index("--")]
-    parent = typer.Context(group)
-    while hasattr(group, "get_command"):
-        name = arguments.pop(0)
-        command_object = group.get_command(parent, name)
-        assert command_object is not None, f"no command {name}"
-        parent, group = typer.Context(command_object, parent=parent, info_name=name), command_object
-    group.make_context(name, arguments, parent=parent)
+    context = group.make_context("vllm-regress", arguments, resilient_parsing=True)
+    while hasattr(context.command, "resolve_command"):
+        words = [*context._protected_args, *context.args]
+        name, found, rest = context.command.resolve_command(context, words)
+        context = found.make_context(name, rest, parent=context)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

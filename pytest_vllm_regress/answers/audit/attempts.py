@@ -1,6 +1,6 @@
 """How often each proof was run again, and with which verdicts: ``attempts.json`` beside the cases.
 
-Written from result files by ``vllm-regress report --attempts``. The share of expected verdicts
+Written from result files by ``python -m tools.attempts``. The share of expected verdicts
 shows how reproducible a case is.
 """
 

@@ -177,7 +177,7 @@ def release(version: str, folder: Path) -> Inventory:
     Raises ``UsageError`` for an invalid version.
     """
     if not is_version(version):
-        raise UsageError(f"--vllm {format_value(version)}: not a version. Give one like 0.8.4")
+        raise UsageError(f"{format_value(version)}: not a version. Give one like 0.8.4")
     public = Version(Version(version).public)
     lock = next((lock for name, lock in locked(folder).items() if Version(name) == public), None)
     inventory = (

@@ -31,7 +31,7 @@ class Hunters(typer.core.TyperGroup):
 
 hunters = typer.Typer(
     cls=Hunters,
-    help="Search for failures that nobody has reported. Each finding becomes a file that `vllm-regress replay` replays.",
+    help="Search for failures that nobody has reported.\n\nEach finding becomes a file that `vllm-regress replay` replays.",
     context_settings=HELP,
     no_args_is_help=True,
     epilog=schemas.EPILOG,

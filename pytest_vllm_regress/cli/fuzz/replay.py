@@ -43,7 +43,9 @@ def replay(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check whether findings still fail. Prints STILL FAILS, FIXED or CANNOT RUN for each file."""
+    """Check whether findings still fail.
+
+    Prints STILL FAILS, FIXED or CANNOT RUN for each file."""
     from ...engines.standalone import bare_session
     from ...fuzz.api.finding import ApiFinding
     from ...fuzz.api.starting import LIMITS

