@@ -1,7 +1,7 @@
 """Write the generated parts of docs/generated/verdicts.md: ``python docs/build_verdicts.py``.
 
 The matrix and the boundaries come from cases/verdicts.json (written by `vllm-regress report
---record`) and the proofs, the attempts from cases/attempts.json (`vllm-regress report --attempts`).
+--write`) and the proofs, the attempts from cases/attempts.json (`python -m tools.attempts`).
 Impostors come from each case's evidence.json; mutations are run again. A test fails if the page
 differs.
 """
