@@ -50,7 +50,7 @@ from pytest_vllm_regress.engines.settings import Settings, Timeouts
 from pytest_vllm_regress.engines.target import built_target
 from pytest_vllm_regress.errors import RegressError
 from pytest_vllm_regress.runner.build import check_gpu_fits
-from pytest_vllm_regress.surveys.conformance.record import read_faults, read_report, unexplained
+from pytest_vllm_regress.surveys.conformance import read_known, read_report, unexplained
 from pytest_vllm_regress.util.deadline import Deadline
 from pytest_vllm_regress.util.files import write_atomically
 from pytest_vllm_regress.util.paths import strip_machine_paths
@@ -352,7 +352,7 @@ def conformance(bench: Bench) -> Facts:
     suite_run = read_report(bench.env, report)
     open_ones = [
         f"{cell.section}: {cell.check}"
-        for _, cell in unexplained([suite_run], read_faults(suite / "known.toml"))
+        for _, cell in unexplained([suite_run], read_known(suite / "known.toml"))
     ]
     return {
         **ran,

@@ -27,7 +27,7 @@ from engines import machine
 
 from pytest_vllm_regress.engines.standalone import bare_session
 from pytest_vllm_regress.environments.git import Repository
-from pytest_vllm_regress.surveys.upstream.run import Request, UpstreamRun, run_tests
+from pytest_vllm_regress.surveys.upstream.run import UpstreamRequest, UpstreamRun, run_tests
 from pytest_vllm_regress.surveys.upstream.tree import write_tree
 from pytest_vllm_regress.util.rundir import scratch
 
@@ -92,7 +92,7 @@ class Times:
         return median(self.whole["ours"]) / median(self.whole["upstream's"])
 
 
-def run(request: Request, folder: Path) -> tuple[UpstreamRun, dict[str, float]]:
+def run(request: UpstreamRequest, folder: Path) -> tuple[UpstreamRun, dict[str, float]]:
     """Run the files once. Return the results, and the seconds of each file by its path."""
     done = run_tests(
         request, folder / "pytest.log", lambda line: print(line, file=sys.stderr, flush=True)
@@ -150,7 +150,9 @@ def main() -> int:
             load = os.getloadavg()[0]
             arguments = (f"--junitxml={folder / 'report.xml'}",)
             done, seconds = run(
-                Request(tree, files, target, folder / "dossiers", replaced, pytest_args=arguments),
+                UpstreamRequest(
+                    tree, files, target, folder / "dossiers", replaced, pytest_args=arguments
+                ),
                 folder,
             )
             runs.append(done)

@@ -2,7 +2,7 @@
 docs/generated/conformance.md.
 
     pytest conformance --vllm-env vllm-0.9.2               # the whole suite in one environment
-    vllm-regress conformance vllm-0.9.2 vllm-0.33.0        # the same in several, recorded
+    vllm-regress survey conformance --env vllm-0.9.2 --env vllm-0.33.0    # the same in several
 
 Without ``--vllm-env`` only the tests marked ``smoke`` run. Each test writes the properties of its
 cell to the report: section (the module), check and generation. The check is the test's name, so

@@ -35,6 +35,13 @@ class Verdict(enum.Enum):
         """Whether the case file predicts this verdict."""
         return self in _EXPECTED
 
+    @property
+    def shown(self) -> bool | None:
+        """Whether the documented failure was shown; None if the verdict does not tell."""
+        if self in (Verdict.REPRODUCED, Verdict.REGRESSED):
+            return True
+        return False if self in (Verdict.FIXED, Verdict.UNEXPECTEDLY_FIXED) else None
+
 
 _EXPECTED = frozenset({Verdict.REPRODUCED, Verdict.FIXED, Verdict.NOT_APPLICABLE})
 _PRIORITY = (

@@ -14,15 +14,16 @@ import typer
 from ..defaults import RACY_TRIALS
 from ..environments.index.releases import package_and_range
 from ..errors import UsageError
-from ..history.bisection.algorithm import Direction
-from ..history.bisection.run import BisectRequest, run
-from ..history.bisection.search import CandidateRunner
-from ..history.bisection.search_log import output_file
-from ..runner.batch import RunOptions
+from ..history.algorithm import Direction
+from ..history.bisect import BisectRequest
+from ..history.bisect import bisect as search
+from ..history.candidates import CandidateRunner, output_file
+from ..runner.batch import Executor, RunOptions
 from ..runner.build import build_with_cache, check_gpu_fits
-from ..runner.progress import Say
+from ..runner.executors import SequentialExecutor
+from ..runner.progress import BatchHeaders, OutputInOrder, Progress, Say, WithBar
 from ..runner.pytest_run import run_command
-from ..runner.run import BatchRunner, ExecutorRunner, SequentialRunner
+from ..runner.run import BatchRunner
 from ..util.masking import mask
 from ..util.signals import terminate_as_interrupt
 from ..util.text import printable
@@ -155,7 +156,7 @@ def bisect(
         trials=trials or (RACY_TRIALS if case.racy else 1),
         pytest_args=command.pytest_args,
         state_file=state,
-        restart=fresh,
+        fresh=fresh,
     )
     options = command.run_options(device)
     if on is None and options.asks_for_gpu:
@@ -169,7 +170,7 @@ def bisect(
         _output(options, case.id, show, as_json=as_json) as output,
     ):
         runner = _candidate_runner(options, on, gpus, output, show, ahead=jobs != 1)
-        report = run(request, runner)
+        report = search(request, runner)
     if as_json:
         print_json(report.to_json())
     else:
@@ -225,16 +226,23 @@ def _candidate_runner(
     """Run candidates here or on the cluster ``on``. ``show`` tells the user about each; ``ahead``:
     build the next environments while one runs."""
     build: Callable[[str], None] | None = None
-    runner: BatchRunner
+    executor: Executor
     if on is None:
         build = build_with_cache(output.say)
         start = functools.partial(
             run_command, output=output.stream.buffer if output.stream else None
         )
-        runner = SequentialRunner(build, options, output.say, start, bar=output.to_file)
+        executor = SequentialExecutor(build, start)
     else:
         executor = make_executor(on, gpus, None, output.say)
-        runner = ExecutorRunner(executor, options, output.say, output.stream, bar=output.to_file)
+
+    def progress() -> Progress:
+        lines: Progress = BatchHeaders(output.say)
+        if on is not None:
+            lines = OutputInOrder(output.say, output.stream)
+        return WithBar(lines) if output.to_file else lines
+
+    runner = BatchRunner(executor, options, progress)
     return CandidateRunner(runner.run, build if ahead else None, show)
 
 

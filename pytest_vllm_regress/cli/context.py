@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from ..cases.loading import LoadedCases
     from ..cases.model import Case
     from ..output.formats import OutputFiles
-    from ..runner.batch import RunOptions
-    from ..runner.executor import Executor
+    from ..runner.batch import Executor, RunOptions
     from ..runner.progress import CaseLines, Say
 
 OK, UNEXPECTED, USAGE, UNBUILT, INTERNAL, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 4, 130, 141
@@ -326,7 +325,7 @@ def make_executor(
     ``progress`` shows what is built on this machine.
     """
     from ..runner.build import build_with_cache
-    from ..runner.executors.threads import ThreadsExecutor
+    from ..runner.executors import ThreadsExecutor
     from ..runner.slots import machine_room
 
     if on is None:
@@ -335,7 +334,7 @@ def make_executor(
         return ThreadsExecutor(
             progress.watching(build) if progress else build, jobs or machine_room(), say
         )
-    from ..runner.executors.ray import RayExecutor
+    from ..runner.ray_executor import RayExecutor
 
     if jobs is not None:
         raise UsageError(
@@ -370,7 +369,7 @@ def cluster(on: str | None) -> Iterator[None]:
     if on is None:
         yield
     else:
-        from ..runner.executors.ray_cluster import connected
+        from ..runner.ray_cluster import connected
 
         with connected(on):
             yield

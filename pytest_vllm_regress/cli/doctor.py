@@ -52,7 +52,7 @@ def _on_this_machine(remove: bool) -> list[Leftover]:
 
 def _on_cluster(address: str, remove: bool) -> list[Leftover]:
     """Return the leftovers on every node that is alive."""
-    from ..runner.executors.ray_cluster import leftovers
+    from ..runner.ray_cluster import leftovers
 
     return leftovers(address, remove)
 

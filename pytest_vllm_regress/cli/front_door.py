@@ -75,10 +75,7 @@ COMMANDS = {
     "report": Entry("Share", "Merge result files and show them in any format"),
     "site": Entry("Share", "Write a web site of all cases, releases and verdicts"),
     "export": Entry("Share", "Write a case as a script, a bug report or an OSV record"),
-    "conformance": Entry("Survey", "Run the conformance suite in environments", True, True),
-    "states": Entry("Survey", "Measure health, shutdown and growth of releases", True),
-    "drift": Entry("Survey", "Try whether releases still install and start today", True),
-    "upstream": Entry("Survey", "Run vLLM's own tests on the simulated device", True, True),
+    "survey": Entry("Survey", "Measure what releases of vLLM can do, survive and need", True, True),
     "fuzz": Entry("Hunt", "Search for failures that nobody has reported", True),
     "replay": Entry("Hunt", "Check whether findings still fail", True),
     "env": Entry("Maintain", "List, build, lock and remove environments", True),
@@ -86,7 +83,7 @@ COMMANDS = {
     "ask": Entry("Maintain", "Call a probe or a server by hand in any environment", True, True),
 }
 """All commands in the order in which people need them. The module of each has its name."""
-_MODULES = {"replay": "fuzz", "states": "conformance", "upstream": "conformance"}
+_MODULES = {"replay": "fuzz"}
 _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Errors that mean that output cannot be written: a full disk, an exceeded quota or file size, a
 closed terminal."""

@@ -16,17 +16,16 @@ from ..environments.sources import names_interpreter
 from ..errors import UsageError
 from ..output.formats import OutputFiles
 from ..output.table import print_to_console
-from ..runner.batch import Batch
+from ..runner.batch import Batch, Executor
 from ..runner.build import check_environments
-from ..runner.executor import Executor
-from ..runner.executors.sweep import DiskBudget, plan_sweep
-from ..runner.executors.threads import ThreadsExecutor
+from ..runner.executors import ThreadsExecutor
 from ..runner.journal import Journal
 from ..runner.plan import named_environments, plan_batches
 from ..runner.progress import CaseLines
 from ..runner.run import RunRequest, run_batches
 from ..runner.shards import CiSystem, ci_job_matrix, shard_count, take_shard
 from ..runner.slots import machine_room
+from ..runner.sweep import DiskBudget, plan_sweep
 from ..util.paths import writable_root
 from ..util.signals import terminate_as_interrupt
 from ..util.sizes import GIB

@@ -8,11 +8,10 @@ from typing import Annotated
 
 import typer
 
-from ..history.bisection.patch import CaseEffect, PatchEffect
-from ..history.bisection.trial import TrialRequest, plan_trial
+from ..history.patch import CaseEffect, PatchEffect, PatchRequest, plan_comparison
 from ..output.formats import OutputFiles
 from ..runner.build import build_with_cache
-from ..runner.executors.threads import ThreadsExecutor
+from ..runner.executors import ThreadsExecutor
 from ..runner.journal import Journal
 from ..runner.progress import CaseLines
 from ..runner.run import RunRequest, run_batches
@@ -65,26 +64,26 @@ def try_(
     command = invocation(context)
     cases = command.select(case_ids or [])
     files = OutputFiles.of(out).check_results()
-    trial = plan_trial(TrialRequest(tree, cases, not case_ids, base, env))
-    before = trial.base.id[:10]
+    comparison = plan_comparison(PatchRequest(tree, cases, not case_ids, base, env))
+    before = comparison.base.id[:10]
     show(
-        f"{len(trial.changed)} changed files against {before} ({trial.base.subject}); "
-        f"{len(trial.cases)} cases, over {trial.base_environment}"
+        f"{len(comparison.changed)} changed files against {before} ({comparison.base.subject}); "
+        f"{len(comparison.cases)} cases, over {comparison.base_environment}"
     )
-    journal = Journal(writable_root() / "try", [*trial.key, *command.pytest_args])
+    journal = Journal(writable_root() / "try", [*comparison.key, *command.pytest_args])
     options = command.run_options(None)
     progress = CaseLines(show, logs=False, bar=not command.verbose)
     executor = ThreadsExecutor(
         progress.watching(build_with_cache(show)), jobs or machine_room(), show
     )
     with terminate_as_interrupt():
-        outcome = run_batches(RunRequest(trial.batches, executor, options, progress, journal))
+        outcome = run_batches(RunRequest(comparison.batches, executor, options, progress, journal))
     if outcome.interrupted:
         files.save(outcome.run, command.cases, show)
         warn("interrupted: repeat the command to resume")
         raise typer.Exit(outcome.exit_code)
     journal.close()
-    effects = trial.effects(outcome.run.results)
+    effects = comparison.effects(outcome.run.results)
     if format == "json":
         names = ("effect", "before", "after", "tests", "why")
         print_json(

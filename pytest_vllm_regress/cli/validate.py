@@ -14,20 +14,19 @@ from ..cases.proofs import lint
 from ..cases.proofs.impostors import ImpostorTrial
 from ..defaults import RACY_TRIALS
 from ..errors import UsageError
-from ..history.bisection.documented import TraceOptions
-from ..history.bisection.search import CandidateRunner
-from ..history.trace import trace_case
+from ..history.candidates import CandidateRunner
+from ..history.trace import TraceOptions, trace_case
 from ..runner.batch import Batch, RunOptions, RunOutcome
 from ..runner.build import build_with_cache, check_environments
-from ..runner.impostors import try_impostors
-from ..runner.progress import Say
-from ..runner.prove import ProofRunner, ValidateRequest, evidence_problems
+from ..runner.executors import SequentialExecutor
+from ..runner.progress import BatchHeaders, Say
+from ..runner.prove import ProofRunner, ValidateRequest, evidence_problems, try_impostors
 from ..runner.prove import validate as prove
 from ..runner.result_files import check_destination, save_results
 from ..runner.run import (
+    BatchRunner,
     LocalMachine,
     RunRequest,
-    SequentialRunner,
     batch_progress,
     local_request,
     run_batches,
@@ -206,7 +205,8 @@ def _trace(
     options: RunOptions,
 ) -> int:
     build = build_with_cache(say)
-    runner = CandidateRunner(SequentialRunner(build, options, say).run, build, say)
+    batches = BatchRunner(SequentialExecutor(build), options, lambda: BatchHeaders(say))
+    runner = CandidateRunner(batches.run, build, say)
     traced = []
     for case in cases:
         case_options = dataclasses.replace(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,9 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from ..environments.index.releases import known_releases, releases
-from ..history.watch import look
-from ..history.watch.releases import new_releases, plan, watched_packages
-from ..history.watch.state import default_place, read_state, write_state
+from ..history.watch import (
+    Run,
+    SeenReleases,
+    default_place,
+    look,
+    new_releases,
+    plan,
+    watched_packages,
+    write_look,
+)
 from ..output.formats import OutputFiles
 from ..runner.batch import Batch, RunOutcome
 from ..runner.build import check_environments
@@ -42,7 +50,7 @@ from .context import (
 )
 
 if TYPE_CHECKING:
-    from ..history.watch.report import Report
+    from ..history.watch import WatchReport
 
 EPILOG = (
     "Exit codes: 0 no new release, or everything as expected; 1 some verdict is not as expected; "
@@ -93,11 +101,12 @@ def watch(
     cases = command.select(case_ids or [])
     show: Say = say if format == "text" else warn
     place = state or default_place(command.directory(), case_ids or [])
-    before, today = read_state(place), datetime.datetime.now(datetime.UTC).date().isoformat()
-    if not fresh and not before.is_due(today, write=write):
-        open_edits = ", ".join(before.unapplied)
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    seen = context.with_resource(contextlib.closing(SeenReleases(place)))
+    if not fresh and not seen.is_due(today, write=write):
+        open_edits = ", ".join(seen.unapplied)
         left = f" Edits for {open_edits} are not applied: --write does that." if open_edits else ""
-        show(f"looked already today, {before.day}: nothing to do; --fresh looks again.{left}")
+        show(f"looked already today, {seen.last_day}: nothing to do; --fresh looks again.{left}")
         raise typer.Exit(OK)
     reports = [path for path in out or () if path.suffix in REPORTS]
     files = OutputFiles.of(path for path in out or () if path not in reports).check_results()
@@ -106,17 +115,17 @@ def watch(
     packages = watched_packages(cases)
     listed = {package: releases(package) for package in packages}
     known = {package: known_releases(package) for package in packages}
-    news = new_releases(listed, known, before.seen)
+    news = new_releases(listed, known, seen.names)
     looks = plan(news, cases, listed["vllm"][-1])
     if not looks:
-        since = before.day or "this package was made"
+        since = seen.last_day or "this package was made"
         show(f"no new release of {', '.join(packages)} since {since}")
-        write_state(place, before.after(today, news))
+        seen.add_look(today, news)
         raise typer.Exit(OK)
     show(f"new: {', '.join(map(str, news))}")
     key = [str(place.absolute()), *(case.id for case in cases), str(device), *command.pytest_args]
     journal = Journal(writable_root() / "watch", key)
-    report = look.look(looks, listed, today, _runner(command, device, jobs, journal, show))
+    report = look(looks, listed, today, _runner(command, device, jobs, journal, show))
     if report is None:
         warn("interrupted: repeat the command to resume")
         raise typer.Exit(INTERRUPTED)
@@ -127,8 +136,7 @@ def watch(
         write_atomically(path, REPORTS[path.suffix](report))
     unapplied = () if write else report.unexpected_releases
     # A look with a failed build is not complete, so it may be repeated on the same day.
-    day = before.day if report.unbuilt else today
-    write_state(place, before.after(day, report.seen_releases, unapplied))
+    seen.add_look(today, report.seen_releases, unapplied, complete=not report.unbuilt)
     if not unapplied and not report.unbuilt:
         journal.close()
     _print(report, format, show)
@@ -137,7 +145,7 @@ def watch(
 
 def _runner(
     command: Invocation, device: str | None, jobs: int | None, journal: Journal, show: Say
-) -> look.Run:
+) -> Run:
     def run(batches: Sequence[Batch]) -> RunOutcome:
         options = command.run_options(device)
         check_environments(batches, gpu=options.asks_for_gpu)
@@ -150,9 +158,9 @@ def _runner(
     return run
 
 
-def _write(report: Report, show: Say) -> Report:
+def _write(report: WatchReport, show: Say) -> WatchReport:
     """Apply the edits and add the verdicts."""
-    report, table, count = look.write(report)
+    report, table, count = write_look(report)
     show(f"{len(report.edits)} case files were corrected, {count} verdicts are new in {table}")
     if report.edits:
         show(
@@ -161,7 +169,7 @@ def _write(report: Report, show: Say) -> Report:
     return report
 
 
-def _print(report: Report, format: str, show: Say) -> None:
+def _print(report: WatchReport, format: str, show: Say) -> None:
     if format == "json":
         print_json(report.to_json())
     elif format == "markdown":

@@ -1,23 +1,23 @@
-"""A batch of cases that run in one environment, the options of a run, and its outcome (with the
-exit code: ``RunOutcome.exit_code``)."""
+"""A batch of cases that run in one environment, the protocol of executors that run batches, the
+options of a run, and its outcome (with the exit code: ``RunOutcome.exit_code``)."""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import shlex
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ..cases.proofs.proof import AFFECTED
-from ..errors import Kind
+from ..cases.results import RunResult, read_appended_results
+from ..errors import Kind, UsageError
 from ..util.sizes import GIB
 
 if TYPE_CHECKING:
     from ..cases.model import Case
-    from ..cases.results import RunResult
-
 
 _NEEDS_TERMINAL = frozenset({"--pdb", "--trace", "-s", "--capture=no"})
 """Arguments for pytest with which its output must be seen at once."""
@@ -135,6 +135,62 @@ class RunOptions:
 
 
 @dataclasses.dataclass(frozen=True)
+class BatchFiles:
+    """Where running batches put their reports and their output."""
+
+    directory: Path
+
+    def report(self, batch: Batch) -> Path:
+        """The report that the batch's pytest appends to (see ``pytest_run.ReportReader``)."""
+        return self.directory / f"{digest(*batch.key)}.part.jsonl"
+
+    def log(self, batch: Batch) -> Path:
+        """The output of the batch's pytest."""
+        return self.directory / f"{digest(*batch.key)}.log"
+
+    def partial_results(self, batch: Batch) -> RunResult:
+        """Return what the batch's pytest has reported, as far as it can be read."""
+        try:
+            return read_appended_results(self.report(batch))[0]
+        except UsageError:
+            return RunResult()
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchUpdate:
+    """Results of a batch, or of some of its cases. ``last``: there will be no more.
+
+    ``node``: facts of the machine, if it is not this one.
+    """
+
+    batch: Batch
+    run: RunResult
+    state: BatchState = BatchState.FINISHED
+    last: bool = True
+    node: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
+
+    @classmethod
+    def started(cls, batch: Batch) -> BatchUpdate:
+        """The update that a batch was taken up."""
+        return cls(batch, RunResult(), BatchState.STARTED, last=False)
+
+
+class Executor(Protocol):
+    """Runs batches somewhere."""
+
+    def execute(
+        self, batches: Sequence[Batch], options: RunOptions, files: BatchFiles
+    ) -> Generator[BatchUpdate | None, None, None]:
+        """Run the batches and yield updates as they come, and None now and then so that output can
+        be shown.
+
+        Reports and output of running batches go to ``files``. Closing the generator early ends what
+        is still running.
+        """
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
 class RunOutcome:
     """The judged results of a run, the environments that could not be built, and whether the run
     was interrupted."""
@@ -152,3 +208,8 @@ class RunOutcome:
         if self.unbuilt:
             return 3
         return 0 if self.run.as_expected else 1
+
+
+def digest(*parts: object) -> str:
+    """Return a name for files of what these parts identify."""
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]

@@ -1,87 +1,67 @@
-"""Results of an interrupted run: one file for each finished case and environment, kept until the
-run is complete.
+"""Results of an interrupted run, kept until the run is complete.
 
-The same command resumes a run. ``vllm-regress matrix`` and ``try`` keep journals; a key tells one
-from another (for a matrix: the named cases, environments, device, shard and the arguments for
-pytest; ``--fresh`` discards its journal). A case is finished in an environment if its result file
-can be read and neither the case's fingerprint nor the environment's lock has changed since.
-Failures of a machine or a build are never recorded. The journal is removed when a run is complete.
+The same command resumes a run. ``vllm-regress matrix``, ``try`` and ``watch`` keep journals; a key
+tells one from another (for a matrix: the named cases, environments, device, shard and the arguments
+for pytest; ``--fresh`` discards its journal). Failures of a machine or a build are never recorded.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
-import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from ..cases.model import Case
 from ..cases.proofs import proof
 from ..cases.proofs.fingerprint import case_fingerprint
-from ..cases.results import (
-    RunResult,
-    merge_results,
-    read_appended_results,
-    read_results,
-    write_results,
-)
+from ..cases.results import RunResult, merge_results, run_from_document
 from ..errors import UsageError
-from ..util.documents import load_json
-from ..util.files import write_atomically
-from .batch import Batch
-
-_MAX_NOTE = 1024 * 1024
+from ..util.store import Store
+from .batch import Batch, BatchFiles, digest
 
 
 @dataclasses.dataclass(frozen=True)
-class BatchFiles:
-    """Where running batches put their reports and their output."""
+class JournalEntry:
+    """A case that was begun in an environment, and its results (a result file) once it is finished.
 
-    directory: Path
+    ``version``: of the case and the environment's lock. A case that has changed since is run again.
+    """
 
-    def report(self, batch: Batch) -> Path:
-        """The report that the batch's pytest appends to (see ``pytest_run.ReportReader``)."""
-        return self.directory / f"{_digest(*batch.key)}.part.jsonl"
-
-    def log(self, batch: Batch) -> Path:
-        """The output of the batch's pytest."""
-        return self.directory / f"{_digest(*batch.key)}.log"
-
-    def partial_results(self, batch: Batch) -> RunResult:
-        """Return what the batch's pytest has reported, as far as it can be read."""
-        try:
-            return read_appended_results(self.report(batch))[0]
-        except UsageError:
-            return RunResult()
+    version: str
+    results: dict[str, Any] | None = None
 
 
 class Journal:
     """Results of finished cases in a directory named after ``key``, which distinguishes one run
     from another.
 
-    A case is finished in an environment when its result file can be read. The file is named after
-    the case's fingerprint and the environment's lock as they were when this run first asked for the
-    case, so a case that has changed since is run again. The report of a pytest that was killed
-    belongs to the files that its run noted when it began (``_note_files``): results of a case that
-    has another file now are dropped.
+    The report of a pytest that was killed belongs to the versions with which its batch was begun:
+    results of a case that has another version now are dropped.
     """
 
     def __init__(self, root: Path, key: Sequence[str]) -> None:
-        self.directory = root / hashlib.sha256(repr(tuple(key)).encode()).hexdigest()[:16]
+        self.directory = root / digest(*key)[:16]
         self.files = BatchFiles(self.directory)
-        self._names: dict[tuple[str, str], str] = {}
-        self._runs: dict[Path, RunResult] = {}
-        """Results by file, as read or written.
+        self._store = Store(
+            self.directory / "cases.jsonl", JournalEntry, what="the journal of a run"
+        )
+        self._versions: dict[tuple[str, str], str] = {}
+        self._runs: dict[str, RunResult | None] = {}
+        """Results by name of the entry, as read or written.
 
-        Reading masks secrets, which takes minutes for thousands of files.
+        Reading masks secrets, which takes minutes for thousands of cases.
         """
 
     def begin(self) -> None:
-        """Begin a run: cases and locks may have changed since the last one."""
-        self._names.clear()
+        """Begin a run: cases and locks may have changed since the last one.
+
+        Raises ``UsageError`` while the same command runs elsewhere.
+        """
+        self._store.lock()
+        self._versions.clear()
         self._runs.clear()
 
     def finished(self, batch: Batch) -> RunResult:
@@ -91,27 +71,30 @@ class Journal:
         """
         report = self.files.report(batch)
         if report.exists():
-            names = self._noted_files(batch)
-            unchanged = {
-                case.id
-                for case in batch.cases
-                if names.get(case.id) == self._file(batch, case).name
-            }
-            self.add(batch.only(unchanged), self.files.partial_results(batch))
+            begun = {case.id for case in batch.cases if self._entry(batch, case)}
+            self.add(batch.only(begun), self.files.partial_results(batch))
             report.unlink()
-        self._note_files(batch)
+        self._store.add_all(
+            {
+                _name(batch, case): JournalEntry(self._version(batch, case))
+                for case in batch.cases
+                if not self._entry(batch, case)
+            }
+        )
         return merge_results(
             run for case in batch.cases if (run := self._stored(batch, case)) is not None
         )
 
     def add(self, batch: Batch, run: RunResult) -> None:
-        """Keep these results, one file for each case."""
+        """Keep these results."""
+        entries = {}
         for case in batch.cases:
             case_results = tuple(result for result in run.results if result.case_id == case.id)
             if case_results:
-                file, stored = self._file(batch, case), RunResult(case_results)
-                write_results(file, stored)
-                self._runs[file] = stored
+                name, stored = _name(batch, case), RunResult(case_results)
+                entries[name] = JournalEntry(self._version(batch, case), stored.to_json())
+                self._runs[name] = stored
+        self._store.add_all(entries)
 
     def remaining(self, batch: Batch) -> Batch | None:
         """Return the batch without the cases that are finished; None if all are."""
@@ -119,44 +102,34 @@ class Journal:
         return dataclasses.replace(batch, cases=cases) if cases else None
 
     def close(self) -> None:
-        """Remove everything: the run is complete."""
+        """Remove everything: the run is complete, or is to start over."""
+        self._store.lock()  # another run of the same command may be using it
         shutil.rmtree(self.directory, ignore_errors=True)
+        self._store.remove()
+        self._store.close()
+
+    def _entry(self, batch: Batch, case: Case) -> JournalEntry | None:
+        """Return the entry of the case's present version."""
+        entry = self._store.entries.get(_name(batch, case))
+        return entry if entry and entry.version == self._version(batch, case) else None
 
     def _stored(self, batch: Batch, case: Case) -> RunResult | None:
-        """Return the stored results of a case, or None if there are none that can be read."""
-        file = self._file(batch, case)
-        if file not in self._runs and file.exists():
-            with contextlib.suppress(
-                UsageError
-            ):  # cut off by a full disk, or written by another version
-                self._runs[file] = read_results(file)
-        return self._runs.get(file)
+        """Return the results of a case, or None if there are none that can be read."""
+        name, entry = _name(batch, case), self._entry(batch, case)
+        if entry is None or entry.results is None:
+            return None
+        if name not in self._runs:
+            self._runs[name] = None
+            with contextlib.suppress(UsageError):  # written by another version of this package
+                self._runs[name] = run_from_document(entry.results, name)
+        return self._runs[name]
 
-    def _file(self, batch: Batch, case: Case) -> Path:
+    def _version(self, batch: Batch, case: Case) -> str:
         key = (batch.environment, case.id)
-        if key not in self._names:
-            lock = proof.lock_id(batch.environment)
-            self._names[key] = (
-                f"{_digest(batch.environment, lock, case.id, case_fingerprint(case))}.json"
-            )
-        return self.directory / self._names[key]
-
-    def _note_files(self, batch: Batch) -> None:
-        """Note the file of each case, for the run that resumes this one."""
-        names = {case.id: self._file(batch, case).name for case in batch.cases}
-        write_atomically(self._note(batch), json.dumps(names))
-
-    def _noted_files(self, batch: Batch) -> dict[str, str]:
-        """Return the files that the last run noted; none if it noted nothing that can be read."""
-        try:
-            names = load_json(self._note(batch), _MAX_NOTE, what="a note of the journal")
-        except UsageError:
-            return {}
-        return names if isinstance(names, dict) else {}
-
-    def _note(self, batch: Batch) -> Path:
-        return self.directory / f"{_digest(*batch.key)}.files"
+        if key not in self._versions:
+            self._versions[key] = digest(proof.lock_id(batch.environment), case_fingerprint(case))
+        return self._versions[key]
 
 
-def _digest(*parts: object) -> str:
-    return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
+def _name(batch: Batch, case: Case) -> str:
+    return f"{case.id} in {batch.environment}"

@@ -13,16 +13,14 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from ..cases.cells import group_into_cells
 from ..cases.results import RunResult
 from ..errors import UsageError
 from ..util.text import one_line, printable_output, split_output
-from .batch import Batch, BatchState, RunOptions
-from .executor import BatchUpdate
-from .journal import BatchFiles
-from .judge import apply_expectations
+from .batch import Batch, BatchFiles, BatchState, BatchUpdate, RunOptions
+from .batch_results import apply_expectations
 from .pytest_run import ReportReader
 
 if TYPE_CHECKING:
@@ -34,36 +32,29 @@ Say = Callable[[str], None]
 _CHUNK = 1 << 16
 
 
-class Progress(Protocol):
-    """Shows a run to the user."""
+class Progress:
+    """Shows a run to the user; this one shows nothing."""
 
     @property
     def pytest_args(self) -> tuple[str, ...]:
         """Arguments that pytest needs to be shown this way."""
-        ...
+        return ()
 
     def begin(
         self, batches: Sequence[Batch], remaining: Sequence[Batch], files: BatchFiles
     ) -> None:
-        """The run begins:
-
-        ``batches`` are all of it, ``remaining`` what an interrupted run had not finished.
-        """
-        ...
+        """The run begins: ``batches`` are all of it, ``remaining`` what an interrupted run had not
+        finished."""
 
     def show(self, update: BatchUpdate | None) -> None:
         """An update came, or (None) some time has passed."""
-        ...
 
     def end(self) -> None:
         """The run has ended or was interrupted."""
-        ...
 
 
-class BatchHeaders:
+class BatchHeaders(Progress):
     """A line above each batch, for batches that use our own terminal one after the other."""
-
-    pytest_args: tuple[str, ...] = ()
 
     def __init__(self, say: Say) -> None:
         self._say = say
@@ -72,20 +63,15 @@ class BatchHeaders:
     def begin(
         self, batches: Sequence[Batch], remaining: Sequence[Batch], files: BatchFiles
     ) -> None:
-        """As ``Progress``."""
         self._total = len(batches)
 
     def show(self, update: BatchUpdate | None) -> None:
-        """As ``Progress``."""
         if update is not None and update.state is BatchState.STARTED:
             self._started += 1
             self._say(f"[{self._started}/{self._total}] {update.batch}")
 
-    def end(self) -> None:
-        """As ``Progress``."""
 
-
-class OutputInOrder:
+class OutputInOrder(Progress):
     """The output of batches that run side by side, copied from their log files to ``out`` one batch
     after the other,
     with control characters escaped: a log may come from another machine.
@@ -109,12 +95,10 @@ class OutputInOrder:
     def begin(
         self, batches: Sequence[Batch], remaining: Sequence[Batch], files: BatchFiles
     ) -> None:
-        """As ``Progress``."""
         self._logs = [(batch, files.log(batch)) for batch in remaining]
         self._begin_batch()
 
     def show(self, update: BatchUpdate | None) -> None:
-        """As ``Progress``."""
         if update is not None and update.last:
             self._ended.add(update.batch.key)
         while self._at < len(self._logs):
@@ -126,15 +110,9 @@ class OutputInOrder:
             self._at += 1
             self._begin_batch()
 
-    def end(self) -> None:
-        """As ``Progress``."""
-
     def _begin_batch(self) -> None:
-        self._offset, self._held, self._decoder = (
-            0,
-            "",
-            codecs.getincrementaldecoder("utf-8")("replace"),
-        )
+        self._offset, self._held = 0, ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         if self._at < len(self._logs):
             self._say(f"[{self._at + 1}/{len(self._logs)}] {self._logs[self._at][0]}")
 
@@ -150,7 +128,7 @@ class OutputInOrder:
         self._out.flush()
 
 
-class CaseLines:
+class CaseLines(Progress):
     """A line for each case as it ends, with its seconds and the estimated time left. On a terminal
     a progress bar below.
 
@@ -196,7 +174,6 @@ class CaseLines:
     def begin(
         self, batches: Sequence[Batch], remaining: Sequence[Batch], files: BatchFiles
     ) -> None:
-        """As ``Progress``."""
         self._started_at = self._clock()
         self._total = sum(len(batch.cases) for batch in remaining)
         self._running = {
@@ -210,7 +187,6 @@ class CaseLines:
             self._bar.start(self._total)
 
     def show(self, update: BatchUpdate | None) -> None:
-        """As ``Progress``."""
         for batch, report, _ in self._running.values():
             with contextlib.suppress(UsageError):  # the runner judges a damaged report
                 self._show_cases(batch, report.read())
@@ -223,7 +199,6 @@ class CaseLines:
             self._bar.show(self._doing(), self._done)
 
     def end(self) -> None:
-        """As ``Progress``."""
         if self._bar:
             self._bar.stop()
 
@@ -264,7 +239,7 @@ class CaseLines:
         return f"; {about((self._clock() - self._started_at) / done * (self._total - done))} left"
 
 
-class WithBar:
+class WithBar(Progress):
     """Another progress with a bar on the terminal that names the batch that is running."""
 
     def __init__(self, progress: Progress) -> None:
@@ -273,23 +248,19 @@ class WithBar:
 
     @property
     def pytest_args(self) -> tuple[str, ...]:
-        """As ``Progress``."""
         return self._progress.pytest_args
 
     def begin(
         self, batches: Sequence[Batch], remaining: Sequence[Batch], files: BatchFiles
     ) -> None:
-        """As ``Progress``."""
         self._progress.begin(batches, remaining, files)
         self._bar.start(None)
         self._bar.show("; ".join(map(str, remaining)), 0)
 
     def show(self, update: BatchUpdate | None) -> None:
-        """As ``Progress``."""
         self._progress.show(update)
 
     def end(self) -> None:
-        """As ``Progress``."""
         self._bar.stop()
         self._progress.end()
 

@@ -10,12 +10,14 @@ from pathlib import Path
 
 from ..cases.model import Case
 from ..cases.proofs import lint, proof, rejudge
-from ..cases.proofs.impostors import ImpostorTrial
+from ..cases.proofs.impostors import ImpostorTrial, read_trials
 from ..cases.proofs.proof import Proof
 from ..cases.results import RunResult, TestResult
 from ..defaults import RACY_TRIALS
-from .batch import Batch, RunOutcome
+from ..util.rundir import scratch
+from .batch import Batch, RunOptions, RunOutcome
 from .plan import plan_batches
+from .progress import Say
 
 logger = logging.getLogger("vllm_regress.validation")
 
@@ -120,13 +122,10 @@ def validate(request: ValidateRequest, runner: ProofRunner) -> ValidateReport:
         if not problems:
             evidence, problems = proof.with_impostor_trials(case, evidence, impostor_trials)
         if problems:
-            left_out = request.trials_of(case) - len(trials[case.id])
-            note = (
-                [f"trials left out, because they cannot change that: {left_out}"]
-                if left_out
-                else []
-            )
-            reports.append(CaseReport(case, (*problems, *note)))
+            if left_out := request.trials_of(case) - len(trials[case.id]):
+                note = f"trials left out, because they cannot change that: {left_out}"
+                problems = [*problems, note]
+            reports.append(CaseReport(case, tuple(problems)))
         else:
             reports.append(CaseReport(case, path=_write(case, evidence, trials[case.id])))
     return ValidateReport((*refused, *reports))
@@ -162,3 +161,32 @@ def _run_trials(
 def _write(case: Case, evidence: Proof, trials: Sequence[Sequence[TestResult]]) -> Path:
     rejudge.save_observations(case, [RunResult(tuple(trial)) for trial in trials])
     return proof.write_proof(case, proof.with_commits(case, evidence))
+
+
+def try_impostors(
+    cases: Sequence[Case],
+    options: RunOptions,
+    run: Callable[[Sequence[Batch], RunOptions], RunOutcome],
+    say: Say,
+) -> tuple[ImpostorTrial, ...]:
+    """Try every impostor on one test of each case, in the first environment of each side. ``run``
+    runs batches.
+
+    Trials that could not be made are missing from the result. Raises ``KeyboardInterrupt`` when the
+    run was interrupted.
+    """
+    if not cases:
+        return ()
+    say("impostors: each case against failures that are not its own")
+    with scratch() as place:
+        folder = place / "trials"
+        # One worker, so that one test of each case is tried: every worker of pytest-xdist would
+        # choose a test of its own.
+        arguments = (*options.pytest_args, f"--vllm-impostors={folder}")
+        # These runs have no verdicts: a line for each case would call every case INCONCLUSIVE.
+        trial_options = dataclasses.replace(
+            options, workers="0", pytest_args=arguments, verbose=True
+        )
+        if run(plan_batches(cases), trial_options).interrupted:
+            raise KeyboardInterrupt
+        return tuple(trial for file in sorted(folder.glob("*.json")) for trial in read_trials(file))

@@ -23,7 +23,7 @@ from ..util.paths import PACKAGE
 from ..util.rundir import scratch
 from ..util.text import without_colours
 from .batch import Batch, RunOptions
-from .unfinished import with_missing_cases
+from .batch_results import with_missing_cases
 
 INTERRUPT_GRACE_S = 30.0
 """Seconds that an interrupted pytest has to end its engines."""
@@ -133,9 +133,8 @@ def run_command(
 
     When we are interrupted it has time to clean up before it is killed.
     """
-    own_group = (
-        not sys.stdin.isatty()
-    )  # a terminal interrupts the whole group; without one only we are interrupted
+    # A terminal interrupts the whole group; without one only we are interrupted.
+    own_group = not sys.stdin.isatty()
     process = start_command(command, environment, own_group=own_group, output=output)
     try:
         return process.wait()

@@ -7,21 +7,24 @@ import contextlib
 import dataclasses
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol, TextIO
 
 from ..cases.results import RunResult, merge_results
 from ..engines.processes.abandoned import sweep
 from ..util.rundir import scratch
-from .batch import Batch, BatchState, RunOptions, RunOutcome
-from .executor import BatchUpdate, Executor
-from .executors.sequential import SequentialExecutor
-from .executors.threads import ThreadsExecutor
-from .journal import BatchFiles, Journal
-from .judge import apply_expectations
+from .batch import (
+    Batch,
+    BatchFiles,
+    BatchState,
+    BatchUpdate,
+    Executor,
+    RunOptions,
+    RunOutcome,
+)
+from .batch_results import apply_expectations, interruption_note
+from .executors import SequentialExecutor, ThreadsExecutor
+from .journal import Journal
 from .plan import assign_workers, split_batches
-from .progress import BatchHeaders, CaseLines, OutputInOrder, Progress, Say, WithBar
-from .pytest_run import StartCommand, run_command
-from .unfinished import interruption_note
+from .progress import BatchHeaders, CaseLines, OutputInOrder, Progress, Say
 
 _log = logging.getLogger("vllm_regress.runner")
 
@@ -94,56 +97,20 @@ def batch_progress(options: RunOptions, say: Say) -> OutputInOrder | CaseLines:
     return OutputInOrder(say) if options.live else CaseLines(say)
 
 
-class BatchRunner(Protocol):
-    """Runs batches again and again with the same executor and options, as a bisection does."""
-
-    def run(self, batches: Sequence[Batch]) -> RunOutcome:
-        """As ``run_batches``."""
-        ...
-
-
 @dataclasses.dataclass(frozen=True)
-class SequentialRunner:
-    """Runs batches one after the other on our own terminal. ``build`` makes an environment ready,
-    ``start`` runs pytest's command.
+class BatchRunner:
+    """Runs batches again and again with the same executor and options, as a bisection does.
 
-    ``bar``: show a progress bar, because output goes elsewhere.
+    ``progress`` makes what shows one run.
     """
-
-    build: Callable[[str], None]
-    options: RunOptions
-    say: Say
-    start: StartCommand = run_command
-    bar: bool = False
-
-    def run(self, batches: Sequence[Batch]) -> RunOutcome:
-        """As ``BatchRunner``."""
-        executor = SequentialExecutor(self.build, self.start)
-        progress: Progress = BatchHeaders(self.say)
-        return run_batches(
-            RunRequest(batches, executor, self.options, WithBar(progress) if self.bar else progress)
-        )
-
-
-@dataclasses.dataclass(frozen=True)
-class ExecutorRunner:
-    """Runs batches with any executor and copies their output to ``out`` (default: standard output)
-    in order. ``bar``: as ``SequentialRunner``."""
 
     executor: Executor
     options: RunOptions
-    say: Say
-    out: TextIO | None = None
-    bar: bool = False
+    progress: Callable[[], Progress]
 
     def run(self, batches: Sequence[Batch]) -> RunOutcome:
-        """As ``BatchRunner``."""
-        progress: Progress = OutputInOrder(self.say, self.out)
-        return run_batches(
-            RunRequest(
-                batches, self.executor, self.options, WithBar(progress) if self.bar else progress
-            )
-        )
+        """As ``run_batches``."""
+        return run_batches(RunRequest(batches, self.executor, self.options, self.progress()))
 
 
 @contextlib.contextmanager
@@ -176,11 +143,7 @@ class _Run:
             journal.begin()
             for batch in request.batches:
                 self._results[batch.key].append(journal.finished(batch))
-            remaining = [
-                unfinished
-                for batch in request.batches
-                if (unfinished := journal.remaining(batch)) is not None
-            ]
+            remaining = list(filter(None, map(journal.remaining, request.batches)))
         _log.info("%d batches, %d to run", len(request.batches), len(remaining))
         options = request.options.with_pytest_args(*request.progress.pytest_args)
         request.progress.begin(request.batches, remaining, self._files)
@@ -199,9 +162,8 @@ class _Run:
             request.rescue(self._outcome(self._finished_before_interruption).run)
             raise
         finally:
-            with contextlib.suppress(
-                OSError
-            ):  # a terminal that was closed; the results are still to be saved
+            # A terminal that was closed; the results are still to be saved.
+            with contextlib.suppress(OSError):
                 request.progress.end()
         return self._outcome(lambda batch: self._results[batch.key])
 

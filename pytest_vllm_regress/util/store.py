@@ -21,7 +21,7 @@ from .documents import parse_json
 from .files import append_line, read_bounded, write_atomically
 from .validation import format_value
 
-MAX_BYTES = 256 * 1024 * 1024
+MAX_BYTES = 1024 * 1024 * 1024
 T = TypeVar("T")
 
 
@@ -33,19 +33,28 @@ class Store(Generic[T]):
             bisection"``.
         key: what the entries belong to. A file with another key is refused.
         advice: what the user can do with a file that is refused: ``"give --fresh"``.
+        fresh: do not read what the file holds; ``lock`` removes it.
 
     Raises ``UsageError`` for a file that is not such a store, or belongs to something else.
     """
 
     def __init__(
-        self, path: Path, kind: type[T], *, what: str, key: Any = None, advice: str = "remove it"
+        self,
+        path: Path,
+        kind: type[T],
+        *,
+        what: str,
+        key: Any = None,
+        advice: str = "remove it",
+        fresh: bool = False,
     ) -> None:
         self.path, self._kind, self._what, self._advice = path, kind, what, advice
         self._key = json.loads(json.dumps(codec.encode(key)))  # lists for tuples, as it is read
         self._lock: filelock.BaseFileLock | None = None
         self._size = 0
         """Bytes of the complete lines. What stands behind them was cut off by a crash."""
-        self._entries: dict[str, T] = self._read() if path.exists() else {}
+        self._fresh = fresh
+        self._entries: dict[str, T] = self._read() if path.exists() and not fresh else {}
 
     def __contains__(self, name: str) -> bool:
         return name in self._entries
@@ -69,6 +78,8 @@ class Store(Generic[T]):
 
         Two identical commands would otherwise append to one file, and remove it from each other.
         """
+        if self._lock is not None:
+            return
         self.path.parent.mkdir(parents=True, exist_ok=True)
         lock = filelock.FileLock(self.path.with_name(f".{self.path.name}.lock"))
         try:
@@ -78,17 +89,28 @@ class Store(Generic[T]):
                 f"{self.path}: {self._what} is in use by another run of the same command; wait for it"
             ) from None
         self._lock = lock
-        self._entries = self._read() if self.path.exists() else {}  # what a run before added
+        if self._fresh:
+            self.remove()
+        if not self.path.exists():
+            self._entries, self._size = {}, 0
+        elif self.path.stat().st_size != self._size:
+            self._entries = self._read()  # what a run before added
 
     def add(self, name: str, entry: T) -> None:
         """Append an entry, or replace the one of this name."""
+        self.add_all({name: entry})
+
+    def add_all(self, entries: Mapping[str, T]) -> None:
+        """Append entries at once: a crash leaves all of them or none."""
+        if not entries:
+            return
         if not self._size:
             append_line(self.path, self._head(), truncate=True)
         elif self.path.stat().st_size > self._size:
             os.truncate(self.path, self._size)
-        append_line(self.path, _line({name: codec.encode(entry)}))
+        append_line(self.path, _line({n: codec.encode(entry) for n, entry in entries.items()}))
         self._size = self.path.stat().st_size
-        self._entries[name] = entry
+        self._entries.update(entries)
 
     def rewrite(self, entries: Mapping[str, T]) -> None:
         """Replace all entries, in this order, with one line for each: for files that are committed."""
@@ -108,7 +130,9 @@ class Store(Generic[T]):
     def close(self) -> None:
         """Let other runs use the file."""
         if self._lock is not None:
+            Path(self._lock.lock_file).unlink(missing_ok=True)  # before anybody else can have it
             self._lock.release()
+            self._lock = None
 
     def _head(self) -> str:
         return _line({"store": self._what, "key": self._key})

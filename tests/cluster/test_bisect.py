@@ -7,12 +7,17 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress.cli.context import cluster as connection
-from pytest_vllm_regress.history.bisection.algorithm import State
-from pytest_vllm_regress.history.bisection.search import CandidateRunner, Plan, Search
-from pytest_vllm_regress.history.bisection.search_log import SearchLog
+from pytest_vllm_regress.history.algorithm import CandidateState
+from pytest_vllm_regress.history.candidates import (
+    CandidateRunner,
+    CandidateSearch,
+    SearchPlan,
+    open_results,
+)
 from pytest_vllm_regress.runner.batch import RunOptions
-from pytest_vllm_regress.runner.executors.ray import RayExecutor
-from pytest_vllm_regress.runner.run import ExecutorRunner
+from pytest_vllm_regress.runner.progress import OutputInOrder
+from pytest_vllm_regress.runner.ray_executor import RayExecutor
+from pytest_vllm_regress.runner.run import BatchRunner
 from tests.cluster.conftest import Cluster
 from tests.cluster.matrices import LEFT_S, environments
 from tests.conftest import MakeTarget
@@ -26,19 +31,18 @@ def test_the_release_that_fixes_it_is_found(
 ) -> None:
     case = version_case(tmp_path / "cases", "one")
     targets = tuple(environments(make_target, 3, 4))
-    plan = Plan(case, tuple("abcdefg"), targets)
+    plan = SearchPlan(case, tuple("abcdefg"), targets)
     lines: list[str] = []
-    log = SearchLog(tmp_path / "log.json", ["one"])
+    log = open_results(["one"], tmp_path / "results.jsonl")
     with connection(cluster.address):
-        runner = ExecutorRunner(
-            RayExecutor(cluster.address, lines.append), RunOptions(), lines.append
-        )
-        search = Search(plan, log, CandidateRunner(runner.run, None, lines.append))
+        executor = RayExecutor(cluster.address, lines.append)
+        runner = BatchRunner(executor, RunOptions(), lambda: OutputInOrder(lines.append))
+        search = CandidateSearch(plan, log, CandidateRunner(runner.run, None, lines.append))
         search.run()
     known = search.known()
     assert {plan.candidates[index]: state for index, state in known.items() if index in (2, 3)} == {
-        "c": State.BAD,
-        "d": State.GOOD,
+        "c": CandidateState.BAD,
+        "d": CandidateState.GOOD,
     }
     assert len(known) <= 5
     assert "documented failures" in capsys.readouterr().out  # what pytest wrote, from the node

@@ -10,12 +10,10 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress.cases.verdict import Verdict
-from pytest_vllm_regress.runner.batch import Batch, RunOptions
+from pytest_vllm_regress.runner.batch import Batch, BatchFiles, Executor, RunOptions
 from pytest_vllm_regress.runner.build import build_with_cache
-from pytest_vllm_regress.runner.executor import Executor
-from pytest_vllm_regress.runner.executors.ray import RayExecutor
-from pytest_vllm_regress.runner.executors.threads import ThreadsExecutor
-from pytest_vllm_regress.runner.journal import BatchFiles
+from pytest_vllm_regress.runner.executors import ThreadsExecutor
+from pytest_vllm_regress.runner.ray_executor import RayExecutor
 from tests.cluster.conftest import Cluster
 from tests.cluster.record import keep
 from tests.conftest import MakeTarget

@@ -95,7 +95,7 @@ def test_an_ended_cluster_whose_port_another_user_took_is_not_joined(
 
 
 def test_the_last_cluster_of_this_user_is_found() -> None:
-    from pytest_vllm_regress.runner.executors.ray_discovery import own_cluster
+    from pytest_vllm_regress.runner.ray_cluster import own_cluster
 
     with contextlib.ExitStack() as stack:
         if os.getuid() == 0:

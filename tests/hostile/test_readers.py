@@ -29,9 +29,11 @@ from pytest_vllm_regress.environments.overlay import ABOUT, about
 from pytest_vllm_regress.environments.recipes import load
 from pytest_vllm_regress.errors import RegressError
 from pytest_vllm_regress.fuzz import artefact, corpus
-from pytest_vllm_regress.history.bisection.search_log import SearchLog
-from pytest_vllm_regress.surveys.conformance.record import read_faults
-from pytest_vllm_regress.surveys.conformance.record_file import read_record
+from pytest_vllm_regress.history.candidates import open_results
+from pytest_vllm_regress.history.watch import SeenReleases
+from pytest_vllm_regress.surveys.conformance import open_runs, read_known
+from pytest_vllm_regress.surveys.drift import open_drifts
+from pytest_vllm_regress.surveys.states.measure import open_states
 from pytest_vllm_regress.util import rundir
 
 cheap = settings(
@@ -95,12 +97,15 @@ READERS: dict[str, Callable[[Path], object]] = {
     "artefact": artefact.load,
     "corpus": lambda path: list(corpus.read(path.parent)),
     "list": read_list,
-    "bisection": lambda path: SearchLog(path, ("a",)),
-    "record": read_record,
+    "bisection": lambda path: open_results(["a"], path).close(),
+    "watch": lambda path: SeenReleases(path).close(),
+    "conformance": open_runs,
+    "drift": open_drifts,
+    "states": open_states,
     "cache": marker,
     "environment": environment,
     "impostors": impostors.read_trials,
-    "faults": read_faults,
+    "known failures": read_known,
     "lock": read_lock,
     "checkpoint": checkpoint,
     "overlay": overlay,

@@ -19,10 +19,10 @@ from pytest_vllm_regress.answers.audit import verdict_table
 from pytest_vllm_regress.answers.audit.boundaries import boundaries
 from pytest_vllm_regress.cases.proofs import proof
 from pytest_vllm_regress.cases.verdict import Verdict
-from pytest_vllm_regress.surveys.conformance.record_file import read_record
+from pytest_vllm_regress.surveys.conformance import open_runs
 from tests.helpers import ROOT
 from tests.helpers.cases import project_cases
-from tools import reference
+from tools import bisections, reference, upstream
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
@@ -42,7 +42,6 @@ def commands(page: Path) -> list[str]:
     ("script", "name"),
     [
         ("verdicts", "generated/verdicts"),
-        ("bisections", "generated/bisections"),
     ],
 )
 def test_generated_parts_are_up_to_date(script: str, name: str) -> None:
@@ -148,9 +147,13 @@ def test_every_key_of_a_result_file_is_explained() -> None:
         assert keys_of(json.loads(file.read_text())) <= explained, file
 
 
+def test_the_page_of_bisections_is_up_to_date() -> None:
+    assert bisections.PAGE.read_text() == bisections.page(), "run `python -m tools.bisections`"
+
+
 def test_traced_commits_are_the_ones_that_the_cases_name() -> None:
     cases = {case.id: case for case in project_cases()}
-    traced = list(builder("build_bisections").traced())
+    traced = list(bisections.traced())
     assert traced
     assert {
         case_id: problem
@@ -245,7 +248,9 @@ def test_what_the_pages_say_of_gpus_has_records() -> None:
     """
     records = ROOT / "docs" / "records"
     on_gpus = [
-        run for run in read_record(records / "conformance.json").values() if run.device == "gpu"
+        run
+        for run in open_runs(records / "conformance.jsonl").entries.values()
+        if run.device == "gpu"
     ]
     assert all(run.gpu for run in on_gpus)
     seen = [json.loads(file.read_text()) for file in (records / "gpu").glob("*.json")]
@@ -267,7 +272,6 @@ def test_what_the_pages_say_of_gpus_has_records() -> None:
 
 
 def test_the_page_of_upstreams_tests_is_up_to_date() -> None:
-    pages = builder("build_upstream")
-    records = pages.records()
+    records = upstream.records()
     assert records
-    assert pages.PAGE.read_text() == pages.page(records), "run `python docs/build_upstream.py`"
+    assert upstream.PAGE.read_text() == upstream.page(records), "run `python -m tools.upstream`"

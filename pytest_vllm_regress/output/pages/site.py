@@ -26,8 +26,7 @@ from ...cases.proofs.proof import BisectedCommit, read_proof
 from ...cases.proofs.rejudge import OBSERVATIONS_FILE
 from ...cases.results import RunResult, read_results
 from ...errors import UsageError
-from ...surveys.drift.model import Drift
-from ...surveys.drift.record import read_record
+from ...surveys.drift import Drift, open_drifts
 from .documents import Document, Sources, documents_of, render_document, reports
 from .evidence import Entry, entry_of, facts_of
 from .folder import write_folder
@@ -37,7 +36,7 @@ from .record import Knowledge, State
 from .rendering import MAX_TEXT, date_text, file_name, render, shown
 from .run_page import place_of
 
-DRIFT = "docs/records/drift.json"
+DRIFT = "docs/records/drift.jsonl"
 """Where a checkout of the project has the record of `drift`."""
 MAX_COMMANDS = 2
 _COLORS = ((0, "#1a7f37"), (10, "#9a6700"))
@@ -136,7 +135,7 @@ def build_site(
             made=date_text(now),
         )
     }
-    files |= _release_pages(knowledge, nav, read_record(project / DRIFT) if project else {})
+    files |= _release_pages(knowledge, nav, open_drifts(project / DRIFT).entries if project else {})
     sources = Sources(project or Path(), _link_targets(cases, documents, project))
     rendered = {name: render_document(sources, name, page) for name, page in documents.items()}
     for case in cases:

@@ -1,51 +1,87 @@
 """Requests and replies for batches that run elsewhere: one line of text each, which a file, a pipe
-or Ray can carry.
+or Ray can carry. A request has the files that its batch needs from the machine that makes it.
 
-A request is JSON (``batch_request_schema.json``). A reply is its state, "more" or "last", and JSON
-(``batch_reply_schema.json``), so that whoever
-passes it on need not decode it: ``is_last`` and ``state_of`` look at its beginning.
+A request is JSON (``BatchRequest``). A reply is its state, "more" or "last", and JSON, so that
+whoever passes it on need not decode it: ``is_last`` and ``state_of`` look at its beginning.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
-from typing import Any
+import platform
+import socket
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import msgspec
 
 from ..._version import __version__
 from ...cases import results
+from ...cases.loading import load_all_cases
+from ...cases.proofs import proof, rejudge
 from ...cases.results import RunResult
+from ...defaults import ASKED_DEVICES
+from ...engines.gpus import nvml
+from ...environments.names import resolve
+from ...environments.recipes import FILE, LOCKS, MAX_BYTES, find_file
+from ...environments.sidecars import LOCKS as SIDECARS
+from ...environments.sidecars import sidecar_locks
+from ...environments.sources import names_interpreter
 from ...errors import UsageError
+from ...util import codec
+from ...util.codec import Document, Meta
 from ...util.documents import parse_json
-from ...util.validation import problems
-from ..batch import BatchState, Needs
+from ...util.files import files_below, peek, read_bounded
+from ..batch import Batch, BatchState, Needs, RunOptions
+from ..pytest_run import OUTER_TIMEOUT_S
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 MAX_LOG = 256 * 1024
 """Characters of pytest's output that a reply carries: the end of it."""
+CASES = "cases"
+MAX_FILE = 4 * 1024 * 1024
+_NOT_SENT = {"README.md", proof.FILE, rejudge.OBSERVATIONS_FILE}
+"""Files of a case that its tests do not read."""
+_ALLOWED_DEVICES = {"x-allowed": f"{', '.join(ASKED_DEVICES)}, or an empty string"}
+_Line = Annotated[str, Meta(max_length=1000)]
+_Path = Annotated[
+    str,
+    Meta(
+        pattern=r"^(?!/)(?!(.*/)?\.{1,2}(/|$))[^\x00]{1,1000}$",
+        extra_json_schema={"x-allowed": "a path that stays below its folder"},
+    ),
+]
+_Files = Annotated[
+    dict[_Path, Annotated[str, Meta(max_length=16 * 1024 * 1024)]], Meta(max_length=100_000)
+]
+"""Texts by path."""
+D = TypeVar("D", bound=Document)
 
 
-@dataclasses.dataclass(frozen=True)
-class BatchRequest:
+class BatchRequest(Document, frozen=True):
     """A batch with everything that another machine needs to run it.
 
     ``recipes`` is the environments.toml in which ``environment`` is a name, ``locks`` its lock
-    files by name; both are empty for an interpreter's
-    path. ``files``: the cases' files by path below the directory of cases. ``deadline_s`` is for
-    each case, and for the build.
+    files by name; both are empty for an interpreter's path. ``files``: the cases' files by path
+    below the directory of cases. Without ``cases`` the environment is built and nothing is run.
+    ``deadline_s`` is for each case, and for the build.
     """
 
-    environment: str
-    recipes: str = ""
-    locks: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
-    cases: tuple[str, ...] = ()
-    files: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
-    device: str = ""
-    pytest_args: tuple[str, ...] = ()
-    needs: Needs = dataclasses.field(default_factory=Needs)
-    deadline_s: float = 3600.0
-    tool_version: str = __version__
+    environment: Annotated[str, Meta(min_length=1, max_length=4000)]
+    recipes: Annotated[str, Meta(max_length=1024 * 1024)] = ""
+    locks: _Files = msgspec.field(default_factory=dict)
+    cases: Annotated[tuple[_Line, ...], Meta(max_length=10_000)] = ()
+    files: _Files = msgspec.field(default_factory=dict)
+    device: Annotated[
+        str, Meta(pattern=f"^({'|'.join(ASKED_DEVICES)}|)$", extra_json_schema=_ALLOWED_DEVICES)
+    ] = ""
+    pytest_args: Annotated[
+        tuple[Annotated[str, Meta(max_length=100_000)], ...], Meta(max_length=1000)
+    ] = ()
+    needs: Needs = Needs()
+    deadline_s: Annotated[float, Meta(gt=0)] = 3600.0
 
     def only(self, case_ids: tuple[str, ...]) -> BatchRequest:
         """The request for these of its cases, with the files that they need."""
@@ -53,11 +89,20 @@ class BatchRequest:
         files = {
             path: text for path, text in self.files.items() if path.partition("/")[0] not in omitted
         }
-        return dataclasses.replace(self, cases=case_ids, files=files)
+        return msgspec.structs.replace(self, cases=case_ids, files=files)
 
     def without_cases(self) -> BatchRequest:
         """The request to build the environment and run nothing."""
-        return dataclasses.replace(self, cases=(), files={}, pytest_args=())
+        return msgspec.structs.replace(self, cases=(), files={}, pytest_args=())
+
+
+class _ReplyDocument(Document, frozen=True):
+    """The JSON of a reply. ``run``: a result file."""
+
+    run: dict[str, Any]
+    why: Annotated[str, Meta(max_length=200_000)] = ""
+    node: Annotated[dict[str, _Line], Meta(max_length=20)] = msgspec.field(default_factory=dict)
+    log: Annotated[str, Meta(max_length=1024 * 1024)] = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,9 +131,89 @@ class BatchReply:
         return cls(BatchState.LOST, why=why, node={"node": node})
 
 
+def needs_of(options: RunOptions, gpus: int | None = None) -> Needs:
+    """Return what each batch needs. ``gpus``: how many on device gpu (default 1)."""
+    return Needs(gpus=(gpus or 1) if options.asks_for_gpu else 0)
+
+
+def pack(batch: Batch, options: RunOptions, needs: Needs) -> BatchRequest:
+    """Return the request for a batch.
+
+    Raises ``UsageError`` for an environment of source code, which needs a clone, and for a case
+    with files that are not text.
+    """
+    recipes, locks = "", {}
+    if not names_interpreter(batch.environment):
+        recipe = resolve(batch.environment)
+        if recipe.overlay is not None or recipe.build is not None:
+            raise UsageError(
+                f"{batch.environment}: source code over a release needs a clone, which other machines do not have: run it here, without --on"
+            )
+        recipes = _text(find_file(), MAX_BYTES)
+        locks = {
+            lock.name: _text(lock, MAX_FILE)
+            for lock in (recipe.lock, recipe.lock_local)
+            if lock is not None
+        }
+        locks |= {f"{SIDECARS}/{lock.name}": _text(lock, MAX_FILE) for lock in sidecar_locks()}
+    return BatchRequest(
+        environment=batch.environment,
+        recipes=recipes,
+        locks=locks,
+        cases=tuple(case.id for case in batch.cases),
+        files=dict(_files_of(batch)),
+        device=options.device or "",
+        pytest_args=options.pytest_args,
+        needs=needs,
+        deadline_s=2.0 * OUTER_TIMEOUT_S,
+    )
+
+
+def unpack(request: BatchRequest, folder: Path) -> tuple[Batch, RunOptions]:
+    """Write the request's files below ``folder`` and return its batch and options.
+
+    With ``folder`` as working directory the environment's name means what it means where the
+    request was made.
+    """
+    files = {f"{CASES}/{name}": text for name, text in request.files.items()}
+    files |= {f"{LOCKS}/{name}": text for name, text in request.locks.items()}
+    files |= {FILE: request.recipes} if request.recipes else {}
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    cases = {case.id: case for case in load_all_cases(folder / CASES)} if request.cases else {}
+    if unknown := [case_id for case_id in request.cases if case_id not in cases]:
+        raise UsageError(f"the request has no files of {', '.join(unknown)}")
+    options = RunOptions(request.device or None, None, request.pytest_args)
+    return Batch(
+        request.environment, tuple(cases[case_id] for case_id in request.cases), {}
+    ), options
+
+
+def _files_of(batch: Batch) -> Iterator[tuple[str, str]]:
+    for root in {case.directory.parent: None for case in batch.cases}:
+        yield from ((path.name, _text(path, MAX_FILE)) for path in sorted(root.glob("*.py")))
+    for case in batch.cases:
+        for path in files_below(case.directory):
+            if path.is_file() and path.name not in _NOT_SENT and "__pycache__" not in path.parts:
+                yield path.relative_to(case.directory.parent).as_posix(), _text(path, MAX_FILE)
+
+
+def _text(path: Path, limit: int) -> str:
+    try:
+        return read_bounded(path, limit, what="a file that is sent to another machine").decode(
+            "utf-8"
+        )
+    except UnicodeDecodeError:
+        raise UsageError(
+            f"{path}: not UTF-8, so it cannot be sent to another machine: run the case here"
+        ) from None
+
+
 def encode_request(request: BatchRequest) -> str:
     """Return the request as one line of JSON."""
-    return json.dumps({"schema": SCHEMA_VERSION, **dataclasses.asdict(request)})
+    return _line(request)
 
 
 def decode_request(text: str | bytes) -> BatchRequest:
@@ -96,25 +221,18 @@ def decode_request(text: str | bytes) -> BatchRequest:
 
     Raises ``UsageError`` for anything else, and for another version's.
     """
-    plain = _document(text, "a request for a batch", "batch_request_schema.json")
-    if plain["tool_version"] != __version__:
-        raise UsageError(
-            f"the request is of vllm-regress {plain['tool_version']}, and here is {__version__}: install the same one on every machine"
-        )
-    values = {name: tuple(plain[name]) for name in ("cases", "pytest_args")}
-    return BatchRequest(**plain | values | {"needs": Needs(**plain["needs"])})
+    return _document(text, "a request for a batch", BatchRequest)
 
 
 def encode_reply(reply: BatchReply) -> str:
     """Return the reply as one line."""
-    plain = {
-        "schema": SCHEMA_VERSION,
-        "run": reply.run.to_json(),
-        "why": reply.why[: results.MAX_DOSSIER],
-        "node": dict(reply.node),
-        "log": reply.log[-MAX_LOG:],
-    }
-    return f"{reply.state.value} {'last' if reply.last else 'more'} {json.dumps(plain)}"
+    document = _ReplyDocument(
+        run=reply.run.to_json(),
+        why=reply.why[: results.MAX_DOSSIER],
+        node=dict(reply.node),
+        log=reply.log[-MAX_LOG:],
+    )
+    return f"{reply.state.value} {'last' if reply.last else 'more'} {_line(document)}"
 
 
 def decode_reply(text: str) -> BatchReply:
@@ -123,10 +241,10 @@ def decode_reply(text: str) -> BatchReply:
     Raises ``UsageError`` for anything else.
     """
     state, document = state_of(text), text.partition(" ")[2].partition(" ")[2]
-    plain = _document(document, "the reply of a batch", "batch_reply_schema.json")
-    run = results.run_from_document(plain["run"], "the reply of a batch")
-    masked = results.hide_secrets({name: plain[name] for name in ("why", "node", "log")})
-    return BatchReply(state, run, is_last(text), masked["why"], masked["node"], masked["log"])
+    plain = _document(document, "the reply of a batch", _ReplyDocument)
+    run = results.run_from_document(plain.run, "the reply of a batch")
+    why, node, log = results.hide_secrets([plain.why, plain.node, plain.log])
+    return BatchReply(state, run, is_last(text), why, node, log)
 
 
 def state_of(reply: str) -> BatchState:
@@ -142,14 +260,48 @@ def is_last(reply: str) -> bool:
     return reply.partition(" ")[2].startswith("last ")
 
 
-def _document(text: str | bytes, what: str, schema: str) -> dict[str, Any]:
+def machine_facts(node: str = "") -> dict[str, str]:
+    """Return facts of this machine. ``node``: its name (default: the host name)."""
+    gpus = nvml.query_machine()
+    driver = {} if isinstance(gpus, str) else {"driver": str(gpus.driver)}
+    return {
+        "node": node or socket.gethostname(),
+        "machine": platform.machine(),
+        "processor": _processor(),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        **driver,
+    }
+
+
+def _processor() -> str:
+    lines = peek(Path("/proc/cpuinfo"), 64 * 1024).splitlines()
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
+        platform.processor(),
+    )
+
+
+def _line(document: Document) -> str:
+    head = {"schema": SCHEMA_VERSION, "tool_version": __version__}
+    return json.dumps({**head, **codec.encode(document)})
+
+
+def _document(text: str | bytes, what: str, kind: type[D]) -> D:
     try:
-        document = parse_json(text)
+        plain = parse_json(text)
     except ValueError as wrong:
         raise UsageError(f"{what}: not valid JSON: {wrong}") from None
-    version = document.get("schema") if isinstance(document, dict) else None
+    version, tool = (
+        (plain.pop("schema", None), plain.pop("tool_version", None))
+        if isinstance(plain, dict)
+        else (None, None)
+    )
     if version != SCHEMA_VERSION:
         raise UsageError(f"{what}: schema = {version!r}: this vllm-regress reads {SCHEMA_VERSION}")
-    if faults := problems(document, schema):
-        raise UsageError("\n".join(f"{what}: {line}" for line in faults))
-    return {name: value for name, value in document.items() if name != "schema"}
+    if tool != __version__:
+        raise UsageError(
+            f"{what} is of vllm-regress {tool}, and here is {__version__}: "
+            "install the same one on every machine"
+        )
+    return codec.decode(kind, plain, what)

@@ -29,7 +29,7 @@ _LONG = 400
 """Tokens of a stream that outlasts all questions."""
 
 
-class State(enum.StrEnum):
+class ServerState(enum.StrEnum):
     """A state of a server."""
 
     ALIVE = "alive"
@@ -41,7 +41,14 @@ class State(enum.StrEnum):
     DRAINING = "draining"
 
 
-FAILED = frozenset({State.CORE_STOPPED, State.SCHEDULER_STUCK, State.CORE_DEAD, State.WORKER_DEAD})
+FAILED = frozenset(
+    {
+        ServerState.CORE_STOPPED,
+        ServerState.SCHEDULER_STUCK,
+        ServerState.CORE_DEAD,
+        ServerState.WORKER_DEAD,
+    }
+)
 """States in which no request can be answered."""
 
 
@@ -60,6 +67,12 @@ class HealthRow:
     absent: str = ""
 
     @property
+    def summary(self) -> str:
+        """The answers of /health and to the request for one token; ``but`` marks a contradiction."""
+        words = ", but " if self.contradiction else ", "
+        return f"{self.answers[HEALTH]}{words}{self.answers[TOKEN]}"
+
+    @property
     def contradiction(self) -> bool:
         """Whether /health and the request for one token disagree: healthy but no token, or a token
         but not healthy."""
@@ -68,25 +81,28 @@ class HealthRow:
         )
 
 
-def spec_of(state: State) -> EngineSpec:
+def spec_of(state: str) -> EngineSpec:
     """Return the engine in which the state can be reached."""
-    if state is State.ASLEEP:
+    if state == ServerState.ASLEEP:
         return paced(extra={"enable_sleep_mode": True}, env={"VLLM_SERVER_DEV_MODE": "1"})
-    if state is State.WORKER_DEAD:
+    if state == ServerState.WORKER_DEAD:
         return paced(tensor_parallel_size=2)
-    return paced(extra={"shutdown_timeout": DRAIN_S}) if state is State.DRAINING else paced()
+    return paced(extra={"shutdown_timeout": DRAIN_S}) if state == ServerState.DRAINING else paced()
 
 
-def observe(server: Server, state: State, wait_s: float = WAIT_S) -> HealthRow:
+def observe(server: Server, state: str, wait_s: float = WAIT_S) -> HealthRow:
     """Bring the server into the state and return what it answers within ``wait_s``.
 
     Raises ``NotAtWork`` if the state is not reached.
     """
-    remark = _ENTER[state](server)
-    answers, noticed_s = _answers(server, wait_s, watch=state in FAILED or state is State.DRAINING)
+    stream = _ENTER[state](server)
+    answers, noticed_s = _answers(
+        server, wait_s, watch=state in FAILED or state == ServerState.DRAINING
+    )
     if state in FAILED and answers[AFTER] != HEALTHY:
         wait_for_end(server.child, END_S)
-    return HealthRow(answers, describe_end(server) + remark(), noticed_s)
+    end = f", stream {stream.outcome(0)}" if isinstance(stream, Stream) else ""
+    return HealthRow(answers, describe_end(server) + end, noticed_s)
 
 
 def _answers(server: Server, wait_s: float, *, watch: bool) -> tuple[dict[str, str], float | None]:
@@ -110,58 +126,33 @@ def _answers(server: Server, wait_s: float, *, watch: bool) -> tuple[dict[str, s
     return answers, noticed_s
 
 
-Remark = Callable[[], str]
-"""Returns what is to be added to the description of the server once everything was asked."""
-
-
-def _no_remark() -> str:
-    return ""
-
-
-def _do_nothing(server: Server) -> Remark:
-    return _no_remark
-
-
-def _sleep(server: Server) -> Remark:
-    server.sleep()
-    return _no_remark
-
-
-def _send(number: signal.Signals, role: str) -> Callable[[Server], Remark]:
-    def enter(server: Server) -> Remark:
-        server.signal(number, role)
-        return _no_remark
-
-    return enter
-
-
-def _stick(server: Server) -> Remark:
+def _stick(server: Server) -> None:
     """Send the request that makes the scheduler stuck, and wait until it is."""
     Stream(server, STUCK_TOKENS)
     deadline = Deadline.after("request", _BEGIN_S)
     while STUCK not in server.log():
         if deadline.passed:
             raise NotAtWork(
-                f"{State.SCHEDULER_STUCK}: the scheduler did not get the request within {_BEGIN_S:g} s"
+                f"{ServerState.SCHEDULER_STUCK}: the scheduler did not get the request within {_BEGIN_S:g} s"
             )
         server.child.pause(_PAUSE_S)
-    return _no_remark
 
 
-def _drain(server: Server) -> Remark:
+def _drain(server: Server) -> Stream:
     stream = Stream(server, _LONG)
     if not stream.wait_for_first(_BEGIN_S):
-        raise NotAtWork(f"{State.DRAINING}: the stream did not begin within {_BEGIN_S:g} s")
+        raise NotAtWork(f"{ServerState.DRAINING}: the stream did not begin within {_BEGIN_S:g} s")
     server.signal(signal.SIGTERM)
-    return lambda: f", stream {stream.outcome(0)}"
+    return stream
 
 
-_ENTER: Mapping[State, Callable[[Server], Remark]] = {
-    State.ALIVE: _do_nothing,
-    State.ASLEEP: _sleep,
-    State.CORE_STOPPED: _send(signal.SIGSTOP, "core"),
-    State.SCHEDULER_STUCK: _stick,
-    State.CORE_DEAD: _send(signal.SIGKILL, "core"),
-    State.WORKER_DEAD: _send(signal.SIGKILL, "worker"),
-    State.DRAINING: _drain,
+_ENTER: Mapping[str, Callable[[Server], object]] = {
+    ServerState.ALIVE: lambda server: None,
+    ServerState.ASLEEP: lambda server: server.sleep(),
+    ServerState.CORE_STOPPED: lambda server: server.signal(signal.SIGSTOP, "core"),
+    ServerState.SCHEDULER_STUCK: _stick,
+    ServerState.CORE_DEAD: lambda server: server.signal(signal.SIGKILL, "core"),
+    ServerState.WORKER_DEAD: lambda server: server.signal(signal.SIGKILL, "worker"),
+    ServerState.DRAINING: _drain,
 }
+"""How a state is entered. What is returned may be the stream that runs in it."""

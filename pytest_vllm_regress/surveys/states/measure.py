@@ -1,29 +1,48 @@
-"""Measures what a release's record lacks, row by row, each on a server that nothing has happened
-to."""
+"""Measure what is missing of a release, row by row, each on a server that nothing has happened to."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import datetime
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from ...engines.server import Server
 from ...engines.spec import EngineSpec
 from ...engines.standalone import Engines, bare_session
 from ...errors import ChildError, NotAtWork, Unsupported, UsageError
+from ...util.report import Report, Section, Table
+from ...util.store import Store
 from . import health, memory, shutdown
-from .health import HealthRow, State
-from .memory import KINDS, MemoryRow
-from .shutdown import ROWS, ShutdownRow
+from .health import HealthRow, ServerState
+from .memory import MemoryRow
+from .shutdown import ShutdownRow
 
-HEALTH, SHUTDOWN, GROWTH = "health", "shutdown", "growth"
-TABLES = (HEALTH, SHUTDOWN, GROWTH)
+StateRow = HealthRow | ShutdownRow | MemoryRow
+NOT_RUN, ABSENT = "not run", "n/a"
 
 
 @dataclasses.dataclass(frozen=True)
-class Release:
+class StateTable:
+    """A table of a release: the names of its rows, and how one is measured. ``kind`` is its type."""
+
+    names: Collection[str]
+    spec_of: Callable[[str], EngineSpec]
+    observe: Callable[[Server, str], StateRow]
+    kind: Callable[..., StateRow]
+
+
+TABLES = {
+    "health": StateTable([*ServerState], health.spec_of, health.observe, HealthRow),
+    "shutdown": StateTable([*shutdown.ROWS], shutdown.spec_of, shutdown.observe, ShutdownRow),
+    "growth": StateTable([*memory.KINDS], memory.spec_of, memory.observe, MemoryRow),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class ReleaseStates:
     """What was measured of a release, by state, by ending and by kind of request.
 
     ``day``: of the last measurement. ``device``: on which it was made.
@@ -36,33 +55,42 @@ class Release:
     shutdown: Mapping[str, ShutdownRow] = dataclasses.field(default_factory=dict)
     growth: Mapping[str, MemoryRow] = dataclasses.field(default_factory=dict)
 
-    def missing(self, tables: Collection[str] = TABLES) -> list[tuple[str, str]]:
+    def rows(self, table: str) -> Mapping[str, StateRow]:
+        """Return the rows of a table that were measured."""
+        rows: Mapping[str, StateRow] = getattr(self, table)
+        return rows
+
+    def missing(self, tables: Iterable[str] = TABLES) -> list[tuple[str, str]]:
         """Return table and name of each row that was not measured."""
         return [
             (table, name)
-            for table, names, rows in (
-                (HEALTH, [*State], self.health),
-                (SHUTDOWN, [*ROWS], self.shutdown),
-                (GROWTH, [*KINDS], self.growth),
-            )
-            for name in names
-            if table in tables and name not in rows
+            for table in tables
+            for name in TABLES[table].names
+            if name not in self.rows(table)
         ]
 
-    def without(self, tables: Collection[str]) -> Release:
-        """Return the release without what was measured for these tables."""
-        nothing: dict[str, Any] = {table: {} for table in tables}
-        return dataclasses.replace(self, **nothing)
+    def summary(self, table: str, name: str) -> str:
+        """Return the cell of a row in a table of releases."""
+        row = self.rows(table).get(name)
+        return NOT_RUN if row is None else ABSENT if row.absent else row.summary
+
+
+def open_states(path: Path, *, fresh: bool = False) -> Store[ReleaseStates]:
+    """Return releases by environment, kept in a file."""
+    return Store(path, ReleaseStates, what="states of releases", fresh=fresh)
 
 
 def measure_environment(
-    name: str, release: Release | None, tables: Collection[str], progress: Callable[[str], None]
-) -> Iterator[Release]:
+    name: str,
+    release: ReleaseStates | None,
+    tables: Collection[str],
+    progress: Callable[[str], None],
+) -> Iterator[ReleaseStates]:
     """Build an environment where it must be built, and measure what is missing of its release, as
     ``measure`` does."""
     with bare_session(progress, device="sim") as session:
         target = session.target(name)
-        known = release or Release(target.versions["vllm"])
+        known = release or ReleaseStates(target.versions["vllm"])
         day = datetime.datetime.now(datetime.UTC).date().isoformat()
         yield from measure(
             Engines(session, target, user="vllm-regress states"), known, day, progress, tables
@@ -71,58 +99,42 @@ def measure_environment(
 
 def measure(
     engines: Engines,
-    release: Release,
+    release: ReleaseStates,
     day: str,
     progress: Callable[[str], None],
     tables: Collection[str] = TABLES,
-) -> Iterator[Release]:
+) -> Iterator[ReleaseStates]:
     """Yield the release with one more row, until none is missing.
 
     A row that cannot be measured stays missing; ``progress`` gets the reason.
     """
     for table, name in release.missing(tables):
+        kind = TABLES[table]
         try:
-            row: Any = _ROWS[table](engines, name)
+            with _server(engines, kind.spec_of(name)) as server:
+                row = kind.observe(server, name)
+        except Unsupported as refusal:
+            row = kind.kind(absent=str(refusal))
         except (ChildError, NotAtWork, UsageError) as error:
             progress(f"vllm {release.vllm}: {table}, {name}: {str(error).splitlines()[0]}")
             continue
-        rows: dict[str, Any] = {table: {**getattr(release, table), name: row}}
+        rows: dict[str, Any] = {table: {**release.rows(table), name: row}}
         release = dataclasses.replace(release, day=day, **rows)
-        progress(f"vllm {release.vllm}: {table}, {name}: {row}")
+        progress(f"vllm {release.vllm}: {table}, {name}: {release.summary(table, name)}")
         yield release
 
 
-def _health(engines: Engines, name: str) -> HealthRow:
-    state = State(name)
-    try:
-        with _server(engines, health.spec_of(state)) as server:
-            return health.observe(server, state)
-    except Unsupported as refusal:
-        return HealthRow(absent=str(refusal))
-
-
-def _shutdown(engines: Engines, name: str) -> ShutdownRow:
-    ending, streaming = ROWS[name]
-    try:
-        with _server(engines, ending.spec) as server:
-            return shutdown.observe(server, ending, streaming=streaming)
-    except Unsupported as refusal:
-        return ShutdownRow(absent=str(refusal))
-
-
-def _growth(engines: Engines, kind: str) -> MemoryRow:
-    try:
-        with _server(engines, memory.SPEC) as server:
-            return memory.observe(server, kind)
-    except Unsupported as refusal:
-        return MemoryRow(absent=str(refusal))
-
-
-_ROWS: Mapping[str, Callable[[Engines, str], Any]] = {
-    HEALTH: _health,
-    SHUTDOWN: _shutdown,
-    GROWTH: _growth,
-}
+def report(releases: Collection[ReleaseStates], tables: Iterable[str]) -> Report:
+    """Return each table with a row for each of its names, and a column for each release."""
+    header = ("", *(release.vllm for release in releases))
+    sections = []
+    for table in tables:
+        rows = [
+            (name, *(release.summary(table, name) for release in releases))
+            for name in TABLES[table].names
+        ]
+        sections.append(Section(table.capitalize(), [Table(header, rows)]))
+    return Report(sections=sections)
 
 
 @contextlib.contextmanager

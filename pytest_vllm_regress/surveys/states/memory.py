@@ -20,7 +20,6 @@ TOKENS = 4
 LONG = 400
 """Tokens that an aborted stream asks for: more than the server has sent when the client closes the
 connection."""
-SPEC = EngineSpec.create(generation="V1")
 _TIMEOUT_S = 60.0
 _SCHEMA = {
     "type": "object",
@@ -30,7 +29,7 @@ _SCHEMA = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class MemoryRun:
     """Slopes of one run, by process: of the memory that the process shares with no other one."""
 
     slopes: Mapping[str, Slope]
@@ -49,8 +48,13 @@ class MemoryRow:
     ``absent``: why the release does not answer such requests; then nothing else is known.
     """
 
-    runs: tuple[Run, ...] = ()
+    runs: tuple[MemoryRun, ...] = ()
     absent: str = ""
+
+    @property
+    def summary(self) -> str:
+        """The processes that grow, or ``no``."""
+        return f"{', '.join(sorted(self.growing))} grows" if self.growing else "no"
 
     @property
     def growing(self) -> frozenset[str]:
@@ -63,6 +67,11 @@ Send = Callable[[Server, int], None]
 
 Raises ``NotAtWork`` if the answer is not what the kind of request gets.
 """
+
+
+def spec_of(kind: str) -> EngineSpec:
+    """Return the engine that answers each kind of request."""
+    return EngineSpec.create(generation="V1")
 
 
 def observe(
@@ -83,7 +92,7 @@ def observe(
         )
 
 
-def _run(server: Server, kind: str, *, begin: int, requests: int, warm_up: int) -> Run:
+def _run(server: Server, kind: str, *, begin: int, requests: int, warm_up: int) -> MemoryRun:
     send = KINDS[kind]
     growths: Mapping[str, Growth] = measure_growth(
         server,
@@ -92,7 +101,7 @@ def _run(server: Server, kind: str, *, begin: int, requests: int, warm_up: int) 
         readings=READINGS,
         warm_up=warm_up,
     )
-    return Run({process: growth.uss for process, growth in growths.items()})
+    return MemoryRun({process: growth.uss for process, growth in growths.items()})
 
 
 def _complete(server: Server, number: int) -> None:

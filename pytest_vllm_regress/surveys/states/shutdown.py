@@ -43,13 +43,6 @@ class Ending:
     times: int = 1
     drains: bool = False
 
-    @property
-    def spec(self) -> EngineSpec:
-        """The engine to which it happens."""
-        if self.target == "worker":
-            return paced(tensor_parallel_size=2)
-        return paced(extra={"shutdown_timeout": DRAIN_S}) if self.drains else paced()
-
 
 ENDINGS: Mapping[str, Ending] = {
     "SIGTERM": Ending(signal.SIGTERM),
@@ -86,6 +79,14 @@ class ShutdownRow:
     absent: str = ""
 
     @property
+    def summary(self) -> str:
+        """How the server ended, after how many seconds, and how its stream ended."""
+        seconds = "" if self.seconds is None else f", {self.seconds:g} s"
+        stream = f", {self.stream}" if self.stream else ""
+        left = f", left: {', '.join(self.left)}" if self.left else ""
+        return f"{self.exit}{seconds}{stream}{left}"
+
+    @property
     def orderly(self) -> bool:
         """Whether the server ended, left nothing, and finished what it had begun."""
         return (
@@ -96,13 +97,20 @@ class ShutdownRow:
         )
 
 
-def observe(
-    server: Server, ending: Ending, *, streaming: bool, end_s: float = END_S
-) -> ShutdownRow:
-    """Do to the server what ``ending`` says and return how it ended, within ``end_s``.
+def spec_of(name: str) -> EngineSpec:
+    """Return the engine to which the ending of this row happens."""
+    ending, _ = ROWS[name]
+    if ending.target == "worker":
+        return paced(tensor_parallel_size=2)
+    return paced(extra={"shutdown_timeout": DRAIN_S}) if ending.drains else paced()
+
+
+def observe(server: Server, name: str, end_s: float = END_S) -> ShutdownRow:
+    """Do to the server what the row of this name says and return how it ended, within ``end_s``.
 
     Raises ``NotAtWork`` if the stream does not begin.
     """
+    ending, streaming = ROWS[name]
     child, port = server.child, httpx.URL(server.root_url).port or 0
     stream = Stream(server, TOKENS) if streaming else None
     if stream is not None and not stream.wait_for_first(_BEGIN_S):

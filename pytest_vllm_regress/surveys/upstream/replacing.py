@@ -1,7 +1,7 @@
 """pytest plugin for a run of upstream's tests in the target interpreter: puts our classes in the
 place of upstream's and records each result.
 
-It is not part of the plugin that users load. ``vllm-regress upstream`` names it on pytest's command
+It is not part of the plugin that users load. ``vllm-regress survey upstream`` names it on pytest's command
 line.
 """
 

@@ -5,25 +5,29 @@ goes on with the rest."""
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import os
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ...engines.checkpoints.hub_cache import ensure_alias, kind_of
 from ...engines.processes import process_tree
 from ...engines.processes.agent_client import TARGET_SITE, Agent
 from ...engines.target import Target
+from ...environments.installed import read_installed
+from ...environments.sidecars import ensure_packages
+from ...errors import UsageError
 from ...util.files import peek
-from ...util.paths import writable_root
+from ...util.paths import PACKAGE, writable_root
 from ...util.rundir import RunDir
-from .beside import ensure_beside, link_own_package
 from .replacing import RECORD, REPLACED, STARTS_SERVERS
 from .settings import DEVICE, ENVIRONMENT, PREFERS_V1, REUSE, hub_folder
 from .starts import DOSSIERS
 from .tree import TestTree
-from .triage import Listed, TestResult, read_results
+from .triage import ListedTest, UpstreamOutcome, UpstreamResult, read_results, share_passed
 
 _PLUGINS = (
     "pytest_asyncio.plugin",
@@ -31,12 +35,44 @@ _PLUGINS = (
     "pytest_vllm_regress.surveys.upstream.replacing",
 )
 _START = "import sys; n = int(sys.argv.pop(1)); sys.path += sys.argv[1:n + 1]; del sys.argv[1:n + 1]; import pytest; sys.exit(pytest.main())"
+_BESIDE = (
+    *(
+        "pytest>=8.2,<9",
+        "pytest-asyncio>=0.24,<2",
+        "pytest-timeout>=2.3",
+        "openai>=1.40",
+        "requests",
+        "httpx",
+        "jsonschema",
+        "tblib",  # of newer revisions' conftest
+    ),
+    # what our own package imports in the process of the tests
+    *(
+        "filelock>=3.20.1",
+        "msgspec",
+        "packaging",
+        "platformdirs",
+        "psutil>=6",
+        "py-spy",
+        "pyyaml",
+        "regex",
+        "safetensors",
+        "numpy",
+    ),
+    *("hypothesis", "nvidia-ml-py", "prometheus-client", "tomlkit", "uv>=0.13"),
+)
+"""Packages that upstream's tests need beside vLLM, in a folder at the end of the path: the
+environment keeps its versions."""
+_LEAST_PYTHON = (3, 11)
 _OWN_PACKAGES = "tests/vllm_test_utils"
 """Folder of a package of upstream's own that its tests import by name."""
 _ENDING = "0.0025"
 """Fraction of positions at which a simulated text ends: many tests ask for some ten tokens and
 expect as many."""
 _MAX_RECORD = 256 * 1024 * 1024
+SCHEMA_VERSION = 1
+_SHOWN = 20
+"""Names in a line."""
 _POLL_S = 0.5
 _END_S = 60.0
 """Seconds that pytest may take from the last test to its end."""
@@ -45,7 +81,7 @@ _RESTARTS = 25
 
 
 @dataclasses.dataclass(frozen=True)
-class Limits:
+class RunLimits:
     """Seconds for one test with its fixtures, for collecting all files, and for the whole run
     (None: no limit)."""
 
@@ -59,15 +95,42 @@ class UpstreamRun:
     """Results of a run, the files that were run, the names of the hub without a stand-in, and the
     dossiers of servers that did not start."""
 
-    results: tuple[TestResult, ...]
+    results: tuple[UpstreamResult, ...]
     files: tuple[str, ...]
     without_stand_in: tuple[str, ...]
     seconds: float
     dossiers: tuple[Path, ...] = ()
 
+    def lines(self) -> Iterator[str]:
+        """Yield each test that did not pass although it could run, then a summary."""
+        for result in self.results:
+            if result.outcome in (UpstreamOutcome.FAILED, UpstreamOutcome.MEANING):
+                yield f"{result.outcome}: {result.test}: {result.reason}"
+        share = share_passed(self.results)
+        words = "-" if share is None else format(share, ".0%")
+        reached = {result.file for result in self.results}
+        yield f"{len(reached)} of {len(self.files)} files in {self.seconds:.0f} s; passed of the tests that were not skipped: {words}"
+        if missed := [file for file in self.files if file not in reached]:
+            yield f"without a result, because the run ended before or they have no tests here: {_some(missed)}"
+        if self.dossiers:
+            yield f"dossiers of servers that did not start: {_some([str(path) for path in self.dossiers])}"
+        if self.without_stand_in:
+            yield f"no stand-in for {_some(self.without_stand_in)}"
+
+    def to_json(self, version: str, commit: str) -> dict[str, Any]:
+        """Return the document of a run of the tests of ``commit`` on vLLM ``version``."""
+        return {
+            "schema": SCHEMA_VERSION,
+            "vllm": version,
+            "commit": commit,
+            "files": self.files,
+            "seconds": round(self.seconds, 1),
+            "results": self.results,
+        }
+
 
 @dataclasses.dataclass(frozen=True)
-class Request:
+class UpstreamRequest:
     """What to run: the tree and its files, in which environment. ``dossiers``: folder for those of
     servers that do not start. ``replaced``: classes
     of upstream's that ours replace (server, runner)."""
@@ -77,13 +140,13 @@ class Request:
     target: Target
     dossiers: Path
     replaced: tuple[str, ...] = ("server",)
-    limits: Limits = Limits()
+    limits: RunLimits = RunLimits()
     pytest_args: tuple[str, ...] = ()
-    listed: Mapping[str, Listed] = dataclasses.field(default_factory=dict)
+    listed: Mapping[str, ListedTest] = dataclasses.field(default_factory=dict)
 
 
 def run_tests(
-    request: Request, log: Path, progress: Callable[[str], None] = lambda line: None
+    request: UpstreamRequest, log: Path, progress: Callable[[str], None] = lambda line: None
 ) -> UpstreamRun:
     """Run the files and return the results. ``log`` gets pytest's output.
 
@@ -91,12 +154,12 @@ def run_tests(
     """
     begun, earlier = time.monotonic(), set(request.dossiers.glob("*"))
     missing = make_aliases(request.tree.hub_names(request.files))
-    beside = ensure_beside(request.target.python, progress)
+    beside = _ensure_beside(request.target.python, progress)
     run = RunDir.create()
     try:
         record = run.path / "record.jsonl"
         record.touch()
-        paths = [beside, link_own_package(run.path / "own")]
+        paths = [beside, _link_own_package(run.path / "own")]
         for _ in range(_RESTARTS):
             if _pytest(request, run, record, paths, log, begun) or _out_of_time(
                 request.limits, begun
@@ -118,8 +181,42 @@ def make_aliases(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in names if kind_of(name) is None)
 
 
+def _ensure_beside(python: Path, progress: Callable[[str], None] = lambda line: None) -> Path:
+    """Return the folder with ``_BESIDE`` for the interpreter ``python``, fetched on first use.
+    Created atomically.
+
+    Raises ``UsageError`` for a Python that cannot import our own package, and ``BuildError`` if
+    something cannot be fetched.
+    """
+    version = tuple(map(int, read_installed(python).python.split(".")[:2]))
+    if version < _LEAST_PYTHON:
+        raise UsageError(
+            f"{python} is Python {version[0]}.{version[1]}: upstream's tests need an environment with 3.11 or later"
+        )
+    tag = f"{version[0]}.{version[1]}-{hashlib.sha256(repr(_BESIDE).encode()).hexdigest()[:10]}"
+    return ensure_packages(
+        Path("beside", tag),
+        python,
+        _BESIDE,
+        "fetching pytest and clients for upstream's tests",
+        progress,
+    )
+
+
+def _link_own_package(folder: Path) -> Path:
+    """Return ``folder`` with our package in it, and nothing of what is installed beside that."""
+    folder.mkdir()
+    (folder / PACKAGE.name).symlink_to(PACKAGE)
+    return folder
+
+
 def _pytest(
-    request: Request, run: RunDir, record: Path, paths: Sequence[Path], log: Path, begun: float
+    request: UpstreamRequest,
+    run: RunDir,
+    record: Path,
+    paths: Sequence[Path],
+    log: Path,
+    begun: float,
 ) -> bool:
     """Run one pytest process.
 
@@ -170,7 +267,7 @@ class _Watch:
 
     _FINISHED = '{"event": "finished"}'
 
-    def __init__(self, record: Path, limits: Limits) -> None:
+    def __init__(self, record: Path, limits: RunLimits) -> None:
         self._record, self._limits = record, limits
         self._begun = len(peek(record, _MAX_RECORD))
         self._size, self._since = record.stat().st_size, time.monotonic()
@@ -189,11 +286,11 @@ class _Watch:
         return time.monotonic() - self._since > self._allowed
 
 
-def _out_of_time(limits: Limits, begun: float) -> bool:
+def _out_of_time(limits: RunLimits, begun: float) -> bool:
     return limits.run_s is not None and time.monotonic() - begun > limits.run_s
 
 
-def _command(request: Request, paths: Sequence[Path]) -> list[str]:
+def _command(request: UpstreamRequest, paths: Sequence[Path]) -> list[str]:
     command = [
         str(request.target.python),
         "-c",
@@ -215,7 +312,7 @@ def _command(request: Request, paths: Sequence[Path]) -> list[str]:
     return [*command, f"--timeout={request.limits.test_s:g}", *request.pytest_args]
 
 
-def _environment(request: Request, run: RunDir, record: Path) -> dict[str, str]:
+def _environment(request: UpstreamRequest, run: RunDir, record: Path) -> dict[str, str]:
     agent = Agent(
         request.target.python, run
     )  # not started: it knows the variables of target processes
@@ -246,3 +343,9 @@ def _environment(request: Request, run: RunDir, record: Path) -> dict[str, str]:
         STARTS_SERVERS: str(int(request.tree.mentions("RemoteOpenAIServer", request.files))),
         DOSSIERS: str(request.dossiers.absolute()),
     }
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (
+        f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    )

@@ -1,5 +1,5 @@
-"""What became of upstream's tests: outcomes as values, and the kinds of reasons for which a test
-cannot run here. Pure."""
+"""What became of upstream's tests: outcomes as values, the kinds of reasons for which a test cannot run
+here, and the tests that are known to fail on the simulated device, with what each of them needs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from ...errors import UsageError
-from ...util.documents import parse_json
+from ...util.documents import load_toml, parse_json
+from ...util.paths import DATA
 
 
 class UpstreamOutcome(enum.StrEnum):
@@ -33,10 +34,8 @@ NOT_SKIPPED = (UpstreamOutcome.PASSED, UpstreamOutcome.FAILED, UpstreamOutcome.M
 
 
 @dataclasses.dataclass(frozen=True)
-class TestResult:
+class UpstreamResult:
     """One test of a run, with one line of why it did not pass."""
-
-    __test__ = False
 
     test: str
     outcome: UpstreamOutcome
@@ -49,13 +48,28 @@ class TestResult:
 
 
 @dataclasses.dataclass(frozen=True)
-class Listed:
+class ListedTest:
     """How a test that fails ends for a known reason, and the reason."""
 
     outcome: UpstreamOutcome
     why: str
 
 
+FILE = DATA / "upstream_listed.toml"
+EVERY_TEST = "*"
+"""Stands for all tests of a file that have no entry of their own."""
+_MAX_FILE = 1024 * 1024
+_LISTED_NEEDS: Mapping[str, UpstreamOutcome] = {
+    "meaning": UpstreamOutcome.MEANING,
+    "model": UpstreamOutcome.MODEL,
+    "gpu": UpstreamOutcome.KERNEL,
+    "network": UpstreamOutcome.NETWORK,
+    "fault": UpstreamOutcome.FAILED,
+}
+"""The outcome of a failed test by what its entry needs.
+
+``fault`` is one of vLLM, of the test or of the simulated device: still a failure.
+"""
 _NEEDS: tuple[tuple[UpstreamOutcome, re.Pattern[str]], ...] = (
     (
         UpstreamOutcome.PACKAGE,
@@ -103,8 +117,8 @@ def outcome_of(outcome: str, reason: str) -> UpstreamOutcome:
 
 
 def read_results(
-    record: str, listed: Mapping[str, Listed] = MappingProxyType({})
-) -> tuple[TestResult, ...]:
+    record: str, listed: Mapping[str, ListedTest] = MappingProxyType({})
+) -> tuple[UpstreamResult, ...]:
     """Return the results in the lines of a record. The first end of a test counts unless a later
     one is a failure.
 
@@ -112,7 +126,7 @@ def read_results(
     test that was started and has no end is a failure. Raises ``UsageError`` for a line that is no
     event.
     """
-    results: dict[str, TestResult] = {}
+    results: dict[str, UpstreamResult] = {}
     started: dict[str, None] = {}
     for line in record.splitlines():
         event = _event(line)
@@ -130,19 +144,21 @@ def read_results(
     return tuple(results.values())
 
 
-def entry_for(test: str, listed: Mapping[str, Listed]) -> Listed | None:
+def entry_for(test: str, listed: Mapping[str, ListedTest]) -> ListedTest | None:
     """Return the entry of a test, whatever its parameters, else that of its whole file."""
     name = test.partition("[")[0]
-    return listed.get(name) or listed.get(f"{name.partition('::')[0]}::*")
+    return listed.get(name) or listed.get(f"{name.partition('::')[0]}::{EVERY_TEST}")
 
 
-def _result(test: str, end: Mapping[str, object], listed: Mapping[str, Listed]) -> TestResult:
+def _result(
+    test: str, end: Mapping[str, object], listed: Mapping[str, ListedTest]
+) -> UpstreamResult:
     reason = str(end.get("reason", ""))
     outcome = outcome_of(str(end.get("outcome", "failed")), reason)
     entry = entry_for(test, listed)
     if outcome is UpstreamOutcome.FAILED and entry is not None:
-        return TestResult(test, entry.outcome, entry.why, _seconds(end.get("seconds")))
-    return TestResult(test, outcome, _one_reason(reason), _seconds(end.get("seconds")))
+        return UpstreamResult(test, entry.outcome, entry.why, _seconds(end.get("seconds")))
+    return UpstreamResult(test, outcome, _one_reason(reason), _seconds(end.get("seconds")))
 
 
 def _event(line: str) -> Mapping[str, object]:
@@ -167,13 +183,38 @@ def _one_reason(reason: str) -> str:
     return text if len(text) <= _LINE else f"{text[:_LINE]}..."
 
 
-def counts(results: Iterable[TestResult]) -> Counter[UpstreamOutcome]:
+def counts(results: Iterable[UpstreamResult]) -> Counter[UpstreamOutcome]:
     """Return the number of tests for each outcome."""
     return Counter(result.outcome for result in results)
 
 
-def share_passed(results: Iterable[TestResult]) -> float | None:
+def share_passed(results: Iterable[UpstreamResult]) -> float | None:
     """Return the share of passed tests among those that were not skipped; None without any."""
     number = counts(results)
     total = sum(number[outcome] for outcome in NOT_SKIPPED)
     return number[UpstreamOutcome.PASSED] / total if total else None
+
+
+def listed_tests(files: Iterable[str]) -> dict[str, ListedTest]:
+    """Return the entries of these files, by ``file::test`` without parameters.
+
+    Raises ``UsageError`` for a malformed entry.
+    """
+    document = load_toml(FILE, _MAX_FILE)
+    return {
+        f"{file}::{test}": _entry(file, test, value)
+        for file in files
+        for test, value in document.get(file, {}).items()
+    }
+
+
+def _entry(file: str, test: str, value: object) -> ListedTest:
+    if (
+        isinstance(value, dict)
+        and value.keys() == {"needs", "why"}
+        and value["needs"] in _LISTED_NEEDS
+    ):
+        return ListedTest(_LISTED_NEEDS[value["needs"]], str(value["why"]))
+    raise UsageError(
+        f'{FILE.name}: {file}: {test}: write {{ needs = "{"|".join(_LISTED_NEEDS)}", why = "..." }}'
+    )

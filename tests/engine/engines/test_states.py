@@ -9,9 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pytest_vllm_regress.surveys.states.health import HEALTH, TOKEN, HealthRow, State
-from pytest_vllm_regress.surveys.states.measure import HEALTH as HEALTH_TABLE
-from pytest_vllm_regress.surveys.states.measure import SHUTDOWN, Release, measure_environment
+from pytest_vllm_regress.surveys.states.health import HEALTH, TOKEN, HealthRow, ServerState
+from pytest_vllm_regress.surveys.states.measure import ReleaseStates, measure_environment
 from pytest_vllm_regress.surveys.states.shutdown import ROWS, ShutdownRow
 from pytest_vllm_regress.target_site.vllm_regress_target.nanny import mapped_shm
 from pytest_vllm_regress.util.deadline import Deadline
@@ -19,7 +18,7 @@ from pytest_vllm_regress.util.deadline import Deadline
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 ENVIRONMENT = "vllm-0.33.0"
 WANTED = {
-    *(State.SCHEDULER_STUCK, State.CORE_DEAD),
+    *(ServerState.SCHEDULER_STUCK, ServerState.CORE_DEAD),
     *("SIGTERM, streaming", "SIGKILL of the server, streaming"),
 }
 
@@ -40,16 +39,18 @@ def left_shared_memory() -> set[str]:
 
 
 def test_states_of_a_release_are_measured_and_leave_nothing_behind(user_caches: None) -> None:
-    known = Release(
+    known = ReleaseStates(
         "0.33.0",
-        health={state: HealthRow(absent="not asked") for state in State if state not in WANTED},
+        health={
+            state: HealthRow(absent="not asked") for state in ServerState if state not in WANTED
+        },
         shutdown={name: ShutdownRow(absent="not asked") for name in ROWS if name not in WANTED},
     )
     processes, segments = running(), shared_memory()
     lines: list[str] = []
-    *_, release = measure_environment(ENVIRONMENT, known, (HEALTH_TABLE, SHUTDOWN), lines.append)
-    assert release.missing((HEALTH_TABLE, SHUTDOWN)) == [], lines
-    stuck, dead = release.health[State.SCHEDULER_STUCK], release.health[State.CORE_DEAD]
+    *_, release = measure_environment(ENVIRONMENT, known, ("health", "shutdown"), lines.append)
+    assert release.missing(("health", "shutdown")) == [], lines
+    stuck, dead = release.health[ServerState.SCHEDULER_STUCK], release.health[ServerState.CORE_DEAD]
     assert (stuck.answers[HEALTH], stuck.answers[TOKEN]) == ("200", "no answer")
     assert (dead.answers[HEALTH], dead.contradiction) == ("503", False)
     term, kill = (

@@ -20,10 +20,9 @@ from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.environments.git import Commit, Repository
 from pytest_vllm_regress.environments.sources import PROJECTS
-from pytest_vllm_regress.history.bisection.algorithm import State
-from pytest_vllm_regress.history.bisection.commits import Group, History
-from pytest_vllm_regress.history.bisection.culprit import Culprit
-from pytest_vllm_regress.history.bisection.search_log import CandidateResult
+from pytest_vllm_regress.history.algorithm import CandidateState
+from pytest_vllm_regress.history.candidates import CandidateResult
+from pytest_vllm_regress.history.commits import CommitGroup, CommitHistory, Culprit
 from pytest_vllm_regress.output.markdown import markdown_text
 from pytest_vllm_regress.output.pages.run_page import page
 from pytest_vllm_regress.util.text import markdown_block
@@ -123,10 +122,13 @@ def test_the_text_for_a_culprits_thread_quotes(tmp_path: Path, text: str) -> Non
     case = CaseFile(title=text).write(tmp_path)
     day = datetime.datetime(2025, 3, 1, tzinfo=datetime.UTC)
     commits = [Commit(letter * 40, (), day, day, text) for letter in "abc"]
-    history = History(
-        PROJECTS["vllm"], Repository(tmp_path), (Group(commits[0]), Group(commits[2])), 3
+    history = CommitHistory(
+        PROJECTS["vllm"],
+        Repository(tmp_path),
+        (CommitGroup(commits[0]), CommitGroup(commits[2])),
+        3,
     )
-    result = CandidateResult(State.SKIPPED, text)
+    result = CandidateResult(CandidateState.SKIPPED, text)
     culprit = Culprit(
         case,
         history,

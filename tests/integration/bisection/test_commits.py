@@ -8,11 +8,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
-import functools
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,19 +25,22 @@ from pytest_vllm_regress.environments import bases
 from pytest_vllm_regress.environments.git import Repository
 from pytest_vllm_regress.environments.sources import PROJECTS
 from pytest_vllm_regress.errors import UsageError
-from pytest_vllm_regress.history.bisection.candidates import commit_environments
-from pytest_vllm_regress.history.bisection.commit_search import (
+from pytest_vllm_regress.history.bisect import commit_environments
+from pytest_vllm_regress.history.candidates import CandidateRunner, open_results
+from pytest_vllm_regress.history.commits import (
+    CommitHistory,
     CommitReport,
     CommitSearch,
+    commits_between,
+    end_of,
     search_commits,
 )
-from pytest_vllm_regress.history.bisection.commits import History, end_of, history
-from pytest_vllm_regress.history.bisection.search import CandidateRunner
-from pytest_vllm_regress.history.bisection.search_log import SearchLog
 from pytest_vllm_regress.runner.batch import Batch, RunOutcome
+from pytest_vllm_regress.runner.executors import SequentialExecutor
+from pytest_vllm_regress.runner.progress import Progress, WithBar
 from tests.helpers.histories import BROKEN, WORKS, StandIn
 from tests.helpers.repositories import RepositoryBuilder
-from tests.unit.history.bisection.test_bisect import CASE
+from tests.unit.history.test_bisect import CASE
 
 VLLM = PROJECTS["vllm"]
 
@@ -63,7 +65,7 @@ def search_clone(
     **more: object,
 ) -> CommitReport:
     """Search from v0.1 to main; the log of the search is kept in ``folder``."""
-    between = history(VLLM, Repository.at(builder.place), "v0.1", "main", **more)  # type: ignore[arg-type]
+    between = commits_between(VLLM, Repository.at(builder.place), "v0.1", "main", **more)  # type: ignore[arg-type]
     return run(
         CommitSearch(case, between, commit_environments(case, "vllm", "vllm-0.1"), 2, trials),
         stand_in,
@@ -72,18 +74,19 @@ def search_clone(
 
 
 def run(search: CommitSearch, stand_in: StandIn, folder: Path) -> CommitReport:
-    log = SearchLog(folder / "log.json", ["demo"])
-    return search_commits(search, log, CandidateRunner(stand_in.run, None, lambda line: None))
+    runner = CandidateRunner(stand_in.run, None, lambda line: None)
+    with contextlib.closing(open_results(["demo"], folder / "results.jsonl")) as results:
+        return search_commits(search, results, runner)
 
 
-def subjects(between: History) -> list[str]:
+def subjects(between: CommitHistory) -> list[str]:
     return [group.first.subject for group in between.groups]
 
 
 def test_commits_that_change_nothing_imported_join_the_commit_before(
     builder: RepositoryBuilder,
 ) -> None:
-    between = history(VLLM, Repository.at(builder.place), "v0.1", "main")
+    between = commits_between(VLLM, Repository.at(builder.place), "v0.1", "main")
     assert subjects(between) == [
         "first (#1)",
         "a refactoring that does not import (#4)",
@@ -94,9 +97,9 @@ def test_commits_that_change_nothing_imported_join_the_commit_before(
     assert [len(group.others) for group in between.groups] == [2, 0, 1, 0, 0]
     assert between.total == 8
     assert between.parent(between.groups[3]).subject == "tests (#6)"
-    assert history(VLLM, Repository.at(builder.place), "main", "v0.1") == between
+    assert commits_between(VLLM, Repository.at(builder.place), "main", "v0.1") == between
     assert "fixed" in subjects(
-        history(VLLM, Repository.at(builder.place), "v0.1", "main", first_parent=False)
+        commits_between(VLLM, Repository.at(builder.place), "v0.1", "main", first_parent=False)
     )
 
 
@@ -176,7 +179,9 @@ def test_a_break_inside_a_merged_branch_is_found(
     builder.commit("harmful (#11)", {"vllm/core/engine.py": BROKEN})
     builder.git("checkout", "--quiet", "main")
     builder.merge("bad-idea", "Merge a bad idea")
-    between = history(VLLM, Repository.at(builder.place), "v0.2", "main", first_parent=False)
+    between = commits_between(
+        VLLM, Repository.at(builder.place), "v0.2", "main", first_parent=False
+    )
     search = CommitSearch(case, between, commit_environments(case, "vllm", None))
     (culprit,) = run(search, StandIn(builder), tmp_path).culprits
     assert (culprit.commit.subject, culprit.is_fix) == ("harmful (#11)", False)
@@ -228,17 +233,17 @@ def test_ends_are_revisions_or_releases(
     )  # the last one of 3 March
     builder.git("checkout", "--quiet", "-b", "release", "main~2")
     tip = builder.commit("only on the release's branch", {"vllm/r.py": ""})
-    between = history(VLLM, repository, tip, "main")
+    between = commits_between(VLLM, repository, tip, "main")
     assert between.groups[0].first.id == builder.git("merge-base", "release", "main")
 
 
 def test_bad_ends_are_refused(case: Case, builder: RepositoryBuilder, tmp_path: Path) -> None:
     repository = Repository.at(builder.place)
     with pytest.raises(UsageError, match="are the same commit"):
-        history(VLLM, repository, "main", "v0.2")
+        commits_between(VLLM, repository, "main", "v0.2")
     with pytest.raises(UsageError, match="no commit 'v9'"):
-        history(VLLM, repository, "v9", "main")
-    between = history(VLLM, repository, "v0.1", "main")
+        commits_between(VLLM, repository, "v9", "main")
+    between = commits_between(VLLM, repository, "v0.1", "main")
     good, bad = builder.git("rev-parse", "v0.1"), builder.git("rev-parse", "main")
     search = CommitSearch(case, between, commit_environments(case, "vllm", None), ends=(good, bad))
     stand_in = StandIn(builder)
@@ -250,13 +255,13 @@ def test_bad_ends_are_refused(case: Case, builder: RepositoryBuilder, tmp_path: 
         "clone", "--quiet", "--depth=2", f"file://{builder.place}", str(tmp_path / "shallow")
     )
     with pytest.raises(UsageError, match="git fetch --unshallow"):
-        history(VLLM, Repository.at(tmp_path / "shallow"), "HEAD~1", "HEAD")
+        commits_between(VLLM, Repository.at(tmp_path / "shallow"), "HEAD~1", "HEAD")
     with pytest.raises(UsageError, match="xgrammar cannot be run from source"):
         commit_environments(case, "xgrammar", None)
 
 
 def test_equal_ends_take_two_runs(case: Case, builder: RepositoryBuilder, tmp_path: Path) -> None:
-    between = history(VLLM, Repository.at(builder.place), "v0.1", "main~3")
+    between = commits_between(VLLM, Repository.at(builder.place), "v0.1", "main~3")
     search = CommitSearch(case, between, commit_environments(case, "vllm", None))
     stand_in = StandIn(builder)
     report = run(search, stand_in, tmp_path)
@@ -274,8 +279,7 @@ def test_the_command_continues_from_releases_to_the_commit(
 ) -> None:
     from packaging.version import Version
 
-    from pytest_vllm_regress.history.bisection import answer
-    from pytest_vllm_regress.history.bisection import run as bisection
+    from pytest_vllm_regress.history import bisect as bisection
 
     class Both(StandIn):
         def run(self, jobs: Sequence[Batch]) -> RunOutcome:
@@ -289,18 +293,18 @@ def test_the_command_continues_from_releases_to_the_commit(
 
     monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(bisection, "releases", lambda package: tuple(map(Version, ("0.1", "0.2"))))
-    monkeypatch.setattr(answer.Answer, "_day", lambda self, version: "2025-03-01")
+    monkeypatch.setattr(bisection.ReleaseAnswer, "_day", lambda self, version: "2025-03-01")
     started: list[Any] = []
     bars: list[bool] = []
 
     def runner(
-        build: object, options: object, say: object, start: functools.partial[int], bar: bool
+        executor: SequentialExecutor, options: object, progress: Callable[[], Progress]
     ) -> Both:
-        started.append(start)
-        bars.append(bar)
+        started.append(executor.start)
+        bars.append(isinstance(progress(), WithBar))
         return Both(builder)
 
-    monkeypatch.setattr("pytest_vllm_regress.cli.bisect.SequentialRunner", runner)
+    monkeypatch.setattr("pytest_vllm_regress.cli.bisect.BatchRunner", runner)
     ran = [
         "--cases",
         str(case.directory.parent),
@@ -353,7 +357,7 @@ def test_over_three_hundred_candidates_it_takes_at_most_twelve_runs(
     low = builder.git("rev-list", "--max-parents=0", "main")
     search = CommitSearch(
         case,
-        history(VLLM, Repository.at(builder.place), low, "main"),
+        commits_between(VLLM, Repository.at(builder.place), low, "main"),
         commit_environments(case, "vllm", "vllm-0.1"),
     )
     stand_in = StandIn(builder)

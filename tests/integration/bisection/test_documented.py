@@ -21,11 +21,10 @@ from pytest_vllm_regress.cases.proofs.proof import EnvironmentEvidence, Proof
 from pytest_vllm_regress.environments import bases
 from pytest_vllm_regress.environments.sources import set_clones
 from pytest_vllm_regress.errors import UsageError
-from pytest_vllm_regress.history.bisection.documented import ReleasePair, release_pairs
-from pytest_vllm_regress.history.trace import narrowed
+from pytest_vllm_regress.history.trace import ReleasePair, narrowed, release_pairs
 from tests.helpers.histories import StandIn
 from tests.helpers.repositories import RepositoryBuilder
-from tests.unit.history.bisection.test_bisect import CASE
+from tests.unit.history.test_bisect import CASE
 
 RIGHT = "https://github.com/vllm-project/vllm/pull/7"
 OTHER = "https://github.com/vllm-project/vllm/pull/8"
@@ -73,8 +72,8 @@ def validate(
 
     def run(stand_in: StandIn, *more: str) -> int:
         monkeypatch.setattr(
-            "pytest_vllm_regress.cli.validate.SequentialRunner",
-            lambda build, options, say: stand_in,
+            "pytest_vllm_regress.cli.validate.BatchRunner",
+            lambda executor, options, progress: stand_in,
         )
         monkeypatch.setattr(
             "pytest_vllm_regress.cli.validate.build_with_cache", lambda say: lambda name: None

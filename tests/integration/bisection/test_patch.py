@@ -18,7 +18,7 @@ from pytest_vllm_regress.environments import bases
 from pytest_vllm_regress.environments.git import Repository
 from pytest_vllm_regress.environments.sources import Source, find_source, parse_name
 from pytest_vllm_regress.errors import UsageError
-from pytest_vllm_regress.history.bisection.patch import (
+from pytest_vllm_regress.history.patch import (
     PatchEffect,
     base_of,
     changed_files,
@@ -27,7 +27,7 @@ from pytest_vllm_regress.history.bisection.patch import (
 )
 from pytest_vllm_regress.runner.batch import Batch
 from tests.helpers.repositories import RepositoryBuilder
-from tests.unit.history.bisection.test_bisect import CASE
+from tests.unit.history.test_bisect import CASE
 
 
 @pytest.fixture
@@ -181,7 +181,7 @@ def test_the_command(
             )
         )
 
-    monkeypatch.setattr("pytest_vllm_regress.runner.executors.threads.run_batch", run_batch)
+    monkeypatch.setattr("pytest_vllm_regress.runner.executors.run_batch", run_batch)
     monkeypatch.setattr(
         "pytest_vllm_regress.cli.try_.build_with_cache", lambda say: lambda name: None
     )

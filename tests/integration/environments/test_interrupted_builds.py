@@ -36,8 +36,8 @@ from pytest_vllm_regress.environments import uv
 from pytest_vllm_regress.environments.cache import EnvironmentCache
 from pytest_vllm_regress.environments.recipes import Recipe
 from pytest_vllm_regress.runner.batch import Batch, RunOptions
-from pytest_vllm_regress.runner.executors.threads import ThreadsExecutor
-from pytest_vllm_regress.runner.journal import BatchFiles
+from pytest_vllm_regress.runner.executors import ThreadsExecutor
+from pytest_vllm_regress.runner.batch import BatchFiles
 from pytest_vllm_regress.util.signals import terminate_as_interrupt
 
 def say(line):

@@ -23,10 +23,9 @@ from pytest_vllm_regress.environments.downloads import Contents
 from pytest_vllm_regress.environments.index import releases as index
 from pytest_vllm_regress.environments.names import resolve
 from pytest_vllm_regress.errors import BuildError, UsageError
-from pytest_vllm_regress.runner.batch import Batch, RunOptions
-from pytest_vllm_regress.runner.executors.sweep import DiskBudget, SweptEnvironment, plan_sweep
-from pytest_vllm_regress.runner.executors.threads import ThreadsExecutor
-from pytest_vllm_regress.runner.journal import BatchFiles
+from pytest_vllm_regress.runner.batch import Batch, BatchFiles, RunOptions
+from pytest_vllm_regress.runner.executors import ThreadsExecutor
+from pytest_vllm_regress.runner.sweep import DiskBudget, SweptEnvironment, plan_sweep
 from pytest_vllm_regress.util.sizes import GIB, size_of
 from tests.helpers import ROOT
 from tests.helpers.cases import CaseFile
@@ -44,8 +43,8 @@ from pytest_vllm_regress.environments import uv
 from pytest_vllm_regress.environments.cache import EnvironmentCache
 from pytest_vllm_regress.environments.downloads import Contents
 from pytest_vllm_regress.runner.batch import Batch, RunOptions
-from pytest_vllm_regress.runner.executors.sweep import DiskBudget, plan_sweep
-from pytest_vllm_regress.runner.executors.threads import ThreadsExecutor
+from pytest_vllm_regress.runner.sweep import DiskBudget, plan_sweep
+from pytest_vllm_regress.runner.executors import ThreadsExecutor
 from pytest_vllm_regress.runner.journal import Journal
 from pytest_vllm_regress.runner.progress import CaseLines
 from pytest_vllm_regress.runner.run import RunRequest, run_batches

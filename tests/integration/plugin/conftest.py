@@ -32,7 +32,7 @@ DEMO = CaseFile(
 )
 ONLY_IN_TARGETS = (
     "pytest_vllm_regress.target_site.",
-    "pytest_vllm_regress.runner.executors.ray_node",
+    "pytest_vllm_regress.runner.ray_node",
     "pytest_vllm_regress.__main__",
 )
 PROBE = """

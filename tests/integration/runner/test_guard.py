@@ -18,12 +18,12 @@ from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.runner.batch import Batch, BatchState, Needs, RunOptions
 from pytest_vllm_regress.runner.remote import client
 from pytest_vllm_regress.runner.remote.client import run_request
-from pytest_vllm_regress.runner.remote.packing import pack
 from pytest_vllm_regress.runner.remote.wire import (
     BatchReply,
     BatchRequest,
     decode_reply,
     encode_request,
+    pack,
 )
 from pytest_vllm_regress.util.rundir import PREFIX
 from tests.helpers.waiting_cases import version_case

@@ -22,10 +22,12 @@ from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.errors import BuildError, UsageError
 from pytest_vllm_regress.runner.batch import Batch, RunOptions, RunOutcome
 from pytest_vllm_regress.runner.build import check_environments
+from pytest_vllm_regress.runner.executors import SequentialExecutor
 from pytest_vllm_regress.runner.plan import plan_batches
-from pytest_vllm_regress.runner.pytest_run import run_command
+from pytest_vllm_regress.runner.progress import BatchHeaders
+from pytest_vllm_regress.runner.pytest_run import StartCommand, run_command
 from pytest_vllm_regress.runner.result_files import KEPT_COPIES, save_results
-from pytest_vllm_regress.runner.run import SequentialRunner
+from pytest_vllm_regress.runner.run import BatchRunner
 from tests.helpers import ROOT
 from tests.helpers.cases import CaseFile
 
@@ -73,9 +75,14 @@ def run(
     build: Callable[[str], None] = lambda name: None,
 ) -> tuple[RunOutcome, FakePytest]:
     fake = FakePytest(answers)
-    return SequentialRunner(build, options or RunOptions(), lambda line: None, fake).run(
-        batches
-    ), fake
+    return sequential(build, fake, options).run(batches), fake
+
+
+def sequential(
+    build: Callable[[str], None], start: StartCommand, options: RunOptions | None = None
+) -> BatchRunner:
+    executor = SequentialExecutor(build, start)
+    return BatchRunner(executor, options or RunOptions(), lambda: BatchHeaders(lambda line: None))
 
 
 def test_plan_groups_by_environment(make_case: MakeCase) -> None:
@@ -281,9 +288,7 @@ def test_an_interruption_exits_with_130(make_case: MakeCase) -> None:
     def start(command: Sequence[str], environment: Mapping[str, str]) -> int:
         raise KeyboardInterrupt
 
-    outcome = SequentialRunner(lambda name: None, RunOptions(), lambda line: None, start).run(
-        plan_batches([make_case("a")])
-    )
+    outcome = sequential(lambda name: None, start).run(plan_batches([make_case("a")]))
     assert outcome.exit_code == 130
 
 
@@ -297,9 +302,7 @@ def test_verdicts_reached_before_the_interruption_are_kept(make_case: MakeCase) 
         append_results(Path(report), RunResult((result(a, "x", Verdict.FIXED),)))
         raise KeyboardInterrupt
 
-    outcome = SequentialRunner(lambda name: None, RunOptions(), lambda line: None, start).run(
-        plan_batches([a, b], ["x"])
-    )
+    outcome = sequential(lambda name: None, start).run(plan_batches([a, b], ["x"]))
     assert outcome.exit_code == 130
     assert [(r.case_id, r.verdict.value) for r in outcome.run.results] == [("a", "FIXED")]
     assert "interrupted" in outcome.run.problems[0]

@@ -13,9 +13,8 @@ from types import ModuleType
 import pytest
 
 from pytest_vllm_regress.errors import UsageError
-from pytest_vllm_regress.runner.executors import ray_reachability
-from pytest_vllm_regress.runner.executors.ray_cluster import connected, leftovers
-from pytest_vllm_regress.runner.executors.ray_reachability import check_reachable
+from pytest_vllm_regress.runner import ray_cluster
+from pytest_vllm_regress.runner.ray_cluster import check_reachable, connected, leftovers
 
 SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
@@ -31,7 +30,7 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     monkeypatch.setitem(sys.modules, "ray", module)
     monkeypatch.delenv("RAY_USE_TLS", raising=False)
     yield tried
-    sys.modules.pop(f"{ray_reachability.__package__}.ray_node", None)  # it holds the stand-in
+    sys.modules.pop(f"{ray_cluster.__package__}.ray_node", None)  # it holds the stand-in
 
 
 @pytest.fixture
@@ -71,7 +70,7 @@ def test_a_listener_that_says_nothing_is_no_cluster(
     ray: list[str], listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The port of a dead or stopped cluster may have gone to another program."""
-    monkeypatch.setattr(ray_reachability, "ANSWER_S", 0.3)
+    monkeypatch.setattr(ray_cluster, "ANSWER_S", 0.3)
     where = f"127.0.0.1:{listener.getsockname()[1]}"
     with pytest.raises(UsageError, match=rf"no cluster answers at {where}"):
         check_reachable("ray", where)
@@ -100,7 +99,7 @@ def test_only_a_listener_that_speaks_http2_may_be_ray(
 
 
 def test_a_name_that_is_not_resolved_in_time_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_reachability, "ANSWER_S", 0.3)
+    monkeypatch.setattr(ray_cluster, "ANSWER_S", 0.3)
     answer = threading.Event()
 
     def never_answers(*arguments: object, **options: object) -> None:

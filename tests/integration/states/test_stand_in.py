@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,10 +16,9 @@ from pytest_vllm_regress.engines.resources.ports import lease_port
 from pytest_vllm_regress.engines.server import Server
 from pytest_vllm_regress.engines.spec import EngineSpec
 from pytest_vllm_regress.surveys.states import health, shutdown
-from pytest_vllm_regress.surveys.states.health import PROBES, HealthRow, State
+from pytest_vllm_regress.surveys.states.health import PROBES, HealthRow, ServerState
 from pytest_vllm_regress.surveys.states.requests import CUT, SILENT
 from pytest_vllm_regress.surveys.states.servers import RUNS
-from pytest_vllm_regress.surveys.states.shutdown import Ending
 from pytest_vllm_regress.util.deadline import Deadline
 
 STAND_IN = Path(__file__).with_name("probe.py")
@@ -77,20 +75,20 @@ def answered(row: HealthRow) -> list[str]:
 
 
 def test_an_honest_server_says_that_its_core_is_dead(stand_in: StandIns) -> None:
-    row = health.observe(stand_in(), State.CORE_DEAD, LONG_S)
+    row = health.observe(stand_in(), ServerState.CORE_DEAD, LONG_S)
     assert answered(row) == ["503", "404", "200", "500", "503"]
     assert row.noticed_s is not None and not row.contradiction
     assert row.server == RUNS
 
 
 def test_a_server_that_lies_hangs_and_does_not_hang_the_command(stand_in: StandIns) -> None:
-    row = health.observe(stand_in(honest=False), State.CORE_DEAD, SHORT_S)
+    row = health.observe(stand_in(honest=False), ServerState.CORE_DEAD, SHORT_S)
     assert answered(row) == ["200", "404", "200", SILENT, "200"]
     assert row.contradiction and row.noticed_s is None
 
 
 def test_an_alive_server_answers_everything(stand_in: StandIns) -> None:
-    assert answered(health.observe(stand_in(), State.ALIVE, LONG_S)) == [
+    assert answered(health.observe(stand_in(), ServerState.ALIVE, LONG_S)) == [
         "200",
         "404",
         "200",
@@ -102,18 +100,16 @@ def test_an_alive_server_answers_everything(stand_in: StandIns) -> None:
 def test_a_killed_server_cuts_its_stream_and_leaves_its_core_with_the_port(
     stand_in: StandIns,
 ) -> None:
-    row = shutdown.observe(stand_in(shares_port=True), Ending(signal.SIGKILL), streaming=True)
+    row = shutdown.observe(stand_in(shares_port=True), "SIGKILL of the server, streaming")
     assert (row.exit, row.stream, row.left) == ("killed by SIGKILL", CUT, ("core", "port"))
     assert row.tokens and row.seconds is not None and not row.orderly
 
 
 def test_a_server_that_outlives_its_core_runs_on(stand_in: StandIns) -> None:
-    row = shutdown.observe(
-        stand_in(), Ending(signal.SIGKILL, "core"), streaming=False, end_s=SHORT_S
-    )
+    row = shutdown.observe(stand_in(), "SIGKILL of the core, idle", SHORT_S)
     assert (row.exit, row.seconds, row.stream, row.left) == (RUNS, None, "", ())
 
 
 def test_a_second_signal_to_a_server_that_has_ended_is_no_error(stand_in: StandIns) -> None:
-    row = shutdown.observe(stand_in(), Ending(signal.SIGTERM, times=2), streaming=False)
+    row = shutdown.observe(stand_in(), "SIGTERM twice, idle")
     assert (row.exit, row.left) == ("killed by SIGTERM", ("core",))

@@ -62,7 +62,7 @@ def test_commands_that_concern_other_cases_go_on_with_a_warning(
     (tmp_path / "vllm.txt").write_text("vllm==0.8.4\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("pytest_vllm_regress.history.bisection.run.releases", lambda package: ())
+    monkeypatch.setattr("pytest_vllm_regress.history.bisect.releases", lambda package: ())
     assert regress(cases, *arguments) == status
     captured = capsys.readouterr()
     assert f"warning: invalid case file, left out: {cases}/{PROBLEM}" in captured.err
@@ -123,7 +123,7 @@ def test_new_writes_the_first_case_into_an_empty_directory(tmp_path: Path) -> No
 @pytest.mark.parametrize("python", ["banana", "2.7", "3", "3.11.7"])
 def test_drift_refuses_what_is_no_python(python: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Regression: uv's refusal of such a value was taken for a failure of the release."""
-    assert cli.main(["drift", "0.8.5", "--python", python]) == 2
+    assert cli.main(["survey", "drift", "--releases", "0.8.5", "--python", python]) == 2
     assert (
         f"--python {python!r}: allowed is a minor version of Python, such as 3.11"
         in capsys.readouterr().err
@@ -136,7 +136,10 @@ def test_drift_refuses_what_is_no_python(python: str, capsys: pytest.CaptureFixt
         (["--cases", "", "list"], "the argument after --cases is empty"),
         (["--log-file=", "list"], "the argument after --log-file is empty"),
         (["run", "--out", " ", "vllm-17173"], "the argument after --out is empty"),
-        (["drift", "0.8.5", "--disk="], "the argument after --disk is empty"),
+        (
+            ["survey", "drift", "--releases", "0.8.5", "--disk="],
+            "the argument after --disk is empty",
+        ),
         (["uses", ""], "an argument is empty"),
         (["report", ""], "an argument is empty"),
     ],

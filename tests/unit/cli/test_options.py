@@ -35,7 +35,7 @@ VALUES = ("--env", "--out", "--format", "--releases", "--serve", "--log-file", "
 OPTIONS = [
     (name, command, option, text)
     for name, command in commands()
-    if name.split(" ")[0] not in ("conformance", "states", "drift", "upstream", "fuzz", "replay")
+    if name.split(" ")[0] not in ("fuzz", "replay")
     for option, text in options_of(command)
 ]
 
@@ -79,7 +79,7 @@ def test_options_of_all_commands_are_not_repeated_in_one() -> None:
 def test_environments_are_not_positional() -> None:
     """Except as what ``env`` builds, locks and removes."""
     for name, command in commands():
-        if name.split(" ")[0] in ("env", "conformance", "states", "fuzz"):
+        if name.split(" ")[0] in ("env", "fuzz"):
             continue
         for parameter in command.params:
             if parameter.param_type_name == "argument":

@@ -13,7 +13,7 @@ from pytest_vllm_regress.cases.proofs.impostors import Impostor, ImpostorTrial
 from pytest_vllm_regress.cases.results import RunResult
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.runner.batch import Batch, RunOptions, RunOutcome
-from pytest_vllm_regress.runner.impostors import try_impostors
+from pytest_vllm_regress.runner.prove import try_impostors
 from tests.helpers.cases import project_cases
 
 CASES = tuple(case for case in project_cases() if case.id in ("vllm-17173", "lmfe-124"))

@@ -11,9 +11,7 @@ import pytest
 
 from pytest_vllm_regress.cases.results import RunResult, TestResult, append_results
 from pytest_vllm_regress.cases.verdict import Verdict
-from pytest_vllm_regress.runner.batch import Batch, RunOptions
-from pytest_vllm_regress.runner.executor import BatchUpdate
-from pytest_vllm_regress.runner.journal import BatchFiles
+from pytest_vllm_regress.runner.batch import Batch, BatchFiles, BatchUpdate, RunOptions
 from pytest_vllm_regress.runner.progress import CaseLines, OutputInOrder
 from pytest_vllm_regress.runner.run import batch_progress
 from tests.helpers.cases import CaseFile

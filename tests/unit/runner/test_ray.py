@@ -12,13 +12,13 @@ from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.runner.batch import Batch, Needs
-from pytest_vllm_regress.runner.executors.in_flight import (
+from pytest_vllm_regress.runner.plan import BATCH_S, split_batches
+from pytest_vllm_regress.runner.ray_cluster import Node
+from pytest_vllm_regress.runner.ray_executor import (
     InFlightBatch,
     results_of_given_up,
     retry_lost,
 )
-from pytest_vllm_regress.runner.executors.ray_cluster import Node
-from pytest_vllm_regress.runner.plan import BATCH_S, split_batches
 from pytest_vllm_regress.runner.remote.wire import BatchReply, BatchRequest
 from pytest_vllm_regress.util.sizes import GIB
 from tests.helpers.cases import CaseFile
@@ -88,7 +88,7 @@ def test_a_node_fits_as_many_batches_as_its_scarcest_resource() -> None:
 
 def test_a_batch_sees_no_variables_of_ray_or_the_harness() -> None:
     ray = pytest.importorskip("ray", reason="Ray is not installed: pip install -e '.[ray]'")
-    from pytest_vllm_regress.runner.executors.ray_node import without_ray
+    from pytest_vllm_regress.runner.ray_node import without_ray
 
     variables = {
         "RAY_ADDRESS": "x",
@@ -115,7 +115,7 @@ def test_errors_of_ray_are_described() -> None:
     errors = pytest.importorskip(
         "ray", reason="Ray is not installed: pip install -e '.[ray]'"
     ).exceptions
-    from pytest_vllm_regress.runner.executors.ray_cluster import describe_error
+    from pytest_vllm_regress.runner.ray_cluster import describe_error
 
     assert (
         describe_error(errors.OutOfMemoryError("x"), "n1")

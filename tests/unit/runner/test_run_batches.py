@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import textwrap
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import psutil
 import pytest
@@ -27,13 +28,13 @@ from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.environments.index import releases as index
 from pytest_vllm_regress.errors import BuildError, UsageError
-from pytest_vllm_regress.runner.batch import Batch, RunOptions, RunOutcome
-from pytest_vllm_regress.runner.executor import Executor
-from pytest_vllm_regress.runner.executors.threads import ThreadsExecutor
-from pytest_vllm_regress.runner.journal import Journal
+from pytest_vllm_regress.runner.batch import Batch, Executor, RunOptions, RunOutcome
+from pytest_vllm_regress.runner.executors import ThreadsExecutor
+from pytest_vllm_regress.runner.journal import Journal, JournalEntry
 from pytest_vllm_regress.runner.plan import named_environments
 from pytest_vllm_regress.runner.progress import CaseLines
 from pytest_vllm_regress.runner.run import LocalMachine, RunRequest, local_request, run_batches
+from pytest_vllm_regress.util.store import Store
 from tests.helpers.cases import CaseFile
 
 OLD, NEW = ("vllm-0.8.4",), ("vllm-0.10.2",)
@@ -63,6 +64,12 @@ def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Journal:
         "pytest_vllm_regress.cases.proofs.proof.lock_id", lambda environment: environment
     )
     return Journal(tmp_path / "journal", ["key"])
+
+
+def in_another_process(journal: Journal) -> Journal:
+    """Return the journal as the same command reads it after the end of this one."""
+    root = journal.directory.parent
+    return Journal(shutil.copytree(root, root.with_name("journal of another process")), ["key"])
 
 
 class FakePytest:
@@ -329,14 +336,15 @@ def test_a_changed_case_is_run_again(cases: tuple[Case, ...], journal: Journal) 
     assert fake.ran == [("a", ("one",))]
 
 
-def test_a_damaged_journal_is_run_again(cases: tuple[Case, ...], journal: Journal) -> None:
-    run(journal, FakePytest(), [batch("a", cases)])
-    next(journal.directory.glob("*.json")).write_text("{")
-    journal.begin()
-    assert len(journal.finished(batch("a", cases)).results) == 1
-    outcome = run(journal, fake := FakePytest(), [batch("a", cases)])
-    assert [len(ids) for _, ids in fake.ran] == [1]
-    assert {result.case_id for result in outcome.run.results} == {"one", "two"}
+def test_only_what_a_crash_cut_off_is_run_again(cases: tuple[Case, ...], journal: Journal) -> None:
+    batches = [batch("a", cases), batch("b", cases)]
+    run(journal, FakePytest(), batches)
+    store = journal.directory / "cases.jsonl"
+    store.write_text(store.read_text()[:-10])
+    journal = in_another_process(journal)
+    outcome = run(journal, fake := FakePytest(), batches)
+    assert fake.ran == [("b", ("one", "two"))]
+    assert len(outcome.run.results) == 4
 
 
 def test_an_interrupted_run_reads_stored_results_once(
@@ -344,13 +352,13 @@ def test_an_interrupted_run_reads_stored_results_once(
 ) -> None:
     """Regression: each stored result was read four times, so that it took minutes to interrupt a
     large sweep."""
-    read: list[Path] = []
+    read: list[str] = []
 
-    def counted(path: Path) -> RunResult:
-        read.append(path)
-        return results.read_results(path)
+    def counted(document: Any, name: str) -> RunResult:
+        read.append(name)
+        return results.run_from_document(document, name)
 
-    monkeypatch.setattr("pytest_vllm_regress.runner.journal.read_results", counted)
+    monkeypatch.setattr("pytest_vllm_regress.runner.journal.run_from_document", counted)
     batches = [batch("a", cases), batch("b", cases)]
     assert run(journal, FakePytest(interrupt_in="b"), batches).interrupted
     assert read == []
@@ -365,8 +373,11 @@ def test_the_report_of_a_killed_pytest_counts_only_for_the_case_and_lock_that_it
 ) -> None:
     batches = [batch("a", cases)]
     assert run(journal, FakePytest(interrupt_in="a"), batches).interrupted
-    for file in journal.directory.glob("*.json"):
-        file.unlink()
+    store = Store(journal.directory / "cases.jsonl", JournalEntry, what="the journal of a run")
+    store.rewrite(
+        {name: dataclasses.replace(begun, results=None) for name, begun in store.entries.items()}
+    )
+    journal = in_another_process(journal)
     report = journal.files.report(batches[0])
     results.append_results(
         report,
@@ -485,3 +496,14 @@ def test_bad_input_exits_with_status_2(
     ):
         assert cli.main(["--cases", root, "matrix", *arguments]) == 2
         assert "Traceback" not in capsys.readouterr().err
+
+
+def test_the_same_run_is_refused_while_it_runs(cases: tuple[Case, ...], journal: Journal) -> None:
+    run(journal, FakePytest(), [batch("a", cases)])
+    same = Journal(journal.directory.parent, ["key"])
+    for use in (same.begin, same.close):
+        with pytest.raises(UsageError, match="in use by another run of the same command"):
+            use()
+    journal.close()
+    assert not journal.directory.exists()
+    same.begin()

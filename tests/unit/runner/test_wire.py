@@ -19,11 +19,19 @@ from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.environments.names import resolve
 from pytest_vllm_regress.environments.sidecars import sidecar_locks
 from pytest_vllm_regress.errors import UsageError
-from pytest_vllm_regress.runner.batch import Batch, BatchState, Needs, RunOptions, RunOutcome
-from pytest_vllm_regress.runner.executor import BatchUpdate
-from pytest_vllm_regress.runner.journal import BatchFiles, Journal
+from pytest_vllm_regress.runner.batch import (
+    Batch,
+    BatchFiles,
+    BatchState,
+    BatchUpdate,
+    Needs,
+    RunOptions,
+    RunOutcome,
+)
+from pytest_vllm_regress.runner.batch_results import inconclusive_results
+from pytest_vllm_regress.runner.journal import Journal
 from pytest_vllm_regress.runner.progress import CaseLines
-from pytest_vllm_regress.runner.remote import packing
+from pytest_vllm_regress.runner.remote import wire
 from pytest_vllm_regress.runner.remote.wire import (
     MAX_LOG,
     BatchReply,
@@ -36,7 +44,6 @@ from pytest_vllm_regress.runner.remote.wire import (
     state_of,
 )
 from pytest_vllm_regress.runner.run import RunRequest, run_batches
-from pytest_vllm_regress.runner.unfinished import inconclusive_results
 from tests.helpers.cases import CaseFile
 from tests.helpers.waiting_cases import version_case
 
@@ -90,13 +97,13 @@ def test_an_environment_name_means_the_same_where_a_request_is_unpacked(
     (case.directory / "plugins" / "entry_points.txt").write_text("[a]")
     options = RunOptions("gpu", None, ("-x",))
     for name in ("vllm-0.8.4", "vllm-0.9.1+lm-format-enforcer==0.10.5"):
-        request = packing.pack(Batch(name, (case,), {}), options, packing.needs_of(options, gpus=2))
+        request = wire.pack(Batch(name, (case,), {}), options, wire.needs_of(options, gpus=2))
         local_recipe = resolve(name)
         folder = tmp_path / f"unpacked-{request.environment}"
         folder.mkdir()
         with monkeypatch.context() as elsewhere:
             elsewhere.chdir(folder)
-            batch, unpacked = packing.unpack(decode_request(encode_request(request)), folder)
+            batch, unpacked = wire.unpack(decode_request(encode_request(request)), folder)
             recipe = resolve(batch.environment)
             unpacked_locks = {lock.name: lock.read_text() for lock in sidecar_locks()}
         assert (
@@ -123,9 +130,9 @@ def test_files_that_cannot_be_sent_are_refused(tmp_path: Path) -> None:
     case = CaseFile("one").write(tmp_path / "cases")
     (case.directory / "picture.png").write_bytes(b"\x89\xff")
     with pytest.raises(UsageError, match=r"picture\.png: not UTF-8"):
-        packing.pack(Batch("vllm-0.8.4", (case,), {}), RunOptions(), Needs())
+        wire.pack(Batch("vllm-0.8.4", (case,), {}), RunOptions(), Needs())
     with pytest.raises(UsageError, match="no files of one"):
-        packing.unpack(
+        wire.unpack(
             BatchRequest("a", cases=("one",), files={"two/case.toml": CaseFile("two").text()}),
             tmp_path / "new",
         )

@@ -1,4 +1,4 @@
-"""Functions that ``vllm-regress drift`` calls in a target: does this installation import, and does
+"""Functions that ``vllm-regress survey drift`` calls in a target: does this installation import, and does
 its command print its help?"""
 
 import contextlib

@@ -19,7 +19,7 @@ from pytest_vllm_regress.output.pages.documents import Sources, render_document
 from pytest_vllm_regress.output.pages.links import broken_links
 from pytest_vllm_regress.output.pages.record import Knowledge, State, latest, release_of
 from pytest_vllm_regress.output.pages.site import DRIFT, badge, overview, write_site
-from pytest_vllm_regress.surveys.drift.record import read_record
+from pytest_vllm_regress.surveys.drift import open_drifts
 from tests.helpers import ROOT
 from tests.unit.output.test_formats import CASES, Tags
 
@@ -106,7 +106,7 @@ def test_a_releases_page_lists_failures_by_severity(
 
 
 def test_a_releases_page_says_whether_it_still_installs(site: dict[str, str]) -> None:
-    for drift in read_record(ROOT / DRIFT).values():
+    for drift in open_drifts(ROOT / DRIFT).entries.values():
         text = " ".join(" ".join(Tags(site[f"releases/{drift.version}.html"]).words).split())
         assert ("it installs, starts and answers." in text) == drift.sound
         assert (drift.command in text) == (drift.sound or drift.confirmed)

@@ -14,9 +14,10 @@ import pytest
 from pytest_vllm_regress.errors import NotAtWork
 from pytest_vllm_regress.surveys.states import memory
 from pytest_vllm_regress.surveys.states.growth import Growth, Reading, Slope
-from pytest_vllm_regress.surveys.states.measure import Release
-from pytest_vllm_regress.surveys.states.memory import KINDS, MemoryRow, Run
-from pytest_vllm_regress.surveys.states.record import pages, to_json
+from pytest_vllm_regress.surveys.states.measure import ReleaseStates
+from pytest_vllm_regress.surveys.states.memory import KINDS, MemoryRow, MemoryRun
+from pytest_vllm_regress.util import codec
+from tools.states_pages import pages
 
 GROWS, STEADY, LITTLE = Slope(4096, 4000, 4200), Slope(10, -30, 50), Slope(40, 20, 60)
 
@@ -120,11 +121,11 @@ def test_growth_is_claimed_only_if_a_second_run_shows_it(
 def test_the_page_names_what_grows_and_shows_both_runs() -> None:
     both = {"server": STEADY, "core": GROWS}
     rows = {
-        "completion": MemoryRow((Run(both), Run(both))),
-        "streamed chat": MemoryRow((Run({"server": STEADY, "core": STEADY}),)),
+        "completion": MemoryRow((MemoryRun(both), MemoryRun(both))),
+        "streamed chat": MemoryRow((MemoryRun({"server": STEADY, "core": STEADY}),)),
         "structured output": MemoryRow(absent="vLLM 0.33.0 has no such field"),
     }
-    page = pages([Release("0.33.0", growth=rows), Release("0.9.2")])["growth.md"]
+    page = pages([ReleaseStates("0.33.0", growth=rows), ReleaseStates("0.9.2")])["growth.md"]
     assert "| 0.33.0 | core grows | no | n/a | not run |" in page
     assert "| 0.33.0 | core | 4096, 4000 to 4200 | 4096, 4000 to 4200 | yes |" in page
     assert "| 0.33.0 | server | ` 10, -30 to 50 ` | ` 10, -30 to 50 ` | no |" in page
@@ -133,6 +134,8 @@ def test_the_page_names_what_grows_and_shows_both_runs() -> None:
 
 
 def test_slopes_are_recorded_and_the_verdict_is_not() -> None:
-    entry = to_json(Release("0.33.0", growth={"completion": MemoryRow((Run({"core": GROWS}),))}))
+    entry = codec.encode(
+        ReleaseStates("0.33.0", growth={"completion": MemoryRow((MemoryRun({"core": GROWS}),))})
+    )
     (run,) = entry["growth"]["completion"]["runs"]
     assert run == {"slopes": {"core": {"bytes_per_request": 4096, "low": 4000, "high": 4200}}}

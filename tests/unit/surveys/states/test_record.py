@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,16 +11,23 @@ import pytest
 
 from pytest_vllm_regress.engines.spec import EngineSpec
 from pytest_vllm_regress.errors import ChildDied, Unsupported, UsageError
-from pytest_vllm_regress.surveys.states import health, measure, memory, shutdown
+from pytest_vllm_regress.surveys.states import measure
 from pytest_vllm_regress.surveys.states.growth import Slope
-from pytest_vllm_regress.surveys.states.health import AFTER, HEALTH, PROBES, TOKEN, HealthRow, State
-from pytest_vllm_regress.surveys.states.known import KNOWN
-from pytest_vllm_regress.surveys.states.measure import Release
+from pytest_vllm_regress.surveys.states.health import (
+    AFTER,
+    HEALTH,
+    PROBES,
+    TOKEN,
+    HealthRow,
+    ServerState,
+)
+from pytest_vllm_regress.surveys.states.measure import ReleaseStates, open_states, report
 from pytest_vllm_regress.surveys.states.memory import KINDS as LOADS
-from pytest_vllm_regress.surveys.states.memory import MemoryRow, Run
-from pytest_vllm_regress.surveys.states.record import pages, read_record, write_record
+from pytest_vllm_regress.surveys.states.memory import MemoryRow, MemoryRun
 from pytest_vllm_regress.surveys.states.shutdown import ENDINGS, ROWS, ShutdownRow
+from pytest_vllm_regress.util.report import to_terminal
 from tests.helpers import ROOT
+from tools.states_pages import KNOWN, pages
 
 
 def answers(health: str, token: str) -> dict[str, str]:
@@ -29,10 +37,10 @@ def answers(health: str, token: str) -> dict[str, str]:
 LIES = HealthRow(answers("200", "no answer"), "runs")
 FAILS = HealthRow(answers("503", "500"), "exit status 0", noticed_s=0.3)
 WORKS = HealthRow(answers("200", "200"), "runs")
-NEW = Release(
+NEW = ReleaseStates(
     "0.33.0",
     "2026-11-24",
-    health={State.ALIVE: WORKS, State.CORE_STOPPED: LIES, State.CORE_DEAD: FAILS},
+    health={ServerState.ALIVE: WORKS, ServerState.CORE_STOPPED: LIES, ServerState.CORE_DEAD: FAILS},
     shutdown={
         "SIGTERM, streaming": ShutdownRow("exit status 0", 0.6, "error", 2),
         "SIGKILL of the server, idle": ShutdownRow("killed by SIGKILL", 0.1, left=("core", "port")),
@@ -40,15 +48,17 @@ NEW = Release(
     },
     growth={
         "completion": MemoryRow(
-            (Run({"server": Slope(10, -5, 30), "core": Slope(900, 800, 1000)}),)
+            (MemoryRun({"server": Slope(10, -5, 30), "core": Slope(900, 800, 1000)}),)
         )
     },
 )
-OLD = Release(
+OLD = ReleaseStates(
     "0.9.2",
     "2026-11-24",
     health={
-        State.DRAINING: HealthRow(absent="vLLM 0.9.2 has no engine argument 'shutdown_timeout'")
+        ServerState.DRAINING: HealthRow(
+            absent="vLLM 0.9.2 has no engine argument 'shutdown_timeout'"
+        )
     },
     shutdown={"SIGTERM, idle": ShutdownRow("runs")},
 )
@@ -56,20 +66,32 @@ OLD = Release(
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     releases = {"vllm-0.33.0": NEW, "vllm-0.9.2": OLD}
-    write_record(tmp_path / "states.json", releases)
-    assert read_record(tmp_path / "states.json") == releases
-    assert [*read_record(tmp_path / "states.json")] == ["vllm-0.9.2", "vllm-0.33.0"]
-    assert read_record(tmp_path / "absent.json") == {}
+    open_states(tmp_path / "states.jsonl").rewrite(releases)
+    assert dict(open_states(tmp_path / "states.jsonl").entries) == releases
+    assert dict(open_states(tmp_path / "absent.jsonl").entries) == {}
 
 
 @pytest.mark.parametrize(
     "text",
-    ["[]", "{", '{"a": 1}', '{"a": {"vllm": "1", "health": {"flying": {}}, "shutdown": {}}}'],
+    [
+        "[]",
+        "{",
+        '{"a": 1}',
+        '{"store": "states of releases", "key": null}\n{"a": {"vllm": "1", "health": 2}}',
+    ],
 )
 def test_another_file_is_no_record(tmp_path: Path, text: str) -> None:
-    (tmp_path / "other.json").write_text(text)
-    with pytest.raises(UsageError, match=r"other\.json"):
-        read_record(tmp_path / "other.json")
+    (tmp_path / "other.jsonl").write_text(f"{text}\n")
+    with pytest.raises(UsageError, match=r"other\.jsonl"):
+        open_states(tmp_path / "other.jsonl")
+
+
+def test_the_report_has_a_column_for_each_release() -> None:
+    lines = to_terminal(report([OLD, NEW], ["health", "growth"])).splitlines()
+    assert [line.split() for line in lines if line.startswith("core stopped")] == [
+        ["core", "stopped", "not", "run", "200,", "but", "no", "answer"]
+    ]
+    assert [line.split()[-1] for line in lines if line.startswith("completion")] == ["no"]
 
 
 def test_a_contradiction_is_marked_in_either_direction() -> None:
@@ -85,14 +107,14 @@ def test_the_page_on_health_has_a_row_for_each_release_and_marks_contradictions(
     page = pages([OLD, NEW])["health.md"]
     (row,) = [line for line in page if line.startswith("| 0.33.0 |")][:1]
     cells = [cell.strip() for cell in row.strip("|").split("|")]
-    assert dict(zip(State, cells[1:], strict=True)) == {
-        State.ALIVE: "200, 200",
-        State.ASLEEP: "not run",
-        State.CORE_STOPPED: "200, but no answer",
-        State.SCHEDULER_STUCK: "not run",
-        State.CORE_DEAD: "503, 500",
-        State.WORKER_DEAD: "not run",
-        State.DRAINING: "not run",
+    assert dict(zip(ServerState, cells[1:], strict=True)) == {
+        ServerState.ALIVE: "200, 200",
+        ServerState.ASLEEP: "not run",
+        ServerState.CORE_STOPPED: "200, but no answer",
+        ServerState.SCHEDULER_STUCK: "not run",
+        ServerState.CORE_DEAD: "503, 500",
+        ServerState.WORKER_DEAD: "not run",
+        ServerState.DRAINING: "not run",
     }
     assert any("vllm-36451" in line and line.endswith(": 0.33.0") for line in page)
     assert [line for line in page if line.startswith("- n/a for 0.9.2:") and "this vLLM" in line]
@@ -161,14 +183,21 @@ class FakeEngines:
 
 @pytest.fixture(autouse=True)
 def observations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "observe", lambda server, state: WORKS)
-    monkeypatch.setattr(
-        shutdown, "observe", lambda server, ending, streaming: ShutdownRow("exit status 0", 0.1)
-    )
-    monkeypatch.setattr(memory, "observe", lambda server, kind: MemoryRow((Run({}),)))
+    rows: dict[str, measure.StateRow] = {
+        "health": WORKS,
+        "shutdown": ShutdownRow("exit status 0", 0.1),
+        "growth": MemoryRow((MemoryRun({}),)),
+    }
+    for name, row in rows.items():
+        table = dataclasses.replace(measure.TABLES[name], observe=observing(row))
+        monkeypatch.setitem(measure.TABLES, name, table)
 
 
-def measured(engines: FakeEngines, release: Release, *tables: str) -> list[Release]:
+def observing(row: measure.StateRow) -> Callable[..., measure.StateRow]:
+    return lambda server, name: row
+
+
+def measured(engines: FakeEngines, release: ReleaseStates, *tables: str) -> list[ReleaseStates]:
     fake: Any = engines
     return [
         *measure.measure(fake, release, "2026-11-25", lambda line: None, tables or measure.TABLES)
@@ -180,19 +209,19 @@ def test_only_missing_rows_are_measured_and_every_server_is_discarded() -> None:
     releases = measured(engines, NEW)
     assert (
         len(releases)
-        == len(State) + len(ROWS) + len(LOADS) - 7
+        == len(ServerState) + len(ROWS) + len(LOADS) - 7
         == engines.started
         == engines.discarded
     )
     assert releases[-1].missing() == []
-    assert releases[-1].health[State.CORE_STOPPED] == LIES
+    assert releases[-1].health[ServerState.CORE_STOPPED] == LIES
     assert releases[-1].day == "2026-11-25"
     assert measured(engines, releases[-1]) == []
 
 
 def test_one_table_can_be_measured_again() -> None:
-    releases = measured(FakeEngines(), NEW.without(["health"]), "health")
-    assert [*releases[-1].health] == [*State]
+    releases = measured(FakeEngines(), dataclasses.replace(NEW, health={}), "health")
+    assert [*releases[-1].health] == [*ServerState]
     assert releases[-1].shutdown == NEW.shutdown
 
 
@@ -204,8 +233,8 @@ def test_what_a_release_does_not_have_is_recorded_with_the_reason() -> None:
             else None
         )
 
-    last = measured(FakeEngines(refuse), OLD.without(measure.TABLES))[-1]
-    assert [state for state, row in last.health.items() if row.absent] == [State.DRAINING]
+    last = measured(FakeEngines(refuse), ReleaseStates("0.9.2"))[-1]
+    assert [state for state, row in last.health.items() if row.absent] == [ServerState.DRAINING]
     assert [name for name, row in last.shutdown.items() if row.absent] == [
         "SIGTERM, time to drain, streaming"
     ]
@@ -217,18 +246,19 @@ def test_a_row_that_cannot_be_measured_stays_missing_and_the_others_are_measured
             ChildDied("the server died", phase="ready") if spec.tensor_parallel_size == 2 else None
         )
 
-    last = measured(FakeEngines(die), Release("1.0"))[-1]
+    last = measured(FakeEngines(die), ReleaseStates("1.0"))[-1]
     assert {name for _, name in last.missing()} == {
-        State.WORKER_DEAD,
+        ServerState.WORKER_DEAD,
         "SIGKILL of a worker, idle",
         "SIGKILL of a worker, streaming",
     }
 
 
 def test_the_published_pages_are_those_of_the_record() -> None:
-    releases = read_record(ROOT / "docs" / "records" / "states.json")
+    releases = open_states(ROOT / "docs" / "records" / "states.jsonl").entries
+    assert releases
     for name, lines in pages(releases.values()).items():
         text = "".join(f"{line}\n" for line in lines)
         assert (ROOT / "docs" / "generated" / name).read_text() == text, (
-            "run `vllm-regress states --record docs/records/states.json --write docs/generated`"
+            "run `python -m tools.record states`"
         )

@@ -3,22 +3,26 @@ a trained model."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from pytest_vllm_regress.errors import UsageError
-from pytest_vllm_regress.surveys.upstream import report
-from pytest_vllm_regress.surveys.upstream.listed import FILE, listed_tests
 from pytest_vllm_regress.surveys.upstream.run import UpstreamRun
-from pytest_vllm_regress.surveys.upstream.triage import Listed, TestResult, UpstreamOutcome
+from pytest_vllm_regress.surveys.upstream.triage import (
+    FILE,
+    ListedTest,
+    UpstreamOutcome,
+    UpstreamResult,
+    listed_tests,
+)
+from pytest_vllm_regress.util import codec
 from pytest_vllm_regress.util.documents import load_toml
 
 RUN = UpstreamRun(
     (
-        TestResult("tests/a.py::one", UpstreamOutcome.PASSED),
-        TestResult("tests/a.py::two", UpstreamOutcome.FAILED, "E: why"),
+        UpstreamResult("tests/a.py::one", UpstreamOutcome.PASSED),
+        UpstreamResult("tests/a.py::two", UpstreamOutcome.FAILED, "E: why"),
     ),
     ("tests/a.py", "tests/b.py"),
     ("owner/gguf",),
@@ -28,26 +32,25 @@ RUN = UpstreamRun(
 
 
 def test_failures_have_their_reason_and_files_without_results_are_named() -> None:
-    assert list(report.lines(RUN)) == [
+    assert list(RUN.lines()) == [
         "failed: tests/a.py::two: E: why",
         "1 of 2 files in 12 s; passed of the tests that were not skipped: 50%",
         "without a result, because the run ended before or they have no tests here: tests/b.py",
         "dossiers of servers that did not start: /d/one.txt",
         "no stand-in for owner/gguf",
     ]
-    assert report.count_rows(RUN.results) == [("passed", "1"), ("failed", "1")]
 
 
 def test_the_document_has_every_result() -> None:
-    document = json.loads(report.document(RUN, "0.8.5", "c" * 40))
-    assert (document["vllm"], document["files"]) == ("0.8.5", ["tests/a.py", "tests/b.py"])
+    document = codec.encode(RUN.to_json("0.8.5", "c" * 40))
+    assert (document["vllm"], document["files"]) == ("0.8.5", ("tests/a.py", "tests/b.py"))
     assert [result["outcome"] for result in document["results"]] == ["passed", "failed"]
 
 
 def test_the_list_names_tests_by_file() -> None:
     file = "tests/entrypoints/openai/test_chat.py"
     listed = listed_tests([file, "tests/unknown.py"])
-    assert listed[f"{file}::test_complex_message_content"] == Listed(
+    assert listed[f"{file}::test_complex_message_content"] == ListedTest(
         UpstreamOutcome.MEANING, "the answer to 1 + 1 is 2"
     )
     assert listed_tests(["tests/unknown.py"]) == {}
@@ -63,7 +66,7 @@ def test_an_entry_of_another_form_is_refused(
 ) -> None:
     (tmp_path / "listed.toml").write_text(f'["tests/a.py"]\ntest_x = {value}\n')
     monkeypatch.setattr(
-        "pytest_vllm_regress.surveys.upstream.listed.FILE", tmp_path / "listed.toml"
+        "pytest_vllm_regress.surveys.upstream.triage.FILE", tmp_path / "listed.toml"
     )
     with pytest.raises(UsageError, match=r"tests/a\.py: test_x: write"):
         listed_tests(["tests/a.py"])
@@ -71,4 +74,4 @@ def test_an_entry_of_another_form_is_refused(
 
 def test_many_names_are_cut_short() -> None:
     run = UpstreamRun((), tuple(f"tests/{number}.py" for number in range(25)), (), 1.0)
-    assert any(line.endswith("tests/19.py and 5 more") for line in report.lines(run))
+    assert any(line.endswith("tests/19.py and 5 more") for line in run.lines())

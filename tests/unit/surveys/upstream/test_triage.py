@@ -10,7 +10,7 @@ import pytest
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.surveys.upstream.run import drop_torn_line
 from pytest_vllm_regress.surveys.upstream.triage import (
-    Listed,
+    ListedTest,
     UpstreamOutcome,
     counts,
     outcome_of,
@@ -64,7 +64,7 @@ def test_a_listed_test_that_fails_has_the_reason_of_the_list_for_all_parameters(
         {"event": "start", "test": "tests/a.py::test_x[4]"},
         end("tests/b.py::test_x", "failed", "AssertionError"),
     )
-    results = read_results(lines, {entry: Listed(UpstreamOutcome.MEANING, "it answers 2")})
+    results = read_results(lines, {entry: ListedTest(UpstreamOutcome.MEANING, "it answers 2")})
     assert [
         (result.file, result.outcome, result.reason)
         for result in results

@@ -1,1 +1,0 @@
-"""Find the releases or commits at which a documented failure appeared or disappeared."""

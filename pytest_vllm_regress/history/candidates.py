@@ -1,0 +1,269 @@
+"""Run a case in one candidate (a release or a commit) after another until the search is complete.
+
+A search trusts the symptom and not the range in the case file: REPRODUCED and REGRESSED both mean
+that the failure is there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import re
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from ..cases.model import Case
+from ..cases.results import TestResult
+from ..cases.verdict import Verdict, excerpt
+from ..errors import BuildError, RegressError
+from ..runner.batch import Batch, RunOutcome, digest
+from ..runner.progress import Say, about
+from ..util.paths import writable_root
+from ..util.store import Store
+from . import algorithm
+from .algorithm import CandidateState
+
+logger = logging.getLogger("vllm_regress.bisection")
+_CONFIRMING = " again"
+_IMPORT_ERROR = re.compile(r"\[import\] (?:[\w ]+: )?[\w.]*(?:Error|Exception|Exit)\b")
+
+
+def state_of(results: Sequence[TestResult]) -> CandidateState | None:
+    """Return BAD if any test of the case shows the failure, and None if the results are
+    INCONCLUSIVE."""
+    verdicts = {result.verdict for result in results}
+    shown = {verdict.shown for verdict in verdicts}
+    if True in shown:
+        return CandidateState.BAD
+    if Verdict.INCONCLUSIVE in verdicts or not verdicts:
+        return None
+    return CandidateState.GOOD if False in shown else CandidateState.SKIPPED
+
+
+@dataclasses.dataclass(frozen=True)
+class CandidateResult:
+    """CandidateState of a candidate, and why.
+
+    Of ``runs`` runs with a clear verdict ``bad`` showed the failure; ``seconds`` is the time of all
+    runs.
+    """
+
+    state: CandidateState
+    why: str
+    runs: int = 0
+    bad: int = 0
+    seconds: float = 0.0
+
+    @property
+    def in_words(self) -> str:
+        """Return "failed 3 of 5 times" or the like."""
+        if not self.runs:
+            return f"no clear verdict ({self.why})"
+        return f"{f'failed {self.bad}' if self.bad else f'passed {self.runs}'} of {self.runs} times"
+
+    @property
+    def rate(self) -> str:
+        """How often the failure was seen, for example `` (failed 3 of 5 times)``.
+
+        Empty for a single run.
+        """
+        return f" (failed {self.bad} of {self.runs} times)" if self.runs > 1 else ""
+
+
+def output_file(case_id: str) -> Path:
+    """Return the file with the output of builds and pytest of the last bisection of a case."""
+    return writable_root() / "bisect" / f"{case_id}.log"
+
+
+def open_results(
+    key: Sequence[str], path: Path | None = None, *, fresh: bool = False
+) -> Store[CandidateResult]:
+    """Return the results of a search so far, by candidate, locked: an interrupted search resumes.
+
+    ``key`` identifies the search. ``path``: default is a file in the cache, named after the key.
+    Raises ``UsageError`` for the file of another search, and while the same search runs.
+    """
+    store = Store(
+        path or writable_root() / "bisect" / f"{digest(*key)[:16]}.jsonl",
+        CandidateResult,
+        what="the results of a bisection",
+        key=list(key),
+        advice="remove it, or give --fresh",
+        fresh=fresh,
+    )
+    store.lock()
+    return store
+
+
+@dataclasses.dataclass(frozen=True)
+class CandidateRunner:
+    """How candidates are run.
+
+    ``build`` builds an environment while another one runs; None disables building ahead.
+    """
+
+    run: Callable[[Sequence[Batch]], RunOutcome]
+    build: Callable[[str], None] | None
+    say: Say
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchPlan:
+    """The candidates of a search, oldest first, and the environment of each.
+
+    ``kind``: what the candidates are, for messages.
+    ``repeat``: how often an INCONCLUSIVE candidate is run before it is skipped.
+    ``trials``: runs per candidate; one failure among them makes it BAD.
+    ``probes``: see ``algorithm.next_candidate``.
+    """
+
+    case: Case
+    candidates: tuple[str, ...]
+    environments: tuple[str, ...]
+    kind: str = "releases"
+    repeat: int = 2
+    trials: int = 1
+    probes: int | None = None
+
+
+class CandidateSearch:
+    """A bisection over the candidates of ``plan``.
+
+    ``results`` that are there already are not run again.
+    """
+
+    def __init__(
+        self, plan: SearchPlan, results: Store[CandidateResult], runner: CandidateRunner
+    ) -> None:
+        self._plan = plan
+        self._results = results
+        self._runner = runner
+
+    def known(self) -> dict[int, CandidateState]:
+        """Return the states known so far, by index of the candidate."""
+        return {
+            index: self._results[name].state
+            for index, name in enumerate(self._plan.candidates)
+            if name in self._results
+        }
+
+    def run(self) -> None:
+        """Run candidates until the search is complete.
+
+        Raises ``KeyboardInterrupt`` if a run was interrupted.
+        """
+        plan = self._plan
+        count = len(plan.candidates)
+        self._runner.say(
+            f"{count} {plan.kind}, {plan.candidates[0]} to {plan.candidates[-1]}: "
+            f"at most {algorithm.most_runs(count)} runs if the failure changes once"
+        )
+        if self._results:
+            states = (
+                f"{name} {result.state.value}" for name, result in self._results.entries.items()
+            )
+            self._runner.say(f"resumed: {', '.join(states)}")
+        builder = ThreadPoolExecutor(1, "build")
+        try:
+            while (index := algorithm.next_candidate(count, self.known(), plan.probes)) is not None:
+                for environment in self._likely_next(index):
+                    builder.submit(self._build_ahead, environment)
+                result = self._try(plan.environments[index], plan.trials)
+                self._record(plan.candidates[index], result)
+        finally:
+            builder.shutdown(wait=False, cancel_futures=True)
+
+    def confirm(self, candidate: str, environment: str, runs: int) -> CandidateResult:
+        """Run a candidate again ``runs`` times, unless there is the result of an earlier
+        confirmation. With no runs, return the result of the search."""
+        name = candidate + _CONFIRMING if runs else candidate
+        if name not in self._results:
+            self._record(name, self._try(environment, runs))
+        return self._results[name]
+
+    def _record(self, candidate: str, result: CandidateResult) -> None:
+        self._results.add(candidate, result)
+        self._runner.say(
+            f"{candidate}: {result.state.value}{result.rate} in {result.seconds:.0f} s{self._steps_left()} ({result.why})"
+        )
+
+    def _steps_left(self) -> str:
+        """Return how many steps are left, and how long they take if they take as long as the others
+        did."""
+        left = algorithm.runs_left(len(self._plan.candidates), self.known(), self._plan.probes)
+        if not left:
+            return ""
+        mean = statistics.mean(result.seconds for result in self._results.entries.values())
+        return f"; at most {left} step{'s' if left > 1 else ''} left, {about(left * mean)}"
+
+    def _try(self, environment: str, trials: int) -> CandidateResult:
+        """Run the case ``trials`` times. Stop early if further runs cannot give another result."""
+        started = time.monotonic()
+        batch = Batch(environment, (self._plan.case,), {})
+        reasons: dict[CandidateState, str] = {}
+        bad = done = unclear = 0
+        why = "no result"
+        while done < trials and unclear < self._plan.repeat:
+            logger.info(
+                "try %s in %s: %d of %d trials done", self._plan.case.id, environment, done, trials
+            )
+            outcome = self._runner.run([batch])
+            if outcome.interrupted:
+                raise KeyboardInterrupt
+            results = outcome.run.results
+            state = state_of(results)
+            why = _why(results, state)
+            if state is CandidateState.SKIPPED or (
+                state is None and (outcome.unbuilt or _fails_to_import(results))
+            ):
+                break
+            if state is None:
+                unclear += 1
+                continue
+            done += 1
+            bad += state is CandidateState.BAD
+            reasons.setdefault(state, why)
+        seconds = round(time.monotonic() - started, 1)
+        overall = CandidateState.GOOD if done == trials else CandidateState.SKIPPED
+        overall = CandidateState.BAD if bad else overall
+        return CandidateResult(overall, reasons.get(overall, why), done, bad, seconds)
+
+    def _likely_next(self, index: int) -> list[str]:
+        """Return the environments that follow if this candidate is bad, and if it is good."""
+        if self._runner.build is None:
+            return []
+        plan = self._plan
+        likely: dict[str, None] = {}
+        for state in (CandidateState.BAD, CandidateState.GOOD):
+            known = {**self.known(), index: state}
+            following = algorithm.next_candidate(len(plan.candidates), known, plan.probes)
+            if following is not None:
+                likely[plan.environments[following]] = None
+        return list(likely)
+
+    def _build_ahead(self, environment: str) -> None:
+        assert self._runner.build is not None
+        logger.debug("build %s ahead", environment)
+        try:
+            self._runner.build(environment)
+        except RegressError as error:
+            problem = "cannot be built" if isinstance(error, BuildError) else "cannot be used"
+            self._runner.say(f"{environment} {problem}; it may not be needed")
+
+
+def _fails_to_import(results: Sequence[TestResult]) -> bool:
+    """Return whether an exception ended the import of the package.
+
+    Unlike a slow import, that is the same in every run.
+    """
+    return any(
+        _IMPORT_ERROR.match(text) for result in results for text in (result.symptom, result.dossier)
+    )
+
+
+def _why(results: Sequence[TestResult], state: CandidateState | None) -> str:
+    first = next((result for result in results if state_of([result]) is state), None)
+    return f"{first.verdict.value}: {excerpt(first.reason)}" if first else "no result"

@@ -1,0 +1,202 @@
+"""Run batches on this machine: one after the other on our own terminal, or side by side in threads."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import signal
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import IO
+
+from ..environments.uv import cancelled_by
+from ..errors import BuildError
+from .batch import Batch, BatchFiles, BatchState, BatchUpdate, RunOptions
+from .batch_results import not_built
+from .plan import Seconds, recorded_seconds
+from .progress import Say
+from .pytest_run import (
+    INTERRUPT_GRACE_S,
+    ReportReader,
+    StartCommand,
+    end_command,
+    run_batch,
+    run_command,
+    start_command,
+)
+
+TICK_S = 0.2
+"""Seconds between two updates, so that output is shown meanwhile."""
+
+
+class SequentialExecutor:
+    """Builds each environment and runs its batch before the next one.
+
+    ``start`` runs pytest's command and returns its exit status.
+    """
+
+    def __init__(self, build: Callable[[str], None], start: StartCommand = run_command) -> None:
+        self._build = build
+        self.start = start
+
+    def execute(
+        self, batches: Sequence[Batch], options: RunOptions, files: BatchFiles
+    ) -> Generator[BatchUpdate | None, None, None]:
+        """As ``Executor``."""
+        for batch in batches:
+            yield BatchUpdate.started(batch)
+            try:
+                self._build(batch.environment)
+            except BuildError as error:
+                yield BatchUpdate(batch, not_built(batch, error), BatchState.UNBUILT)
+            else:
+                report = ReportReader(files.report(batch))
+                yield BatchUpdate(batch, run_batch(batch, options, self.start, report))
+
+
+class ThreadsExecutor:
+    """Runs batches side by side. One thread builds environments while batches run; ``build`` makes
+    an environment ready.
+
+    The first batch starts first. Then come batches that mostly wait for a documented hang, so that
+    others compute meanwhile, then the longest ones by their recorded durations (``seconds``), so
+    that a short one starts last. With ``seconds`` None batches are started in their order. While
+    batches run, the environments of the next ``ahead`` batches (at least one) are built, or with
+    None those of all.
+    ``release`` is told each environment of which no batch is left.
+    ``at_once`` batches run at a time (one of several workers counts as that many), and one more
+    whenever ``spare(running)`` allows it.
+    ``start(log, command, environment)`` runs a command with its output in a file and returns its
+    exit status.
+    """
+
+    def __init__(
+        self,
+        build: Callable[[str], None],
+        at_once: int,
+        say: Say,
+        start: Callable[..., int] | None = None,
+        spare: Callable[[int], bool] | None = None,
+        seconds: Seconds | None = recorded_seconds,
+        release: Callable[[str], None] = lambda name: None,
+        ahead: int | None = None,
+    ) -> None:
+        self._build = build
+        self._at_once = at_once
+        self._spare = spare
+        self._seconds = seconds
+        self._release = release
+        self._ahead = ahead
+        self._say = say
+        self._start = start or self._start_command
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self.stopping = threading.Event()
+
+    def execute(
+        self, batches: Sequence[Batch], options: RunOptions, files: BatchFiles
+    ) -> Generator[BatchUpdate | None, None, None]:
+        """As ``Executor``."""
+        builder, runner = (
+            ThreadPoolExecutor(1, "build"),
+            ThreadPoolExecutor(max(1, len(batches)), "run"),
+        )
+        running: dict[Future[BatchUpdate], Batch] = {}
+        try:
+            waiting = deque(self._by_urgency(batches))
+            built: dict[str, Future[None]] = {}
+
+            def build_ahead() -> None:
+                for batch in itertools.islice(waiting, self._ahead):
+                    if batch.environment not in built:
+                        built[batch.environment] = builder.submit(
+                            self._build_unless_stopping, batch.environment
+                        )
+
+            build_ahead()
+            while waiting or running:
+                while waiting and self._has_room(
+                    sum(int(batch.workers or 1) for batch in running.values())
+                ):
+                    batch = waiting.popleft()
+                    future = runner.submit(
+                        self._run_batch, batch, built[batch.environment], options, files
+                    )
+                    running[future] = batch
+                    build_ahead()
+                done, _ = wait(running, TICK_S, return_when=FIRST_COMPLETED)
+                for future in done:
+                    name = running.pop(future).environment
+                    if name not in {batch.environment for batch in (*waiting, *running.values())}:
+                        self._release(name)
+                    yield future.result()
+                yield None
+        except (KeyboardInterrupt, GeneratorExit):
+            self._interrupt()
+            raise
+        finally:
+            self.stopping.set()
+            builder.shutdown(wait=True, cancel_futures=True)
+            runner.shutdown(wait=True, cancel_futures=True)
+
+    def _has_room(self, running: int) -> bool:
+        return running < self._at_once or (self._spare is not None and self._spare(running))
+
+    def _by_urgency(self, batches: Sequence[Batch]) -> list[Batch]:
+        seconds = self._seconds
+        if seconds is None:
+            return list(batches)
+
+        def urgency(batch: Batch) -> tuple[bool, float]:
+            return batch.hangs, sum(seconds(case, batch.environment) for case in batch.cases)
+
+        return [*batches[:1], *sorted(batches[1:], key=urgency, reverse=True)]
+
+    def _build_unless_stopping(self, name: str) -> None:
+        if not self.stopping.is_set():
+            with cancelled_by(self.stopping):
+                self._build(name)
+
+    def _run_batch(
+        self, batch: Batch, built: Future[None], options: RunOptions, files: BatchFiles
+    ) -> BatchUpdate:
+        try:
+            built.result()
+        except BuildError as error:
+            self._say(f"{batch.environment}: {error}")
+            return BatchUpdate(batch, not_built(batch, error), BatchState.UNBUILT)
+        report = ReportReader(files.report(batch))
+        files.directory.mkdir(parents=True, exist_ok=True)
+        with files.log(batch).open("wb") as log:
+
+            def start(command: Sequence[str], environment: Mapping[str, str]) -> int:
+                return self._start(log, command, environment)
+
+            return BatchUpdate(batch, run_batch(batch, options, start, report, files.log(batch)))
+
+    def _start_command(
+        self, log: IO[bytes], command: Sequence[str], environment: Mapping[str, str]
+    ) -> int:
+        process = start_command(command, environment, output=log)
+        self._running.add(process)
+        try:
+            if self.stopping.is_set():
+                process.send_signal(signal.SIGINT)
+            return process.wait()
+        finally:
+            self._running.discard(process)
+
+    def _interrupt(self) -> None:
+        """Interrupt every pytest so that it ends its engines, then end those that are still
+        running."""
+        self.stopping.set()
+        for process in list(self._running):
+            process.send_signal(signal.SIGINT)
+        deadline = time.monotonic() + INTERRUPT_GRACE_S
+        for process in list(self._running):
+            with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+                process.wait(max(0.0, deadline - time.monotonic()))
+            end_command(process)

@@ -1,0 +1,245 @@
+"""Which features work on which vLLM: run the conformance suite, a check on each engine generation of
+an environment, and explain what fails by known upstream failures."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import platform
+import re
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from ..errors import UsageError
+from ..runner.pytest_run import pytest_command, pytest_environment, run_command
+from ..util import codec, patterns
+from ..util.codec import Document, Meta
+from ..util.masking import mask
+from ..util.paths import shipped
+from ..util.report import Report, Section, Table
+from ..util.rundir import scratch
+from ..util.store import Store
+from ..util.versions import version_of
+
+MAX_BYTES = 16 * 1024 * 1024
+TIMEOUT_S = 300
+GPU_TIMEOUT_S = 1800
+"""The first start on a GPU compiles kernels."""
+ON_GPU = ("--vllm-gpu", "--vllm-device=gpu")
+"""Arguments of pytest that request real GPUs."""
+SHOWN = ("torch", "transformers", "xgrammar", "llguidance", "outlines", "lm-format-enforcer", "ray")
+_GPU = "vllm_gpu_"
+PASSED, ABSENT, FAILED = "ok", "n/a", "FAIL"
+
+
+class CheckResult(Document, frozen=True, array_like=True):
+    """Outcome of one check on one engine generation: ok, n/a or FAIL; ``reason`` says why it is not
+    ok."""
+
+    section: str
+    check: str
+    generation: str
+    outcome: Annotated[str, Meta(pattern="^(ok|n/a|FAIL)$")]
+    reason: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class SuiteRun:
+    """A run of the suite in one environment on one device.
+
+    ``versions``: by distribution. ``at``: the day. ``gpu``: properties of the GPUs, if any.
+    ``whole``: False if only selected checks were run.
+    """
+
+    environment: str
+    device: str
+    versions: Mapping[str, str]
+    machine: str
+    at: str
+    cells: tuple[CheckResult, ...]
+    gpu: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
+    whole: bool = True
+
+    @property
+    def name(self) -> str:
+        """Environment and device, so that a run on a GPU does not replace one on the simulated
+        device."""
+        return f"{self.environment} {self.device}"
+
+    @property
+    def vllm(self) -> Version:
+        return version_of(self.versions["vllm"]) or Version("0")
+
+
+class KnownFailure(Document, frozen=True):
+    """An upstream failure that explains failed cells, from known.toml of the suite.
+
+    ``checks``: patterns of "section: check". ``symptom``: pattern of the reason.
+    """
+
+    vllm: SpecifierSet
+    checks: tuple[str, ...]
+    symptom: str
+    why: str
+    generation: str = "*"
+    device: str = "*"
+
+    def __post_init__(self) -> None:
+        try:
+            re.compile(self.symptom)
+        except (re.error, RecursionError, OverflowError) as error:
+            raise ValueError(f"symptom is no regular expression: {error}") from None
+
+    def explains(self, ran: SuiteRun, cell: CheckResult) -> bool:
+        """Return whether version, engine generation, device, check and reason all match."""
+        return (
+            self.vllm.contains(ran.vllm, prereleases=True)
+            and fnmatchcase(cell.generation, self.generation)
+            and fnmatchcase(ran.device, self.device)
+            and any(
+                fnmatchcase(f"{cell.section}: {cell.check}", pattern) for pattern in self.checks
+            )
+            and patterns.search(self.symptom, cell.reason) is not None
+        )
+
+
+def read_report(name: str, report: Path) -> SuiteRun:
+    """Read a JUnit report of the suite."""
+    root = ET.parse(report).getroot()
+    properties = {
+        prop.get("name", ""): prop.get("value", "")
+        for prop in root.iterfind("./testsuite/properties/property")
+    }
+    cells = tuple(_cell(case) for case in root.iter("testcase"))
+    if not cells or "device" not in properties:
+        raise UsageError(
+            f"{name}: the suite ran no test: see its output above; what is selected (-k) may match none"
+        )
+    versions = {
+        key: value
+        for key, value in json.loads(properties["versions"]).items()
+        if key in ("vllm", *SHOWN)
+    }
+    machine = f"{platform.machine()}, Python {properties['python']}"
+    return SuiteRun(
+        name,
+        properties["device"],
+        versions,
+        machine,
+        time.strftime("%Y-%m-%d"),
+        cells,
+        _gpu_of(root),
+    )
+
+
+def _gpu_of(root: ET.Element) -> dict[str, str]:
+    """Return the properties of the GPUs that the tests report."""
+    values_by_name: dict[str, dict[str, None]] = {}
+    for element in root.iterfind(".//testcase/properties/property"):
+        name = element.get("name", "")
+        if name.startswith(_GPU):
+            values_by_name.setdefault(name.removeprefix(_GPU), {})[element.get("value", "")] = None
+    return {name: " | ".join(values) for name, values in values_by_name.items()}
+
+
+def _cell(case: ET.Element) -> CheckResult:
+    properties = {
+        prop.get("name", ""): prop.get("value", "")
+        for prop in case.iterfind("./properties/property")
+    }
+    where = (properties["section"], properties["check"], properties["generation"])
+    for tag, outcome in (("error", FAILED), ("failure", FAILED), ("skipped", ABSENT)):
+        element = case.find(tag)
+        if element is not None:
+            message = element.get("message", "")
+            text = message if outcome == ABSENT else f"{message}\n{element.text or ''}"
+            return CheckResult(*where, outcome, _gist(text))
+    return CheckResult(*where, PASSED)
+
+
+def _gist(text: str) -> str:
+    """Return the first line of a failure and every exception in it, truncated."""
+    text = mask(text)
+    exceptions = re.findall(r"\b[\w.]*(?:Error|Exception|Exceeded|Died)\b: [^\n]{1,200}", text)
+    return " | ".join(dict.fromkeys([*text.splitlines()[:1], *exceptions]))[:1500]
+
+
+class _KnownFailures(Document, frozen=True):
+    known: tuple[KnownFailure, ...] = ()
+
+
+def read_known(path: Path) -> tuple[KnownFailure, ...]:
+    """Read the known upstream failures. Raises ``UsageError`` for an invalid file."""
+    return codec.load(_KnownFailures, path, MAX_BYTES, what="a list of known failures").known
+
+
+def unexplained(
+    runs: Iterable[SuiteRun], known: Sequence[KnownFailure]
+) -> list[tuple[SuiteRun, CheckResult]]:
+    """Return the failed cells that no known failure explains."""
+    return [
+        (ran, cell)
+        for ran in runs
+        for cell in ran.cells
+        if cell.outcome == FAILED and not any(one.explains(ran, cell) for one in known)
+    ]
+
+
+def suite_directory() -> Path:
+    """Return the directory of the suite: beside the package in a checkout, inside it when
+    installed."""
+    place = shipped("conformance")
+    if place.is_dir():
+        return place
+    raise UsageError(
+        "this installation has no conformance suite: use a checkout, or a wheel of pytest-vllm-regress"
+    )
+
+
+def asks_for_gpu(pytest_args: Sequence[str]) -> bool:
+    """Return whether these arguments run the suite on GPUs."""
+    return any(argument in ON_GPU for argument in pytest_args)
+
+
+def run_suite(name: str, suite: Path, pytest_args: Sequence[str] = ()) -> SuiteRun:
+    """Run the suite, or the part that ``pytest_args`` select, in one environment."""
+    with scratch() as folder:
+        report = folder / "report.xml"
+        command = pytest_command(
+            folder, suite, [suite], GPU_TIMEOUT_S if asks_for_gpu(pytest_args) else TIMEOUT_S
+        )
+        command += [f"--vllm-env={name}", f"--junitxml={report}", "--tb=short", *pytest_args]
+        status = run_command(command, pytest_environment(folder))
+        if not report.exists():
+            raise UsageError(
+                f"{name}: pytest ended with status {status} and wrote no report: see its output above"
+            )
+        return read_report(name, report)
+
+
+def open_runs(path: Path, *, fresh: bool = False) -> Store[SuiteRun]:
+    """Return runs of the suite by their names, kept in a file."""
+    return Store(path, SuiteRun, what="runs of the conformance suite", fresh=fresh)
+
+
+def report(runs: Iterable[SuiteRun], known: Sequence[KnownFailure]) -> Report:
+    """Return the outcomes of each run, and why checks failed."""
+    counts, failed = [], []
+    for ran in runs:
+        outcomes = [cell.outcome for cell in ran.cells]
+        numbers = [str(outcomes.count(outcome)) for outcome in (PASSED, ABSENT, FAILED)]
+        counts.append((ran.name, str(ran.vllm), *numbers))
+        for cell in ran.cells:
+            if cell.outcome == FAILED:
+                why = next((one.why for one in known if one.explains(ran, cell)), "not known")
+                check = f"{ran.name}: {cell.generation} {cell.section}: {cell.check}"
+                failed.append(f"{check}: {why}; {cell.reason[:200]}")
+    table = Table(("environment", "vLLM", PASSED, ABSENT, FAILED), counts)
+    return Report(sections=[Section(parts=[table, *([tuple(failed)] if failed else ())])])

@@ -1,2 +1,0 @@
-"""Which features work on which vLLM: run the conformance suite, record its results, and write the
-table."""

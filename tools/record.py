@@ -1,0 +1,173 @@
+"""Measure releases into the committed records, and write their pages: ``python -m tools.record
+conformance|states|drift``. Without environments or releases only the page is written.
+
+Measured rows are kept one by one, so that an interrupted command can be repeated.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+from packaging.version import Version
+
+from pytest_vllm_regress.cli.context import DISK, disk_limit, say
+from pytest_vllm_regress.cli.survey.drift import chosen_releases
+from pytest_vllm_regress.runner.build import build_with_cache
+from pytest_vllm_regress.surveys import drift as drift_survey
+from pytest_vllm_regress.surveys.conformance import (
+    ON_GPU,
+    SuiteRun,
+    asks_for_gpu,
+    open_runs,
+    read_known,
+    run_suite,
+    suite_directory,
+    unexplained,
+)
+from pytest_vllm_regress.surveys.states.measure import TABLES, measure_environment, open_states
+from pytest_vllm_regress.util.files import write_atomically
+from pytest_vllm_regress.util.report import to_markdown
+from pytest_vllm_regress.util.signals import terminate_as_interrupt
+from pytest_vllm_regress.util.store import Store
+from tools import conformance_page, states_pages
+
+ROOT = Path(__file__).parents[1]
+RECORDS = ROOT / "docs" / "records"
+PAGES = ROOT / "docs" / "generated"
+DRIFT_HEAD = """# What `pip install vllm==X` gives today
+
+<!-- written by `python -m tools.record drift`; do not edit -->
+
+Each release was installed with the newest packages that its requirements allowed on the day in the table, without a pin.
+Then its server was imported, its help printed, and a server started on the simulated device until it answered one token.
+Where a stage fails, the packages that differ from the day after the release were searched for the one to blame. A pin is
+confirmed if the release was installed once more with it and passed every stage.
+
+"""
+T = TypeVar("T")
+app = typer.Typer(add_completion=False)
+Names = Annotated[list[str] | None, typer.Option("--env", metavar="NAME")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Measure what the record has, too.")]
+
+
+@app.command()
+def conformance(
+    environments: Names = None,
+    fresh: Fresh = False,
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="For pytest: -k EXPRESSION, --vllm-gpu.")
+    ] = None,
+    merge: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE.jsonl", help="A record of another machine, which takes precedence."
+        ),
+    ] = None,
+) -> None:
+    """Run the conformance suite. Selected checks replace only their own cells."""
+    suite, selection = suite_directory(), arguments or []
+    known = read_known(suite / "known.toml")
+    partial = any(argument not in ON_GPU for argument in selection)
+    with _locked(open_runs(RECORDS / "conformance.jsonl")) as runs:
+        for file in merge or ():
+            for run in open_runs(file).entries.values():
+                add_run(runs, dataclasses.replace(run, whole=False))
+        for name in environments or ():
+            recorded = [
+                ran
+                for ran in runs.entries.values()
+                if ran.environment == name and (ran.device == "gpu") is asks_for_gpu(selection)
+            ]
+            if recorded and recorded[0].whole and not (fresh or partial):
+                say(f"{name}: in the record since {recorded[0].at}; --fresh runs it again")
+                continue
+            build_with_cache(say)(name)
+            add_run(runs, dataclasses.replace(run_suite(name, suite, selection), whole=not partial))
+        runs.rewrite({name: runs[name] for name in sorted(runs)})
+    _write("conformance.md", conformance_page.page(runs.entries.values(), known))
+    for ran, cell in unexplained(runs.entries.values(), known):
+        say(f"not known: {ran.name} {cell.generation} {cell.section}: {cell.check}: {cell.reason}")
+
+
+def add_run(runs: Store[SuiteRun], run: SuiteRun) -> None:
+    """Add a run to the record: a whole one replaces an earlier one, the cells of a partial one
+    replace theirs, unless other versions are installed now."""
+    before = runs.entries.get(run.name)
+    if before is not None and not run.whole and before.versions == run.versions:
+        cells = {(cell.section, cell.check, cell.generation): cell for cell in before.cells}
+        cells |= {(cell.section, cell.check, cell.generation): cell for cell in run.cells}
+        gpu = {**before.gpu, **run.gpu}
+        run = dataclasses.replace(run, cells=tuple(cells.values()), gpu=gpu, whole=before.whole)
+    runs.add(run.name, run)
+
+
+@app.command()
+def states(
+    environments: Names = None,
+    only: Annotated[list[str] | None, typer.Option(metavar="|".join(TABLES))] = None,
+    fresh: Fresh = False,
+) -> None:
+    """Measure health addresses, shutdown and growth of memory."""
+    tables = only or list(TABLES)
+    with _locked(open_states(RECORDS / "states.jsonl")) as releases:
+        for name in environments or ():
+            known = releases.entries.get(name)
+            if known is not None and fresh:
+                empty: dict[str, Any] = {table: {} for table in tables}
+                known = dataclasses.replace(known, **empty)
+            for release in measure_environment(name, known, tables, say):
+                releases.add(name, release)
+        ordered = sorted(releases, key=lambda name: Version(releases[name].vllm))
+        releases.rewrite({name: releases[name] for name in ordered})
+    for file, lines in states_pages.pages(releases.entries.values()).items():
+        _write(file, lines)
+
+
+@app.command()
+def drift(
+    releases: Annotated[list[str] | None, typer.Option(metavar="RANGE")] = None,
+    python: str = "3.11",
+    disk: Annotated[str, typer.Option(metavar="SIZE")] = DISK,
+) -> None:
+    """Try whether releases still install and start. Those that the record has of today are kept."""
+    today = datetime.datetime.now(datetime.UTC).date()
+    with (
+        _locked(drift_survey.open_drifts(RECORDS / "drift.jsonl")) as drifts,
+        drift_survey.limited_downloads(disk_limit(disk)) as make_room,
+    ):
+        for version in chosen_releases(releases or ()):
+            recorded = drifts.entries.get(version)
+            if recorded is None or (recorded.day, recorded.python) != (today, python):
+                make_room()
+                release = drift_survey.DatedRelease(version, today, python)
+                known = drift_survey.known_culprits(drifts.entries.values())
+                drifts.add(version, drift_survey.diagnose(release, say, known))
+        drifts.rewrite({version: drifts[version] for version in sorted(drifts, key=Version)})
+    _write("drift.md", drift_page(drifts.entries.values()).splitlines())
+
+
+def drift_page(drifts: Collection[drift_survey.Drift]) -> str:
+    """Return the page of the record."""
+    return DRIFT_HEAD + to_markdown(drift_survey.report(drifts))
+
+
+@contextlib.contextmanager
+def _locked(store: Store[T]) -> Iterator[Store[T]]:
+    with contextlib.closing(store):
+        store.lock()
+        yield store
+
+
+def _write(file: str, lines: Sequence[str]) -> None:
+    write_atomically(PAGES / file, "".join(f"{line}\n" for line in lines))
+
+
+if __name__ == "__main__":
+    with terminate_as_interrupt():
+        app()
