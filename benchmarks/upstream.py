@@ -27,7 +27,7 @@ from engines import machine
 
 from pytest_vllm_regress.engines.standalone import bare_session
 from pytest_vllm_regress.environments.git import Repository
-from pytest_vllm_regress.surveys.upstream.run import UpstreamRequest, UpstreamRun, run_tests
+from pytest_vllm_regress.surveys.upstream.tests import UpstreamRequest, UpstreamRun, run_tests
 from pytest_vllm_regress.surveys.upstream.tree import write_tree
 from pytest_vllm_regress.util.rundir import scratch
 

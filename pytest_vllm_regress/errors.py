@@ -99,11 +99,29 @@ class EnvironmentFileError(UsageError):
     """environments.toml is malformed, or an environment is unknown."""
 
 
+class BuildFailure(enum.Enum):
+    """Why an environment could not be built, as far as the output of uv tells."""
+
+    DISK_FULL = "the disk is full"
+    NOT_WRITABLE = "a folder cannot be written"
+    INDEX_UNREACHABLE = "the package index cannot be reached"
+    OUT_OF_MEMORY = "uv, or a build that it ran, needs more memory than it may use"
+    NO_PYTHON = "there is no such Python"
+    UNRESOLVABLE = "the requirements cannot be resolved"
+    WRONG_HASH = "a file's hash is not the lock's"
+    OTHER = "uv ended with an error"
+
+
 class BuildError(RegressError):
     """A target environment could not be built.
 
-    The message names the requirement that failed; no partial environment remains.
+    The message names the requirement that failed; no partial environment remains. ``failure``: what
+    uv failed at; None if it was not uv that failed.
     """
+
+    def __init__(self, message: str, failure: BuildFailure | None = None) -> None:
+        super().__init__(message)
+        self.failure = failure
 
 
 class NotAtWork(RegressError):

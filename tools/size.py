@@ -50,8 +50,8 @@ def tokens(path: Path) -> list[str]:
 def _docstrings(tree: ast.AST) -> Iterator[tuple[int, int]]:
     """Yield first and last line of every string that is a statement of its own."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            if isinstance(node.value.value, str):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str())):
                 yield node.lineno, node.end_lineno or node.lineno
 
 

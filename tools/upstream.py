@@ -1,8 +1,8 @@
 """Write docs/generated/upstream.md: ``python -m tools.upstream``.
 
 With files as arguments (results.json of ``vllm-regress survey upstream --out DIR``), their results
-first go into docs/records/upstream, one record for each vLLM. The results of a file of tests replace
-earlier ones, unless the record is of another commit.
+first go into docs/records/upstream, one record for each vLLM. The results of a file of tests
+replace earlier ones, unless the record is of another commit.
 
     python -m tools.upstream /tmp/units/results.json /tmp/servers/results.json
 """

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from ..errors import BuildError, UsageError
+from ..errors import UsageError
 from ..util.documents import load_json
 from ..util.files import private_folder, read_bounded, remove_tree, write_atomically
 from ..util.paths import cache_root, can_write, missing_home, writable_root
@@ -328,8 +328,8 @@ class EnvironmentCache:
                     f"{recipe.name}: the build was interrupted and its half-built environment removed"
                 )
             if isinstance(error, OSError):
-                raise BuildError(
-                    uv.explain(f"{recipe.name}: building in {folder}", str(error), error.errno or 1)
+                raise uv.build_error(
+                    f"{recipe.name}: building in {folder}", str(error), error.errno or 1
                 ) from None
             raise
         rounded = f"{size / GIB:.1f} GiB" if size > GIB / 10 else f"{size / MIB:.0f} MiB"

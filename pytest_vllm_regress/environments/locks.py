@@ -16,7 +16,7 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from ..errors import BuildError, EnvironmentFileError, UsageError
+from ..errors import BuildError, BuildFailure, EnvironmentFileError, UsageError
 from ..util.documents import load_json, parse_toml
 from ..util.files import private_folder, read_bounded, write_atomically
 from ..util.paths import writable_root
@@ -261,7 +261,7 @@ def newer_needs(requirement: str, day: str, later: str, python: str) -> tuple[st
         try:
             resolved_versions([requirement], first, python, dict.fromkeys((package, *names), last))
         except BuildError as error:
-            if "cannot be resolved" in str(error):
+            if error.failure is BuildFailure.UNRESOLVABLE:
                 return str(error)
             raise
         return ""
@@ -333,7 +333,7 @@ def _exists_by(requirement: str, day: datetime.date) -> bool:
     try:
         uv.run(arguments, doing=f"looking for {requirement}", stdin=requirement)
     except BuildError as error:
-        if "cannot be resolved" in str(error):
+        if error.failure is BuildFailure.UNRESOLVABLE:
             return False
         raise
     return True

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from ..errors import BuildError, UsageError
+from ..errors import BuildError, BuildFailure, UsageError
 from ..util.deadline import Deadline, wait_readable
 from ..util.files import private_folder
 from ..util.masking import mask, mask_log, without_secrets
@@ -45,43 +45,37 @@ _NOT_INHERITED = (
     "UV_PYTHON",
     "UV_SYSTEM_PYTHON",
 )
-_KINDS = (
-    (
+_FAILURES = {
+    BuildFailure.DISK_FULL: (
         r"No space left on device|ENOSPC",
-        "the disk is full",
         "free some space, or `vllm-regress env prune`",
     ),
-    (
+    BuildFailure.NOT_WRITABLE: (
         r"Permission denied|Read-only file system",
-        "a folder cannot be written",
         "set VLLM_REGRESS_CACHE or UV_CACHE_DIR to a writable one",
     ),
-    (
+    BuildFailure.INDEX_UNREACHABLE: (
         r"dns error|Could not connect|Connection refused|connect error|network|timed out|Failed to fetch|error sending request",
-        "the package index cannot be reached",
         "check the network and the index settings of uv",
     ),
-    (
+    BuildFailure.OUT_OF_MEMORY: (
         r"memory allocation of \d+ bytes failed|MemoryError",
-        f"uv, or a build that it ran, needs more than {MAX_MEMORY / GIB:.0f} GiB of memory",
-        "check whether the package index is the one that you mean: its answer may not end",
+        f"the limit is {MAX_MEMORY / GIB:.0f} GiB: check whether the package index is the one that you mean: its answer may not end",
     ),
-    (
+    BuildFailure.NO_PYTHON: (
         r"No interpreter found|No virtual environment or system environment",
-        "there is no such Python",
         "install it, or set `python` in environments.toml",
     ),
-    (
+    BuildFailure.UNRESOLVABLE: (
         r"No solution found|there is no version of|was not found in the package registry|unsatisfiable",
-        "the requirements cannot be resolved",
         "check versions and `exclude-newer` in environments.toml",
     ),
-    (
+    BuildFailure.WRONG_HASH: (
         r"hash mismatch",
-        "a file's hash is not the lock's",
         "lock again with `vllm-regress env lock` after finding out why",
     ),
-)
+}
+"""How each failure shows in uv's output, and what to do."""
 
 
 _LOOKUP = threading.Lock()
@@ -173,7 +167,7 @@ def run(
     output = "\n".join(lines)
     if status:
         logger.info("%s: uv ended with status %s", doing, status)
-        raise BuildError(explain(doing, output, status))
+        raise build_error(doing, output, status)
     return output
 
 
@@ -246,15 +240,20 @@ def empty_cache() -> None:
     run(["cache", "clean", "--quiet"], doing="emptying uv's cache")
 
 
-def explain(doing: str, output: str, status: int) -> str:
-    """Describe a failure of uv: the step, the kind of failure, advice and uv's message."""
-    kind, advice = f"uv ended with status {status}", "see uv's message"
-    for pattern, description, what_to_do in _KINDS:
+def build_error(doing: str, output: str, status: int) -> BuildError:
+    """Return the error for a failure of uv, with the step, the kind of failure, advice and uv's
+    message."""
+    failure, what, advice = (
+        BuildFailure.OTHER,
+        f"uv ended with status {status}",
+        "see uv's message",
+    )
+    for known, (pattern, what_to_do) in _FAILURES.items():
         if re.search(pattern, output, re.IGNORECASE):
-            kind, advice = description, what_to_do
+            failure, what, advice = known, known.value, what_to_do
             break
     reason = "\n".join(f"    {line}" for line in output.strip().splitlines()[-25:])
-    return mask(f"{doing}: {kind}; {advice}. uv says:\n{reason}")
+    return BuildError(mask(f"{doing}: {what}; {advice}. uv says:\n{reason}"), failure)
 
 
 def _environment() -> dict[str, str]:

@@ -1,8 +1,8 @@
-"""Which candidate a bisection tries next, and which changes its results show. Pure: no runs, no
-files, no clock.
+"""Which release or commit does a bisection try next, and which changes do its results show? Pure:
+no runs, no files, no clock.
 
 ``next_candidate`` states the order. A candidate that gives no clear verdict is SKIPPED, and its
-nearest untried neighbour is tried instead (``candidates.CandidateSearch._try`` decides it): one that cannot be
+nearest untried neighbour is tried instead (``CandidateSearch._try`` decides it): one that cannot be
 built or whose import fails at once, NOT_APPLICABLE results at once, INCONCLUSIVE results after
 ``repeat`` runs. A change between two clear candidates with skipped ones between them is reported as
 such a range.

@@ -26,7 +26,7 @@ from ..util.store import Store
 from ..util.validation import format_value
 from ..util.versions import specifiers_of, version_of
 from .algorithm import CandidateState, Direction, Transition, changes
-from .candidates import CandidateResult, CandidateRunner, CandidateSearch, SearchPlan, open_results
+from .candidates import BisectPlan, CandidateResult, CandidateRunner, CandidateSearch, open_results
 from .commits import CommitReport, CommitSearch, commits_between, end_of, search_commits
 
 
@@ -256,7 +256,7 @@ def _search_releases(
     candidates = choose_releases(request, releases(request.package))
     names = tuple(map(str, candidates))
     environments = tuple(map(of_release, names))
-    plan = SearchPlan(
+    plan = BisectPlan(
         request.case, names, environments, repeat=request.repeat, trials=request.trials
     )
     with _open(request, "releases", plan, stores) as results:
@@ -293,7 +293,7 @@ def _search_commits(
 
 @contextlib.contextmanager
 def _open(
-    request: BisectRequest, kind: str, plan: SearchPlan, stores: list[Store[CandidateResult]]
+    request: BisectRequest, kind: str, plan: BisectPlan, stores: list[Store[CandidateResult]]
 ) -> Iterator[Store[CandidateResult]]:
     key = [request.case.id, case_fingerprint(request.case), request.package]
     key += [str(request.device), str(request.trials), kind]

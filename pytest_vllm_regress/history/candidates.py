@@ -45,7 +45,7 @@ def state_of(results: Sequence[TestResult]) -> CandidateState | None:
 
 @dataclasses.dataclass(frozen=True)
 class CandidateResult:
-    """CandidateState of a candidate, and why.
+    """State of a candidate, and why.
 
     Of ``runs`` runs with a clear verdict ``bad`` showed the failure; ``seconds`` is the time of all
     runs.
@@ -111,7 +111,7 @@ class CandidateRunner:
 
 
 @dataclasses.dataclass(frozen=True)
-class SearchPlan:
+class BisectPlan:
     """The candidates of a search, oldest first, and the environment of each.
 
     ``kind``: what the candidates are, for messages.
@@ -136,7 +136,7 @@ class CandidateSearch:
     """
 
     def __init__(
-        self, plan: SearchPlan, results: Store[CandidateResult], runner: CandidateRunner
+        self, plan: BisectPlan, results: Store[CandidateResult], runner: CandidateRunner
     ) -> None:
         self._plan = plan
         self._results = results

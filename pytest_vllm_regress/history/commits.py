@@ -1,4 +1,4 @@
-"""CandidateSearch the commits between two ends for those that fixed or broke a case, and confirm them.
+"""Search the commits between two ends for those that fixed or broke a case, and confirm them.
 
 Commits that change nothing that is imported join the one before.
 """
@@ -21,7 +21,7 @@ from ..util.text import markdown_block, markdown_inline
 from ..util.versions import version_of
 from . import algorithm
 from .algorithm import CandidateState, Transition
-from .candidates import CandidateResult, CandidateRunner, CandidateSearch, SearchPlan
+from .candidates import BisectPlan, CandidateResult, CandidateRunner, CandidateSearch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -300,7 +300,7 @@ class CommitSearch:
     """What to search, and how.
 
     ``environment``: from a commit to the name of its environment.
-    ``repeat``, ``trials``: as in ``SearchPlan``.
+    ``repeat``, ``trials``: as in ``BisectPlan``.
     ``ends``: the commits given as good and as bad, if any.
     ``confirming_runs``: further runs of each commit found, and of its parent, per trial.
     """
@@ -313,9 +313,9 @@ class CommitSearch:
     ends: tuple[str, str] | None = None
     confirming_runs: int = 2
 
-    def plan(self) -> SearchPlan:
+    def plan(self) -> BisectPlan:
         groups = self.history.groups
-        return SearchPlan(
+        return BisectPlan(
             self.case,
             tuple(group.name for group in groups),
             tuple(self.environment(group.first) for group in groups),

@@ -284,8 +284,8 @@ def _version(package: str, look: Look, cell: Cell) -> Version | None:
 def corrected(
     affected: Range, releases: Sequence[Version], shown: Mapping[Version, bool]
 ) -> Range | None:
-    """Return the range that agrees with ``shown`` (whether a release showed the failure), changed
-    as little as possible.
+    """How does ``watch`` correct a range? Return the range that agrees with ``shown`` (whether a
+    release showed the failure), changed as little as possible.
 
     ``releases``: all releases of the package, which must include those in ``shown``. None: no
     release has the failure.

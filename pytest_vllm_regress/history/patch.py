@@ -1,4 +1,5 @@
-"""The effect of a patch on the cases: each runs once on the work tree and once on the commit that it
+"""The effect of a patch on the cases: each runs once on the work tree and once on the commit that
+it
 is compared with."""
 
 from __future__ import annotations
@@ -111,7 +112,8 @@ def nearest_first(
 def effects(
     cases: Sequence[Case], before: Sequence[TestResult], after: Sequence[TestResult]
 ) -> tuple[CaseEffect, ...]:
-    """Return the effect of the patch on each case, from the results on both sides."""
+    """What does a patch break or fix? Return its effect on each case, from the results on both
+    sides."""
     return tuple(
         _effect(
             case,

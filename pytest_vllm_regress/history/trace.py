@@ -1,4 +1,5 @@
-"""CommitTrace the commits that fixed or broke a case: search between the releases of its evidence, compare
+"""Trace the commits that fixed or broke a case: search between the releases of its evidence,
+compare
 with case.toml, and record them in its evidence."""
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class TraceOptions:
 
     ``env``: the base environment; None chooses the best matching release for each commit.
     ``branch``: where a release without a tag is looked for.
-    ``trials``, ``repeat``: as in ``candidates.SearchPlan``.
+    ``trials``, ``repeat``: as in ``candidates.BisectPlan``.
     ``arguments``: for pytest.
     """
 

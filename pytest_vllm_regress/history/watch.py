@@ -1,4 +1,5 @@
-"""Watch for new releases: find them, run the cases on them, and derive unexpected verdicts and edits
+"""Watch for new releases: find them, run the cases on them, and derive unexpected verdicts and
+edits
 of case files; if requested, write the edits and the new verdicts."""
 
 from __future__ import annotations

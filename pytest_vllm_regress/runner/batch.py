@@ -201,8 +201,8 @@ class RunOutcome:
 
     @property
     def exit_code(self) -> int:
-        """0: all results as expected; 1: some are not; 3: an environment could not be built; 130:
-        interrupted."""
+        """Which exit code does a run end with? 0: all results as expected; 1: some are not; 3: an
+        environment could not be built; 130: interrupted."""
         if self.interrupted:
             return 130
         if self.unbuilt:

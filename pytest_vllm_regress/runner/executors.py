@@ -190,8 +190,9 @@ class ThreadsExecutor:
             self._running.discard(process)
 
     def _interrupt(self) -> None:
-        """Interrupt every pytest so that it ends its engines, then end those that are still
-        running."""
+        """What does Ctrl-C do to running cases? Interrupt every pytest so that it ends its engines,
+        then end those that are still running after ``INTERRUPT_GRACE_S``: SIGTERM, then SIGKILL. A
+        second Ctrl-C ends the wait for one of them."""
         self.stopping.set()
         for process in list(self._running):
             process.send_signal(signal.SIGINT)

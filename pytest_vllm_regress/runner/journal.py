@@ -1,4 +1,4 @@
-"""Results of an interrupted run, kept until the run is complete.
+"""How is a matrix resumed? Results of an interrupted run are kept until the run is complete.
 
 The same command resumes a run. ``vllm-regress matrix``, ``try`` and ``watch`` keep journals; a key
 tells one from another (for a matrix: the named cases, environments, device, shard and the arguments

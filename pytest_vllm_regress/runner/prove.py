@@ -35,6 +35,10 @@ class ValidateRequest:
     command: Callable[[str], str]
 
     def trials_of(self, case: Case) -> int:
+        """What if a case is racy?
+
+        Each of five trials must show it (in a bisection one suffices).
+        """
         return self.trials or (RACY_TRIALS if case.racy else 1)
 
 

@@ -1,5 +1,5 @@
-"""How many environments this machine has room for. ``python -m pytest_vllm_regress.runner.slots
-COMMAND`` waits for room, then runs the command.
+"""How many batches run side by side? As many environments as this machine has room for. ``python -m
+pytest_vllm_regress.runner.slots COMMAND`` waits for room, then runs the command.
 
 It is for callers such as ``tox run-parallel`` that start many commands without knowing the machine.
 GPUs are shared by leases instead (``gpus/``).

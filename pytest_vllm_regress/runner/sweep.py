@@ -93,7 +93,8 @@ def _bytes(wanted: Contents, present: Iterable[str]) -> int:
 
 
 class DiskBudget:
-    """Builds the environments of a sweep so that they and uv's cache in ``downloads`` take at most
+    """How does ``matrix --releases`` keep to its disk limit? Builds environments so that they and
+    uv's cache in ``downloads`` take at most
     ``limit`` bytes.
 
     An environment is leased from its build until ``release``. When there is no room for the next

@@ -1,4 +1,5 @@
-"""Which features work on which vLLM: run the conformance suite, a check on each engine generation of
+"""Which features work on which vLLM: run the conformance suite, a check on each engine generation
+of
 an environment, and explain what fails by known upstream failures."""
 
 from __future__ import annotations

@@ -29,7 +29,16 @@ from ..environments.cache import EnvironmentCache
 from ..environments.index.releases import releases
 from ..environments.locks import release_date, resolved_versions
 from ..environments.recipes import Recipe
-from ..errors import FIRST_ERROR, BuildError, ChildError, NotAtWork, Part, Unsupported, UsageError
+from ..errors import (
+    FIRST_ERROR,
+    BuildError,
+    BuildFailure,
+    ChildError,
+    NotAtWork,
+    Part,
+    Unsupported,
+    UsageError,
+)
 from ..history.algorithm import CandidateState, changes, next_candidate
 from ..util.masking import mask
 from ..util.paths import PACKAGE, writable_root
@@ -46,9 +55,6 @@ if TYPE_CHECKING:
 _PROBE = PACKAGE / "target_site" / "vllm_regress_target" / "installation" / "smoke.py"
 _COLUMNS = ("release", "Python", "day", "fails at", "because of", "first bad", "pin", "confirmed")
 _PROMPT = "One token, please"
-_FAULTS_OF_PACKAGES = ("cannot be resolved", "uv ended with status")
-"""Texts of ``uv.explain`` for requirements that contradict each other, and for a package that does
-not build."""
 RELEASE_BYTES = 14 * GIB
 """Room for a release: its files, and what its installation with other versions of some packages
 adds."""
@@ -125,30 +131,7 @@ class Drift:
     @property
     def command(self) -> str:
         """The installation with the pins."""
-        return shlex.join(
-            [
-                "pip",
-                "install",
-                f"vllm=={self.version}",
-                *(f"{name}{pin}" for name, pin in sorted(self.pins.items())),
-            ]
-        )
-
-    def lines(self) -> Iterator[str]:
-        """Yield lines for a person: what fails, because of what, and what to do."""
-        if self.sound:
-            yield f"vllm {self.version}: installs, starts and answers"
-        for breakage in self.breakages:
-            yield f"vllm {self.version}: {breakage.stage} fails: {breakage.reason[:200]}"
-            for culprit in breakage.culprits:
-                change = f"{culprit.package} {culprit.then} -> {culprit.today or 'absent'}"
-                yield f"    because of {change}" + (
-                    f"; first bad version: {culprit.bad}" if culprit.bad else ""
-                )
-            if not breakage.culprits:
-                yield f"    no older package restores it{': it does not resolve as of its first day either' if self.then else ''}"
-        if self.confirmed:
-            yield f"    this works (installed and started): {self.command}"
+        return shlex.join(["pip", "install", *requirements(self.version, self.pins)])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,19 +160,12 @@ class DatedRelease:
     day: datetime.date
     python: str = "3.11"
 
-    def requirements(self, pins: Pins) -> tuple[str, ...]:
-        """Return the requirements of ``pip install`` for this release with ``pins``."""
-        return (
-            f"vllm=={self.version}",
-            *(f"{name}{specifier}" for name, specifier in sorted(pins.items())),
-        )
-
     def versions(self, pins: Pins) -> dict[str, str]:
         """Return the version of each package to which the release resolves.
 
         Raises ``BuildError``.
         """
-        return resolved_versions(self.requirements(pins), self.day, self.python)
+        return resolved_versions(requirements(self.version, pins), self.day, self.python)
 
     def attempt(
         self, pins: Pins, progress: Callable[[str], None], last: Stage = Stage.ANSWER
@@ -206,7 +182,7 @@ class DatedRelease:
             return _not_installed(Stage.RESOLVE, error)
         recipe = Recipe(
             f"vllm-{self.version}-as-of-{self.day}",
-            self.requirements(pins),
+            requirements(self.version, pins),
             exclude_newer=self.day.isoformat(),
             python=self.python,
         )
@@ -220,6 +196,11 @@ class DatedRelease:
 Try = Callable[[Pins, Stage], Attempt]
 
 
+def requirements(version: str, pins: Pins) -> tuple[str, ...]:
+    """Return the requirements of ``pip install`` for a release with ``pins``."""
+    return (f"vllm=={version}", *(f"{name}{pin}" for name, pin in sorted(pins.items())))
+
+
 def diagnose(release: DatedRelease, progress: Callable[[str], None], known: Known) -> Drift:
     """Install the release as of its day; where that fails, search for the dependencies to blame,
     until everything passes or none explains it.
@@ -230,7 +211,7 @@ def diagnose(release: DatedRelease, progress: Callable[[str], None], known: Know
     def try_pins(pins: Pins, last: Stage) -> Attempt:
         attempt = release.attempt(pins, progress, last)
         end = f"{attempt.failed} fails: {attempt.reason[:200]}" if attempt.failed else "passes"
-        progress(f"{' '.join(release.requirements(pins))}: {end}")
+        progress(f"{' '.join(requirements(release.version, pins))}: {end}")
         return attempt
 
     attempt = try_pins({}, Stage.ANSWER)
@@ -319,7 +300,8 @@ class _PackageSearch:
 def bisected(
     culprit: BlamedPackage, state: Callable[[str], CandidateState], first: Sequence[str] = ()
 ) -> BlamedPackage:
-    """Return the culprit with its last good and first bad version. ``first``: versions to try
+    """Which version of a package broke an old release? Return the culprit with its last good and
+    first bad version. ``first``: versions to try
     before the others.
 
     A package that today's resolution no longer has, or has in an older version, keeps the version
@@ -372,7 +354,8 @@ def limited_downloads(limit: int) -> Iterator[Callable[[], None]]:
 
 def blames_packages(error: BuildError) -> bool:
     """Return whether the packages caused the error, not this machine or its network."""
-    return any(words in str(error) for words in _FAULTS_OF_PACKAGES)
+    # A package that does not build is one of the failures that uv has no word for.
+    return error.failure in (BuildFailure.UNRESOLVABLE, BuildFailure.OTHER)
 
 
 def _not_installed(stage: Stage, error: BuildError) -> Attempt:

@@ -9,9 +9,9 @@ import pytest
 from pytest_vllm_regress.cli.context import cluster as connection
 from pytest_vllm_regress.history.algorithm import CandidateState
 from pytest_vllm_regress.history.candidates import (
+    BisectPlan,
     CandidateRunner,
     CandidateSearch,
-    SearchPlan,
     open_results,
 )
 from pytest_vllm_regress.runner.batch import RunOptions
@@ -31,7 +31,7 @@ def test_the_release_that_fixes_it_is_found(
 ) -> None:
     case = version_case(tmp_path / "cases", "one")
     targets = tuple(environments(make_target, 3, 4))
-    plan = SearchPlan(case, tuple("abcdefg"), targets)
+    plan = BisectPlan(case, tuple("abcdefg"), targets)
     lines: list[str] = []
     log = open_results(["one"], tmp_path / "results.jsonl")
     with connection(cluster.address):

@@ -77,12 +77,12 @@ def drift(
                 make_room()
                 known = known_culprits(drifts.entries.values())
                 drifts.add(version, diagnose(DatedRelease(version, today, python), warn, known))
-            for line in drifts[version].lines() if format == "text" else ():
-                say(line)
         results = dict(drifts.entries)
         drifts.remove()
-    if format != "text":
-        show(report(results.values()), results, format)
+    show(report(results.values()), results, format)
+    for drift in results.values() if format == "text" else ():
+        if drift.confirmed:
+            say(f"this works (installed and started): {drift.command}")
     raise typer.Exit(OK if all(drift.sound for drift in results.values()) else UNEXPECTED)
 
 

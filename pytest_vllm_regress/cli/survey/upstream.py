@@ -10,7 +10,7 @@ import typer
 from ...engines.standalone import bare_session
 from ...environments.git import Repository
 from ...errors import UsageError
-from ...surveys.upstream.run import RunLimits, UpstreamRequest, run_tests
+from ...surveys.upstream.tests import RunLimits, UpstreamRequest, run_tests
 from ...surveys.upstream.tree import write_tree
 from ...surveys.upstream.triage import UpstreamOutcome, counts, listed_tests
 from ...util import codec

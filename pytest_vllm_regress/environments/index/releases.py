@@ -13,7 +13,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from ...errors import BuildError, UsageError
+from ...errors import BuildError, BuildFailure, UsageError
 from ...util.documents import parse_json
 from ...util.paths import DATA, has_home
 from ...util.validation import format_value
@@ -115,7 +115,7 @@ def newest_release(package: str, day: datetime.date) -> str | None:
                 stdin=package,
             )
         except BuildError as error:
-            if "cannot be resolved" in str(error):
+            if error.failure is BuildFailure.UNRESOLVABLE:
                 return ""
             raise
         return next((pin[1] for line in output.splitlines() if (pin := parse_pin(line))), "")

@@ -137,7 +137,8 @@ def needs_of(options: RunOptions, gpus: int | None = None) -> Needs:
 
 
 def pack(batch: Batch, options: RunOptions, needs: Needs) -> BatchRequest:
-    """Return the request for a batch.
+    """What is sent to a Ray node? Return the request for a batch: cases, locks and options as JSON;
+    the node builds the environment.
 
     Raises ``UsageError`` for an environment of source code, which needs a clone, and for a case
     with files that are not text.

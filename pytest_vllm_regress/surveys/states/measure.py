@@ -26,7 +26,10 @@ NOT_RUN, ABSENT = "not run", "n/a"
 
 @dataclasses.dataclass(frozen=True)
 class StateTable:
-    """A table of a release: the names of its rows, and how one is measured. ``kind`` is its type."""
+    """A table of a release: the names of its rows, and how one is measured.
+
+    ``kind`` is its type.
+    """
 
     names: Collection[str]
     spec_of: Callable[[str], EngineSpec]

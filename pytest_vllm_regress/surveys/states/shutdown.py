@@ -86,16 +86,6 @@ class ShutdownRow:
         left = f", left: {', '.join(self.left)}" if self.left else ""
         return f"{self.exit}{seconds}{stream}{left}"
 
-    @property
-    def orderly(self) -> bool:
-        """Whether the server ended, left nothing, and finished what it had begun."""
-        return (
-            not self.absent
-            and self.exit != RUNS
-            and not self.left
-            and self.stream in ("", "complete")
-        )
-
 
 def spec_of(name: str) -> EngineSpec:
     """Return the engine to which the ending of this row happens."""

@@ -4,7 +4,6 @@ deadlines, and reused where the arguments are equal."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
 from ...engines.engine import CompletionOutput, Engine, RequestOutput
@@ -78,12 +77,7 @@ class VllmRunner:
     def __enter__(self) -> VllmRunner:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._engines.release(self.model)
 
     def generate(

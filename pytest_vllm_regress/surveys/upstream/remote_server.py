@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ...engines.resources.ports import HOST
@@ -64,9 +63,8 @@ class RemoteOpenAIServer:
         variables = settings.changed_variables(env_dict or {})
         generation = _GENERATIONS.get(variables.get(_GENERATION, ""), "auto")
         if generation != "auto":
-            del variables[
-                _GENERATION
-            ]  # the import of vLLM reads it, but what that decides can be decided again
+            # The import of vLLM reads it, but what that decides can be decided again.
+            del variables[_GENERATION]
         spec = EngineSpec.create(
             model=model, env=variables, command_line=(*self._command, *words), generation=generation
         )
@@ -84,12 +82,7 @@ class RemoteOpenAIServer:
     def __enter__(self) -> RemoteOpenAIServer:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def close(self) -> None:

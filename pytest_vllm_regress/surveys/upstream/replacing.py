@@ -1,8 +1,8 @@
 """pytest plugin for a run of upstream's tests in the target interpreter: puts our classes in the
 place of upstream's and records each result.
 
-It is not part of the plugin that users load. ``vllm-regress survey upstream`` names it on pytest's command
-line.
+It is not part of the plugin that users load. ``vllm-regress survey upstream`` names it on pytest's
+command line.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What became of upstream's tests: outcomes as values, the kinds of reasons for which a test cannot run
+"""What became of upstream's tests: outcomes as values, the kinds of reasons for which a test cannot
+run
 here, and the tests that are known to fail on the simulated device, with what each of them needs."""
 
 from __future__ import annotations

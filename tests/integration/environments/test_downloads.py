@@ -15,6 +15,7 @@ from pytest_vllm_regress.environments import uv
 from pytest_vllm_regress.environments.cache import EnvironmentCache
 from pytest_vllm_regress.environments.downloads import downloads
 from pytest_vllm_regress.environments.names import resolve
+from pytest_vllm_regress.errors import BuildFailure
 from tests.integration.environments.conftest import Fake
 
 VLLM = f"vllm-0.9.2-cp38-abi3-manylinux1_{platform.machine()}.whl"
@@ -179,4 +180,4 @@ def test_a_release_that_does_not_exist_is_named_with_its_neighbours(
     "message", ["error: Network unreachable", "error: DNS Error", "error: Connection Refused"]
 )
 def test_an_index_that_cannot_be_reached_is_recognized_in_any_case(message: str) -> None:
-    assert "the package index cannot be reached" in uv.explain("x", message, 2)
+    assert uv.build_error("x", message, 2).failure is BuildFailure.INDEX_UNREACHABLE

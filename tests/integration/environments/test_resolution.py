@@ -15,7 +15,7 @@ from pytest_vllm_regress.environments import uv
 from pytest_vllm_regress.environments.cache import EnvironmentCache
 from pytest_vllm_regress.environments.index import releases as index
 from pytest_vllm_regress.environments.recipes import RELEASE
-from pytest_vllm_regress.errors import BuildError
+from pytest_vllm_regress.errors import BuildError, BuildFailure
 from tests.integration.environments.conftest import CPU_RECIPE, RECIPE, Fake
 
 
@@ -128,7 +128,8 @@ class TestNewerNeeds:
     ) -> dict[str, str]:
         if days.get("huggingface-hub", day) < datetime.date(2026, 1, 15):
             raise BuildError(
-                "resolving: the requirements cannot be resolved: only huggingface-hub<=1.1.5 is available"
+                "resolving: the requirements cannot be resolved: only huggingface-hub<=1.1.5 is available",
+                BuildFailure.UNRESOLVABLE,
             )
         return {"numpy": "2", "huggingface-hub": "1.3", "transformers": "5.0.0"}
 

@@ -102,7 +102,7 @@ def test_a_killed_server_cuts_its_stream_and_leaves_its_core_with_the_port(
 ) -> None:
     row = shutdown.observe(stand_in(shares_port=True), "SIGKILL of the server, streaming")
     assert (row.exit, row.stream, row.left) == ("killed by SIGKILL", CUT, ("core", "port"))
-    assert row.tokens and row.seconds is not None and not row.orderly
+    assert row.tokens and row.seconds is not None
 
 
 def test_a_server_that_outlives_its_core_runs_on(stand_in: StandIns) -> None:

@@ -28,10 +28,10 @@ from pytest_vllm_regress.history.algorithm import (
 )
 from pytest_vllm_regress.history.bisect import ReleaseAnswer
 from pytest_vllm_regress.history.candidates import (
+    BisectPlan,
     CandidateResult,
     CandidateRunner,
     CandidateSearch,
-    SearchPlan,
     open_results,
     state_of,
 )
@@ -148,7 +148,7 @@ def run_search(
 ) -> CandidateSearch:
     tell = (lines if lines is not None else []).append
     names = tuple(map(str, RELEASES))
-    plan = SearchPlan(case, names, tuple(f"env-{name}" for name in names))
+    plan = BisectPlan(case, names, tuple(f"env-{name}" for name in names))
     bisection = CandidateSearch(plan, results, CandidateRunner(stand_in.run, None, tell))
     bisection.run()
     return bisection

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from pytest_vllm_regress.cli import main
 from pytest_vllm_regress.cli.survey import conformance as command
+from pytest_vllm_regress.cli.survey.shared import resumed
 from pytest_vllm_regress.errors import BuildError, UsageError
 from pytest_vllm_regress.surveys import conformance as record
 from pytest_vllm_regress.surveys.conformance import open_runs, suite_directory
@@ -179,6 +180,17 @@ def test_an_incomplete_survey_is_resumed_unless_it_starts_over(
     suite.clear()
     assert main(survey) == 3 and suite == {}
     assert main([*survey, "--fresh"]) == 3 and suite == {"a": []}
+
+
+def test_the_same_survey_is_refused_while_it_runs(
+    suite: dict[str, list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with resumed(open_runs, ["a"], fresh=False):
+        for more in ([], ["--fresh"]):
+            assert main(["survey", "conformance", "--env", "a", *more]) == 2
+            assert "in use by another run of the same command" in capsys.readouterr().err
+    assert suite == {}
+    assert main(["survey", "conformance", "--env", "a"]) == 0
 
 
 def test_the_record_has_each_environment_once(suite: dict[str, list[str]], tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress.environments import uv
-from pytest_vllm_regress.environments.uv import explain
+from pytest_vllm_regress.environments.uv import build_error
 from pytest_vllm_regress.errors import BuildError, UsageError
 from pytest_vllm_regress.surveys import drift
 from pytest_vllm_regress.surveys.drift import (
@@ -27,7 +27,7 @@ RELEASE = DatedRelease("0.8.5", datetime.date(2026, 11, 24))
 
 def failing(monkeypatch: pytest.MonkeyPatch, output: str) -> None:
     def resolve(*arguments: object) -> dict[str, str]:
-        raise BuildError(explain("resolving vllm==0.8.5", output, 1))
+        raise build_error("resolving vllm==0.8.5", output, 1)
 
     monkeypatch.setattr(drift, "resolved_versions", resolve)
 

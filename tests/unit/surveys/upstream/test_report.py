@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress.errors import UsageError
-from pytest_vllm_regress.surveys.upstream.run import UpstreamRun
+from pytest_vllm_regress.surveys.upstream.tests import UpstreamRun
 from pytest_vllm_regress.surveys.upstream.triage import (
     FILE,
     ListedTest,

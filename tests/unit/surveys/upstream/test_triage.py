@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress.errors import UsageError
-from pytest_vllm_regress.surveys.upstream.run import drop_torn_line
+from pytest_vllm_regress.surveys.upstream.tests import drop_torn_line
 from pytest_vllm_regress.surveys.upstream.triage import (
     ListedTest,
     UpstreamOutcome,
