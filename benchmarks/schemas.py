@@ -14,7 +14,6 @@ of ``--vocabulary`` tokens made of letters. Real vocabularies are three to five 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import itertools
 import json
 import os
@@ -28,11 +27,14 @@ import time
 from pathlib import Path
 
 from pytest_vllm_regress.engines.processes.agent_client import TARGET_SITE
+from pytest_vllm_regress.engines.session import Session
 from pytest_vllm_regress.engines.standalone import bare_session
-from pytest_vllm_regress.fuzz.checker import BACKENDS, Checker
-from pytest_vllm_regress.fuzz.oracle import Problem, Question
-from pytest_vllm_regress.fuzz.search import Search, SearchPlan
-from pytest_vllm_regress.schemas import PROFILES, Budget
+from pytest_vllm_regress.errors import Unsupported
+from pytest_vllm_regress.fuzz.schemas.backends import BACKENDS, BackendChecker
+from pytest_vllm_regress.fuzz.schemas.schema_hunter import drawn
+from pytest_vllm_regress.fuzz.schemas.schema_oracle import SchemaQuestion
+from pytest_vllm_regress.schemas import PROFILES
+from pytest_vllm_regress.util import codec
 
 BARE = """
 import json, sys, time
@@ -48,17 +50,14 @@ for _ in sys.stdin:
 """
 
 
-def draw_questions(count: int) -> list[Question]:
-    """Return the questions for every backend, with schemas of the profile that all claim to
-    support."""
-    questions: list[Question] = []
-
-    def record(question: Question) -> tuple[Problem, ...]:
-        questions.append(question)
-        return ()
-
-    Search(record, SearchPlan(PROFILES["basic"], Budget(), count, seed=0)).run()
-    return questions
+def installed(
+    session: Session, environment: str, backend: str, tokenizer: Path | None = None
+) -> BackendChecker | None:
+    """Return the checker of a backend; None if the environment has no usable version of it."""
+    try:
+        return BackendChecker(session, environment, backend, tokenizer=tokenizer)
+    except Unsupported:
+        return None
 
 
 def vocabulary(plain: Path, size: int) -> Path:
@@ -87,10 +86,16 @@ def percentile(values: list[float], part: float) -> float:
     return sorted(values)[min(len(values) - 1, int(part * len(values)))] * 1e6
 
 
-def throughput(checker: Checker, questions: list[Question], rounds: int) -> str:
+def throughput(checker: BackendChecker, questions: list[SchemaQuestion], rounds: int) -> str:
     """Return a row: seconds of the bare loop divided by the harness's, as median and spread."""
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        json.dump([dataclasses.asdict(question) for question in questions], file)
+        json.dump(
+            [
+                {name: getattr(question, name) for name in question.__struct_fields__}
+                for question in questions
+            ],
+            file,
+        )
         file.flush()
         command = [str(checker.python), "-c", BARE, checker.backend, checker.tokenizer, file.name]
         environment = {**os.environ, "PYTHONPATH": str(TARGET_SITE), "OPENBLAS_NUM_THREADS": "1"}
@@ -121,13 +126,11 @@ def throughput(checker: Checker, questions: list[Question], rounds: int) -> str:
     return f"| {checker.backend} {checker.version} | {statistics.median(ratios):.2f} | {spread} | 0.8 | {checks:,.0f} |"
 
 
-def latencies(checker: Checker, questions: list[Question]) -> str:
+def latencies(checker: BackendChecker, questions: list[SchemaQuestion]) -> str:
     """Return a row with latencies in microseconds."""
     compile_s, first, later = [], [], []
     for question in questions:
-        reply = checker.reply(
-            dataclasses.replace(question, valid=(), invalid=(), walks=1), timings=True
-        )
+        reply = checker.reply(codec.replace(question, valid=(), invalid=(), walks=1), timings=True)
         if reply["error"] is None:
             compile_s.append(reply["timings"]["compile"])
             first += reply["timings"]["first"]
@@ -149,7 +152,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--vocabulary", type=int, default=32_000)
     options = parser.parse_args()
-    questions = draw_questions(options.schemas)
+    questions = drawn(PROFILES["basic"], 12, options.schemas, 0)
     machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {sys.platform}"
     print(f"{len(questions)} schemas, {options.rounds} rounds; {machine}\n")
     with bare_session() as session:
@@ -157,7 +160,7 @@ def main() -> None:
         checkers = [
             checker
             for name, backend in candidates
-            if (checker := Checker.create_if_installed(session, name, backend))
+            if (checker := installed(session, name, backend))
         ]
         print(
             "| backend | throughput, harness over bare loop | spread | goal | checks a minute |\n| --- | --- | --- | --- | --- |"
@@ -170,7 +173,7 @@ def main() -> None:
             "| backend | compile p50 | p99 | first mask p50 | p99 | mask p50 | p99 | masks |\n| --- | --- | --- | --- | --- | --- | --- | --- |"
         )
         for name, backend in candidates:
-            if timed := Checker.create_if_installed(session, name, backend, tokenizer=large):
+            if timed := installed(session, name, backend, large):
                 print(latencies(timed, questions), flush=True)
         large.unlink()
         large.parent.rmdir()

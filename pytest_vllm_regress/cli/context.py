@@ -49,7 +49,6 @@ FORMAT = typer.Option("--format", help="What standard output looks like.")
 """With the allowed formats as a ``Literal``."""
 FRESH = typer.Option("--fresh", help="Start over instead of resuming an interrupted command.")
 """Resuming is the rule, so that an interrupted command is repeated as it is."""
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 TextOrJson = Annotated[Literal["text", "json"], FORMAT]
 Outputs = Annotated[
     list[Path] | None,

@@ -77,13 +77,11 @@ COMMANDS = {
     "export": Entry("Share", "Write a case as a script, a bug report or an OSV record"),
     "survey": Entry("Survey", "Measure what releases of vLLM can do, survive and need", True, True),
     "fuzz": Entry("Hunt", "Search for failures that nobody has reported", True),
-    "replay": Entry("Hunt", "Check whether findings still fail", True),
     "env": Entry("Maintain", "List, build, lock and remove environments", True),
     "doctor": Entry("Maintain", "Find and remove what earlier runs left behind", True),
     "ask": Entry("Maintain", "Call a probe or a server by hand in any environment", True, True),
 }
 """All commands in the order in which people need them. The module of each has its name."""
-_MODULES = {"replay": "fuzz"}
 _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Errors that mean that output cannot be written: a full disk, an exceeded quota or file size, a
 closed terminal."""
@@ -134,8 +132,7 @@ class FrontDoor(typer.core.TyperGroup):
 
 def module_of(command: str) -> str:
     """Return the name of the module in this package that has a command."""
-    name = _MODULES.get(command, command)
-    return f"{name}_" if keyword.iskeyword(name) else name
+    return f"{command}_" if keyword.iskeyword(command) else command
 
 
 app = typer.Typer(

@@ -1,229 +1,310 @@
-"""Fuzz one backend: search with drawn questions, check the corpus, test whole engines, and write
-what fails to files."""
+"""A campaign: rounds of drawn questions, a budget, and a journal by which a killed campaign goes on.
+
+A step is one part of a round. Its questions come from the seed and the number of its round, and it
+knows the findings of earlier steps alone. So the same seed gives the same findings, as far as the
+budget reaches, whatever the number of lanes, and wherever the campaign was killed.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import secrets
+import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, Generic, TypeVar
 
-from hypothesis.database import DirectoryBasedExampleDatabase, ExampleDatabase
-
-from ..engines.session import Session
-from ..engines.spec import front_named
 from ..errors import UsageError
-from ..schemas import Budget, Profile, features
-from ..schemas.profile import as_profile
-from ..util.paths import writable_root
-from .artefact import Artefact, artefact_from_finding, format_schema
-from .checker import BACKENDS, Allowance, Checker
-from .corpus import BUILT_IN, read, shipped_findings
-from .engine_checker import EngineChecker
-from .finding import Finding, minimal_question
-from .oracle import Question
-from .schema_judge import NotJudged
-from .search import Search, SearchPlan, SearchResult
+from ..util import codec
+from ..util.store import Store
+from .finding import Finding, Problem
+from .hunter import CampaignPlan, Hunter
+from .hunters import load
+from .reduce import reduce
+
+JOURNAL = "campaign.jsonl"
+MAX_FINDINGS = 40
+"""Maximum number of findings of one step."""
+Part = TypeVar("Part")
+Q = TypeVar("Q")
+R = TypeVar("R")
+F = TypeVar("F", bound=Finding)
+
+
+class StepRecord(codec.Document, frozen=True, omit_defaults=False):
+    """What a step came to.
+
+    Attributes:
+        asked: number of drawn questions; those of reductions do not count.
+        counts: number of replies by class, most of which are kinds of problems.
+        inconstant: problems that did not show again.
+        findings: names of the files.
+    """
+
+    round: int
+    label: str
+    asked: int
+    seconds: float
+    counts: Mapping[str, int]
+    inconstant: int
+    notes: tuple[str, ...]
+    findings: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
-class CampaignOptions:
-    """Options that are the same for all backends.
+class _Begun(Generic[Part, Q, R]):
+    """A step that is being asked: its batches of questions, each with what waits for the replies."""
 
-    Attributes:
-        profile: features that schemas may use; None for those each backend claims to support.
-        examples: number of questions in each round of the search.
-        nodes: maximum size of a schema in subschemas.
-        seed: None draws a new seed each time.
-        minutes: time limit of each backend's search; None for no limit.
-        out: folder for the findings.
+    number: int
+    part: Part
+    label: str
+    batches: Sequence[tuple[Sequence[Q], Callable[[], Sequence[R]]]]
+
+
+class Campaign(Generic[Part, Q, R, F]):
+    """Lets a hunter carry out a plan. Findings and journal are in ``folder``.
+
+    Raises ``UsageError`` if the folder has the journal of another campaign. A larger budget is the
+    same campaign.
     """
-
-    profile: Profile | None = None
-    examples: int = 200
-    nodes: int = 12
-    seed: int | None = None
-    minutes: float | None = None
-    out: Path = Path("findings")
-
-
-class Campaign:
-    """Fuzzes one backend. Its failing questions are also put to ``peers``."""
 
     def __init__(
         self,
-        checker: Checker,
-        options: CampaignOptions,
-        peers: Sequence[Checker],
+        hunter: Hunter[Any, Part, Q, R, F],
+        plan: CampaignPlan,
+        folder: Path,
         write_line: Callable[[str], None],
     ) -> None:
-        self.checker, self.options = checker, options
-        self.profile = options.profile or as_profile(checker.backend)
-        self.peers = [peer for peer in peers if peer is not checker]
-        self.result: SearchResult | None = None
-        self.artefacts: list[Artefact] = []
-        self.corpus_failures: list[tuple[str, str]] = []
-        self._write_line = write_line
+        self.hunter, self.plan, self.folder = hunter, plan, folder
+        self.findings: list[F] = []
+        self.key = {
+            "hunter": hunter.kind.__struct_config__.tag,
+            "environment": hunter.environment,
+            "version": hunter.version,
+            "seed": plan.seed,
+            "examples": plan.examples,
+            **hunter.options,
+        }
+        self._write_line, self._told = write_line, 0
+        self._journal = Store(
+            folder / JOURNAL,
+            StepRecord,
+            what="the journal of a campaign",
+            key=self.key,
+            advice="choose another folder with --out",
+        )
 
     @property
-    def failed(self) -> bool:
-        """Whether any finding or corpus failure was seen."""
-        return bool(self.artefacts or self.corpus_failures)
+    def steps(self) -> list[StepRecord]:
+        """The steps that are done."""
+        return list(self._journal.entries.values())
 
-    def search(self) -> None:
-        """Search for failures with drawn questions, shrink them and write each one to a file."""
-        seed = self._draw_seed()
-        until = (
-            time.monotonic() + self.options.minutes * 60 if self.options.minutes else float("inf")
-        )
-        database = None if self.options.seed is not None else _database(self.checker)
-        head = f"{self.checker.backend} {self.checker.version} in {self.checker.environment}: profile {self.profile.name}, seed {seed}"
-        self._write_line(head)
-        plan = SearchPlan(
-            self.profile, Budget(nodes=self.options.nodes), self.options.examples, seed
-        )
-        self.result = result = Search(self.checker.ask, plan, database=database, until=until).run()
-        counts = ", ".join(f"{name} {count}" for name, count in result.counts.most_common())
-        speed = result.checks / max(result.asking_seconds, 1e-9) * 60
-        self._write_line(
-            f"  {result.schemas} schemas, {result.checks} checks ({speed:,.0f} a minute of backend time): {counts}"
-        )
-        for finding in result.findings:
-            self._save(finding, seed)
-        if result.flaky:
-            self._write_line(f"  answered differently the second time: {', '.join(result.flaky)}")
+    @property
+    def seconds(self) -> float:
+        """Time that the steps took, over all resumptions."""
+        return sum(step.seconds for step in self.steps)
 
-    def _draw_seed(self) -> int:
-        return self.options.seed if self.options.seed is not None else secrets.randbelow(10**6)
+    def run(self) -> None:
+        """Run the steps that are not done yet, until the budget is spent."""
+        self._journal.lock()
+        try:
+            self._since = time.monotonic()
+            self._resume()
+            self._run_steps()
+        finally:
+            self._journal.close()
 
-    def _save(self, finding: Finding, seed: int, front: str = "grammar") -> None:
-        artefact = artefact_from_finding(
-            finding,
-            self.checker,
-            seed=seed,
-            profile=self.profile.name,
-            front=front,
-            others=self._others(finding),
-        )
-        path = artefact.save(self.options.out)
-        self.artefacts.append(artefact)
-        self._write_line(
-            f"\n  {finding.problem.outcome} ({finding.problem.key}): {format_schema(artefact.question.schema)}"
-        )
-        self._write_line(f"    {finding.problem.words}")
-        for name, words in artefact.others.items():
-            self._write_line(f"    {name}: {words}")
-        self._write_line(f"    vllm-regress replay {path}")
-
-    def _others(self, finding: Finding) -> dict[str, str]:
-        """Return the answers of the other backends that claim to support the schema, to show where
-        backends disagree."""
-        peers = [
-            peer
-            for peer in self.peers
-            if features(finding.question.schema) <= as_profile(peer.backend).features
-        ]
+    def to_json(self) -> dict[str, Any]:
+        """Return what the campaign came to."""
         return {
-            f"{peer.backend} {peer.version}": _worst(peer, minimal_question(finding))
-            for peer in peers
+            **self.key,
+            "left_out": self.hunter.left_out,
+            "steps": codec.encode(self.steps),
+            "findings": codec.encode(self.findings),
         }
 
-    def ask_engine(self, session: Session, front: str) -> None:
-        """Send tens of schemas through vLLM, in batches of constrained and plain requests that the
-        engine must survive."""
-        assert self.result is not None
-        checker = EngineChecker(
-            session,
-            session.target(self.checker.environment),
-            self.checker.backend,
-            front_named(front),
-        )
-        seed = self._draw_seed()
-        until = time.monotonic() + (self.options.minutes or 5) * 60
-        known = tuple(self.result.findings)
-        plan = SearchPlan(
-            self.profile, Budget(nodes=self.options.nodes), min(self.options.examples, 40), seed
-        )
-        result = Search(checker.ask, plan, known=known, until=until).run()
-        counts = ", ".join(f"{name} {count}" for name, count in result.counts.most_common())
-        self._write_line(
-            f"\n  {front} engine: {result.schemas} schemas: {counts}; {len(result.findings)} findings that the grammar alone does not explain"
-        )
-        for finding in result.findings:
-            self._save(finding, seed, front)
+    def _resume(self) -> None:
+        if not self.steps:
+            return
+        for name in (name for step in self.steps for name in step.findings):
+            with contextlib.suppress(UsageError):  # removed by the user
+                self.findings.append(load(self.folder / name))
+        self._write_line(f"  {len(self.steps)} steps of {self._journal.path} are done already")
 
-    def ask_corpus(self, folders: list[Path]) -> None:
-        """Check the corpus: the built-in questions, those below ``folders`` and the shipped
-        findings, as far as the profile covers them."""
-        groups = [
-            *(group for folder in (BUILT_IN, *folders) for group in read(folder)),
-            *shipped_findings(),
+    def _run_steps(self) -> None:
+        """Run the steps in order. While one is judged and reduced, the next ones are asked already,
+        as far as there are lanes for them."""
+        begun: deque[_Begun[Part, Q, R]] = deque()
+        for number, part in self._parts():
+            if self._is_over():
+                return
+            begun.append(self._begin(number, part))
+            self._say_what_is_left_out()
+            while sum(len(step.batches) for step in begun) >= self.hunter.lanes.size:
+                if self._is_over():
+                    return
+                self._finish(begun.popleft())
+        while begun and not self._is_over():
+            self._finish(begun.popleft())
+        self._say_what_is_left_out()
+
+    def _say_what_is_left_out(self) -> None:
+        for name, why in list(self.hunter.left_out.items())[self._told :]:
+            self._write_line(f"  left out, {name}: {why}")
+        self._told = len(self.hunter.left_out)
+
+    def _is_over(self) -> bool:
+        return self.plan.minutes is not None and self.seconds >= self.plan.minutes * 60
+
+    def _parts(self) -> Iterator[tuple[int, Part]]:
+        """Yield the parts of all rounds that are not done yet, with the number of the round."""
+        for number in itertools.count() if self.plan.rounds is None else range(self.plan.rounds):
+            is_empty = True
+            for part in self.hunter.parts(self.plan, number):
+                is_empty = False
+                if self._name(number, part) not in self._journal:
+                    yield number, part
+            if is_empty:
+                return
+
+    def _name(self, number: int, part: Part) -> str:
+        return f"{number} {self.hunter.label(part)}"
+
+    def _begin(self, number: int, part: Part) -> _Begun[Part, Q, R]:
+        hunter = self.hunter
+        questions = hunter.draw(part, self.plan, number)
+        batches = [
+            questions[start : start + hunter.batch]
+            for start in range(0, len(questions), hunter.batch)
         ]
-        claimed = [group for group in groups if group.claimed_by(self.profile)]
-        not_judged = []
-        for group in claimed:
-            try:
-                for problem in self.checker.ask(group.question)[:1]:
-                    self.corpus_failures.append((group.name, f"{problem.outcome}: {problem.words}"))
-            except NotJudged as error:
-                not_judged.append((group.name, f"skipped: {error}"))
-        judged = len(claimed) - len(not_judged)
-        self._write_line(
-            f"\n  corpus: {judged - len(self.corpus_failures)} of {judged} pass, "
-            f"{len(groups) - len(claimed)} skipped because the profile does not cover them"
+
+        def begin(batch: Sequence[Q]) -> Callable[[], Sequence[R]]:
+            return hunter.lanes.begin(lambda lane: hunter.ask(lane, part, batch))
+
+        asked = [(batch, begin(batch)) for batch in batches]
+        return _Begun(number, part, hunter.label(part), asked)
+
+    def _finish(self, step: _Begun[Part, Q, R]) -> None:
+        hunter, counts = self.hunter, Counter[str]()
+        search = StepSearch(hunter, step.part, self.plan.seed, self.findings)
+        for batch, replies in step.batches:
+            for question, reply in zip(batch, replies(), strict=True):
+                problems = hunter.judge(step.part, question, reply)
+                counts.update(hunter.counts(question, reply, problems))
+                for shown in problems:
+                    search.note(*shown)
+        now = time.monotonic()
+        seconds, self._since = now - self._since, now
+        self.findings += search.found
+        for finding in search.found:
+            finding.save(self.folder)
+        record = StepRecord(
+            step.number,
+            step.label,
+            sum(len(batch) for batch, _ in step.batches),
+            round(seconds, 3),
+            dict(sorted(counts.items())),
+            search.inconstant,
+            hunter.notes(step.part),
+            tuple(finding.name for finding in search.found),
         )
-        for name, words in (*self.corpus_failures, *not_judged):
-            self._write_line(f"    {name}: {words}")
+        self._journal.add(self._name(step.number, step.part), record)
+        self._report(record, search.found)  # afterwards: what was reported is not run again
 
-    def to_json(self) -> dict[str, object]:
-        result = self.result
-        assert result is not None
-        return {
-            "backend": self.checker.backend,
-            "version": self.checker.version,
-            "environment": self.checker.environment,
-            "profile": self.profile.name,
-            "schemas": result.schemas,
-            "checks": result.checks,
-            "outcomes": dict(result.counts),
-            "findings": [artefact.to_json() for artefact in self.artefacts],
-            "corpus": dict(self.corpus_failures),
-        }
-
-
-def _worst(peer: Checker, question: Question) -> str:
-    """Return the worst problem of a backend with a question, in words."""
-    try:
-        problems = peer.ask(question)
-    except NotJudged as error:
-        return str(error)
-    return problems[0].words if problems else "passing"
+    def _report(self, step: StepRecord, findings: Sequence[F]) -> None:
+        counts = ", ".join(f"{name} {count}" for name, count in step.counts.items())
+        self._write_line(
+            f"  round {step.round + 1}, {step.label}: {step.asked} questions in "
+            f"{step.seconds:.0f} s; {counts or 'as it should be'}"
+        )
+        for note in step.notes:
+            self._write_line(f"    {note}")
+        if step.inconstant:
+            self._write_line(f"    {step.inconstant} problems did not show again")
+        for finding in findings:
+            self._write_line(f"    {finding.problem}: {finding.problem.words[:300]}")
+            for line in self.hunter.describe(finding):
+                self._write_line(f"      {line}")
+            self._write_line(f"      vllm-regress fuzz replay {self.folder / finding.name}")
 
 
-def create_checkers(
-    session: Session, environment: str, backends: list[str], allowance: Allowance
-) -> list[Checker]:
-    """Return a checker for each backend that the environment has.
+class StepSearch(Generic[Part, Q, R, F]):
+    """What is known of one part of a campaign, and what a step finds there.
 
-    Raises ``UsageError`` if there are none.
+    Args:
+        known: findings that are not to be reported again.
     """
-    unknown = sorted(set(backends) - set(BACKENDS))
-    if unknown:
-        raise UsageError(f"--backend {unknown[0]!r}: allowed are {', '.join(BACKENDS)}")
-    names = backends or BACKENDS
-    candidates = [
-        Checker.create_if_installed(session, environment, name, allowance) for name in names
-    ]
-    checkers = [checker for checker in candidates if checker]
-    if not checkers:
-        raise UsageError(f"{environment} has no usable installation of {', '.join(names)}")
-    return checkers
 
+    def __init__(
+        self,
+        hunter: Hunter[Any, Part, Q, R, F],
+        part: Part,
+        seed: int,
+        known: Sequence[F],
+    ) -> None:
+        self.found: list[F] = []
+        self.inconstant = 0
+        self._hunter, self._part, self._seed = hunter, part, seed
+        self._known = [finding for finding in known if hunter.concerns(part, finding)]
+        self._seen: set[tuple[object, frozenset[str]]] = set()
+        self._fruitless: Counter[object] = Counter()
 
-def _database(checker: Checker) -> ExampleDatabase:
-    """Return the database of examples that earlier searches found, one for each environment and
-    backend."""
-    return DirectoryBasedExampleDatabase(
-        writable_root() / "examples" / checker.environment.replace("/", "_") / checker.backend
-    )
+    def note(self, question: Q, problem: Problem) -> None:
+        """Reduce a problem, and report it if no finding explains it."""
+        signature = problem.group, self._hunter.kind.traits(question)
+        if (
+            len(self.found) >= MAX_FINDINGS
+            or signature in self._seen
+            or self._fruitless[problem.group] >= self._hunter.most_fruitless
+            or self._is_known(question, problem)
+        ):
+            return
+        self._seen.add(signature)
+        finding = self._reduced(question, problem)
+        if finding is None or self._is_known(finding.question, finding.problem):
+            self._fruitless[problem.group] += 1
+        else:
+            self._known.append(finding)
+            self.found.append(finding)
+
+    def _is_known(self, question: Q, problem: Problem) -> bool:
+        of_kind = sum(finding.problem.group == problem.group for finding in self._known)
+        return of_kind >= self._hunter.most_of_kind or any(
+            finding.explains(question, problem) for finding in self._known
+        )
+
+    def _reduced(self, question: Q, problem: Problem) -> F | None:
+        """Return the finding in its smallest form; None if the problem does not show again."""
+        hunter, part, effort = self._hunter, self._part, self._hunter.effort(problem)
+        if effort.confirmed:
+            again = self._again(question, problem)
+            if again is None:
+                return None
+            question, problem = again
+        question, problem = reduce(
+            question,
+            problem,
+            lambda question, problem: hunter.simplify(part, question, problem),
+            self._look,
+            effort,
+        )
+        if effort.constant and self._again(question, problem) is None:
+            return None
+        finding = hunter.finding(part, question, problem)
+        return codec.replace(finding, seed=self._seed, problem=finding.problem.stored())
+
+    def _again(self, question: Q, problem: Problem) -> tuple[Q, Problem] | None:
+        (seen,) = self._look([question])
+        same = [shown for shown in seen if shown[1].group == problem.group]
+        self.inconstant += not same
+        return same[0] if same else None
+
+    def _look(self, questions: Sequence[Q]) -> list[Sequence[tuple[Q, Problem]]]:
+        hunter = self._hunter
+        replies = hunter.lanes.run(lambda lane: hunter.ask(lane, self._part, questions))
+        return [
+            hunter.judge(self._part, question, reply)
+            for question, reply in zip(questions, replies, strict=True)
+        ]

@@ -9,12 +9,12 @@ from pathlib import Path
 from ..cases.new.scaffold import DEVICES, Draft
 from ..environments.names import recipe_named_by_file
 from ..errors import UsageError
-from ..util.documents import load_json
-from .api.finding import ApiFinding, is_api_finding
-from .api.finding import load as load_api_finding
-from .api.oracle import Outcome
-from .artefact import MAX_BYTES, Artefact, load
-from .checker import PACKAGES
+from .api.api_hunter import ApiFinding
+from .api.api_oracle import ApiOutcome
+from .finding import Finding
+from .hunters import load
+from .schemas.backends import PACKAGES
+from .schemas.schema_hunter import SchemaFinding
 
 FINDING = "finding.json"
 TRACKERS = {
@@ -25,6 +25,7 @@ TRACKERS = {
 }
 """Issue tracker of each backend: the upstream of a finding that has not been reported yet."""
 VLLM = "https://github.com/vllm-project/vllm/issues"
+_DEADLY = (ApiOutcome.ENGINE_DEAD, ApiOutcome.ENGINE_STUCK, ApiOutcome.OUT_OF_MEMORY)
 
 
 def draft_from_file(path: Path, draft: Draft) -> tuple[Draft, str, str, str]:
@@ -33,41 +34,31 @@ def draft_from_file(path: Path, draft: Draft) -> tuple[Draft, str, str, str]:
 
     Raises ``UsageError`` for a file that is no finding from which a case can be made.
     """
-    if is_api_finding(load_json(path, MAX_BYTES, what="a finding")):
-        answer = load_api_finding(path)
-        return draft_from_api_finding(answer, draft), answer.name, VLLM, ""
-    artefact = load(path)
-    return (
-        draft_from_finding(artefact, draft),
-        artefact.name,
-        TRACKERS[artefact.backend],
-        artefact.upstream,
-    )
+    finding = load(path)
+    if isinstance(finding, SchemaFinding):
+        filled, tracker = draft_from_finding(finding, draft), TRACKERS[finding.backend]
+    elif isinstance(finding, ApiFinding):
+        filled, tracker = draft_from_api_finding(finding, draft), VLLM
+    else:
+        raise UsageError(f"{path}: a case is drafted for findings of fuzz schemas and fuzz api")
+    return filled, finding.name, tracker, next(iter(finding.upstream.reports), "")
 
 
-def draft_from_finding(finding: Artefact, draft: Draft) -> Draft:
+def draft_from_finding(finding: SchemaFinding, draft: Draft) -> Draft:
     """Fill a draft with the finding's version, environment and problem. Fields that the draft
     already sets stay as they are.
 
     Raises ``UsageError`` if neither names affected versions.
     """
     package = PACKAGES.get(finding.backend, finding.backend)
-    problem = finding.problem
-    affected = draft.affected
-    if affected == Draft.affected:
-        if package not in finding.versions:
-            raise UsageError(
-                f"{finding.name}: versions has no {package}, so that the affected versions are unknown. Give them with --affected"
-            )
-        affected = f"=={finding.versions[package]}"
     return dataclasses.replace(
         draft,
-        title=draft.title or f"{finding.backend}: {problem.outcome} ({problem.key})",
+        title=draft.title or f"{finding.backend}: {finding.problem}",
         family="structured-output",
         package=draft.package or package,
-        affected=affected,
+        affected=_affected(finding, package, draft),
         phase="probe",
-        pattern=re.escape(f"{problem.outcome} ({problem.key})").replace("\\ ", " "),
+        pattern=re.escape(str(finding.problem)).replace("\\ ", " "),
         affected_env=draft.affected_env or _environments(finding),
         front="finding",
         devices=("none", *DEVICES),
@@ -78,27 +69,18 @@ def draft_from_finding(finding: Artefact, draft: Draft) -> Draft:
 def draft_from_api_finding(finding: ApiFinding, draft: Draft) -> Draft:
     """Fill a draft with the version, environment, problem and request of a finding about a server's
     API."""
-    if finding.question.server != "text":
+    question, problem = finding.question, finding.problem
+    if question.server != "text":
         raise UsageError(
-            f"{finding.name}: a case is drafted for the server text only, not for {finding.question.server}: begin with new --front serve"
+            f"{finding.name}: a case is drafted for the server text only, not for {question.server}: begin with new --front serve"
         )
-    deadly = finding.problem.outcome in (
-        Outcome.ENGINE_DEAD,
-        Outcome.ENGINE_STUCK,
-        Outcome.OUT_OF_MEMORY,
-    )
-    version = finding.versions.get("vllm", "")
-    if draft.affected == Draft.affected and not version:
-        raise UsageError(
-            f"{finding.name}: versions has no vllm. Give the affected versions with --affected"
-        )
+    deadly = problem.kind in _DEADLY
     return dataclasses.replace(
         draft,
-        title=draft.title
-        or f"{finding.question.method} {finding.question.route}: {finding.problem.outcome}",
+        title=draft.title or f"{question.operation}: {problem.kind}",
         family=draft.family or ("engine-death" if deadly else "wrong-status"),
         package="vllm",
-        affected=draft.affected if draft.affected != Draft.affected else f"=={version}",
+        affected=_affected(finding, "vllm", draft),
         kind="engine-death" if deadly else draft.kind,
         front="request",
         affected_env=draft.affected_env or _environments(finding),
@@ -106,7 +88,18 @@ def draft_from_api_finding(finding: ApiFinding, draft: Draft) -> Draft:
     )
 
 
-def _environments(finding: Artefact | ApiFinding) -> tuple[str, ...]:
+def _affected(finding: Finding, package: str, draft: Draft) -> str:
+    """Return the affected versions: those of the draft, or the one of the finding."""
+    if draft.affected != Draft.affected:
+        return draft.affected
+    if package not in finding.versions:
+        raise UsageError(
+            f"{finding.name}: versions has no {package}, so that the affected versions are unknown. Give them with --affected"
+        )
+    return f"=={finding.versions[package]}"
+
+
+def _environments(finding: Finding) -> tuple[str, ...]:
     """Return the environment of the finding, unless a file must not choose it."""
     try:
         recipe_named_by_file(finding.environment)

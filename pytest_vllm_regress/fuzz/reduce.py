@@ -1,179 +1,145 @@
-"""Reduce a shrunk finding further by editing its JSON: remove parts, or replace the schema by one
-of its subschemas.
+"""Make a question smaller as long as it shows the same problem: one reducer for all hunters.
 
-Hypothesis shrinks only to what the strategy can draw, and gets stuck in combinators. So a shrunk
-finding is cut here: greedily, largest cuts first, each cut that still shows the same outcome and
-key is kept and the next begins from there, until no cut does or ``MAX_QUESTIONS`` were asked.
+A hunter supplies the candidates, the largest cuts first. The search is greedy: the first candidate
+that shows the problem is taken, and the search goes on from there. Like ClusterFuzz's minimizer it
+asks several candidates at once where asking has a price of its own; like Hypothesis's shrinker it
+never asks the same question twice, and goes on behind the cut that succeeded instead of beginning
+again, so that a question of many parts takes one pass, and another one as a proof.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
-from jsonschema.exceptions import SchemaError
+from ..util import codec
+from .finding import Problem
 
-from ..schemas import features, validator
-from ..schemas.features import DEFINITIONS, children
-from .finding import Finding, minimal_question, to_json_text
-from .oracle import Outcome, Problem, Question
-
-MAX_QUESTIONS = 300
-_SIMPLE: tuple[Any, ...] = (None, "", 0, [], {}, [None], {"a": None})
-_KEPT = ("type", "prefixItems")
+Q = TypeVar("Q")
 
 
-def reduce(finding: Finding, ask: Callable[[Question], tuple[Problem, ...]]) -> Finding:
-    """Return the smallest finding of the same kind that can be reached by cuts; the same finding if
-    there is none.
+@dataclasses.dataclass(frozen=True)
+class Effort:
+    """What a reduction may cost.
 
-    A cut never introduces a feature: a schema that loses its type, say, would be another question.
+    Attributes:
+        questions: maximum number of questions. 0: the problem is reported as it was seen.
+        batch: number of candidates that are asked at once.
+        confirmed: the problem must show again before it is reduced.
+        constant: and once more in its smallest form.
     """
-    count = 0
-    smaller: Finding | None = finding
-    while smaller is not None:
-        finding, smaller = smaller, None
-        for question in _smaller_questions(finding):
-            count += 1
-            if count > MAX_QUESTIONS:
-                return finding
+
+    questions: int = 120
+    batch: int = 1
+    confirmed: bool = False
+    constant: bool = False
+
+
+def reduce(
+    question: Q,
+    problem: Problem,
+    simplify: Callable[[Q, Problem], Iterator[Q]],
+    look: Callable[[Sequence[Q]], Sequence[Sequence[tuple[Q, Problem]]]],
+    effort: Effort,
+) -> tuple[Q, Problem]:
+    """Return the smallest question that can be reached, with its problem of the same group.
+
+    ``look`` asks questions, and returns for each what it shows.
+    """
+    left, begin = effort.questions, 0
+    tried = {_identity(question)}
+
+    def fresh(candidates: Iterator[tuple[int, Q]]) -> Iterator[tuple[int, Q]]:
+        for number, candidate in candidates:
+            if (identity := _identity(candidate)) not in tried:
+                tried.add(identity)
+                yield number, candidate
+
+    while True:
+        candidates = enumerate(simplify(question, problem))
+        skipped = list(itertools.islice(candidates, begin))
+        untried = fresh(itertools.chain(candidates, skipped))
+        while batch := list(itertools.islice(untried, max(0, min(effort.batch, left)))):
+            left -= len(batch)
+            seen = look([candidate for _, candidate in batch])
             same = [
-                problem
-                for problem in ask(question)
-                if (problem.outcome, problem.key) == (finding.problem.outcome, finding.problem.key)
+                (number, shown)
+                for (number, _), problems in zip(batch, seen, strict=True)
+                for shown in problems
+                if shown[1].group == problem.group
             ]
             if same:
-                smaller = Finding(question, same[0])
+                begin, (question, problem) = same[0]
                 break
-    return finding
+        else:
+            return question, problem
 
 
-def _smaller_questions(finding: Finding) -> Iterator[Question]:
-    """Yield questions about smaller schemas, with the texts that are still valid or invalid and the
-    values inside them."""
-    question, problem = minimal_question(finding), finding.problem
-    if question != finding.question:
-        yield question
-    length, used = len(to_json_text(question.schema)), features(question.schema)
-    tried = set()
-    for schema in _smaller(question.schema):
-        text = to_json_text(schema)
-        if text in tried or len(text) >= length:
-            continue
-        tried.add(text)
-        try:
-            if not features(schema) <= used:
-                continue
-            checker = validator(schema)
-            checker.check_schema(schema)
-            for value in _SIMPLE:
-                checker.is_valid(value)  # raises RecursionError if a reference leads only to itself
-            strict = validator(_closed(schema))
-            is_valid = {
-                text: strict.is_valid(json.loads(text)) for text in _with_parts(question.valid)
-            }
-            invalid = tuple(text for text in question.invalid if not _satisfies(checker, text))
-        except (
-            SchemaError,
-            KeyError,
-            ValueError,
-            RecursionError,
-            AttributeError,
-        ):  # no longer a schema, or a reference to a part that was removed
-            continue
-        except Exception as error:
-            if type(error).__module__.partition(".")[0] in ("jsonschema", "referencing"):
-                continue
-            raise
-        valid = tuple(text for text, is_instance in is_valid.items() if is_instance)
-        if (problem.outcome is Outcome.REFUSED_VALID and not valid) or (
-            question.invalid and not invalid
-        ):
-            continue
-        yield dataclasses.replace(question, schema=schema, valid=valid[:3], invalid=invalid)
+def _identity(question: object) -> str:
+    return json.dumps(codec.encode(question))
 
 
-def _closed(schema: Any) -> Any:
-    """Return the schema with every object that declares properties closed, except in an allOf.
-
-    Many backends do not write undeclared properties.
-    """
-    if isinstance(schema, list):
-        return [_closed(item) for item in schema]
-    if not isinstance(schema, Mapping):
-        return schema
-    closed = {
-        key: value if key in ("allOf", "enum", "const") else _closed(value)
-        for key, value in schema.items()
-    }
-    return (
-        {"additionalProperties": False, **closed}
-        if isinstance(schema.get("properties"), Mapping)
-        else closed
-    )
+Edit = Callable[[Any], Iterator[Any]]
+_NUMBERS = (0, 1, -1, 2, 1000, 2**31, 2**63, 2**64, 2**70)
+_FRACTIONS = (0.5, 1.5, -0.5)
+_LETTERS = 40
+"""Of longer texts no single letters are left out."""
 
 
-def _satisfies(checker: Any, text: str) -> bool:
-    try:
-        return bool(checker.is_valid(json.loads(text)))
-    except ValueError:
-        return False
-
-
-def _with_parts(texts: tuple[str, ...]) -> list[str]:
-    """Return the texts and the texts of all values inside them, whole texts first."""
-    parts: dict[str, None] = dict.fromkeys(texts)
-    for text in texts:
-        values = [json.loads(text)]
-        for value in values:  # grows while it is read
-            values += (
-                value.values()
-                if isinstance(value, dict)
-                else value
-                if isinstance(value, list)
-                else []
-            )
-        parts |= dict.fromkeys(map(to_json_text, values))
-    return list(parts)
-
-
-def _smaller(schema: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the schema with one cut each, the largest cuts first."""
-    shared = {key: schema[key] for key in DEFINITIONS if key in schema}
-    for child in children(schema):
-        if isinstance(child, Mapping):
-            yield {**child, **shared}
-            yield dict(child)
-    yield from _without(schema)
-
-
-def _without(value: Any) -> Iterator[Any]:
-    """Yield the value without one key or item, at any depth.
-
-    A property also disappears from ``required``.
-    """
+def edits(value: Any, edit: Edit) -> Iterator[Any]:
+    """Yield a JSON value with one edit in one place, the outer places first."""
+    yield from edit(value)
     if isinstance(value, Mapping):
-        for key in value:
-            if key not in _KEPT:
-                yield {name: part for name, part in value.items() if name != key}
-        properties = value.get("properties")
-        if isinstance(properties, Mapping):
-            for name in properties:
-                remaining = {key: body for key, body in properties.items() if key != name}
-                required = [key for key in value.get("required", []) if key != name]
-                yield {
-                    **value,
-                    "properties": remaining,
-                    **({"required": required} if "required" in value else {}),
-                }
-        for key, part in value.items():
-            for smaller in _without(part):
+        for key, member in value.items():
+            for smaller in edits(member, edit):
                 yield {**value, key: smaller}
     elif isinstance(value, list):
-        for index in range(len(value)):
-            yield [*value[:index], *value[index + 1 :]]
-        for index, item in enumerate(value):
-            for smaller in _without(item):
-                yield [*value[:index], smaller, *value[index + 1 :]]
+        for at, member in enumerate(value):
+            for smaller in edits(member, edit):
+                yield [*value[:at], smaller, *value[at + 1 :]]
+
+
+def smaller_values(value: Any) -> Iterator[Any]:
+    """Yield simpler JSON values of the same type: first without a member, then with simpler ones."""
+    yield from edits(value, without_member)
+    yield from edits(value, _simpler)
+
+
+def without_member(value: Any) -> Iterator[Any]:
+    """Yield an object or a list without one of its members; of long lists first the beginning."""
+    if isinstance(value, Mapping):
+        for key in value:
+            yield {other: member for other, member in value.items() if other != key}
+    elif isinstance(value, list | tuple):
+        if len(value) > 2:
+            yield value[:1]
+        for at in range(len(value)):
+            yield type(value)([*value[:at], *value[at + 1 :]])
+
+
+def shorter(text: str) -> Iterator[str]:
+    """Yield simpler texts, the simplest first."""
+    half = len(text) // 2
+    if text:
+        yield ""
+    if text not in ("", "a"):
+        yield "a"
+    yield from (text[half:], text[:half]) if half else ()
+    for at in range(len(text) if 1 < len(text) <= _LETTERS else 0):
+        yield text[:at] + text[at + 1 :]
+
+
+def smaller_numbers(value: Any) -> Iterator[Any]:
+    """Yield simpler numbers of the same type; nothing for other values."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        numbers = _NUMBERS if isinstance(value, int) else _FRACTIONS
+        yield from (
+            number for number in numbers if abs(number) < abs(value) or number == -value > 0
+        )
+
+
+def _simpler(value: Any) -> Iterator[Any]:
+    yield from shorter(value) if isinstance(value, str) else smaller_numbers(value)

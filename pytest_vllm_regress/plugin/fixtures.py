@@ -116,28 +116,25 @@ def vllm_grammar(
     """``vllm_grammar("finding.json")``: repeat a finding of `vllm-regress fuzz` (the file beside
     the test); fails while the finding does."""
     from ..cases.observation import Mechanism
-    from ..fuzz.artefact import Answer, load, replay
-    from ..fuzz.checker import Checker
+    from ..fuzz.finding import ReplayAnswer
+    from ..fuzz.hunters import load
+    from ..fuzz.schemas.schema_hunter import SchemaHunter
 
     with contextlib.ExitStack() as stack:
 
         def ask(name: str) -> None:
-            artefact = load(request.path.with_name(name))
-            checker = Checker(
-                _session(request), vllm_env.name, artefact.backend, artefact.replay_allowance
-            )
-            stack.callback(checker.close)
-            answer, words = replay(artefact, checker)
+            finding = load(request.path.with_name(name), "schemas")
+            hunter = SchemaHunter.of([_session(request)], vllm_env.name)
+            stack.enter_context(hunter.lanes)
+            answer, words = hunter.replay(finding)
             evidence = evidence_of(request.node)
             evidence.replied("probe")
             evidence.at_work.append(
-                Mechanism("the question can be asked", answer is not Answer.CANNOT_RUN)
+                Mechanism("the question can be asked", answer is not ReplayAnswer.CANNOT_RUN)
             )
-            if answer is Answer.CANNOT_RUN:
+            if answer is ReplayAnswer.CANNOT_RUN:
                 raise RuntimeError(f"the finding could not be replayed: {words}")
-            assert answer is Answer.FIXED, (
-                f"{artefact.problem.outcome} ({artefact.problem.key}): {words}"
-            )
+            assert answer is ReplayAnswer.FIXED, f"{finding.problem}: {words}"
 
         evidence_of(request.node).phase = "probe"
         yield ask

@@ -14,6 +14,7 @@ from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
 import msgspec
+import msgspec.structs
 from msgspec import Meta
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
@@ -23,7 +24,7 @@ from .documents import load_json, load_toml
 from .files import write_atomically
 from .validation import problems
 
-__all__ = ["Document", "Meta", "decode", "encode", "json_schema", "load", "save", "to_text"]
+__all__ = ["Document", "Meta", "decode", "encode", "json_schema", "load", "replace", "save", "to_text"]
 
 T = TypeVar("T")
 _TEXTS = (Version, SpecifierSet, PurePath)
@@ -35,9 +36,17 @@ class Document(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     written."""
 
 
+D = TypeVar("D", bound=Document)
+
+
 def encode(value: object) -> Any:
     """Return the plain values of a document: dicts, lists, strings, numbers, booleans and None."""
     return msgspec.to_builtins(value, str_keys=True, enc_hook=_encode_other)
+
+
+def replace(value: D, **changes: Any) -> D:
+    """Return the document with other values of some fields, like ``dataclasses.replace``."""
+    return msgspec.structs.replace(value, **changes)
 
 
 def decode(
@@ -49,7 +58,7 @@ def decode(
     """
     try:
         return msgspec.convert(document, kind, dec_hook=_decode_other)
-    except msgspec.ValidationError as first:
+    except (msgspec.ValidationError, UnicodeError) as first:  # a lone surrogate in a key, say
         # msgspec stops at the first problem; the schema names all of them, with what is allowed.
         lines = problems(document, json_schema(kind)) or [str(first)]
         raise error("\n".join(f"{origin}: {line}" for line in lines)) from None

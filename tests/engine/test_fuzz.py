@@ -3,6 +3,8 @@ package."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -10,10 +12,11 @@ import pytest
 from pytest_vllm_regress.engines.session import Session
 from pytest_vllm_regress.engines.spec import Front
 from pytest_vllm_regress.engines.standalone import bare_session
-from pytest_vllm_regress.fuzz.artefact import Answer, Artefact, load, replay
-from pytest_vllm_regress.fuzz.checker import Allowance, Checker
-from pytest_vllm_regress.fuzz.engine_checker import FRONTS, EngineChecker
-from pytest_vllm_regress.fuzz.oracle import Outcome, Question
+from pytest_vllm_regress.fuzz.finding import ReplayAnswer
+from pytest_vllm_regress.fuzz.hunters import load
+from pytest_vllm_regress.fuzz.schemas.constrained import FRONTS, ConstrainedEngine
+from pytest_vllm_regress.fuzz.schemas.schema_hunter import SchemaHunter
+from pytest_vllm_regress.fuzz.schemas.schema_oracle import Outcome, SchemaQuestion
 from tests.helpers import ROOT
 
 pytestmark = pytest.mark.engine
@@ -35,24 +38,22 @@ def session() -> Iterator[Session]:
 
 @pytest.mark.parametrize("front", FRONTS)
 def test_an_engine_survives_the_questions(session: Session, front: Front) -> None:
-    checker = EngineChecker(session, session.target(ENV), "xgrammar", front)
-    assert checker.ask(Question(OBJECT)) == ()
-    (refused,) = checker.ask(Question({"type": "no such type"}))
-    assert refused.outcome is Outcome.COMPILE_ERROR
+    checker = ConstrainedEngine(session, session.target(ENV), "xgrammar", front)
+    assert checker.ask(SchemaQuestion(OBJECT)) == ()
+    (refused,) = checker.ask(SchemaQuestion({"type": "no such type"}))
+    assert refused.kind == Outcome.COMPILE_ERROR
     assert refused.words.startswith("refused by vLLM")
     problems = checker.ask(
-        Question({"type": "integer", "multipleOf": 1000003}, walks=4)
+        SchemaQuestion({"type": "integer", "multipleOf": 1000003}, walks=4)
     )  # vLLM 0.8.5 accepts it, and xgrammar ignores it
-    assert {(problem.outcome, problem.key) for problem in problems} == {
-        (Outcome.ACCEPTED_INVALID, "multipleOf")
-    }
-    assert checker.ask(Question(OBJECT)) == ()
+    assert {problem.group for problem in problems} == {(Outcome.ACCEPTED_INVALID, "multipleOf")}
+    assert checker.ask(SchemaQuestion(OBJECT)) == ()
 
 
 def test_an_engine_that_dies_counts_as_a_crash_and_is_replaced(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checker = EngineChecker(session, session.target(ENV), "xgrammar", "offline")
+    checker = ConstrainedEngine(session, session.target(ENV), "xgrammar", "offline")
     with monkeypatch.context() as patch:
 
         def dies(*arguments: object) -> list[str]:
@@ -62,41 +63,42 @@ def test_an_engine_that_dies_counts_as_a_crash_and_is_replaced(
             raise AssertionError("it answered")
 
         patch.setattr(checker, "_offline", dies)
-        (crash,) = checker.ask(Question(OBJECT))
-    assert crash.outcome is Outcome.CRASH
-    assert checker.ask(Question(OBJECT)) == ()
+        (crash,) = checker.ask(SchemaQuestion(OBJECT))
+    assert crash.kind == Outcome.CRASH
+    assert checker.ask(SchemaQuestion(OBJECT)) == ()
 
 
 def test_a_plain_request_with_too_few_tokens_is_reported(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checker = EngineChecker(session, session.target(ENV), "xgrammar", "offline")
-    monkeypatch.setattr("pytest_vllm_regress.fuzz.engine_checker._PLAIN_TOKENS", 9)
-    (hurt,) = checker.ask(Question(OBJECT))
-    assert hurt.outcome is Outcome.CRASH
+    checker = ConstrainedEngine(session, session.target(ENV), "xgrammar", "offline")
+    monkeypatch.setattr("pytest_vllm_regress.fuzz.schemas.constrained._PLAIN_TOKENS", 9)
+    (hurt,) = checker.ask(SchemaQuestion(OBJECT))
+    assert hurt.kind == Outcome.CRASH
     assert "a plain request next to a constrained one returned 8 tokens, not 9" in hurt.words
 
 
 @pytest.fixture(scope="module")
-def ask(session: Session) -> Callable[[Artefact], tuple[Answer, str]]:
-    """Replay a finding. All findings of a backend share one child."""
-    checkers: dict[tuple[str, str, Allowance], Checker] = {}
+def hunters(session: Session) -> Iterator[Callable[[str], SchemaHunter]]:
+    """Return the hunter of an environment, in which all findings of a backend share one child."""
+    with contextlib.ExitStack() as stack:
 
-    def replayed(finding: Artefact) -> tuple[Answer, str]:
-        key = (finding.environment, finding.backend, finding.replay_allowance)
-        if key not in checkers:
-            checkers[key] = Checker(session, *key)
-        return replay(finding, checkers[key])
+        @functools.cache
+        def of(environment: str) -> SchemaHunter:
+            hunter = SchemaHunter.of([session], environment)
+            stack.enter_context(hunter.lanes)
+            return hunter
 
-    return replayed
+        yield of
 
 
 @pytest.mark.parametrize(
     "name",
     sorted(path.name for path in FINDINGS.glob("*.json") if "vllm" not in load(path).environment),
 )
-def test_a_finding_still_fails(ask: Callable[[Artefact], tuple[Answer, str]], name: str) -> None:
+def test_a_finding_still_fails(hunters: Callable[[str], SchemaHunter], name: str) -> None:
     """It is replayed in the environment where it was found, which holds one package and is built in
     seconds."""
-    answer, words = ask(load(FINDINGS / name))
-    assert answer is Answer.STILL_FAILS, words
+    finding = load(FINDINGS / name)
+    answer, words = hunters(finding.environment).replay(finding)
+    assert answer is ReplayAnswer.STILL_FAILS, words

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 
@@ -14,20 +13,22 @@ from pytest_vllm_regress.environments import names
 from pytest_vllm_regress.environments.cache import EnvironmentCache
 from pytest_vllm_regress.environments.locks import lock_text
 from pytest_vllm_regress.errors import BuildError
-from pytest_vllm_regress.fuzz.artefact import Artefact
 from pytest_vllm_regress.fuzz.draft import draft_from_finding
-from pytest_vllm_regress.fuzz.oracle import Outcome, Problem, Question
+from pytest_vllm_regress.fuzz.finding import Problem
+from pytest_vllm_regress.fuzz.schemas.schema_hunter import SchemaFinding
+from pytest_vllm_regress.fuzz.schemas.schema_oracle import Outcome, SchemaQuestion
+from pytest_vllm_regress.util import codec
 from tests.helpers import ROOT
 from tests.integration.environments.conftest import Fake, fake
 
 __all__ = ["fake"]
 
-FINDING = Artefact(
-    "llguidance",
-    "llguidance-1.7.6",
-    {"llguidance": "1.7.6"},
-    Question({"type": "string"}, ('"c"',)),
-    Problem(Outcome.REFUSED_VALID, "both ways", "refuses it", '"c"'),
+FINDING = SchemaFinding(
+    backend="llguidance",
+    environment="llguidance-1.7.6",
+    versions={"llguidance": "1.7.6"},
+    question=SchemaQuestion({"type": "string"}, ('"c"',)),
+    problem=Problem(Outcome.REFUSED_VALID, "refuses it", "both ways", '"c"'),
 )
 REFUSED = [
     "llguidance-1.7.6+evil==6.6.6",
@@ -57,8 +58,8 @@ def test_a_finding_chooses_no_packages(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(ROOT)
-    path = dataclasses.replace(FINDING, environment=name).save(tmp_path)
-    assert main(["replay", str(path)]) == 2
+    path = codec.replace(FINDING, environment=name).save(tmp_path)
+    assert main(["fuzz", "replay", str(path)]) == 2
     error = capsys.readouterr().err
     assert str(path) in error
     assert "--env" in error
@@ -70,7 +71,7 @@ def test_a_case_from_a_finding_has_no_such_environment(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
-    draft = draft_from_finding(dataclasses.replace(FINDING, environment=name), Draft())
+    draft = draft_from_finding(codec.replace(FINDING, environment=name), Draft())
     assert draft.affected_env == ()
     assert draft_from_finding(FINDING, Draft()).affected_env == ("llguidance-1.7.6",)
 

@@ -30,7 +30,7 @@ from pytest_vllm_regress.cases.results import (
 )
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.errors import CaseFileError, UsageError
-from pytest_vllm_regress.fuzz import artefact
+from pytest_vllm_regress.fuzz.hunters import load as load_finding
 from pytest_vllm_regress.output.junit import junit_xml
 from pytest_vllm_regress.output.markdown import markdown_text
 from pytest_vllm_regress.output.pages.run_page import page
@@ -205,15 +205,15 @@ def test_a_damaged_result_file_is_read_or_rejected(tmp_path: Path, data: st.Data
 @given(st.data())
 @same_folder
 def test_a_damaged_finding_is_read_or_rejected(tmp_path: Path, data: st.DataObject) -> None:
-    good = artefact.load(next((ROOT / "docs" / "findings").glob("*.json"))).to_json()
+    good = json.loads(next((ROOT / "docs" / "findings").glob("*.json")).read_text())
     (tmp_path / "finding.json").write_text(json.dumps(data.draw(mutated(good) | VALUES)))
     try:
-        finding = artefact.load(tmp_path / "finding.json")
+        finding = load_finding(tmp_path / "finding.json")
     except UsageError as error:
         assert str(tmp_path / "finding.json") in str(error)
         assert len(str(error)) < MAX_MESSAGE
     else:
-        assert artefact.load(finding.save(tmp_path)) == finding
+        assert load_finding(finding.save(tmp_path)) == finding
 
 
 @given(RUNS, st.integers(20, 200))

@@ -28,7 +28,8 @@ from pytest_vllm_regress.environments.locks import read_lock
 from pytest_vllm_regress.environments.overlay import ABOUT, about
 from pytest_vllm_regress.environments.recipes import load
 from pytest_vllm_regress.errors import RegressError
-from pytest_vllm_regress.fuzz import artefact, corpus
+from pytest_vllm_regress.fuzz.hunters import load as load_finding
+from pytest_vllm_regress.fuzz.schemas import corpus
 from pytest_vllm_regress.history.candidates import open_results
 from pytest_vllm_regress.history.watch import SeenReleases
 from pytest_vllm_regress.surveys.conformance import open_runs, read_known
@@ -94,7 +95,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "environments": load,
     "results": results.read_results,
     "evidence": proof.read_proof,
-    "artefact": artefact.load,
+    "finding": load_finding,
     "corpus": lambda path: list(corpus.read(path.parent)),
     "list": read_list,
     "bisection": lambda path: open_results(["a"], path).close(),
@@ -237,9 +238,7 @@ def test_pipes_and_devices_are_rejected_at_once(tmp_path: Path, name: str) -> No
         file.unlink()
 
 
-@pytest.mark.parametrize(
-    "name", ["results", "evidence", "artefact", "list", "case", "environments"]
-)
+@pytest.mark.parametrize("name", ["results", "evidence", "finding", "list", "case", "environments"])
 def test_time_and_memory_are_bounded_for_invalid_files(tmp_path: Path, name: str) -> None:
     """The file is invalid everywhere and has the maximum size, or one megabyte."""
     limit = {"evidence": 200_000, "case": 60_000, "environments": 300_000}.get(name, 900_000)

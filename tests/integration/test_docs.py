@@ -22,7 +22,7 @@ from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.surveys.conformance import open_runs
 from tests.helpers import ROOT
 from tests.helpers.cases import project_cases
-from tools import bisections, reference, upstream
+from tools import bisections, findings, parser_table, reference, upstream
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
@@ -57,59 +57,56 @@ def test_generated_parts_of_the_reference_are_up_to_date(page: str) -> None:
     assert reference.build_page(page, text) == text, "run `python -m tools.reference`"
 
 
-def test_the_pages_of_parsers_are_up_to_date() -> None:
-    pages = builder("build_parser_findings")
-    record = json.loads(pages.RECORD.read_text())
-    assert pages.TABLE.read_text() == pages.table(record), (
-        "run `python docs/build_parser_findings.py`"
-    )
-    assert pages.PAGE.read_text() == pages.page(pages.published()), (
-        "run `python docs/build_parser_findings.py`"
+def test_the_page_of_parsers_is_up_to_date() -> None:
+    record = json.loads(parser_table.RECORD.read_text())
+    assert parser_table.PAGE.read_text() == parser_table.page(record), (
+        "run `python -m tools.parser_table`"
     )
 
 
-def test_every_published_finding_about_a_parser_was_looked_up() -> None:
-    pages = builder("build_parser_findings")
-    findings = pages.published()
-    assert findings
+def test_a_campaign_against_parsers_is_recorded() -> None:
+    record: dict[str, Any] = {"0.11.2": {"seed": 0, "parsers": {"two": {"asked": 9, "wrong": {}}}}}
+    head = {"key": {"version": "0.11.2", "seed": 3, "parsers": ["one"]}}
+    counts = {"at once: call lost": 2, "whole: call lost": 1}
+    steps = [
+        {f"0 {label}": {"label": label, "asked": 5, "counts": counts}}
+        for label in ("one", "one, format 2")
+    ]
+    parser_table.add_campaign(record, map(json.dumps, [head, *steps]))
+    wrong = {"at once": {"call lost": 4}, "whole": {"call lost": 2}}
+    one, two = {"asked": 10, "wrong": wrong}, {"asked": 9, "wrong": {}}
+    assert record == {"0.11.2": {"seed": 3, "parsers": {"two": two, "one": one}}}
+
+
+def test_the_pages_of_findings_are_up_to_date() -> None:
+    stale = [path.name for path, text in findings.pages().items() if path.read_text() != text]
+    assert stale == [], "run `python -m tools.findings`"
+
+
+@pytest.mark.parametrize(
+    "page", [findings.API, findings.ENGINES, findings.PARSERS], ids=lambda page: page.name
+)
+def test_every_published_finding_was_looked_up(page: findings.FindingsPage) -> None:
+    published = page.published()
+    assert published
     assert [
         one.name
-        for one in findings
-        if not one.upstream.words and "by_design" not in pages.looked_up(one)
+        for one in published
+        if not one.upstream.words and "by_design" not in page.looked_up(one)
     ] == []
-    assert [
-        one.name for one in findings if pages.with_upstream(one, pages.looked_up(one)) != one
-    ] == []
+    assert [one.name for one in published if page.with_upstream(one) != one] == []
 
 
-def test_the_page_of_findings_about_the_api_is_up_to_date_and_each_was_looked_up() -> None:
-    pages = builder("build_api_findings")
-    findings = pages.published()
-    assert findings
-    assert pages.PAGE.read_text() == pages.page(findings), "run `python docs/build_api_findings.py`"
+def test_the_smallest_finding_of_a_kind_is_kept() -> None:
+    published = findings.SCHEMAS.published()
+    chosen = findings.smallest([*published, *published])
+    assert 0 < len(chosen) <= len(published)
+    assert findings.smallest(chosen) == chosen
 
 
-def test_the_page_of_findings_about_engines_is_up_to_date_and_each_was_looked_up() -> None:
-    pages = builder("build_engine_findings")
-    findings = pages.published()
-    assert pages.PAGE.read_text() == pages.page(findings), (
-        "run `python docs/build_engine_findings.py`"
-    )
-    assert [
-        one.name
-        for one in findings
-        if not one.upstream.words and "by_design" not in pages.looked_up(one)
-    ] == []
-    assert [
-        one.name for one in findings if pages.with_upstream(one, pages.looked_up(one)) != one
-    ] == []
-
-
-def test_the_page_of_what_was_found_again_is_up_to_date() -> None:
-    pages = builder("build_found_again")
-    assert pages.PAGE.read_text() == pages.page(), "run `python docs/build_found_again.py`"
-    listed = pages.found_again()
-    assert {path.name for path in pages.PLACE.glob("*.json")} == {
+def test_what_was_found_again_is_there() -> None:
+    listed = findings.found_again()
+    assert {path.name for path in findings.FOUND_AGAIN.glob("*.json")} == {
         entry.finding.name for entry in listed
     }
     cases = {entry.report for entry in listed if not entry.report.startswith("https://")}
@@ -117,11 +114,10 @@ def test_the_page_of_what_was_found_again_is_up_to_date() -> None:
 
 
 def test_every_unreported_finding_has_one_cause() -> None:
-    pages = builder("build_unreported")
-    named = [name for cause in pages.causes() for name in cause.findings]
-    assert sorted(named) == sorted(pages.unreported())
-    assert len({cause.what for cause in pages.causes()}) == len(pages.causes())
-    assert pages.PAGE.read_text() == pages.page(), "run `python docs/build_unreported.py`"
+    causes = findings.causes()
+    named = [name for cause in causes for name in cause["findings"]]
+    assert sorted(named) == sorted(findings.unreported())
+    assert len({cause["what"] for cause in causes}) == len(causes)
 
 
 def keys_of(value: object, prefix: str = "") -> set[str]:

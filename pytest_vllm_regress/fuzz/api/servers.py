@@ -1,14 +1,29 @@
 """The servers that are asked: one for each kind of routes, with the options that register most of
-them."""
+them; and how they are started."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping
+import os
+import threading
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
+import httpx
+
+from ...engines.checkpoints.adapters import Adapter, ensure_adapter
+from ...engines.processes.log_window import LogWindow
+from ...engines.server import Server
+from ...engines.session import Session
+from ...engines.settings import Limits
 from ...engines.spec import EngineSpec
+from ...errors import ChildError, LimitExceeded, Unsupported
+from ...surveys.states.growth import Growth, measure_growth
+from ...util.deadline import Deadline
+from ...util.paths import writable_root
+from ...util.sizes import GIB
 
 MODEL = "m"
 """Name of the model in requests."""
@@ -73,3 +88,125 @@ SERVERS: Mapping[str, ServerKind] = MappingProxyType(
         "speech": _kind("/tokenize", {"prompt": "Hello"}, model="speech", max_model_len=448),
     }
 )
+
+LIMITS = Limits(memory_bytes=6 * GIB, option_names={})
+"""A request that makes a server take more memory has killed it.
+
+Stock servers of forged models take 2 GiB.
+"""
+
+
+class Log(Protocol):
+    """The log of a server since ``restart``."""
+
+    def restart(self) -> None: ...
+
+    def text(self) -> str: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class AskedServer:
+    """A running server.
+
+    Attributes:
+        adapter: path of the adapter that requests may load; empty if the server takes none.
+        health: returns dead, stuck, slow or idle, for a server that does not answer.
+        ended: returns why a server that takes no connections has ended; empty if it has not.
+        stop: ends the server. It may be dead already.
+        growth: sends requests by a function that gets their numbers, this many, and returns the
+            growth of each process's memory.
+    """
+
+    client: httpx.Client
+    log: Log
+    health: Callable[[], str]
+    ended: Callable[[], str]
+    stop: Callable[[], None]
+    growth: Callable[[Callable[[int], object], int], Mapping[str, Growth]]
+    adapter: str = ""
+
+
+class Starter(Protocol):
+    """Starts servers of one environment."""
+
+    def start(self, name: str) -> AskedServer:
+        """Start a server of a kind. Raises ``Unsupported`` if this release has no such server."""
+        ...
+
+
+class ServerStarter:
+    """Starts stock servers, one at a time, because a session is not shared between threads."""
+
+    def __init__(self, session: Session, environment: str) -> None:
+        self._session, self._target = session, session.target(environment)
+        self._lock = threading.Lock()
+        self._refused: dict[str, set[str]] = {}
+
+    def start(self, name: str) -> AskedServer:
+        with self._lock:
+            kind = SERVERS[name]
+            server = self._server(name, kind)
+            place = writable_root() / "adapters"
+            adapter = kind.adapters and ensure_adapter(
+                Adapter(ADAPTER_NAME), server.model_path, place
+            )
+        client = _kept_connection(server)
+        return AskedServer(
+            client,
+            LogWindow(server.child.log),
+            lambda: server.health().state,
+            lambda: _end_of(server),
+            lambda: _stop(server, client),
+            lambda send, requests: measure_growth(
+                server, send, requests=requests, warm_up=requests // 4
+            ),
+            str(adapter or ""),
+        )
+
+    def _server(self, name: str, kind: ServerKind) -> Server:
+        """Start a server without the optional options that this release refuses.
+
+        It finds only the programs of its environment and of the system: a route that calls uv
+        answers the same on every machine.
+        """
+        refused = self._refused.setdefault(name, set())
+        path = os.pathsep.join([str(self._target.python.parent), os.defpath])
+        while True:
+            left = {name: value for name, value in kind.optional.items() if name not in refused}
+            spec = kind.spec.replace(
+                server_options={**kind.spec.server_options, **left},
+                env={**kind.spec.env, "PATH": path},
+            )
+            try:
+                return self._session.server(self._target, spec, user="fuzz api", fresh=True)
+            except Unsupported:
+                if not left:
+                    raise
+                refused.add(next(iter(left)))
+
+
+def _end_of(server: Server) -> str:
+    """Return what ended a server: a limit, or itself; empty if it lives."""
+    try:
+        server.child.check_alive(Deadline.after("request", 1.0))
+    except LimitExceeded as error:
+        return f"killed for its {error.limit}"
+    except ChildError:
+        return "dead"
+    return ""
+
+
+def _kept_connection(server: Server) -> httpx.Client:
+    """Return a client that keeps its connection, which is proven to be the server's when it is
+    made: ten times as fast as one for each request."""
+    hooks = {"request": [server.listener.guard]}
+    return httpx.Client(
+        base_url=server.root_url, headers=server.client.headers, trust_env=False, event_hooks=hooks
+    )
+
+
+def _stop(server: Server, client: httpx.Client) -> None:
+    client.close()
+    with contextlib.suppress(ChildError):
+        server.child.kill()
+        server.stop()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ...errors import UsageError
-from .request import Question, Request
+from ...util import codec
+from .engine_question import Request, Turns
 
 OFFLINE, ASYNC, SERVE, MODEL = "offline", "async", "serve", "model"
 
@@ -31,11 +32,6 @@ class Configuration:
     stream: str = ""
     spec: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     environment: str = ""
-
-    @property
-    def engine_key(self) -> tuple[object, ...]:
-        """Sides with equal keys use one engine."""
-        return self.front, repr(self.spec), self.environment
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,13 +58,18 @@ class Pair:
     def sides(self) -> tuple[Configuration, Configuration]:
         return self.left, self.right
 
-    def fitted(self, question: Question) -> Question | None:
-        """Return what the pair can be asked of a question, None if nothing is left."""
-        turns = tuple(
-            tuple(map(self._fitted, filter(self._can_ask, turn))) for turn in question.turns
-        )
-        turns = tuple(turn for turn in turns if turn)
-        return Question(turns) if turns else None
+    def fitted(self, question: Turns, lacking: Collection[str] = ()) -> Turns | None:
+        """Return what the pair can be asked of a question, None if nothing is left.
+
+        ``lacking``: options that this vLLM does not have.
+        """
+        turns = [
+            tuple(
+                self._fitted(request).without(*lacking) for request in filter(self._can_ask, turn)
+            )
+            for turn in question.turns
+        ]
+        return Turns(tuple(filter(None, turns))) if any(turns) else None
 
     def _can_ask(self, request: Request) -> bool:
         if not self.random and not request.said and request.options.get("temperature") != 0:
@@ -79,16 +80,17 @@ class Pair:
         )
 
     def _fitted(self, request: Request) -> Request:
-        usual = {
-            name: getattr(_USUAL, name)
-            for keep, name in _FIELDS.items()
-            if keep not in self.keeps and getattr(request, name) != getattr(_USUAL, name)
-        }
-        return dataclasses.replace(request, **usual).without(*self.drops)
+        usual = {name: value for keep, (name, value) in _USUAL.items() if keep not in self.keeps}
+        return codec.replace(request, **usual).without(*self.drops)
 
 
-_USUAL = Request()
-_FIELDS = {"adapter": "adapter", "priority": "priority", "salt": "salt", "abort": "abort_after"}
+_USUAL: Mapping[str, tuple[str, Any]] = {
+    "adapter": ("adapter", None),
+    "priority": ("priority", None),
+    "salt": ("salt", ""),
+    "abort": ("abort_after", None),
+}
+"""What requests have without what a pair may keep."""
 _NGRAMS = {
     "method": "ngram",
     "num_speculative_tokens": 3,
@@ -176,7 +178,7 @@ def pairs(against: str = "") -> tuple[Pair, ...]:
     return (*together, Pair("release", plain, other, drops=_RELEASE, random=False))
 
 
-def pairs_named(names: tuple[str, ...], against: str = "") -> tuple[Pair, ...]:
+def pairs_named(names: Sequence[str], against: str = "") -> tuple[Pair, ...]:
     """Return the pairs of these names, all without names.
 
     Raises ``UsageError`` for an unknown one.

@@ -27,24 +27,24 @@ class Prefixes:
         self._cleared.update(dict.fromkeys(self._warm, event))
         self._warm.clear()
 
-    def ask(self, model: str, owner: str, seconds: float) -> tuple[str, str]:
+    def ask(self, model: str, owner: str, seconds: float) -> tuple[str, int]:
         """Ask with the prompt.
 
-        Return the status, and which cached tokens the answer must not have; empty if it is right.
+        Return the status, and the number of cached tokens that the answer must not have.
         """
         body = {"model": model, "prompt": self.prompt, "max_tokens": 1, "ignore_eos": True}
         try:
             response = self._server.client.post("/v1/completions", json=body, timeout=seconds)
         except httpx.HTTPError as error:
-            return type(error).__name__, ""
+            return type(error).__name__, 0
         if response.status_code != httpx.codes.OK:
-            return str(response.status_code), ""
+            return str(response.status_code), 0
         details = response.json().get("usage", {}).get("prompt_tokens_details") or {}
         cached = int(details.get("cached_tokens") or 0)
-        wrong = "" if owner in self._warm or not cached else self._words(owner, cached)
+        wrong = 0 if owner in self._warm else cached
         self._warm.add(owner)
         return "200", wrong
 
-    def _words(self, owner: str, cached: int) -> str:
-        why = f"after {self._cleared[owner]}" if owner in self._cleared else "of other weights"
-        return f"cached tokens {why}: {cached}"
+    def why(self, owner: str) -> str:
+        """Return why the server must not have tokens of an owner."""
+        return f"after {self._cleared[owner]}" if owner in self._cleared else "of other weights"

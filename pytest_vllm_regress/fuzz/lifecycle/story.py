@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import enum
-from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Annotated
 
 from hypothesis import strategies as st
 
 from ...schemas.drawing import draw_distinct
+from ...util import codec
+from ...util.codec import Document, Meta
+from ..finding import Problem
 
 
 class Action(enum.StrEnum):
@@ -59,12 +62,11 @@ ENDS = (Action.KILL_CORE, Action.KILL_WORKER, Action.KILL_SERVER, Action.TERM, A
 MAX_GENTLE = 7
 
 
-@dataclasses.dataclass(frozen=True)
-class Story:
+class Story(Document, frozen=True, omit_defaults=False):
     """What happens to a server with this number of workers."""
 
-    actions: tuple[Action, ...]
-    workers: int = 1
+    actions: Annotated[tuple[Action, ...], Meta(min_length=1, max_length=50)]
+    workers: Annotated[int, Meta(ge=1, le=2)] = 1
 
     @property
     def is_gentle(self) -> bool:
@@ -105,24 +107,16 @@ def drawn(count: int, seed_value: int) -> list[Story]:
     return draw_distinct(stories(), count, seed_value)
 
 
-def reduced(story: Story, is_wrong: Callable[[Story], bool], at: int | None = None) -> Story:
-    """Return the story with the fewest actions and workers that is still wrong. Each action is left
-    out once, the last one first.
+def smaller_stories(story: Story, problem: Problem) -> Iterator[Story]:
+    """Yield stories with fewer workers or actions.
 
-    ``at``: number of actions after which the problem was noticed. What came later is left out
-    first, and everything before the last one of them.
+    What came after the problem was noticed is left out first, and everything before the last one of
+    these actions; then each action, the last one first.
     """
-    alone = dataclasses.replace(story, workers=1)
-    if story.workers > 1 and Action.KILL_WORKER not in story.actions and is_wrong(alone):
-        story = alone
-    for actions in dict.fromkeys((story.actions[:at], story.actions[:at][-1:])):
-        shorter = dataclasses.replace(story, actions=actions)
-        if shorter != story and is_wrong(shorter):
-            story = shorter
-    for number in reversed(range(len(story.actions))):
-        simpler = dataclasses.replace(
-            story, actions=story.actions[:number] + story.actions[number + 1 :]
-        )
-        if simpler.actions and is_wrong(simpler):
-            story = simpler
-    return story
+    if Action.KILL_WORKER not in story.actions:
+        yield codec.replace(story, workers=1)
+    noticed = story.actions[: problem.at]
+    numbers = reversed(range(len(story.actions)))
+    left_out = (story.actions[:at] + story.actions[at + 1 :] for at in numbers)
+    for actions in filter(None, (noticed, noticed[-1:], *left_out)):
+        yield codec.replace(story, actions=actions)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 import re
 from collections.abc import Sequence
 from enum import StrEnum
+from typing import Annotated
+
+from ...util.codec import Document, Meta
 
 
 class CutKind(StrEnum):
@@ -19,14 +21,14 @@ class CutKind(StrEnum):
     ONCE = "at once"
 
 
-@dataclasses.dataclass(frozen=True)
-class Cut:
+class Cut(Document, frozen=True):
     """Pieces of a text.
 
     ``end_alone``: the end-of-sequence token comes in a delta of its own, without text.
     """
 
-    pieces: tuple[str, ...]
+    kind: CutKind
+    pieces: Annotated[tuple[str, ...], Meta(max_length=20000)]
     end_alone: bool = True
 
 
@@ -36,16 +38,16 @@ _WORD = re.compile(r" ?[^\W\d_]+|\d| ?(?:[^\w\s]|_)+|\s+|.")
 def cut(text: str, markers: Sequence[str], kind: CutKind, seed: int) -> Cut:
     """Return a text in pieces. ``seed`` decides how many tokens come together (``SEVERAL``)."""
     if kind is CutKind.ONCE:
-        return Cut((text,) if text else (), end_alone=False)
-    runs = _runs(text, markers)
-    if kind is CutKind.RUNS:
-        return Cut(tuple(runs))
-    if kind is CutKind.CHARACTERS:
-        return Cut(tuple(piece for run in runs for piece in ([run] if run in markers else run)))
-    tokens = [piece for run in runs for piece in ([run] if run in markers else _WORD.findall(run))]
-    if kind is CutKind.TOKENS:
-        return Cut(tuple(tokens))
-    return Cut(_grouped(tokens, random.Random(seed)), end_alone=False)
+        return Cut(kind, (text,) if text else (), end_alone=False)
+    pieces = _runs(text, markers)
+    if kind is not CutKind.RUNS:
+        word = re.compile(".", re.DOTALL) if kind is CutKind.CHARACTERS else _WORD
+        pieces = [
+            piece for run in pieces for piece in ([run] if run in markers else word.findall(run))
+        ]
+    if kind is CutKind.SEVERAL:
+        pieces = _grouped(pieces, random.Random(seed))
+    return Cut(kind, tuple(pieces), end_alone=kind is not CutKind.SEVERAL)
 
 
 def _runs(text: str, markers: Sequence[str]) -> list[str]:
@@ -56,10 +58,10 @@ def _runs(text: str, markers: Sequence[str]) -> list[str]:
     return [part for part in re.split(f"({'|'.join(map(re.escape, longest_first))})", text) if part]
 
 
-def _grouped(tokens: list[str], rng: random.Random) -> tuple[str, ...]:
+def _grouped(tokens: list[str], rng: random.Random) -> list[str]:
     groups = []
     while tokens:
         size = rng.randint(1, 5)
         groups.append("".join(tokens[:size]))
         tokens = tokens[size:]
-    return tuple(groups)
+    return groups

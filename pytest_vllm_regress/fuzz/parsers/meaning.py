@@ -3,14 +3,17 @@ the strategies that draw it."""
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from hypothesis import strategies as st
 
 from ...schemas.drawing import draw_distinct
+from ...util import codec
+from ...util.codec import Document, Meta
+from ..reduce import shorter, smaller_values, without_member
 
 PROPERTIES: Mapping[str, Mapping[str, Any]] = {
     "city": {"type": "string"},
@@ -34,39 +37,33 @@ TOOLS = tuple(
     for name, properties in (("get_weather", PROPERTIES), ("add", PROPERTIES), ("now", {}))
 )
 """The functions that drawn calls name. ``now`` has no parameters."""
-NAMES = ("get_weather", "add", "now")
-STYLES = ("spaced", "compact", "escaped")
-"""How JSON is written: with spaces, without, or with escapes instead of letters beyond ASCII."""
+STYLES: tuple[Literal["spaced", "compact", "escaped"], ...] = ("spaced", "compact", "escaped")
 
 
-@dataclasses.dataclass(frozen=True)
-class Call:
+class Call(Document, frozen=True, omit_defaults=False):
     """A call of a function."""
 
-    name: str
+    name: Annotated[str, Meta(max_length=100)]
     arguments: Mapping[str, Any]
 
 
-@dataclasses.dataclass(frozen=True)
-class Meaning:
-    """An answer. ``style``: how its JSON is written (``STYLES``)."""
+class Meaning(Document, frozen=True, omit_defaults=False):
+    """An answer. ``style``: how its JSON is written, with spaces, without, or with escapes instead
+    of letters beyond ASCII."""
 
     reasoning: str = ""
     content: str = ""
     calls: tuple[Call, ...] = ()
-    style: str = "spaced"
-
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+    style: Literal["spaced", "compact", "escaped"] = "spaced"
 
     def to_text(self) -> str:
         """Return a text that is equal for equal meanings, ``1`` and ``True`` apart."""
-        return json.dumps(self.to_json(), sort_keys=True)
+        return json.dumps(codec.encode(self), sort_keys=True)
 
-    @classmethod
-    def of_json(cls, document: Mapping[str, Any]) -> Meaning:
-        calls = tuple(Call(call["name"], call["arguments"]) for call in document["calls"])
-        return cls(document["reasoning"], document["content"], calls, document["style"])
+    def as_json(self, value: Any) -> str:
+        """Return a value as JSON in the style of the answer."""
+        separators = (",", ":") if self.style == "compact" else None
+        return json.dumps(value, ensure_ascii=self.style == "escaped", separators=separators)
 
 
 def features(meaning: Meaning) -> frozenset[str]:
@@ -222,7 +219,7 @@ _PROSE = ("", "", "Let me see.", "Done.", "I call it:", "Zürich 北", "a, b", "
 def meanings(draw: st.DrawFn) -> Meaning:
     """Draw an answer: reasoning, text, and up to three calls."""
     calls = []
-    for name in draw(st.lists(st.sampled_from(NAMES), max_size=3)):
+    for name in draw(st.lists(st.sampled_from(("get_weather", "add", "now")), max_size=3)):
         calls.append(Call(name, {} if name == "now" else draw(_arguments())))
     thought = draw(st.sampled_from(("", "I think.", "Hm, 1 + 1 = 2.\nSo 2.", "é", "a < b")))
     content = draw(
@@ -235,6 +232,33 @@ def meanings(draw: st.DrawFn) -> Meaning:
     return Meaning(thought, content, tuple(calls), draw(st.sampled_from(STYLES)))
 
 
+@functools.lru_cache(maxsize=2)
 def drawn(count: int, seed_value: int) -> list[Meaning]:
     """Return the distinct answers among ``count`` drawn ones."""
     return draw_distinct(meanings(), count, seed_value, Meaning.to_text)
+
+
+def simpler_meanings(meaning: Meaning) -> Iterator[Meaning]:
+    """Yield simpler answers, the simplest first."""
+    for calls in without_member(meaning.calls):
+        yield codec.replace(meaning, calls=calls)
+    for text in shorter(meaning.content):
+        yield codec.replace(meaning, content=text)
+    for text in shorter(meaning.reasoning):
+        yield codec.replace(meaning, reasoning=text)
+    if meaning.style != "spaced":
+        yield codec.replace(meaning, style="spaced")
+    for at, call in enumerate(meaning.calls):
+        for simpler in _simpler_calls(call):
+            calls = (*meaning.calls[:at], simpler, *meaning.calls[at + 1 :])
+            yield codec.replace(meaning, calls=calls)
+
+
+def _simpler_calls(call: Call) -> Iterator[Call]:
+    arguments = dict(call.arguments)
+    for simplest in ({}, {"count": 1}, {"city": "a"}) if arguments else ():
+        yield Call(call.name, simplest)
+    if call.name == "get_weather":
+        yield Call("add", arguments)
+    for smaller in smaller_values(arguments):
+        yield Call(call.name, smaller)

@@ -10,22 +10,19 @@ import pytest
 
 from pytest_vllm_regress.engines.session import Session
 from pytest_vllm_regress.engines.standalone import bare_session
-from pytest_vllm_regress.fuzz.api.campaign import ApiCampaign, CampaignPlan
-from pytest_vllm_regress.fuzz.api.checker import ApiChecker
-from pytest_vllm_regress.fuzz.api.finding import load, replay
-from pytest_vllm_regress.fuzz.api.starting import LIMITS, ServerStarter
+from pytest_vllm_regress.fuzz.api.api_hunter import ApiHunter
+from pytest_vllm_regress.fuzz.api.servers import LIMITS
+from pytest_vllm_regress.fuzz.campaign import Campaign
+from pytest_vllm_regress.fuzz.hunter import CampaignPlan
+from pytest_vllm_regress.fuzz.hunters import load
 from tests.helpers import ROOT
 from tests.helpers.environments import require_environment
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 PUBLISHED = sorted((ROOT / "docs" / "api-findings").glob("*.json"))
 PLANS = {
-    "vllm-0.11.2": CampaignPlan(
-        seed=1, servers=("text",), routes=("/v1/completions",), rounds=2, examples=250
-    ),
-    "vllm-0.33.0": CampaignPlan(
-        seed=1, servers=("text",), routes=("/server_info",), rounds=1, examples=20
-    ),
+    "vllm-0.11.2": ("/v1/completions", CampaignPlan(seed=1, rounds=2, examples=250)),
+    "vllm-0.33.0": ("/server_info", CampaignPlan(seed=1, rounds=1, examples=20)),
 }
 Causes = Callable[[str], set[str]]
 
@@ -42,12 +39,12 @@ def causes(session: Session, tmp_path_factory: pytest.TempPathFactory) -> Causes
 
     @functools.cache
     def run(environment: str) -> set[str]:
-        checker = ApiChecker(ServerStarter(session, environment))
-        campaign = ApiCampaign(
-            checker, PLANS[environment], tmp_path_factory.mktemp(environment), lambda line: None
-        )
-        campaign.run()
-        checker.close()
+        route, plan = PLANS[environment]
+        hunter = ApiHunter.of([session], environment, servers=("text",), routes=(route,))
+        folder = tmp_path_factory.mktemp(environment)
+        campaign = Campaign(hunter, plan, folder, lambda line: None)
+        with hunter.lanes:
+            campaign.run()
         return {finding.problem.key for finding in campaign.findings}
 
     return run
@@ -88,8 +85,8 @@ def test_a_documented_failure_is_found_again(
 
 def test_the_published_findings_still_fail(session: Session) -> None:
     require_environment("vllm-0.33.0")
-    checker = ApiChecker(ServerStarter(session, "vllm-0.33.0"))
-    answers = {path.name: replay(load(path), checker)[0] for path in PUBLISHED}
-    checker.close()
+    hunter = ApiHunter.of([session], "vllm-0.33.0")
+    with hunter.lanes:
+        answers = {path.name: hunter.replay(load(path))[0] for path in PUBLISHED}
     assert answers == dict.fromkeys(answers, "STILL FAILS")
     assert answers

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pytest_vllm_regress.engines.standalone import bare_session
-from pytest_vllm_regress.fuzz.engines.checker import PairChecker
-from pytest_vllm_regress.fuzz.engines.finding import load, replay
+from pytest_vllm_regress.fuzz.engines.pair_hunter import PairHunter
+from pytest_vllm_regress.fuzz.hunters import load
 from tests.helpers import ROOT
 from tests.helpers.environments import require_environment
 
@@ -17,7 +17,7 @@ PUBLISHED = sorted((ROOT / "docs" / "engine-findings").glob("engines-*.json"))
 def test_the_published_findings_still_fail() -> None:
     require_environment("vllm-0.33.0")
     with bare_session(max_engines=4) as session:
-        checker = PairChecker(session, "vllm-0.33.0")
-        answers = {path.name: replay(load(path), checker)[0] for path in PUBLISHED}
+        hunter = PairHunter.of([session], "vllm-0.33.0")
+        answers = {path.name: hunter.replay(load(path))[0] for path in PUBLISHED}
     assert answers == dict.fromkeys(answers, "STILL FAILS")
     assert answers

@@ -20,7 +20,7 @@ def test_what_was_found_again_still_fails(
 ) -> None:
     require_environment(environment)
     files = [path for path in FILES if f'"environment": "{environment}"' in path.read_text()]
-    main(["replay", *map(str, files)])
+    main(["fuzz", "replay", *map(str, files)])
     answers = {
         Path(line.partition(".json")[0].split()[-1]).name: line
         for line in capsys.readouterr().out.splitlines()

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pytest_vllm_regress.fuzz.stepped import JOURNAL
+from pytest_vllm_regress.fuzz.campaign import JOURNAL
 from tests.helpers import ROOT
 from tests.helpers.environments import require_environment
 
@@ -38,6 +38,7 @@ def command(folder: Path) -> list[str]:
         "pytest_vllm_regress",
         "fuzz",
         "engines",
+        "--env",
         "vllm-0.33.0",
         *pairs,
         "--out",
@@ -50,7 +51,8 @@ def findings(folder: Path) -> dict[str, str]:
 
 
 def labels(folder: Path) -> list[str]:
-    return [step["label"] for step in json.loads((folder / JOURNAL).read_text())["steps"]]
+    lines = (folder / JOURNAL).read_text().splitlines()[1:]
+    return [step["label"] for line in lines for step in json.loads(line).values()]
 
 
 def test_a_killed_campaign_goes_on_with_the_same_findings(tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from pytest_vllm_regress.engines.standalone import bare_session
-from pytest_vllm_regress.fuzz.lifecycle.checker import StoryChecker
-from pytest_vllm_regress.fuzz.lifecycle.finding import load, replay
+from pytest_vllm_regress.fuzz.hunters import load
 from pytest_vllm_regress.fuzz.lifecycle.story import Action, Story
+from pytest_vllm_regress.fuzz.lifecycle.story_hunter import StoryHunter
 from tests.helpers import ROOT
 from tests.helpers.environments import require_environment
 
@@ -19,16 +19,16 @@ PUBLISHED = sorted((ROOT / "docs" / "engine-findings").glob("lifecycle-*.json"))
 
 
 @pytest.fixture(scope="module")
-def checker() -> Iterator[StoryChecker]:
+def hunter() -> Iterator[StoryHunter]:
     require_environment("vllm-0.33.0")
     with bare_session() as session:
-        checker = StoryChecker(session, "vllm-0.33.0")
-        yield checker
-        checker.close()
+        hunter = StoryHunter.of([session], "vllm-0.33.0")
+        with hunter.lanes:
+            yield hunter
 
 
-def test_the_published_findings_still_fail(checker: StoryChecker) -> None:
-    answers = {path.name: replay(load(path), checker)[0] for path in PUBLISHED}
+def test_the_published_findings_still_fail(hunter: StoryHunter) -> None:
+    answers = {path.name: hunter.replay(load(path))[0] for path in PUBLISHED}
     assert answers == dict.fromkeys(answers, "STILL FAILS")
     assert answers
 
@@ -44,6 +44,6 @@ def test_the_published_findings_still_fail(checker: StoryChecker) -> None:
     ids=lambda actions: ", ".join(actions),
 )
 def test_maintenance_leaves_a_server_as_it_was(
-    checker: StoryChecker, actions: tuple[Action, ...]
+    hunter: StoryHunter, actions: tuple[Action, ...]
 ) -> None:
-    assert checker.run(Story(actions)) == []
+    assert hunter.lanes.first.run(Story(actions)) == []

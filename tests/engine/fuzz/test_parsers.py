@@ -10,9 +10,10 @@ import pytest
 
 from pytest_vllm_regress.engines.session import Session
 from pytest_vllm_regress.engines.standalone import bare_session
-from pytest_vllm_regress.fuzz.parsers.campaign import CampaignPlan, ParserCampaign
-from pytest_vllm_regress.fuzz.parsers.checker import ParserChecker
-from pytest_vllm_regress.fuzz.parsers.finding import load, replay
+from pytest_vllm_regress.fuzz.campaign import Campaign
+from pytest_vllm_regress.fuzz.hunter import CampaignPlan
+from pytest_vllm_regress.fuzz.hunters import load
+from pytest_vllm_regress.fuzz.parsers.parser_hunter import ParserHunter
 from tests.helpers import ROOT
 from tests.helpers.environments import require_environment
 
@@ -41,19 +42,17 @@ def test_a_documented_failure_is_found_again(
     session: Session, tmp_path: Path, case: str, environment: str, parser: str, kind: str
 ) -> None:
     require_environment(environment)
-    checker = ParserChecker(session, environment)
-    campaign = ParserCampaign(
-        checker, CampaignPlan(parsers=(parser,), examples=30), tmp_path, lambda line: None
-    )
-    campaign.run()
-    checker.close()
+    hunter = ParserHunter.of([session], environment, names=(parser,))
+    campaign = Campaign(hunter, CampaignPlan(examples=30), tmp_path, lambda line: None)
+    with hunter.lanes:
+        campaign.run()
     assert kind in {finding.problem.kind for finding in campaign.findings}, case
 
 
 def test_the_published_findings_still_fail(session: Session) -> None:
     require_environment("vllm-0.33.0")
-    checker = ParserChecker(session, "vllm-0.33.0")
-    answers = {path.name: replay(load(path), checker)[0] for path in PUBLISHED}
-    checker.close()
+    hunter = ParserHunter.of([session], "vllm-0.33.0")
+    with hunter.lanes:
+        answers = {path.name: hunter.replay(load(path))[0] for path in PUBLISHED}
     assert answers == dict.fromkeys(answers, "STILL FAILS")
     assert answers

@@ -93,7 +93,7 @@ def test_a_case_file_that_is_a_link_to_itself_is_named(
 
 
 @pytest.mark.parametrize(
-    "command", [["report"], ["judge"], ["replay"], ["audit"], ["new", "--finding"]]
+    "command", [["report"], ["judge"], ["fuzz", "replay"], ["audit"], ["new", "--finding"]]
 )
 def test_a_file_that_is_a_link_to_itself_is_refused(tmp_path: Path, command: list[str]) -> None:
     (tmp_path / "loop").symlink_to("loop")

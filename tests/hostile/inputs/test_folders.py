@@ -14,7 +14,7 @@ from pytest_vllm_regress.answers.api_history.store import History
 from pytest_vllm_regress.answers.uses.project import read_project
 from pytest_vllm_regress.cli import main
 from pytest_vllm_regress.errors import UsageError
-from pytest_vllm_regress.fuzz import corpus
+from pytest_vllm_regress.fuzz.schemas import corpus
 from pytest_vllm_regress.util.files import size_of
 from tests.helpers import ROOT
 

@@ -5,19 +5,35 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_vllm_regress.errors import UsageError
-from pytest_vllm_regress.fuzz import corpus, schema_judge
-from pytest_vllm_regress.fuzz.artefact import Answer, Artefact, load, replay
-from pytest_vllm_regress.fuzz.oracle import Outcome, Problem, Question, find_violation, problems
-from pytest_vllm_regress.fuzz.schema_judge import NotJudged, SchemaJudge, judge
-from pytest_vllm_regress.fuzz.search import NOT_JUDGED, Search, SearchPlan
-from pytest_vllm_regress.schemas import PROFILES, Budget, validator
+from pytest_vllm_regress.fuzz.campaign import Campaign
+from pytest_vllm_regress.fuzz.finding import Problem, ReplayAnswer
+from pytest_vllm_regress.fuzz.hunter import CampaignPlan
+from pytest_vllm_regress.fuzz.hunters import load
+from pytest_vllm_regress.fuzz.schemas import corpus, schema_judge
+from pytest_vllm_regress.fuzz.schemas.backends import Allowance
+from pytest_vllm_regress.fuzz.schemas.schema_hunter import (
+    NOT_JUDGED,
+    BackendPart,
+    SchemaFinding,
+    SchemaHunter,
+)
+from pytest_vllm_regress.fuzz.schemas.schema_judge import NotJudged, SchemaJudge, judge
+from pytest_vllm_regress.fuzz.schemas.schema_oracle import (
+    Outcome,
+    SchemaQuestion,
+    find_violation,
+    problems,
+)
+from pytest_vllm_regress.schemas import PROFILES, validator
+
+Ask = Callable[[SchemaQuestion], tuple[Problem, ...]]
 
 
 @pytest.fixture
@@ -53,22 +69,32 @@ def reply(text: str) -> dict[str, Any]:
 
 
 class Backend:
-    """A backend that accepts everything; the oracle looks at its reply."""
+    """A backend; by default one that accepts everything: the oracle looks at its reply."""
 
-    def ask(self, question: Question) -> tuple[Problem, ...]:
-        return problems(question, reply(question.invalid[0]))
+    def __init__(self, ask: Ask = lambda one: problems(one, reply(one.invalid[0]))) -> None:
+        self.ask = ask
+
+    def asker(self, part: BackendPart) -> Backend:
+        return self
+
+    version = "0.1"
+    checker = asker
 
 
 @pytest.mark.usefixtures("strict_judge")
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_finding_whose_schema_cannot_be_judged_cannot_run(tmp_path: Path, name: str) -> None:
     schema, value = HOSTILE[name]
-    question = Question(schema, (), (json.dumps(value),))
-    finding = Artefact(
-        "xgrammar", "x", {}, question, Problem(Outcome.ACCEPTED_INVALID, "type", "", "1")
+    finding = SchemaFinding(
+        backend="xgrammar",
+        environment="x",
+        versions={},
+        question=SchemaQuestion(schema, (), (json.dumps(value),)),
+        problem=Problem(Outcome.ACCEPTED_INVALID, "", "type", "1"),
     )
-    answer, words = replay(load(finding.save(tmp_path)), Backend())  # type: ignore[arg-type]
-    assert (answer, "processor time" in words) == (Answer.CANNOT_RUN, True), words
+    hunter = SchemaHunter(Backend(), "x")  # type: ignore[arg-type]
+    answer, words = hunter.replay(load(finding.save(tmp_path)))
+    assert (answer, "processor time" in words) == (ReplayAnswer.CANNOT_RUN, True), words
 
 
 @pytest.mark.usefixtures("strict_judge")
@@ -131,7 +157,7 @@ def test_what_is_no_schema_is_left_out_of_a_corpus_and_not_judged_in_a_finding(
     (tmp_path / "some.json").write_text(json.dumps([group]))
     assert list(corpus.read(tmp_path)) == []
     try:
-        problems(Question(schema, (), ('"x"',)), reply('"x"'))
+        problems(SchemaQuestion(schema, (), ('"x"',)), reply('"x"'))
     except NotJudged as error:
         assert "cannot be judged" in str(error)
 
@@ -141,7 +167,7 @@ def test_no_reference_to_another_document_is_followed(tmp_path: Path, form: str)
     secret = tmp_path / "other.json"
     secret.write_text('{"type": "integer"}')
     with pytest.raises(NotJudged, match="Unresolvable"):
-        problems(Question({"$ref": form.format(secret)}, (), ('"x"',)), reply('"x"'))
+        problems(SchemaQuestion({"$ref": form.format(secret)}, (), ('"x"',)), reply('"x"'))
 
 
 def test_memory_is_limited_and_the_next_request_is_answered() -> None:
@@ -167,18 +193,21 @@ def test_a_process_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPa
     judge.close()
 
 
-def test_a_search_counts_what_is_not_judged_and_goes_on() -> None:
-    questions: list[Question] = []
+def test_a_campaign_counts_what_is_not_judged_and_goes_on(tmp_path: Path) -> None:
+    questions: list[SchemaQuestion] = []
 
-    def ask(question: Question) -> tuple[Problem, ...]:
+    def ask(question: SchemaQuestion) -> tuple[Problem, ...]:
         questions.append(question)
         if len(questions) % 2:
             raise NotJudged("too slow")
         return ()
 
-    result = Search(ask, SearchPlan(PROFILES["basic"], Budget(), 20, seed=1)).run()
-    assert result.counts[NOT_JUDGED] > 3
-    assert not result.findings
+    tested = [BackendPart("x", "xgrammar", Allowance())]
+    hunter = SchemaHunter(Backend(ask), "x", tested, profile=PROFILES["basic"])  # type: ignore[arg-type]
+    campaign = Campaign(hunter, CampaignPlan(seed=1, examples=20), tmp_path, lambda line: None)
+    campaign.run()
+    assert sum(step.counts[NOT_JUDGED] for step in campaign.steps) > 3
+    assert not campaign.findings
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -11,22 +10,28 @@ import pytest
 
 from pytest_vllm_regress.cli import main
 from pytest_vllm_regress.errors import UsageError
-from pytest_vllm_regress.fuzz import corpus
-from pytest_vllm_regress.fuzz.artefact import Answer, Artefact, load, replay
-from pytest_vllm_regress.fuzz.oracle import Outcome, Problem, Question, find_violation
+from pytest_vllm_regress.fuzz.finding import Problem, ReplayAnswer
+from pytest_vllm_regress.fuzz.hunters import load
+from pytest_vllm_regress.fuzz.schemas import corpus
+from pytest_vllm_regress.fuzz.schemas.schema_hunter import SchemaFinding, SchemaHunter
+from pytest_vllm_regress.fuzz.schemas.schema_oracle import (
+    Outcome,
+    SchemaQuestion,
+    find_violation,
+)
 from pytest_vllm_regress.schemas import PROFILES, validator
+from pytest_vllm_regress.util import codec
 from tests.conftest import MakeTarget
 from tests.helpers import ROOT
 
 STUB = ROOT / "tests" / "helpers" / "grammar_stub.py"
-PROBLEM = Problem(Outcome.REFUSED_VALID, "both ways", "refuses it", '"c"')
-QUESTION = Question({"type": "string"}, ('"c"',))
-ARTEFACT = Artefact(
-    "lm-format-enforcer",
-    "lm-format-enforcer-0.10.11",
-    {"lm-format-enforcer": "0.10.11"},
-    QUESTION,
-    PROBLEM,
+PROBLEM = Problem(Outcome.REFUSED_VALID, "refuses it", "both ways", '"c"')
+FINDING = SchemaFinding(
+    backend="lm-format-enforcer",
+    environment="lm-format-enforcer-0.10.11",
+    versions={"lm-format-enforcer": "0.10.11"},
+    question=SchemaQuestion({"type": "string"}, ('"c"',)),
+    problem=PROBLEM,
     seed=3,
 )
 
@@ -42,17 +47,24 @@ def target(make_target: MakeTarget, monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 
 class Backend:
-    """A backend with fixed problems."""
+    """Stands in for ``Backends``: one with fixed problems."""
 
     def __init__(self, *problems: Problem) -> None:
         self.problems = problems
 
-    def ask(self, question: Question) -> tuple[Problem, ...]:
+    def asker(self, part: object) -> Backend:
+        return self
+
+    def ask(self, question: SchemaQuestion) -> tuple[Problem, ...]:
         return self.problems
 
 
+def replay(finding: SchemaFinding, *problems: Problem) -> ReplayAnswer:
+    return SchemaHunter(Backend(*problems), "env").replay(finding)[0]  # type: ignore[arg-type]
+
+
 def test_a_finding_is_read_as_it_was_written(tmp_path: Path) -> None:
-    assert load(ARTEFACT.save(tmp_path / "new" / "folder")) == ARTEFACT
+    assert load(FINDING.save(tmp_path / "new" / "folder")) == FINDING
 
 
 @pytest.mark.parametrize(
@@ -61,7 +73,7 @@ def test_a_finding_is_read_as_it_was_written(tmp_path: Path) -> None:
         ({"backend": "other"}, "backend"),
         ({"format": 9}, "format"),
         ({"question": {"schema": 1}}, "question"),
-        ({"problem": {**ARTEFACT.to_json()["problem"], "outcome": "passing"}}, "outcome"),
+        ({"problem": {**codec.encode(FINDING)["problem"], "kind": "passing"}}, "kind"),
         ({"surplus": 1}, "surplus"),
     ],
 )
@@ -69,7 +81,7 @@ def test_a_damaged_finding_is_refused_by_name(
     tmp_path: Path, change: dict[str, Any], words: str
 ) -> None:
     path = tmp_path / "finding.json"
-    path.write_text(json.dumps({**ARTEFACT.to_json(), **change}))
+    path.write_text(json.dumps({**codec.encode(FINDING), **change}))
     with pytest.raises(UsageError, match=words) as error:
         load(path)
     assert str(path) in str(error.value)
@@ -88,28 +100,24 @@ def test_a_file_that_is_not_a_finding_is_refused(tmp_path: Path, content: bytes)
 @pytest.mark.parametrize(
     ("problems", "answer"),
     [
-        ((PROBLEM,), Answer.STILL_FAILS),
-        ((Problem(Outcome.REFUSED_VALID, "by tokens", "", '"c"'),), Answer.STILL_FAILS),
-        ((), Answer.FIXED),
-        ((Problem(Outcome.ACCEPTED_INVALID, "type", "", "1"),), Answer.FIXED),
-        ((Problem(Outcome.COMPILE_ERROR, "ValueError", "no"),), Answer.CANNOT_RUN),
-        ((Problem(Outcome.TIME_OUT, "time", "late"),), Answer.CANNOT_RUN),
+        ((PROBLEM,), ReplayAnswer.STILL_FAILS),
+        ((Problem(Outcome.REFUSED_VALID, "", "by tokens", '"c"'),), ReplayAnswer.STILL_FAILS),
+        ((), ReplayAnswer.FIXED),
+        ((Problem(Outcome.ACCEPTED_INVALID, "", "type", "1"),), ReplayAnswer.FIXED),
+        ((Problem(Outcome.COMPILE_ERROR, "no", "ValueError"),), ReplayAnswer.CANNOT_RUN),
+        ((Problem(Outcome.TIME_OUT, "late", "time"),), ReplayAnswer.CANNOT_RUN),
     ],
 )
 def test_a_replay_is_fixed_only_if_the_backend_answers(
-    problems: tuple[Problem, ...], answer: Answer
+    problems: tuple[Problem, ...], answer: ReplayAnswer
 ) -> None:
-    assert replay(ARTEFACT, Backend(*problems))[0] is answer  # type: ignore[arg-type]
+    assert replay(FINDING, *problems) is answer
 
 
 def test_a_schema_that_no_longer_compiles_counts_as_fixed_if_invalid_text_was_accepted() -> None:
-    accepted = Artefact(
-        "xgrammar", "x", {}, Question({}), Problem(Outcome.ACCEPTED_INVALID, "type", "", "1")
-    )
-    assert (
-        replay(accepted, Backend(Problem(Outcome.COMPILE_ERROR, "ValueError", "no")))[0]  # type: ignore[arg-type]
-        is Answer.FIXED
-    )
+    accepted = codec.replace(FINDING, problem=Problem(Outcome.ACCEPTED_INVALID, "", "type", "1"))
+    rejected = Problem(Outcome.COMPILE_ERROR, "no", "ValueError")
+    assert replay(accepted, rejected) is ReplayAnswer.FIXED
 
 
 @pytest.mark.parametrize(
@@ -160,7 +168,7 @@ def test_a_corpus_skips_unusable_schemas_and_refuses_other_files(tmp_path: Path)
         )
     )
     (group,) = corpus.read(tmp_path)
-    assert group == corpus.Group("some: 0", Question({"type": "integer"}, ("1",), ()))
+    assert group == corpus.CorpusGroup("some: 0", SchemaQuestion({"type": "integer"}, ("1",), ()))
     (tmp_path / "other.json").write_text('{"a": 1}')
     with pytest.raises(UsageError, match=r"other\.json: not a file of the JSON Schema Test Suite"):
         list(corpus.read(tmp_path))
@@ -177,13 +185,10 @@ def test_fuzz_writes_findings_that_replay_and_become_cases(
             [
                 "fuzz",
                 "schemas",
+                "--env",
                 str(target),
-                "--seed",
-                "0",
                 "--examples",
                 "5",
-                "--minutes",
-                "0.2",
                 "--profile",
                 "basic",
             ]
@@ -195,10 +200,10 @@ def test_fuzz_writes_findings_that_replay_and_become_cases(
     assert "refused valid" in printed
     findings = sorted((tmp_path / "findings").glob("*.json"))
     assert findings
-    assert f"vllm-regress replay findings/{findings[0].name}" in printed
-    assert main(["replay", "findings"]) == 2
+    assert f"vllm-regress fuzz replay findings/{findings[0].name}" in printed
+    assert main(["fuzz", "replay", "findings"]) == 2
     assert "with --env" in capsys.readouterr().err
-    assert main(["replay", "findings", "--env", str(target), "--json"]) == 1
+    assert main(["fuzz", "replay", "findings", "--env", str(target), "--format", "json"]) == 1
     assert {entry["answer"] for entry in json.loads(capsys.readouterr().out)} == {"STILL FAILS"}
     assert (
         main(["--cases", "cases", "new", "--finding", str(findings[0]), "--title", "as found"]) == 0
@@ -213,8 +218,8 @@ def test_fuzz_writes_findings_that_replay_and_become_cases(
 def test_a_finding_without_its_backend_cannot_run(
     make_target: MakeTarget, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = ARTEFACT.save(tmp_path)
-    assert main(["replay", str(path), "--env", str(make_target(vllm="0.8.4"))]) == 3
+    path = FINDING.save(tmp_path)
+    assert main(["fuzz", "replay", str(path), "--env", str(make_target(vllm="0.8.4"))]) == 3
     assert "CANNOT RUN" in capsys.readouterr().out
 
 
@@ -222,20 +227,20 @@ def test_a_finding_without_its_backend_cannot_run(
     ("arguments", "words"),
     [
         (
-            ["fuzz", "schemas", "lm-format-enforcer-0.10.11", "--backend", "guidance"],
+            ["fuzz", "schemas", "--env", "lm-format-enforcer-0.10.11", "--backend", "guidance"],
             "allowed are lm-format-enforcer, xgrammar",
         ),
         (
-            ["fuzz", "schemas", "lm-format-enforcer-0.10.11", "--profile", "nothing"],
+            ["fuzz", "schemas", "--env", "lm-format-enforcer-0.10.11", "--profile", "nothing"],
             "no schema profile named 'nothing'",
         ),
-        (["fuzz", "schemas", "no-such-env"], "unknown environment"),
-        (["fuzz", "schemas"], "name an environment"),
+        (["fuzz", "schemas", "--env", "no-such-env"], "unknown environment"),
+        (["fuzz", "schemas"], "name an environment with --env"),
         (
-            ["fuzz", "schemas", "lm-format-enforcer-0.10.11", "--engine", "async"],
+            ["fuzz", "schemas", "--env", "lm-format-enforcer-0.10.11", "--engine", "async"],
             "allowed are offline and serve",
         ),
-        (["replay", "nowhere.json"], "cannot be read"),
+        (["fuzz", "replay", "nowhere.json"], "cannot be read"),
     ],
 )
 def test_errors_name_the_bad_argument(
@@ -251,27 +256,13 @@ def test_statistics_need_no_backend(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_replay_gets_more_time_unless_the_finding_is_a_time_out() -> None:
-    late = dataclasses.replace(
-        ARTEFACT, problem=Problem(Outcome.TIME_OUT, "", "no answer within 10 s")
-    )
+    late = codec.replace(FINDING, problem=Problem(Outcome.TIME_OUT, "no answer within 10 s"))
     assert late.replay_allowance == late.allowance
-    accepted = dataclasses.replace(
-        ARTEFACT, problem=Problem(Outcome.ACCEPTED_INVALID, "type", "", "1")
-    )
+    accepted = codec.replace(FINDING, problem=Problem(Outcome.ACCEPTED_INVALID, "", "type", "1"))
     assert accepted.replay_allowance.seconds > accepted.allowance.seconds
     assert accepted.replay_allowance.memory == accepted.allowance.memory
 
 
-def test_the_form_without_schemas_works_and_warns(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["fuzz", "--statistics", "--examples", "30"]) == 0
-    printed = capsys.readouterr()
-    assert "30 schemas" in printed.out
-    assert (
-        "is deprecated and will be removed in pytest-vllm-regress 0.2.0: use vllm-regress fuzz schemas"
-        in printed.err
-    )
-
-
 def test_parsers_need_vllm(target: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["fuzz", "parsers", str(target)]) == 2
+    assert main(["fuzz", "parsers", "--env", str(target)]) == 2
     assert "has no vLLM" in capsys.readouterr().err

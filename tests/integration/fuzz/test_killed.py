@@ -10,13 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress.fuzz.stepped import JOURNAL
+from pytest_vllm_regress.fuzz.campaign import JOURNAL
 from tests.helpers import ROOT
 
 CAMPAIGN = """
 import sys
 from pathlib import Path
-from pytest_vllm_regress.fuzz.engines.campaign import CampaignPlan, EngineCampaign
+from pytest_vllm_regress.fuzz.campaign import Campaign
+from pytest_vllm_regress.fuzz.engines.pair_hunter import PairHunter
+from pytest_vllm_regress.fuzz.hunter import CampaignPlan
 from tests.unit.fuzz.engines.stand_in import StandIn, loses_results
 
 class Stops(StandIn):
@@ -26,8 +28,10 @@ class Stops(StandIn):
             sys.stdin.read()  # until this process is killed
         return super().ask(pair, question)
 
-plan = CampaignPlan(seed=5, pairs=("batch", "stream", "http"), examples=40)
-EngineCampaign([Stops(loses_results)], plan, Path(sys.argv[1]), lambda line: None).run()
+pairs = ("batch", "stream", "http")
+hunter = PairHunter([Stops(loses_results)], "vllm-0.33.0", {"vllm": "0.33.0"}, pairs)
+plan = CampaignPlan(seed=5, examples=40)
+Campaign(hunter, plan, Path(sys.argv[1]), lambda line: None).run()
 """
 
 
@@ -52,13 +56,10 @@ def kill_in_the_middle(folder: Path, stops_at: int) -> None:
 
 def outcome(folder: Path) -> dict[str, str]:
     """Return the content of each finding, and of the journal without its times."""
-    files = {
-        path.name: path.read_text()
-        for path in sorted(folder.glob("*.json"))
-        if path.name != JOURNAL
-    }
-    steps = json.loads((folder / JOURNAL).read_text())["steps"]
-    return {**files, JOURNAL: json.dumps([{**step, "seconds": 0} for step in steps])}
+    files = {path.name: path.read_text() for path in sorted(folder.glob("*.json"))}
+    head, *steps = map(json.loads, (folder / JOURNAL).read_text().splitlines())
+    times = [{name: {**step, "seconds": 0} for name, step in line.items()} for line in steps]
+    return {**files, JOURNAL: json.dumps([head, *times])}
 
 
 @pytest.fixture(scope="module")
@@ -79,4 +80,4 @@ def test_a_killed_campaign_goes_on_with_the_same_findings(
     subprocess.run(command(tmp_path, -1), cwd=ROOT, check=True)
     assert outcome(tmp_path) == whole
     assert len(whole) > 2
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(whole)
+    assert sorted(path.name for path in tmp_path.glob("[!.]*")) == sorted(whole)

@@ -133,7 +133,7 @@ def test_a_name_that_is_too_long_is_a_usage_error(
         ["--cases", long, "list"],
         ["report", long],
         ["audit", long],
-        ["replay", long],
+        ["fuzz", "replay", long],
         ["show", long],
         ["env", "path", long],
     ):

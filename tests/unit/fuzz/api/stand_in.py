@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from pytest_vllm_regress.engines.process_list import ProcessInfo
-from pytest_vllm_regress.fuzz.api.starting import Running
+from pytest_vllm_regress.fuzz.api.servers import AskedServer
 from pytest_vllm_regress.surveys.states.growth import Growth, measure_growth
 
 LIMITS = {
@@ -139,15 +139,12 @@ class StandInStarter:
     ``dies_after``: number of starts after which it is interrupted.
     """
 
-    environment = "vllm-0.33.0"
-
     def __init__(self, fault: Fault | None = None) -> None:
-        self.versions = {"vllm": "0.33.0"}
         self.servers: list[StandIn] = []
         self.stopped = 0
         self._fault = fault
 
-    def start(self, name: str) -> Running:
+    def start(self, name: str) -> AskedServer:
         server = StandIn(self._fault)
         self.servers.append(server)
         client = httpx.Client(
@@ -158,7 +155,7 @@ class StandInStarter:
             self.stopped += 1
             client.close()
 
-        return Running(
+        return AskedServer(
             client,
             Log(server),
             lambda: "stuck" if server.stuck else "idle",

@@ -3,7 +3,6 @@ logs, types of clients, the report."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 
@@ -11,18 +10,21 @@ import pytest
 
 from pytest_vllm_regress.cases.new.scaffold import Draft, Unreported, create_case
 from pytest_vllm_regress.errors import UsageError
-from pytest_vllm_regress.fuzz.api.cause import cause
+from pytest_vllm_regress.fuzz.api.api_hunter import ApiFinding
+from pytest_vllm_regress.fuzz.api.api_oracle import ApiOutcome, cause, problem
+from pytest_vllm_regress.fuzz.api.api_request import BUSY, ApiReply, ApiRequest
+from pytest_vllm_regress.fuzz.api.bug_form import bug_form
 from pytest_vllm_regress.fuzz.api.clients import refusal
-from pytest_vllm_regress.fuzz.api.drawing.bases import bases_of
-from pytest_vllm_regress.fuzz.api.drawing.description import NOT_ASKED, fields, operations
-from pytest_vllm_regress.fuzz.api.drawing.draw import Drawer
-from pytest_vllm_regress.fuzz.api.drawing.edits import with_field, without_field
-from pytest_vllm_regress.fuzz.api.finding import ApiFinding
-from pytest_vllm_regress.fuzz.api.oracle import Outcome, Problem, problem
-from pytest_vllm_regress.fuzz.api.question import Question
-from pytest_vllm_regress.fuzz.api.reply import BUSY, Reply
-from pytest_vllm_regress.fuzz.api.report import bug_form
+from pytest_vllm_regress.fuzz.api.description import NOT_ASKED, fields, operations
+from pytest_vllm_regress.fuzz.api.request_drawing import (
+    RequestDrawer,
+    bases_of,
+    with_field,
+    without_field,
+)
 from pytest_vllm_regress.fuzz.draft import draft_from_file
+from pytest_vllm_regress.fuzz.finding import Problem, ReplayAnswer
+from pytest_vllm_regress.util import codec
 from tests.unit.fuzz.api.stand_in import DESCRIPTION, TRACEBACK, chunk
 
 CHAINED = (
@@ -36,7 +38,7 @@ Traceback (most recent call last):
 vllm.v1.engine.exceptions.EngineGenerateError
 """
 )
-QUESTION = Question(
+QUESTION = ApiRequest(
     "text", "POST", "/v1/completions", "/v1/completions", '{"model": "m", "n": "it\'s"}'
 )
 
@@ -87,10 +89,10 @@ def test_valid_requests_name_the_model(server: str, route: str) -> None:
 
 def test_schemathesis_draws_bodies_with_described_fields_alone() -> None:
     completions = next(one for one in operations(DESCRIPTION) if one.route == "/v1/completions")
-    drawn = Drawer("text", DESCRIPTION).questions(
+    drawn = RequestDrawer("text", DESCRIPTION).questions(
         completions, 7, 1000, 30
     )  # the sweep has ended by then
-    assert drawn == Drawer("text", DESCRIPTION).questions(completions, 7, 1000, 30)
+    assert drawn == RequestDrawer("text", DESCRIPTION).questions(completions, 7, 1000, 30)
     assert len(drawn) > 15
     described = set(DESCRIPTION["components"]["schemas"]["Request"]["properties"])  # type: ignore[index]
     own = {name for base in bases_of("text", "/v1/completions") for name in base}
@@ -127,13 +129,15 @@ def test_the_clients_accept_right_answers_and_what_openai_itself_sends() -> None
 
 @pytest.mark.parametrize("status", [200, 400, 404, 501])
 def test_refusals_are_no_problems(status: int) -> None:
-    assert problem(QUESTION, Reply(status, json.dumps(chunk("stop")), "application/json")) is None
+    assert (
+        problem(QUESTION, ApiReply(status, json.dumps(chunk("stop")), "application/json")) is None
+    )
 
 
 def test_an_engine_that_is_at_work_for_long_is_no_problem() -> None:
-    assert problem(QUESTION, Reply(None, ended=False, failure=BUSY)) is None
-    late = problem(QUESTION, Reply(None, ended=False, failure="time"))
-    assert late is not None and late.outcome is Outcome.NO_ANSWER
+    assert problem(QUESTION, ApiReply(None, ended=False, failure=BUSY)) is None
+    late = problem(QUESTION, ApiReply(None, ended=False, failure="time"))
+    assert late is not None and late.kind == ApiOutcome.NO_ANSWER
 
 
 def test_the_curl_command_quotes_the_body() -> None:
@@ -141,9 +145,14 @@ def test_the_curl_command_quotes_the_body() -> None:
 
 
 def test_the_report_has_what_upstreams_form_asks_for() -> None:
-    found = Problem(Outcome.SERVER_ERROR, "TypeError in vllm/a.py:f", "HTTP 500: no")
+    found = Problem(ApiOutcome.SERVER_ERROR, "HTTP 500: no", "TypeError in vllm/a.py:f")
     finding = ApiFinding(
-        "vllm-0.33.0", {"vllm": "0.33.0"}, QUESTION, found, releases={"0.33.0": "STILL FAILS"}
+        environment="vllm-0.33.0",
+        versions={"vllm": "0.33.0"},
+        question=QUESTION,
+        problem=found,
+        releases={"0.33.0": ReplayAnswer.STILL_FAILS},
+        server_options="vllm serve MODEL",
     )
     text = bug_form(finding)
     assert text.startswith(
@@ -161,8 +170,13 @@ def test_the_report_has_what_upstreams_form_asks_for() -> None:
 
 
 def test_a_case_is_drafted_from_a_finding_about_the_text_server(tmp_path: Path) -> None:
-    found = Problem(Outcome.ENGINE_DEAD, "ValueError in vllm/a.py:f", "dead")
-    finding = ApiFinding("vllm-0.33.0", {"vllm": "0.33.0"}, QUESTION, found)
+    found = Problem(ApiOutcome.ENGINE_DEAD, "dead", "ValueError in vllm/a.py:f")
+    finding = ApiFinding(
+        environment="vllm-0.33.0",
+        versions={"vllm": "0.33.0"},
+        question=QUESTION,
+        problem=found,
+    )
     draft, name, tracker, report = draft_from_file(finding.save(tmp_path), Draft())
     assert (tracker, report) == ("https://github.com/vllm-project/vllm/issues", "")
     case = create_case(tmp_path / "cases", Unreported(Path(name).stem, tracker), draft)
@@ -175,6 +189,6 @@ def test_a_case_is_drafted_from_a_finding_about_the_text_server(tmp_path: Path) 
         json.loads((case.directory / "finding.json").read_text())["question"]["body"]
         == QUESTION.body
     )
-    other = dataclasses.replace(finding, question=dataclasses.replace(QUESTION, server="score"))
+    other = codec.replace(finding, question=codec.replace(QUESTION, server="score"))
     with pytest.raises(UsageError, match="for the server text only"):
         draft_from_file(other.save(tmp_path), Draft())

@@ -4,31 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pytest_vllm_regress.fuzz.engines.answer import Answer, Choice
-from pytest_vllm_regress.fuzz.engines.observed import Observed
-from pytest_vllm_regress.fuzz.engines.oracle import difference
+from pytest_vllm_regress.fuzz.engines.differences import difference
+from pytest_vllm_regress.fuzz.engines.engine_question import Request, Turns
 from pytest_vllm_regress.fuzz.engines.pairs import Pair
-from pytest_vllm_regress.fuzz.engines.request import Question, Request
+from pytest_vllm_regress.fuzz.engines.side_answer import Choice, SideAnswer
+from pytest_vllm_regress.fuzz.finding import Problem
+from pytest_vllm_regress.util import codec
 
-Fault = Callable[[Request, Answer], Answer]
+Fault = Callable[[Request, SideAnswer], SideAnswer]
 
 
-def right(request: Request) -> Answer:
+def right(request: Request) -> SideAnswer:
     """Return an answer that depends on nothing but the request."""
     text = (request.said or (request.prompt,))[0][: request.options.get("max_tokens", 16)]
     choice = Choice(text, "length", None, tuple(text.encode("utf-8", "surrogateescape")))
-    return Answer((choice,) * request.options.get("n", 1))
+    return SideAnswer((choice,) * request.options.get("n", 1))
 
 
-def loses_results(request: Request, answer: Answer) -> Answer:
+def loses_results(request: Request, answer: SideAnswer) -> SideAnswer:
     """Return one of several results."""
-    return Answer(answer.choices[:1])
+    return SideAnswer(answer.choices[:1])
 
 
-def forgets_stop_with_seed(request: Request, answer: Answer) -> Answer:
+def forgets_stop_with_seed(request: Request, answer: SideAnswer) -> SideAnswer:
     if "stop" not in request.options or "seed" not in request.options:
         return answer
-    return Answer(
+    return SideAnswer(
         tuple(Choice("other", "stop", "x", choice.token_ids) for choice in answer.choices)
     )
 
@@ -39,12 +40,9 @@ class StandIn:
     ``dies_after``: number of questions after which it is killed.
     """
 
-    environment, version = "vllm-0.33.0", "0.33.0"
-
     def __init__(
         self, fault: Fault = lambda request, answer: answer, dies_after: int = 10**9
     ) -> None:
-        self.versions = {"vllm": "0.33.0", "torch": "2.13"}
         self.questions = 0
         self._fault, self._dies_after = fault, dies_after
 
@@ -54,12 +52,12 @@ class StandIn:
     def lacking(self, pair: Pair) -> dict[str, str]:
         return {"truncate_prompt_tokens": "Unexpected keyword argument"}
 
-    def ask(self, pair: Pair, question: Question) -> list[Observed]:
+    def ask(self, pair: Pair, question: Turns) -> list[Problem]:
         self.questions += 1
         if self.questions > self._dies_after:
             raise KeyboardInterrupt
         return [
-            Observed(question, found, number)
+            codec.replace(found, at=number)
             for number, request in enumerate(question.requests)
             if (found := difference(right(request), self._fault(request, right(request))))
         ]

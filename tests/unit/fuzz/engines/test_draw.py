@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_vllm_regress.fuzz.engines.draw import drawn, is_sound
+from pytest_vllm_regress.fuzz.engines.engine_question import Request, Turns
 from pytest_vllm_regress.fuzz.engines.pairs import pairs
-from pytest_vllm_regress.fuzz.engines.reduce import smaller
-from pytest_vllm_regress.fuzz.engines.request import Question, Request
+from pytest_vllm_regress.fuzz.engines.question_cuts import smaller_questions
+from pytest_vllm_regress.fuzz.engines.question_drawing import drawn, is_sound
+from pytest_vllm_regress.fuzz.finding import Problem
+from pytest_vllm_regress.util import codec
 
 
 @pytest.fixture(scope="module")
-def questions() -> list[Question]:
+def questions() -> list[Turns]:
     return drawn(100, 1)
 
 
@@ -21,9 +23,9 @@ def test_the_same_seed_draws_the_same_questions() -> None:
     assert first == second != other
 
 
-def test_every_drawn_request_depends_on_nothing_but_itself(questions: list[Question]) -> None:
+def test_every_drawn_request_depends_on_nothing_but_itself(questions: list[Turns]) -> None:
     requests = [request for question in questions for request in question.requests]
-    assert [request.to_json() for request in requests if not is_sound(request)] == []
+    assert [request for request in requests if not is_sound(request)] == []
     assert {
         "script",
         "adapter",
@@ -35,22 +37,26 @@ def test_every_drawn_request_depends_on_nothing_but_itself(questions: list[Quest
     } <= frozenset().union(*(request.traits for request in requests))
 
 
-def test_simpler_questions_are_sound_too(questions: list[Question]) -> None:
-    simpler = [one for question in questions[:40] for one in smaller(question)]
+def test_simpler_questions_are_sound_too(questions: list[Turns]) -> None:
+    simpler = [
+        one
+        for question in questions[:40]
+        for one in smaller_questions(question, Problem("text", at=0))
+    ]
     assert simpler
     assert all(is_sound(request) for question in simpler for request in question.requests)
 
 
-def test_a_question_survives_its_file(questions: list[Question]) -> None:
+def test_a_question_survives_its_file(questions: list[Turns]) -> None:
     for question in questions:
-        assert Question.of_json(question.to_json()) == question
+        assert codec.decode(Turns, codec.encode(question), "") == question
 
 
 def test_a_pair_is_not_asked_for_what_it_does_not_have() -> None:
     request = Request(
         "Hi", ("a",), True, {"max_tokens": 1, "min_p": 0.5}, ("mine", 1), 2, "salt", 3
     )
-    fitted = {pair.name: pair.fitted(Question(((request,),))) for pair in pairs("vllm-0.11.2")}
+    fitted = {pair.name: pair.fitted(Turns(((request,),))) for pair in pairs("vllm-0.11.2")}
     kept = {name: question.requests[0].traits for name, question in fitted.items() if question}
     assert "adapter" in kept["prefix-cache"]
     assert "adapter" not in kept["batch"]
@@ -64,5 +70,5 @@ def test_another_release_is_not_asked_for_random_answers() -> None:
     release = pairs("vllm-0.11.2")[-1]
     seeded = Request("Hi", (), True, {"max_tokens": 1, "temperature": 1.0, "seed": 1})
     greedy = Request("Hi", (), True, {"max_tokens": 1, "temperature": 0.0})
-    assert release.fitted(Question(((seeded,),))) is None
-    assert release.fitted(Question(((greedy, seeded),))) == Question(((greedy,),))
+    assert release.fitted(Turns(((seeded,),))) is None
+    assert release.fitted(Turns(((greedy, seeded),))) == Turns(((greedy,),))

@@ -4,6 +4,7 @@ can be replayed."""
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from threading import Barrier
 from typing import Any
@@ -11,30 +12,30 @@ from typing import Any
 import pytest
 
 from pytest_vllm_regress.errors import UsageError
-from pytest_vllm_regress.fuzz.lifecycle.campaign import CampaignPlan, StoryCampaign
-from pytest_vllm_regress.fuzz.lifecycle.finding import load, replay
-from pytest_vllm_regress.fuzz.lifecycle.history import Problem
-from pytest_vllm_regress.fuzz.lifecycle.lanes import Lanes
-from pytest_vllm_regress.fuzz.lifecycle.story import Action, Story, drawn, reduced
+from pytest_vllm_regress.fuzz.campaign import Campaign
+from pytest_vllm_regress.fuzz.finding import Problem
+from pytest_vllm_regress.fuzz.hunter import CampaignPlan
+from pytest_vllm_regress.fuzz.hunters import load
+from pytest_vllm_regress.fuzz.lifecycle.story import Action, Story, drawn, smaller_stories
+from pytest_vllm_regress.fuzz.lifecycle.story_hunter import StoryFinding, StoryHunter
+from pytest_vllm_regress.fuzz.reduce import Effort, reduce
+from pytest_vllm_regress.util.codec import encode
 
 PLAN = CampaignPlan(seed=2, examples=40)
 WRONG = {Action.LOAD, Action.TERM}
 
 
 class Checker:
-    """Stands in for ``StoryChecker``: stories with these actions are wrong.
+    """Stands in for ``StoryServers``: stories with these actions are wrong.
 
     Args:
         dies_after: number of stories after which it is killed.
         meets: where its first story waits for that of another checker.
     """
 
-    environment, version = "vllm-0.33.0", "0.33.0"
-
     def __init__(
         self, wrong: set[Action], dies_after: int = 10**9, meets: Barrier | None = None
     ) -> None:
-        self.versions = {"vllm": "0.33.0"}
         self.stories = 0
         self._wrong, self._dies_after, self._meets = wrong, dies_after, meets
 
@@ -51,14 +52,18 @@ class Checker:
         )
 
 
+StoryCampaign = Campaign[Any, Any, Any, StoryFinding]
+
+
+def hunter(*checkers: Checker) -> StoryHunter:
+    return StoryHunter(checkers, "vllm-0.33.0", {"vllm": "0.33.0"})  # type: ignore[arg-type]
+
+
 def run(*checkers: Checker, folder: Path, plan: CampaignPlan = PLAN) -> StoryCampaign:
-    folder.mkdir(exist_ok=True)
-    lanes = Lanes(checkers)  # type: ignore[arg-type]
-    campaign = StoryCampaign(lanes, plan, folder, lambda line: None)
-    try:
+    tested = hunter(*checkers)
+    campaign = Campaign(tested, plan, folder, lambda line: None)
+    with tested.lanes:
         campaign.run()
-    finally:
-        lanes.close(wait=False)
     return campaign
 
 
@@ -67,10 +72,8 @@ def test_several_servers_find_the_same_and_share_the_stories(tmp_path: Path) -> 
     both = Barrier(2)  # passes only if two stories happen at the same time
     checkers = [Checker(WRONG, meets=both) for _ in range(2)]
     shared = run(*checkers, folder=tmp_path / "shared")
-    assert [finding.to_json() for finding in shared.findings] == [
-        finding.to_json() for finding in alone.findings
-    ]
-    assert [step["label"] for step in shared.steps] == [step["label"] for step in alone.steps]
+    assert shared.findings == alone.findings
+    assert [step.label for step in shared.steps] == [step.label for step in alone.steps]
     assert all(checker.stories for checker in checkers)
 
 
@@ -82,8 +85,8 @@ def test_nothing_is_found_where_nothing_is_wrong(tmp_path: Path) -> None:
 
 def test_what_is_wrong_is_shrunk_to_the_actions_that_it_needs(tmp_path: Path) -> None:
     (finding,) = run(Checker(WRONG), folder=tmp_path).findings
-    assert set(finding.story.actions) == WRONG
-    assert finding.story.workers == 1
+    assert set(finding.question.actions) == WRONG
+    assert finding.question.workers == 1
 
 
 def test_a_campaign_that_was_killed_resumes_with_the_same_findings(tmp_path: Path) -> None:
@@ -91,27 +94,26 @@ def test_a_campaign_that_was_killed_resumes_with_the_same_findings(tmp_path: Pat
     with pytest.raises(KeyboardInterrupt):
         run(Checker(WRONG, dies_after=9), folder=tmp_path / "killed")
     resumed = run(Checker(WRONG), folder=tmp_path / "killed")
-    assert [finding.to_json() for finding in resumed.findings] == [
-        finding.to_json() for finding in whole.findings
-    ]
-    assert [step["label"] for step in resumed.steps] == [step["label"] for step in whole.steps]
+    assert resumed.findings == whole.findings
+    assert [step.label for step in resumed.steps] == [step.label for step in whole.steps]
 
 
 def test_a_finding_is_a_file_that_replays(tmp_path: Path) -> None:
     (finding,) = run(Checker(WRONG), folder=tmp_path).findings
     read = load(tmp_path / finding.name)
     assert read == finding
-    assert replay(read, Checker(WRONG))[0] == "STILL FAILS"  # type: ignore[arg-type]
-    assert replay(read, Checker(set()))[0] == "FIXED"  # type: ignore[arg-type]
+    assert hunter(Checker(WRONG)).replay(read)[0] == "STILL FAILS"
+    assert hunter(Checker(set())).replay(read)[0] == "FIXED"
 
 
 @pytest.mark.parametrize(
-    "change", [{"story": {"actions": ["rm"], "workers": 1}}, {"problem": {"kind": 1, "words": ""}}]
+    "change",
+    [{"question": {"actions": ["rm"], "workers": 1}}, {"problem": {"kind": 1, "words": ""}}],
 )
 def test_a_file_of_another_form_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
     (finding,) = run(Checker(WRONG), folder=tmp_path).findings
     path = tmp_path / "wrong.json"
-    path.write_text(json.dumps({**finding.to_json(), **change}))
+    path.write_text(json.dumps({**encode(finding), **change}))
     with pytest.raises(UsageError, match=r"wrong\.json"):
         load(path)
 
@@ -123,13 +125,15 @@ def test_the_same_seed_draws_the_same_stories_with_every_end() -> None:
     assert {action for story in stories for action in story.actions} == {*Action}
 
 
-def test_a_story_is_reduced_in_one_pass() -> None:
+def test_a_story_is_reduced_in_one_pass_and_a_proof() -> None:
     long = Story((Action.ASK, Action.LOAD, Action.STREAM, Action.RESET, Action.TERM), 2)
     tried: list[Story] = []
+    problem = Problem("something left")
 
-    def is_wrong(story: Story) -> bool:
-        tried.append(story)
-        return set(story.actions) >= WRONG
+    def look(stories: Sequence[Story]) -> list[list[tuple[Story, Problem]]]:
+        tried.extend(stories)
+        return [[(story, problem)] if set(story.actions) >= WRONG else [] for story in stories]
 
-    assert reduced(long, is_wrong) == Story((Action.LOAD, Action.TERM))
-    assert len(tried) <= len(long.actions) + 2
+    smallest, _ = reduce(long, problem, smaller_stories, look, Effort(100))
+    assert smallest == Story((Action.LOAD, Action.TERM))
+    assert len(tried) <= len(long.actions) + 3

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_vllm_regress.fuzz.lifecycle import history, streams
-from pytest_vllm_regress.fuzz.lifecycle.history import History
+from pytest_vllm_regress.fuzz.lifecycle import story_run, streams
 from pytest_vllm_regress.fuzz.lifecycle.story import Action, Story, drawn
+from pytest_vllm_regress.fuzz.lifecycle.story_run import StoryRun
 from tests.unit.fuzz.lifecycle.stand_in import StandIn
 
 
 @pytest.fixture(autouse=True)
 def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("WATCH_S", "LEAVE_S"):
-        monkeypatch.setattr(history, name, 0.3)
+        monkeypatch.setattr(story_run, name, 0.3)
     for name in ("SETTLE_S", "QUIET_S"):
         monkeypatch.setattr(streams, name, 0.02)
 
 
 def kinds(story: Story, *faults: str) -> set[str]:
-    return {problem.kind for problem in History(StandIn(*faults)).run(story)}  # type: ignore[arg-type]
+    return {problem.kind for problem in StoryRun(StandIn(*faults)).run(story)}  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("faults", [(), ("it cannot pause",)])

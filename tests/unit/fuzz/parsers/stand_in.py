@@ -11,12 +11,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pytest_vllm_regress.fuzz.parsers.formats import Format
-from pytest_vllm_regress.fuzz.parsers.question import Question, Reply
-from pytest_vllm_regress.fuzz.parsers.writers import json_call
+from pytest_vllm_regress.fuzz.parsers.parser_question import ParserQuestion, ParserReply
 
 FORM = Format(
     ("<call>", "</call>", "<think>", "</think>"),
-    lambda call: f"<call>{json_call()(call)}</call>",
+    "<call>$call</call>",
     thinking=("<think>", "</think>"),
 )
 _PARTS = re.compile(
@@ -48,14 +47,12 @@ class StandIn:
         self._fault = fault
         self.questions = 0
 
-    def __call__(self, questions: Sequence[Question]) -> list[Reply]:
+    def __call__(self, questions: Sequence[ParserQuestion]) -> list[ParserReply]:
         self.questions += len(questions)
         return [
             {
                 "whole": right(question.text),
-                "streams": [
-                    self._fault(right(question.text), cut.pieces) for _, cut in question.cuts
-                ],
+                "streams": [self._fault(right(question.text), cut.pieces) for cut in question.cuts],
             }
             for question in questions
         ]

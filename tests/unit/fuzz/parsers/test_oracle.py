@@ -8,14 +8,14 @@ import pytest
 
 from pytest_vllm_regress.fuzz.parsers.cuts import CutKind, cut
 from pytest_vllm_regress.fuzz.parsers.meaning import Call, Meaning
-from pytest_vllm_regress.fuzz.parsers.oracle import Answer, problem, same
+from pytest_vllm_regress.fuzz.parsers.parser_oracle import ParserAnswer, problem, same
 
 MEANT = Meaning("Hm.", "Hello.", (Call("add", {"count": 1, "city": "a"}),))
 ONE = ("add", '{"count": 1, "city": "a"}')
 
 
-def answer(**changes: Any) -> Answer:
-    return Answer(**{"reasoning": "Hm.", "content": " Hello.\n", "calls": (ONE,), **changes})
+def answer(**changes: Any) -> ParserAnswer:
+    return ParserAnswer(**{"reasoning": "Hm.", "content": " Hello.\n", "calls": (ONE,), **changes})
 
 
 def test_outer_space_and_the_order_of_arguments_do_not_matter() -> None:
@@ -57,7 +57,9 @@ def test_what_is_wrong_has_a_name(changes: dict[str, Any], kind: str) -> None:
 
 
 def test_an_empty_object_is_expected_of_a_call_without_arguments() -> None:
-    found = problem(Meaning(calls=(Call("now", {}),)), Answer(calls=(("now", ""),)), "stream", ())
+    found = problem(
+        Meaning(calls=(Call("now", {}),)), ParserAnswer(calls=(("now", ""),)), "stream", ()
+    )
     assert found is not None
     assert found.kind == "no arguments instead of {}"
 

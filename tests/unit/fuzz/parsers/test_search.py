@@ -3,11 +3,16 @@ faults."""
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Sequence
 
+from pytest_vllm_regress.fuzz.campaign import StepSearch
+from pytest_vllm_regress.fuzz.hunter import CampaignPlan
 from pytest_vllm_regress.fuzz.parsers.cuts import CutKind
-from pytest_vllm_regress.fuzz.parsers.meaning import Meaning, drawn, features
-from pytest_vllm_regress.fuzz.parsers.search import Reduced, search
+from pytest_vllm_regress.fuzz.parsers.formats import Format
+from pytest_vllm_regress.fuzz.parsers.meaning import drawn, features
+from pytest_vllm_regress.fuzz.parsers.parser_hunter import ParserFinding, ParserHunter, ReadFormat
+from pytest_vllm_regress.fuzz.parsers.parser_process import ParserName
+from pytest_vllm_regress.fuzz.parsers.parser_question import ParserQuestion, ParserReply
 from tests.unit.fuzz.parsers.stand_in import (
     FORM,
     Fault,
@@ -18,52 +23,75 @@ from tests.unit.fuzz.parsers.stand_in import (
 )
 
 
-@functools.cache
-def meanings() -> list[Meaning]:
-    return drawn(60, 1)
+class Process:
+    """Stands in for ``ParserProcess``."""
+
+    def __init__(self, parser: StandIn) -> None:
+        self.parser = parser
+
+    def ask(
+        self, name: ParserName, form: Format, questions: Sequence[ParserQuestion]
+    ) -> list[ParserReply]:
+        return self.parser(questions)
 
 
-def findings_of(fault: Fault) -> list[Reduced]:
-    return search(meanings(), FORM, StandIn(fault)).findings
+def search(
+    parser: StandIn, known: Sequence[ParserFinding] = ()
+) -> tuple[list[ParserFinding], int, int]:
+    """Ask a parser. Return the findings, and the number of questions and of problems."""
+    part = ReadFormat(ParserName("tool", "one"), FORM)
+    hunter = ParserHunter(Process(parser), "vllm-0.11.2", {})  # type: ignore[arg-type]
+    found = StepSearch(hunter, part, 0, known)
+    questions = hunter.draw(part, CampaignPlan(seed=0, examples=60), 1)
+    problems = [
+        shown
+        for question, reply in zip(questions, parser(questions), strict=True)
+        for shown in hunter.judge(part, question, reply)
+    ]
+    for shown in problems:
+        found.note(*shown)
+    return found.found, len(questions), len(problems)
+
+
+def findings_of(fault: Fault) -> list[ParserFinding]:
+    return search(StandIn(fault))[0]
 
 
 def test_nothing_is_reported_of_a_parser_that_is_right() -> None:
     parser = StandIn()
-    result = search(meanings(), FORM, parser)
-    assert (result.findings, sum(result.wrong.values())) == ([], 0)
-    assert result.asked == parser.questions > 30
+    findings, asked, wrong = search(parser)
+    assert (findings, wrong) == ([], 0)
+    assert asked == parser.questions > 30
 
 
 def test_a_lost_call_is_shrunk_to_the_least_text_in_one_piece() -> None:
     (found,) = findings_of(loses_calls_that_come_at_once)
-    assert found.observed.problem.kind == "all calls lost"
-    assert found.observed.cut is not None
-    assert len(found.observed.cut[1].pieces) == 1
+    assert found.problem.kind == "all calls lost"
+    (cut,) = found.question.cuts
+    assert len(cut.pieces) == 1
     assert CutKind.ONCE in found.kinds
     assert CutKind.CHARACTERS not in found.kinds
 
 
 def test_an_exception_is_shrunk_to_the_letter_that_raises_it() -> None:
     (found,) = findings_of(raises_at_letters_beyond_ascii)
-    assert found.observed.problem.kind == "raises KeyError in parse"
-    (call,) = found.observed.question.meaning.calls
+    assert found.problem.kind == "raises KeyError in parse"
+    (call,) = found.question.meaning.calls
     (value,) = call.arguments.values()
     assert not str(value).isascii()
     assert len(str(value)) <= 5
     assert set(found.kinds) == set(CutKind)
-    assert found.observed.cut is not None
-    assert len(found.observed.cut[1].pieces) == 1
+    (cut,) = found.question.cuts
+    assert len(cut.pieces) == 1
 
 
 def test_a_stream_without_an_end_is_a_finding() -> None:
-    assert {found.observed.problem.kind for found in findings_of(never_ends_without_content)} == {
-        "no end"
-    }
+    assert {found.problem.kind for found in findings_of(never_ends_without_content)} == {"no end"}
 
 
 def test_known_findings_are_not_reported_again() -> None:
     known = findings_of(loses_calls_that_come_at_once)
-    assert search(meanings(), FORM, StandIn(loses_calls_that_come_at_once), known).findings == []
+    assert search(StandIn(loses_calls_that_come_at_once), known)[0] == []
 
 
 def test_the_same_seed_draws_the_same_answers() -> None:

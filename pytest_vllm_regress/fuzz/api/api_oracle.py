@@ -1,0 +1,248 @@
+"""What is wrong with an answer, whatever was asked: a right server answers every request in time,
+refuses what it cannot do, and stays alive."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Any
+
+from ...answers.explain.recorded import read_failures
+from ...answers.explain.tracebacks import Failure
+from ...util import codec
+from ..finding import Problem
+from .api_request import BUSY, ApiReply, ApiRequest
+from .clients import refusal
+
+
+class ApiOutcome(StrEnum):
+    """Kinds of problems, the mildest first."""
+
+    REFUSED_BY_CLIENT = "refused by client"
+    MEMORY_GROWS = "memory grows"
+    NO_END_MARKER = "no end marker"
+    SERVER_ERROR = "server error"
+    CONNECTION_BROKEN = "connection broken"
+    NO_ANSWER = "no answer"
+    ENGINE_STUCK = "engine stuck"
+    ENGINE_DEAD = "engine dead"
+    OUT_OF_MEMORY = "out of memory"
+
+
+def narrowed(question: ApiRequest, found: Problem) -> Problem:
+    """Return the problem of a reduced question.
+
+    One whose key says nothing but the route is told apart by the fields of the request.
+    """
+    if not found.key.endswith(f": {question.operation}"):
+        return found
+    fields = ", ".join(odd_fields(question)) or "any body"
+    return codec.replace(found, key=f"{found.key} with {fields}")
+
+
+def is_explained(known: Problem, question: ApiRequest, found: Problem) -> bool:
+    """Return whether a known problem, narrowed, probably is this problem of a question."""
+    if known.kind != found.kind or not known.key.startswith(found.key):
+        return False
+    fields = known.key.removeprefix(f"{found.key} with ").split(", ")
+    return known.key == found.key or {*fields} <= {*odd_fields(question)}
+
+
+_USUAL = ("model", "prompt", "messages", "input", "max_tokens", "max_output_tokens", "stream")
+
+
+def odd_fields(question: ApiRequest) -> list[str]:
+    """Return the fields of a body that not every request has."""
+    try:
+        value = question.value()
+    except ValueError:
+        return []
+    return sorted(name for name in value if name not in _USUAL) if isinstance(value, dict) else []
+
+
+_DELIBERATE = (501,)
+"""Statuses with which a server refuses what it does not implement."""
+_SAYING_NOTHING = (
+    "",
+    "internal server error",
+    "engine loop is not running",
+    "service unavailable",
+    "n",
+)
+_LAST_EVENTS = {
+    "/v1/messages": ("message_stop", "error"),
+    "/v1/responses": ("response.completed", "response.incomplete", "response.failed", "error"),
+}
+
+
+def problem(question: ApiRequest, reply: ApiReply) -> Problem | None:
+    """Return the worst problem of an answer; None if it is right."""
+    order = [str(outcome) for outcome in ApiOutcome]
+    found = list(_problems(question, reply))
+    worst = max(found, key=lambda one: order.index(one.kind), default=None)
+    return worst and codec.replace(worst, traceback=traceback_of(reply.log))
+
+
+def _problems(question: ApiRequest, reply: ApiReply) -> Iterator[Problem]:
+    if reply.failure == BUSY:
+        return
+    name, message = cause(reply.log)
+    where = name or question.operation
+    if reply.engine.startswith("killed"):
+        yield Problem(ApiOutcome.OUT_OF_MEMORY, reply.engine, question.operation)
+    elif reply.engine in ("stuck", "idle"):
+        outcome = ApiOutcome.ENGINE_STUCK if reply.engine == "stuck" else ApiOutcome.NO_ANSWER
+        yield Problem(outcome, f"a later request is not answered; {_answered(reply)}", where)
+    elif reply.engine:
+        words = message or f"{reply.engine}; {_answered(reply)}"
+        yield Problem(ApiOutcome.ENGINE_DEAD, words, where)
+    elif reply.failure == "time":
+        words = "no end of the answer in time, while the engine answers others"
+        yield Problem(ApiOutcome.NO_ANSWER, words, where)
+    elif reply.failure:
+        words = f"{reply.failure}; {_answered(reply)}"
+        yield Problem(ApiOutcome.CONNECTION_BROKEN, words, where)
+    if reply.status is not None and reply.status >= 500 and reply.status not in _DELIBERATE:
+        key = name or _key_of_message(reply.status, _message(reply), question.operation)
+        words = f"HTTP {reply.status}: {message or _message(reply)}"[:500]
+        yield Problem(ApiOutcome.SERVER_ERROR, words, key)
+    if reply.status == 200 and not reply.failure:
+        if reply.is_stream:
+            yield from _stream_problems(question, reply, name)
+        else:
+            yield from _whole_problems(question, reply)
+
+
+def _whole_problems(question: ApiRequest, reply: ApiReply) -> Iterator[Problem]:
+    if "json" not in reply.content_type:
+        return
+    try:
+        value = reply.value()
+    except ValueError as error:
+        words = f"the body is no JSON: {error}"
+        yield Problem(ApiOutcome.REFUSED_BY_CLIENT, words, f"{question.route}: no JSON")
+        return
+    key, words = refusal(question.route, value)
+    if key:
+        yield Problem(ApiOutcome.REFUSED_BY_CLIENT, words, key)
+
+
+def _stream_problems(question: ApiRequest, reply: ApiReply, name: str) -> Iterator[Problem]:
+    events = reply.events()
+    last = events[-1] if events else ("", "")
+    markers = _LAST_EVENTS.get(question.route)
+    if reply.ended and not (last[1] == "[DONE]" or (markers and last[0] in markers)):
+        words = f"the stream ends with {_short(last[1])}"
+        yield Problem(ApiOutcome.NO_END_MARKER, words, name or question.route)
+    for _, data in events:
+        if data == "[DONE]":
+            continue
+        try:
+            value = json.loads(data)
+        except ValueError:
+            words = f"an event is no JSON: {_short(data)}"
+            key = f"{question.route}: event is no JSON"
+            yield Problem(ApiOutcome.REFUSED_BY_CLIENT, words, key)
+            return
+        if error := _error(value):
+            if error[0] >= 500:
+                key = name or _key_of_message(error[0], error[1], f"a stream of {question.route}")
+                words = f"error {error[0]} in the stream: {error[1]}"[:500]
+                yield Problem(ApiOutcome.SERVER_ERROR, words, key)
+            return
+        key, words = refusal(question.route, value, event=True)
+        if key:
+            yield Problem(ApiOutcome.REFUSED_BY_CLIENT, words, key)
+            return
+
+
+def _error(value: Any) -> tuple[int, str] | None:
+    """Return status and message of an error in a stream; None if an event is none."""
+    error = value.get("error") if isinstance(value, dict) else None
+    if not isinstance(error, dict):
+        return None
+    code = error.get("code")
+    internal = "internal" in str(error.get("type", "")).lower()
+    return (code if isinstance(code, int) else 500 if internal else 400), str(
+        error.get("message", "")
+    )
+
+
+def _message(reply: ApiReply) -> str:
+    """Return the message of an error's body."""
+    try:
+        value = reply.value()
+    except ValueError:
+        return _short(reply.text)
+    error = value.get("error", value) if isinstance(value, dict) else value
+    return _short(str(error.get("message", error) if isinstance(error, dict) else error))
+
+
+def _key_of_message(status: int, message: str, where: str) -> str:
+    """Return the key of an error that nothing was logged about: by its message alone, if that says
+    anything."""
+    said = _shape(message)
+    return f"HTTP {status}: {where if said.lower() in _SAYING_NOTHING else said}"
+
+
+def _answered(reply: ApiReply) -> str:
+    return (
+        f"the request was answered with {reply.status}"
+        if reply.status
+        else "the request was not answered"
+    )
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+_VARIABLE = re.compile(r"'[^']*'|\"[^\"]*\"|0x[0-9a-f]+|\d+|\{.*\}|\[.*\]", re.S)
+_FOLLOWING = (
+    "EngineGenerateError",
+    "EngineDeadError",
+    "CancelledError",
+    "ExceptionGroup",
+    "RuntimeError: Engine process failed",
+)
+
+
+def cause(log: str) -> tuple[str, str]:
+    """Return a name of the cause of a failure, the first exception and the innermost function of
+    vLLM, and its message; both empty if the log has no traceback of vLLM."""
+    failure = _first_failure(log)
+    if failure is None:
+        return "", ""
+    frame = failure.vllm_frames()[-1]
+    return f"{failure.name} in {frame.of_vllm}:{frame.function}", failure.message[:500]
+
+
+def traceback_of(log: str) -> str:
+    """Return the exception that is the cause, with vLLM's own calls, and without the folders of
+    this machine; empty if there is none."""
+    failure = _first_failure(log)
+    if failure is None:
+        return ""
+    calls = [f"{frame.of_vllm}:{frame.line} {frame.function}" for frame in failure.vllm_frames()]
+    return "\n".join([*calls[-20:], f"{failure.exception}: {failure.message[:1000]}"])
+
+
+def _first_failure(log: str) -> Failure | None:
+    """Return the first failure that no other one caused.
+
+    An engine's own failure counts before that of a request that waits for it.
+    """
+    own = [failure for failure in read_failures(log) if failure.vllm_frames()]
+    roots = [
+        failure
+        for failure in own
+        if not failure.follows and not failure.name.startswith(_FOLLOWING)
+    ]
+    return next(iter(roots or own), None)
+
+
+def _shape(message: str) -> str:
+    """Return a message without what differs between requests."""
+    return " ".join(_VARIABLE.sub("N", message.splitlines()[0] if message else "").split())[:80]

