@@ -84,7 +84,7 @@ def _run(cases: Sequence[str], more: Sequence[str]) -> tuple[float, Verdicts]:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "results.json")
         began = time.perf_counter()
-        _command("run", *cases, "--yes", "--results", str(report), *more, check=False)
+        _command("run", *cases, "--yes", "--out", str(report), *more, check=False)
         took = time.perf_counter() - began
         return took, {
             (result.environment, result.test): result.verdict.value

@@ -1,7 +1,12 @@
 """Count how often each proof was run again, and with which verdicts, in ``attempts.json`` beside
 the cases: ``python -m tools.attempts RESULTS...``.
 
+<<<<<<<< HEAD:tools/attempts.py
 The share of expected verdicts shows how reproducible a case is.
+========
+Written from result files by ``python -m tools.attempts``. The share of expected verdicts
+shows how reproducible a case is.
+>>>>>>>> h/cli-merged:pytest_vllm_regress/answers/audit/attempts.py
 """
 
 from __future__ import annotations

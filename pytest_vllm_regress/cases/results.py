@@ -294,8 +294,8 @@ def _version_problem(document: object) -> str:
         return "not a result file of vllm-regress: no key schema"
     if "verdicts" in document and "results" not in document:
         return (
-            "not a result file but the table of verdicts, which `vllm-regress report --record` "
-            "writes. Give a file of `run --results`"
+            "not a result file but the table of verdicts, which `vllm-regress report --write` "
+            "writes. Give a file of `run --out`"
         )
     if document["schema"] != SCHEMA_VERSION:
         return (

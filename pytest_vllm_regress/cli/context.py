@@ -1,5 +1,6 @@
 """What all commands of ``vllm-regress`` share: common options, the names of exit codes, and
-printing. Command modules import this, not ``cli``.
+printing. Command modules import this, not ``cli``; each has the name of its command, and parses,
+delegates and prints.
 
 Which exit code a command ends with is decided elsewhere: after a run by
 ``runner/batch.RunOutcome.exit_code``, after an error by ``cli.main``.
@@ -13,16 +14,19 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import json
 import shlex
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ..defaults import ASKED_DEVICES
+from ..defaults import ASKED_DEVICES, RACY_TRIALS
 from ..errors import CaseFileError, UsageError
 from ..util.masking import mask, masker
 from ..util.sizes import size_of
@@ -32,16 +36,37 @@ from ..util.validation import format_value
 if TYPE_CHECKING:
     from ..cases.loading import LoadedCases
     from ..cases.model import Case
+    from ..output.formats import OutputFiles
     from ..runner.batch import Executor, RunOptions
     from ..runner.progress import CaseLines, Say
 
 OK, UNEXPECTED, USAGE, UNBUILT, INTERNAL, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 4, 130, 141
 DISK = "30GiB"
 HELP = {"help_option_names": ["-h", "--help"]}
-Yes = Annotated[
-    bool,
+
+# Options that several commands share: one word, one meaning (docs/reference/options-of-commands.md).
+FORMAT = typer.Option("--format", help="What standard output looks like.")
+"""With the allowed formats as a ``Literal``."""
+FRESH = typer.Option("--fresh", help="Start over instead of resuming an interrupted command.")
+"""Resuming is the rule, so that an interrupted command is repeated as it is."""
+TextOrJson = Annotated[Literal["text", "json"], FORMAT]
+Outputs = Annotated[
+    list[Path] | None,
     typer.Option(
-        "--yes", "-y", help="Download without asking. Without a terminal there is no question."
+        "--out",
+        "-o",
+        metavar="FILE|DIR",
+        help="Write results.json, page.html, summary.md or junit.xml, by the ending; without one "
+        "a result file in that folder. Repeatable.",
+    ),
+]
+Results = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        "-o",
+        metavar="FILE.json|DIR",
+        help="Write the results of the runs as JSON to this file or into this folder.",
     ),
 ]
 Jobs = Annotated[
@@ -53,7 +78,6 @@ Jobs = Annotated[
 Shard = Annotated[
     str | None,
     typer.Option(
-        "--shard",
         metavar="K/N",
         help="Run only shard K of N, divided by recorded durations; `report` merges the results.",
     ),
@@ -61,9 +85,9 @@ Shard = Annotated[
 On = Annotated[
     str | None,
     typer.Option(
-        "--on",
         metavar="ray|ray://HOST|HOST:PORT",
-        help="Run on that Ray cluster (ray: RAY_ADDRESS, else the one on this machine, if you or root started it).",
+        help="Use that Ray cluster (ray: RAY_ADDRESS, else the one on this machine, if you or "
+        "root started it).",
     ),
 ]
 GpusEach = Annotated[
@@ -72,66 +96,98 @@ GpusEach = Annotated[
         "--gpus", min=1, metavar="N", help="With --on: GPUs for each environment (default 1)."
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Fresh = Annotated[bool, FRESH]
+State = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE.json",
+        help="Keep the state in FILE.json and resume from it (default: in the cache).",
+    ),
+]
+Trials = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=1,
+        max=100,
+        help=f"Run each test N times (default: 1; {RACY_TRIALS} where the case is racy).",
+    ),
+]
+Branch = Annotated[
+    str,
+    typer.Option(
+        metavar="REV",
+        help="Branch of the clone on which a release without a tag is found by its date.",
+    ),
+]
+
+
+def complete_case_ids(context: typer.Context, incomplete: str) -> list[str]:
+    """Complete the id of a case."""
+    from ..cases.loading import default_cases_dir
+
+    root = context.find_root().params.get("cases") or default_cases_dir()
+    ids = sorted(file.parent.name for file in Path(root).glob("*/case.toml"))
+    return [case_id for case_id in ids if case_id.startswith(incomplete)]
+
+
+def complete_environments(incomplete: str) -> list[str]:
+    """Complete the name of an environment."""
+    from ..environments.recipes import find_file, load
+
+    return [name for name in load(find_file()).recipes if name.startswith(incomplete)]
+
+
+def _asked_device(device: str | None) -> str | None:
+    if device is not None and device not in ASKED_DEVICES:
+        raise UsageError(f"--device {format_value(device)}: allowed are {', '.join(ASKED_DEVICES)}")
+    return device
+
+
 CaseIds = Annotated[
-    list[str] | None, typer.Argument(metavar="CASE", help="Ids of cases (default: all).")
+    list[str] | None,
+    typer.Argument(
+        metavar="CASE", help="Ids of cases (default: all).", autocompletion=complete_case_ids
+    ),
+]
+CaseId = Annotated[
+    str, typer.Argument(metavar="CASE", help="The case's id.", autocompletion=complete_case_ids)
+]
+Environment = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME|PATH",
+        help="Environment or interpreter.",
+        autocompletion=complete_environments,
+    ),
+]
+Environments = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--env",
+        metavar="NAME|PATH",
+        help="Environment or interpreter; repeatable.",
+        autocompletion=complete_environments,
+    ),
+]
+BaseEnvironment = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Environment in which commits, or releases of another package, are installed in turn "
+        "(default: the one that fits best).",
+        autocompletion=complete_environments,
+    ),
 ]
 Device = Annotated[
     str | None,
     typer.Option(
         metavar="DEVICE",
-        help=f"{', '.join(ASKED_DEVICES)}: for all environments (default: each environment's own).",
+        help=f"{', '.join(ASKED_DEVICES)}: for all environments (default: each one's own).",
+        callback=_asked_device,
+        autocompletion=lambda: list(ASKED_DEVICES),
     ),
 ]
-Results = Annotated[
-    Path | None,
-    typer.Option(
-        "--results",
-        metavar="DIR|FILE.json",
-        help="Write the results to this file or directory as JSON.",
-    ),
-]
-
-
-def _use_sources(sources: list[str] | None) -> list[str] | None:
-    if sources:
-        from ..environments.sources import set_clones
-
-        set_clones(sources)
-    return sources
-
-
-def _use_wheels(index: str | None) -> str | None:
-    if index:
-        from ..environments.sources import set_wheel_index
-
-        set_wheel_index(index)
-    return index
-
-
-WheelIndex = Annotated[
-    str | None,
-    typer.Option(
-        "--wheel-index",
-        metavar="URL",
-        help="A package index with {commit} in its address: vllm@REV then installs the commit's own wheel, for every device.",
-        callback=_use_wheels,
-    ),
-]
-"""Like ``Source``, an option that takes effect by being given."""
-Source = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--source",
-        metavar="[PACKAGE=]PATH|URL",
-        help="The clone in which names with @REV are looked up (default package: vllm). A URL is cloned once, into the cache.",
-        callback=_use_sources,
-    ),
-]
-"""An option of every command that takes environments.
-
-It takes effect by being given; the command does not pass it on.
-"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,6 +200,9 @@ class Invocation:
     cases_dir: Path | None
     pytest_args: tuple[str, ...]
     verbose: bool = False
+    yes: bool = False
+    sources: tuple[str, ...] = ()
+    wheel_index: str | None = None
 
     def run_options(self, device: str | None, workers: str | None = None) -> RunOptions:
         """Return the options of a run of batches."""
@@ -152,9 +211,40 @@ class Invocation:
         return RunOptions(device, workers, self.pytest_args, self.cases_dir, self.verbose)
 
     def command(self, name: str, *arguments: str) -> str:
-        """Return a command line for the user to copy, with --cases if it was given."""
-        cases_dir = ["--cases", str(self.cases_dir)] if self.cases_dir else []
-        return shlex.join(["vllm-regress", *cases_dir, name, *arguments])
+        """Return a command line for the user to copy, with the options of ``vllm-regress`` itself
+        that decide what is run."""
+        given = [("--cases", str(self.cases_dir))] if self.cases_dir else []
+        given += [("--source", source) for source in self.sources]
+        given += [("--wheel-index", self.wheel_index)] if self.wheel_index else []
+        return shlex.join(["vllm-regress", *itertools.chain(*given), name, *arguments])
+
+    def confirm_downloads(self, environments: Sequence[str], show: Say | None = None) -> None:
+        """Say what must be downloaded for these environments, and ask whether to go on.
+
+        ``show``: ``warn`` if standard output is a document.
+        """
+        from ..environments.downloads import downloads
+
+        needed = downloads(environments)
+        if needed is not None:
+            (show or say)(str(needed))
+            self.confirm()
+
+    def confirm(self) -> None:
+        """On a terminal, ask whether to go on, unless ``--yes`` was given.
+
+        "No", Ctrl-C and Ctrl-D end the command with exit code 130.
+        """
+        if self.yes or not on_a_terminal():
+            return
+        try:
+            confirmed = typer.confirm("Go on?", default=True)
+        except typer.Abort:  # Ctrl-C or Ctrl-D
+            confirmed = False
+            say("")
+        if not confirmed:
+            warn("nothing was downloaded or run")
+            raise typer.Exit(INTERRUPTED)
 
     def directory(self) -> Path:
         from ..cases.loading import default_cases_dir
@@ -225,56 +315,6 @@ def invocation(context: typer.Context) -> Invocation:
     return shared
 
 
-def check_device(device: str | None) -> None:
-    """Raise ``UsageError`` for an unknown --device."""
-    if device is not None and device not in ASKED_DEVICES:
-        raise UsageError(f"--device {format_value(device)}: allowed are {', '.join(ASKED_DEVICES)}")
-
-
-def confirm_downloads(environments: Sequence[str], *, yes: bool, show: Say | None = None) -> None:
-    """Show what must be downloaded for these environments, and ask whether to go on (``confirm``).
-
-    ``show``: ``warn`` if JSON is printed.
-    """
-    from ..environments.downloads import downloads
-
-    needed = downloads(environments)
-    if needed is None:
-        return
-    (show or say)(str(needed))
-    confirm(yes=yes)
-
-
-def confirm(*, yes: bool) -> None:
-    """On a terminal, ask whether to go on, unless ``yes`` was given.
-
-    "No", Ctrl-C and Ctrl-D end the command with exit code 130.
-    """
-    if yes or not on_a_terminal():
-        return
-    try:
-        confirmed = typer.confirm("Go on?", default=True)
-    except typer.Abort:  # Ctrl-C or Ctrl-D
-        confirmed = False
-        say("")
-    if not confirmed:
-        warn("nothing was downloaded or run")
-        raise typer.Exit(INTERRUPTED)
-
-
-def end_if_idle(batches: Sequence[object], shard: str | None, destination: Path | None) -> None:
-    """End the command successfully if its shard is empty, with the result file that ``report``
-    looks for."""
-    if not batches and shard is not None:
-        from ..cases.results import RunResult
-        from ..runner.result_files import save_results
-        from ..util.paths import writable_root
-
-        say(f"shard {shard} has nothing to do")
-        save_results(RunResult(), destination, writable_root() / "results", say)
-        raise typer.Exit(OK)
-
-
 def make_executor(
     on: str | None, gpus: int | None, jobs: int | None, say: Say, progress: CaseLines | None = None
 ) -> Executor:
@@ -306,6 +346,17 @@ def check_gpus(gpus: int | None) -> None:
     """Raise ``UsageError`` for --gpus without --on."""
     if gpus is not None:
         raise UsageError("--gpus goes with --on: here GPUs are leased as tests ask for them")
+
+
+def end_if_idle(batches: Sequence[object], shard: str | None, files: OutputFiles) -> None:
+    """End the command successfully if its shard is empty, with the result file that ``report``
+    looks for."""
+    if not batches and shard is not None:
+        from ..cases.results import RunResult
+
+        say(f"shard {shard} has nothing to do")
+        files.save(RunResult(), tuple, say)
+        raise typer.Exit(OK)
 
 
 @contextlib.contextmanager
@@ -348,6 +399,29 @@ def print_columns(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from ..util.report import columns
 
     print("\n".join(columns(titles, rows)))
+
+
+def print_field(name: str, text: str) -> None:
+    """Print a named text below a heading, wrapped where it is read on a terminal."""
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000
+    head = f"  {name + ':':13}"
+    say(
+        textwrap.fill(
+            text,
+            max(width, 40),
+            initial_indent=head,
+            subsequent_indent=" " * len(head),
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    )
+
+
+def print_upstream(case: Case) -> None:
+    """Print the fields that tell a user what to do about a case."""
+    print_field("first fixed", case.first_fixed() or "no fixed version is known")
+    print_field("workaround", case.workaround or "none known")
+    print_field("upstream", " ".join(dict.fromkeys((*case.upstream, *case.fixed_by))))
 
 
 def say(line: str) -> None:

@@ -1,4 +1,4 @@
-"""``vllm-regress doctor``: find and remove what earlier runs left behind."""
+"""``vllm-regress doctor``."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from typing import Annotated
 
 import typer
 
-from .context import HELP, OK, UNEXPECTED, AsJson, On, print_columns, print_json, say
+from ..util.sizes import human
+from .context import OK, UNEXPECTED, On, TextOrJson, print_columns, print_json, say
 
 Leftover = dict[str, str | int | float | bool]
 EPILOG = (
     "Exit codes: 0 nothing is left behind; 1 something is left behind; 2 usage; 4 internal error."
 )
-_UNITS = ("B", "KiB", "MiB", "GiB")
-app = typer.Typer(context_settings=HELP, add_completion=False)
 
 
-@app.command(epilog=EPILOG)
 def doctor(
     remove: Annotated[bool, typer.Option("--remove", help="Remove what is found.")] = False,
     on: On = None,
-    as_json: AsJson = False,
+    format: TextOrJson = "text",
 ) -> None:
-    """List what earlier runs left behind: processes, shared memory, run directories and partial
-    environments. Only what provably belongs to a run
-    that has ended is listed or removed; anything of a running run, or of unknown origin, is not
-    touched."""
+    """Find and remove what earlier runs left behind.
+
+    These are processes, shared memory, run directories and partial environments. Only what provably
+    belongs to a run that has ended is listed or removed; anything of a running run, or of unknown
+    origin, is not touched.
+    """
     leftovers = _on_this_machine(remove) if on is None else _on_cluster(on, remove)
-    if as_json:
+    if format == "json":
         print_json(leftovers)
     elif not leftovers:
         say("nothing is left behind")
@@ -70,12 +70,3 @@ def _local_time(seconds: float) -> str:
         return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
     except (OverflowError, ValueError, OSError):
         return "unknown"
-
-
-def human(size: float) -> str:
-    """Return a number of bytes with a unit, for people."""
-    for unit in _UNITS[:-1]:
-        if size < 1024:
-            return f"{size:.0f} {unit}"
-        size /= 1024
-    return f"{size:.1f} {_UNITS[-1]}"

@@ -1,20 +1,23 @@
-"""``vllm-regress explain``: which documented failures a log shows."""
+"""``vllm-regress explain``."""
 
 from __future__ import annotations
 
-import codecs
-import contextlib
-import io
-import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, BinaryIO
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..errors import UsageError
-from ..util.files import expand_home
 from ..util.text import one_line
-from .context import HELP, OK, UNEXPECTED, AsJson, invocation, print_json, say, warn
+from .context import (
+    OK,
+    UNEXPECTED,
+    TextOrJson,
+    invocation,
+    print_field,
+    print_json,
+    print_upstream,
+    say,
+    warn,
+)
 
 if TYPE_CHECKING:
     from ..answers.explain.explanation import Explanation, LogMatch
@@ -23,18 +26,8 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 EPILOG = "Exit codes: 0 no documented failure; 1 a documented failure; 2 usage or bad input; 4 internal error."
 MAX_SHOWN = 300
-_LOOKED_AT = 4096
-_COMPRESSED = {
-    b"\x1f\x8b": ("gzip", "gzip -cd"),
-    b"BZh": ("bzip2", "bzip2 -cd"),
-    b"\xfd7zXZ\0": ("xz", "xz -cd"),
-    b"\x28\xb5\x2f\xfd": ("zstd", "zstd -cd"),
-}
-"""Compression formats by the first bytes of a file: name, and the command that decompresses it."""
-app = typer.Typer(context_settings=HELP, add_completion=False)
 
 
-@app.command(epilog=EPILOG)
 def explain(
     context: typer.Context,
     file: Annotated[
@@ -44,63 +37,24 @@ def explain(
             help="A log, a traceback, a dossier, or the output of pytest or a CI job.",
         ),
     ],
-    as_json: AsJson = False,
+    format: TextOrJson = "text",
 ) -> None:
-    """Say which documented failures a log shows, on which lines, and what to do.
+    """Say which documented failures a log shows, and what to do.
 
-    Reads the log and runs nothing.
+    Names the lines that show each failure. Reads the log and runs nothing.
     """
-    from ..answers.explain.log import explain as explain_log
+    from ..answers.explain import log, log_file
 
     cases = invocation(context).cases()
-    with _opened(file) as stream:
-        explanation = explain_log(stream, cases, "standard input" if file == "-" else file)
-    if as_json:
+    with log_file.opened(file, warn) as stream:
+        explanation = log.explain(stream, cases, "standard input" if file == "-" else file)
+    if format == "json":
         print_json({"schema": SCHEMA_VERSION, **explanation.to_json()})
     else:
         _print(explanation)
     for note in explanation.notes:
         warn(f"note: {note}")
     raise typer.Exit(UNEXPECTED if explanation.findings else OK)
-
-
-@contextlib.contextmanager
-def _opened(file: str) -> Iterator[BinaryIO]:
-    if file == "-":
-        _check(sys.stdin.buffer, "standard input")
-        yield sys.stdin.buffer
-        return
-    path = expand_home(file)
-    if path.exists() and not path.is_file():
-        raise UsageError(
-            f"{file}: not a regular file. Give a log, or - for standard input: COMMAND | vllm-regress explain -"
-        )
-    if not path.is_file():
-        raise UsageError(f"{file}: no such file. Give a log, or - for standard input")
-    try:
-        with path.open("rb") as stream:
-            _check(stream, file)
-            yield stream
-    except OSError as error:
-        raise UsageError(f"{file}: cannot be read: {error.strerror}") from None
-
-
-def _check(stream: BinaryIO, source: str) -> None:
-    """Warn about an empty log. Raises ``UsageError`` for UTF-16, compressed and binary files."""
-    if not isinstance(stream, io.BufferedReader):
-        return
-    beginning = stream.peek(_LOOKED_AT)[:_LOOKED_AT]
-    if not beginning:
-        warn(f"note: {source} is empty")
-    if beginning.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise UsageError(f"{source}: is in UTF-16. Convert it first: iconv -f UTF-16 -t UTF-8")
-    for start, (name, command) in _COMPRESSED.items():
-        if beginning.startswith(start):
-            raise UsageError(
-                f"{source}: is compressed by {name}. Unpack it first: {command} LOG | vllm-regress explain -"
-            )
-    if b"\0" in beginning:
-        raise UsageError(f"{source}: is not text: it contains NUL bytes")
 
 
 def _print(explanation: Explanation) -> None:
@@ -133,9 +87,7 @@ def _print_finding(finding: LogMatch) -> None:
     if finding.alternatives:
         _field("or it is", f"{', '.join(finding.alternatives)}, with the same text")
     _field("affected", case.affected_text())
-    _field("first fixed", case.first_fixed() or "no fixed version is known")
-    _field("workaround", case.workaround or "none known")
-    _field("upstream", " ".join(dict.fromkeys((*case.upstream, *case.fixed_by))))
+    print_upstream(case)
 
 
 def _print_unknown(failure: UnknownFailure) -> None:
@@ -151,5 +103,6 @@ def _print_unknown(failure: UnknownFailure) -> None:
 
 
 def _field(name: str, text: str) -> None:
+    """A log may have any text, of any length."""
     shortened = text if len(text) <= 3 * MAX_SHOWN else f"{text[: 3 * MAX_SHOWN]}..."
-    say(f"  {name + ':':13}{one_line(shortened)}")
+    print_field(name, one_line(shortened))

@@ -1,16 +1,16 @@
-"""``vllm-regress export``: a case as a script, as the text of a report, or as an OSV record."""
+"""``vllm-regress export``."""
 
 from __future__ import annotations
 
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from ..errors import UsageError
-from .context import HELP, invocation, print_json, say, warn
+from .context import FORMAT, CaseIds, invocation, print_json, say, warn
 
 if TYPE_CHECKING:
     from ..cases.model import Case
@@ -18,87 +18,62 @@ if TYPE_CHECKING:
     from ..output.export.standalone import StandaloneScript
 
 EPILOG = "Exit codes: 0 written; 2 usage, or a case that cannot be exported; 4 internal error."
-app = typer.Typer(context_settings=HELP, add_completion=False)
 
 
-@app.command(epilog=EPILOG)
 def export(
     context: typer.Context,
-    case_ids: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[CASE]...", help="Ids of cases; all with --osv and none given."),
-    ] = None,
-    issue: Annotated[
-        bool,
-        typer.Option(
-            "--issue", help="Print the text of vLLM's bug-report form, with the script in it."
-        ),
-    ] = False,
-    ci_failure: Annotated[
-        bool,
-        typer.Option(
-            "--ci-failure",
-            help="Print the text of vLLM's form for a failing test in CI, with the script in it.",
-        ),
-    ] = False,
+    case_ids: CaseIds = None,
+    format: Annotated[Literal["script", "issue", "ci-failure", "osv"], FORMAT] = "script",
     collected: Annotated[
         bool,
         typer.Option(
             "--collect-env",
-            help="With --issue or --ci-failure: run upstream's collect_env.py in the environment in which the failure was recorded, which must be "
+            help="For issue and ci-failure: run upstream's collect_env.py in the environment in which the failure was recorded, which must be "
             "built, and put its output into the text (Linux only).",
         ),
     ] = False,
-    osv: Annotated[
-        bool,
-        typer.Option(
-            "--osv", help="Print an OSV record instead. Reads the case file and runs nothing."
-        ),
-    ] = False,
-    output: Annotated[
+    out: Annotated[
         Path | None,
         typer.Option(
-            "--output",
+            "--out",
             "-o",
             metavar="FILE|DIR",
-            help="Write to this file (default, and -: print it); with --osv a file for each case in this directory.",
+            help="Write to this file (default, and -: print it); osv records to a file for each case in this folder.",
         ),
     ] = None,
 ) -> None:
-    """Write a standalone script that shows a failure: one file with its requirements, which imports
-    nothing of this project.
+    """Write a case as a script, a bug report or an OSV record.
 
-    The script repeats a test that was recorded as REPRODUCED. pytest collects the case's tests for
-    that; none is run.
+    The standalone script is one file with its requirements, which imports nothing of this project.
+    It repeats a test that was recorded as REPRODUCED; pytest collects the case's tests for that,
+    and none is run. issue and ci-failure are the texts of vLLM's forms for a bug and for a failing
+    test in CI, with the script in them. osv is a record of the case file (without CASE: of all).
     """
-    if issue + ci_failure + osv > 1:
-        raise UsageError("--issue, --ci-failure and --osv contradict each other: give one of them")
-    if collected and not (issue or ci_failure):
-        raise UsageError("--collect-env fills a report: give --issue or --ci-failure with it")
-    if output == Path("-"):
-        output = None
-    if osv:
-        _export_osv(context, case_ids or [], output)
+    from ..output.export.standalone import export_script
+    from ..util.files import write_atomically
+
+    if collected and format not in ("issue", "ci-failure"):
+        raise UsageError("--collect-env fills a report: give --format issue or ci-failure with it")
+    if out == Path("-"):
+        out = None
+    if format == "osv":
+        _export_osv(context, case_ids or [], out)
         return
     if not case_ids or len(case_ids) != 1:
         raise UsageError(
             "name one case: a script shows one failure. `vllm-regress list` lists the cases"
         )
     (case,) = invocation(context).select(case_ids)
-    from ..output.export.standalone import export_script
-
     script = export_script(case)
     text = script.text
-    if issue or ci_failure:
+    if format != "script":
         report = _report(case, script, collected=collected)
-        text = report.text("bug" if issue else "ci-failure")
-    if output is None:
+        text = report.text("bug" if format == "issue" else "ci-failure")
+    if out is None:
         say(text.rstrip("\n"))
     else:
-        from ..util.files import write_atomically
-
-        write_atomically(output, text)
-        say(f"{output}: {case.id}, test {script.test}")
+        write_atomically(out, text)
+        say(f"{out}: {case.id}, test {script.test}")
 
 
 def _report(case: Case, script: StandaloneScript, *, collected: bool) -> UpstreamReport:
@@ -124,14 +99,14 @@ def _report(case: Case, script: StandaloneScript, *, collected: bool) -> Upstrea
     return UpstreamReport(case, script, ends, commits, load(find_file()).locks, output)
 
 
-def _export_osv(context: typer.Context, case_ids: list[str], output: Path | None) -> None:
+def _export_osv(context: typer.Context, case_ids: list[str], out: Path | None) -> None:
     from ..cases.proofs.rejudge import load_observations
     from ..output.export.osv import osv_record
     from ..util.files import write_atomically
 
-    if output is not None and output.exists() and not output.is_dir():
+    if out is not None and out.exists() and not out.is_dir():
         raise UsageError(
-            f"-o {output}: not a directory. With --osv, name a directory, which gets a file for each case"
+            f"--out {out}: not a directory. For osv records, name a directory, which gets a file for each case"
         )
     records = []
     for case in invocation(context).select(case_ids):
@@ -141,9 +116,9 @@ def _export_osv(context: typer.Context, case_ids: list[str], output: Path | None
             if case_ids:
                 raise
             warn(f"left out: {error}")
-    if output is None:
+    if out is None:
         print_json(records[0] if len(records) == 1 else records)
         return
     for record in records:
-        write_atomically(output / f"{record['id']}.json", json.dumps(record, indent=2) + "\n")
-    say(f"{output}: {len(records)} record{'' if len(records) == 1 else 's'}")
+        write_atomically(out / f"{record['id']}.json", json.dumps(record, indent=2) + "\n")
+    say(f"{out}: {len(records)} record{'' if len(records) == 1 else 's'}")

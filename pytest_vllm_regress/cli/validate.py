@@ -1,5 +1,4 @@
-"""``vllm-regress validate``: prove cases in all their evidence environments, and write the proof
-beside them."""
+"""``vllm-regress validate``."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from ..history.trace import TraceOptions, trace_case
 from ..runner.batch import Batch, RunOptions, RunOutcome
 from ..runner.build import build_with_cache, check_environments
 from ..runner.executors import SequentialExecutor
-from ..runner.progress import BatchHeaders
+from ..runner.progress import BatchHeaders, Say
 from ..runner.prove import ProofRunner, ValidateRequest, evidence_problems, try_impostors
 from ..runner.prove import validate as prove
 from ..runner.result_files import check_destination, save_results
@@ -36,17 +35,18 @@ from ..runner.slots import machine_room
 from ..util.paths import writable_root
 from ..util.signals import terminate_as_interrupt
 from .context import (
-    HELP,
     INTERRUPTED,
     OK,
     UNEXPECTED,
+    BaseEnvironment,
+    Branch,
     Device,
     Invocation,
     Jobs,
     On,
-    Source,
-    WheelIndex,
-    check_device,
+    Results,
+    Trials,
+    complete_case_ids,
     invocation,
     make_executor,
     say,
@@ -55,85 +55,67 @@ from .context import (
 
 FULL_DEADLINES = ("--vllm-full-deadlines",)
 """A proof must not depend on a wait that ended early."""
+All = Annotated[bool, typer.Option("--all", help="All cases.")]
+Stale = Annotated[
+    bool,
+    typer.Option(
+        "--stale",
+        help="Cases whose evidence is missing or out of date (the case, a test or the lock changed).",
+    ),
+]
+Check = Annotated[
+    bool,
+    typer.Option(
+        "--check",
+        help="Run nothing: list the evidence files that are missing or out of date, and count the "
+        "others.",
+    ),
+]
+Commits = Annotated[
+    bool,
+    typer.Option(
+        "--commits",
+        help="Check fixed-by and broken-by instead: bisect the clone of --source between the "
+        "releases of the evidence.",
+    ),
+]
 
-app = typer.Typer(context_settings=HELP)
 
-
-@app.command()
 def validate(
     context: typer.Context,
     case_ids: Annotated[
-        list[str] | None, typer.Argument(metavar="CASE", help="Ids of cases.")
+        list[str] | None,
+        typer.Argument(metavar="CASE", help="Ids of cases.", autocompletion=complete_case_ids),
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All cases.")] = False,
-    stale: Annotated[
-        bool,
-        typer.Option(
-            "--stale",
-            help="Cases whose evidence is missing or out of date (the case, a test or the lock changed).",
-        ),
-    ] = False,
-    check: Annotated[
-        bool,
-        typer.Option(
-            "--check",
-            help="Run nothing: list the evidence files that are missing or out of date, and count the others.",
-        ),
-    ] = False,
-    trials: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            max=100,
-            help=f"Run all tests N times (default: 1; {RACY_TRIALS} where the case is racy).",
-        ),
-    ] = None,
+    everything: All = False,
+    stale: Stale = False,
+    check: Check = False,
+    trials: Trials = None,
     device: Device = None,
     jobs: Jobs = None,
     on: On = None,
-    commits: Annotated[
-        bool,
-        typer.Option(
-            "--commits",
-            help="Check fixed-by and broken-by instead: bisect the clone of --source between the releases of the evidence.",
-        ),
-    ] = False,
-    env: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="With --commits: the base environment of the commits."),
-    ] = None,
-    branch: Annotated[
-        str,
-        typer.Option(
-            metavar="REV",
-            help="With --commits: the branch on which a release without a tag is found by its date.",
-        ),
-    ] = "HEAD",
-    source: Source = None,
-    wheel_index: WheelIndex = None,
-    results: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR|FILE.json", help="Write the results of the runs as JSON."),
-    ] = None,
+    commits: Commits = False,
+    env: BaseEnvironment = None,
+    branch: Branch = "HEAD",
+    out: Results = None,
 ) -> None:
-    """Prove cases: REPRODUCED in each affected evidence environment, FIXED in each fixed one, the
-    control leg passed, impostors rejected.
+    """Prove cases and write the proof beside them.
 
-    Impostors are failures that are not the case's own: an unrelated exception, a killed or stopped
-    engine, an empty answer, an error status, a log full of other cases' texts, a wrong argument.
-    None of them may count as the documented failure.
+    Proven means: REPRODUCED in each affected evidence environment, FIXED in each fixed one, the
+    control leg passed, impostors rejected. Impostors are failures that are not the case's own: an
+    unrelated exception, a killed or stopped engine, an empty answer, an error status, a log full of
+    other cases' texts, a wrong argument. None of them may count as the documented failure.
 
-    For each proven case, evidence.json (versions, date, counts), observations.json (for
-    `vllm-regress judge`) and needs.json (for `vllm-regress audit --serve`) are written beside
-    case.toml; commit all. A case that is not proven keeps its files. With --on the runs are on the cluster, the impostors here.
+    For each proven case, evidence.json (versions, date, counts) and observations.json (for
+    `vllm-regress judge`) are written beside case.toml; commit both. A case that is not proven keeps
+    its files. With --on the runs are on the cluster, the impostors here.
     Exit code 0: all proven (with --check: all evidence is up to date).
 
     With --commits the named cases are not proven again. Instead the commits at which the failure
-    appeared and disappeared are searched, confirmed, compared with case.toml and written into
-    evidence.json. Results are kept until case.toml names the right commit.
+    appeared and disappeared are searched (from --env on, and for a release without a tag on
+    --branch), confirmed, compared with case.toml and written into evidence.json. Results are kept
+    until case.toml names the right commit.
     """
-    check_device(device)
     if not (case_ids or everything or stale or check):
         raise UsageError("name cases, or give --all, --stale or --check")
     if everything and case_ids:
@@ -152,22 +134,16 @@ def validate(
     if commits:
         raise typer.Exit(_trace(cases, command, TraceOptions(env, branch), trials, options))
     if check or stale:
-        problems = {
-            case.id: evidence_problems(case, command.command("validate", case.id), record=not check)
-            for case in cases
-        }
-        for line in (line for lines in problems.values() for line in lines):
-            (say if check else warn)(line)
+        left = _without_proof(cases, command, say if check else warn, record=not check)
         if check:
-            proven = sum(not lines for lines in problems.values())
-            say(f"{proven} of {len(cases)} cases have a proof that is up to date")
-            raise typer.Exit(UNEXPECTED if any(problems.values()) else OK)
-        cases = tuple(case for case in cases if problems[case.id])
+            say(f"{len(cases) - len(left)} of {len(cases)} cases have a proof that is up to date")
+            raise typer.Exit(UNEXPECTED if left else OK)
+        cases = left
     for line in (line for case in cases for line in lint.lint_case(case, command.loaded.cases)):
         warn(f"warning: {line}")
     request = ValidateRequest(cases, trials, lambda case_id: command.command("validate", case_id))
-    check_destination(results)
-    runner = _proof_runner(options, on, jobs, results)
+    check_destination(out)
+    runner = _proof_runner(options, on, jobs, out)
     try:
         with terminate_as_interrupt():
             report = prove(request, runner)
@@ -177,6 +153,19 @@ def validate(
     for line in (line for case_report in report.cases for line in case_report.lines()):
         say(line)
     raise typer.Exit(OK if report.proven else UNEXPECTED)
+
+
+def _without_proof(
+    cases: Sequence[Case], command: Invocation, show: Say, *, record: bool
+) -> tuple[Case, ...]:
+    """Return the cases whose proof is missing or out of date, and say why."""
+    problems = {
+        case.id: evidence_problems(case, command.command("validate", case.id), record=record)
+        for case in cases
+    }
+    for line in (line for lines in problems.values() for line in lines):
+        show(line)
+    return tuple(case for case in cases if problems[case.id])
 
 
 def _proof_runner(

@@ -315,7 +315,7 @@ def environment_names(case: Case, package: str, env: str | None) -> Callable[[st
     if package in PACKAGES:
         if env is not None:
             raise UsageError(
-                f"--env is for --package: the environment of {package} X is {package}-X"
+                f"--env is for another package: the environment of {package} X is {package}-X"
             )
         return lambda version: f"{package}-{version}"
     base = _base(case, package, env)

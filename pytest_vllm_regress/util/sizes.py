@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 MIB, GIB = 2**20, 2**30
+_SHOWN = ("B", "KiB", "MiB", "GiB")
 _UNITS = {"MiB": MIB, "GiB": GIB}
 _SIZE = re.compile(r"(\d{1,6}(?:\.\d{1,3})?) ?(MiB|GiB)")
 
@@ -34,3 +35,12 @@ def disk_usage(*places: Path) -> int:
     )
     lines = out.stdout.splitlines()
     return int(lines[-1].split()[0]) if lines else 0
+
+
+def human(size: float) -> str:
+    """Return a number of bytes with a unit, for people."""
+    for unit in _SHOWN[:-1]:
+        if size < 1024:
+            return f"{size:.0f} {unit}"
+        size /= 1024
+    return f"{size:.1f} {_SHOWN[-1]}"

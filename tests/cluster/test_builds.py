@@ -23,7 +23,7 @@ def test_an_environment_builder_builds_a_missing_environment(
     version_case(tmp_path / "cases", "one")
     result = tmp_path / "r.json"
     command = cluster.command(tmp_path / "cases", "matrix", "--on", cluster.address, "--env", NAME)
-    done = cluster.run([*command, "--results", str(result)])
+    done = cluster.run([*command, "--out", str(result)])
     (cell,) = page(result)
     assert (cell["environment"], cell["verdict"]) == (NAME, "NOT_APPLICABLE"), (
         done.stdout + done.stderr

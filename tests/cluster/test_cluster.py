@@ -29,9 +29,7 @@ def test_the_cluster_gives_the_same_verdicts_as_one_machine(
     for name, where in (("there", ["--on", cluster.address]), ("here", ["--jobs", "2"])):
         result = str(tmp_path / f"{name}.json")
         done = cluster.run(
-            cluster.command(
-                tmp_path / "cases", "matrix", *where, *named(targets), "--results", result
-            )
+            cluster.command(tmp_path / "cases", "matrix", *where, *named(targets), "--out", result)
         )
         assert done.returncode == 0, done.stdout + done.stderr
     local, on_cluster = page(tmp_path / "here.json"), page(tmp_path / "there.json")
@@ -57,7 +55,7 @@ def test_results_are_complete_whichever_process_is_killed(
         "--on",
         cluster.address,
         *named(targets),
-        "--results",
+        "--out",
         str(result),
     )
     driver = cluster.start(command)

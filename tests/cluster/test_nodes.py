@@ -37,7 +37,7 @@ def test_a_target_sees_neither_the_cluster_nor_the_harness(
         arguments = [
             *where,
             *named(environments(make_target, 0, targets)),
-            "--results",
+            "--out",
             str(result),
         ]
         done = cluster.run(cluster.command(tmp_path / f"cases-{name}", "matrix", *arguments))
@@ -80,7 +80,7 @@ def test_batches_on_gpus_run_where_gpus_are(
         *named(targets),
         "--device",
         "gpu",
-        "--results",
+        "--out",
         str(result),
     )
     done = cluster.run(command)
@@ -127,7 +127,7 @@ class TestFullDisk:
                 "--on",
                 cluster.address,
                 *named(targets),
-                "--results",
+                "--out",
                 str(result),
             )
         )
@@ -152,7 +152,7 @@ def test_doctor_checks_every_node(cluster: Cluster) -> None:
     )
     folder = Path(leaver.stdout.strip())
     doctor = [sys.executable, "-m", "pytest_vllm_regress", "doctor", "--on", cluster.address]
-    report = cluster.run([*doctor, "--json"])
+    report = cluster.run([*doctor, "--format", "json"])
     (trace,) = json.loads(report.stdout)
     assert report.returncode == 1, report.stderr
     assert (trace["what"], trace["name"], trace["removed"]) == ("run directory", str(folder), False)

@@ -50,7 +50,7 @@ def test_the_cluster_gives_the_proven_verdict(
             cluster.address,
             "--env",
             environment,
-            "--results",
+            "--out",
             str(result),
         ),
         seconds=1500,
@@ -75,7 +75,7 @@ def test_ten_cases_in_six_environments(
     cases, seconds, pages = [f"vllm-{number}" for number in FAST], {}, {}
     for name, where in (("jobs", ["--jobs", "2"]), ("on", ["--on", cluster.address])):
         result, begun = tmp_path / f"{name}.json", time.monotonic()
-        arguments = [*where, "--fresh", *cases, *named(WIDE), "--results", str(result)]
+        arguments = [*where, "--fresh", *cases, *named(WIDE), "--out", str(result)]
         done = cluster.run(cluster.command(ROOT / "cases", "matrix", *arguments), seconds=1500)
         assert done.returncode == 0, done.stdout + done.stderr
         seconds[name], pages[name] = time.monotonic() - begun, page(result)

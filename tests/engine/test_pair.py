@@ -23,7 +23,7 @@ def test_lost_results_are_reproduced_on_0_8_4_and_fixed_on_0_8_5(tmp_path: Path)
         "run",
         "vllm-17173",
         *environments,
-        "--results",
+        "--out",
         str(tmp_path),
     ]
     completed = subprocess.run(

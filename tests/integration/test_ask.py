@@ -58,12 +58,23 @@ def test_a_probe_s_value_is_printed_as_json(
     affected_target: Path, probe_file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["n=8", "word=eight=8", 'table={"a": [1]}']
-    assert cli.main(["ask", str(affected_target), "--probe", f"{probe_file}:count", *words]) == 0
+    assert (
+        cli.main(["ask", "--env", str(affected_target), "--probe", f"{probe_file}:count", *words])
+        == 0
+    )
     answer = {"n": 9, "word": "eight=8", "table": {"a": [1]}, "vllm": "0.8.4"}
     assert json.loads(capsys.readouterr().out) == answer
     assert (
         cli.main(
-            ["ask", str(affected_target), "--probe", f"{probe_file}:count", "n=1", "word={model}"]
+            [
+                "ask",
+                "--env",
+                str(affected_target),
+                "--probe",
+                f"{probe_file}:count",
+                "n=1",
+                "word={model}",
+            ]
         )
         == 0
     )
@@ -73,7 +84,7 @@ def test_a_probe_s_value_is_printed_as_json(
 def test_a_probe_that_fails_is_shown_with_its_traceback(
     affected_target: Path, probe_file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["ask", str(affected_target), "--probe", f"{probe_file}:broken"]) == 1
+    assert cli.main(["ask", "--env", str(affected_target), "--probe", f"{probe_file}:broken"]) == 1
     captured = capsys.readouterr()
     assert "RuntimeError: on purpose" in captured.err
     assert captured.out == ""
@@ -91,7 +102,7 @@ def test_a_command_gets_the_server_s_address_and_its_exit_status_is_ours(
         '{"model": "{model}"}',
         "Bearer {key}",
     ]
-    assert cli.main(["ask", str(affected_target), "--serve", *fields, "--", *command]) == 7
+    assert cli.main(["ask", "--env", str(affected_target), *fields, "--", *command]) == 7
     assert started == [
         EngineSpec(tensor_parallel_size=2, model="vision", extra={"max_num_seqs": 4})
     ]
@@ -115,28 +126,27 @@ def test_a_command_gets_the_server_s_address_and_its_exit_status_is_ours(
 def test_a_command_that_a_signal_ends_or_that_does_not_exist(
     affected_target: Path, command: list[str], status: int
 ) -> None:
-    assert cli.main(["ask", str(affected_target), "--serve", "--", *command]) == status
+    assert cli.main(["ask", "--env", str(affected_target), "--", *command]) == status
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "give either --probe FILE:FUNCTION, or --serve"),
-        (["--serve"], "after -- the command to run"),
+        ([], "give either --probe FILE:FUNCTION, or after -- the command that asks a server"),
         (["--probe", "probe.py:count", "--", "ls"], "give either"),
         (
-            ["--probe", "probe.py:count", "--log"],
-            "--log prints what a server logged: it needs --serve",
+            ["--probe", "probe.py:count", "--show-log"],
+            "--set and --show-log are about a server, and --probe starts none",
         ),
         (["--probe", "nowhere.py:count"], "there is no file nowhere.py"),
         (["--probe", "lexers:count"], "no built-in module 'lexers'"),
         (["--probe", "parsers:tool_calls", "8"], "'8': write NAME=VALUE"),
-        (["--serve", "--set", "tpp=2", "--", "ls"], "Did you mean tp"),
-        (["--device", "tpu", "--serve", "--", "ls"], "--device 'tpu'"),
+        (["--set", "tpp=2", "--", "ls"], "Did you mean tp"),
+        (["--device", "tpu", "--", "ls"], "--device 'tpu'"),
     ],
 )
 def test_bad_input_ends_with_2(
     affected_target: Path, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["ask", str(affected_target), *arguments]) == 2
+    assert cli.main(["ask", "--env", str(affected_target), *arguments]) == 2
     assert words in " ".join(capsys.readouterr().err.split())

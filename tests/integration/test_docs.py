@@ -3,11 +3,9 @@ lead somewhere."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import shlex
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +20,8 @@ from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.surveys.conformance import open_runs
 from tests.helpers import ROOT
 from tests.helpers.cases import project_cases
-from tools import bisections, findings, parser_table, upstream, verdicts
+from tools import bisections, findings, parser_table, reference, upstream, verdicts
 
-OPTIONS_BEFORE_A_COMMAND = {"--cases": 2, "--log-file": 2, "-v": 1, "-vv": 1}
-"""With the number of words that each takes."""
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 
@@ -40,17 +36,10 @@ def commands(page: Path) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("script", "name"),
-    [
-        ("reference", "reference/api"),
-    ],
-)
-def test_generated_parts_are_up_to_date(script: str, name: str) -> None:
-    page = (ROOT / "docs" / f"{name}.md").read_text()
-    assert builder(f"build_{script}").build_page(page) == page, (
-        f"run `python docs/build_{script}.py`"
-    )
+@pytest.mark.parametrize("page", reference.PARTS)
+def test_generated_parts_of_the_reference_are_up_to_date(page: str) -> None:
+    text = (reference.PAGES / f"{page}.md").read_text()
+    assert reference.build_page(page, text) == text, "run `python -m tools.reference`"
 
 
 def test_the_page_of_verdicts_is_up_to_date() -> None:
@@ -185,37 +174,18 @@ def test_no_end_of_a_range_is_contradicted_by_a_run() -> None:
     assert [str(end) for end in ends if end.contradicted] == []
 
 
-def builder(name: str) -> Any:
-    """Import a script of docs/ as a module."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(ROOT / "docs")
-        patch.setitem(sys.modules, name, module)  # dataclasses look for their module
-        spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.parametrize(
     "command", sorted({command for page in PAGES for command in commands(page)})
 )
 def test_every_command_in_the_documentation_can_be_parsed(command: str) -> None:
     """The command is not run. An unknown name, option or value is an error."""
+    arguments, _ = cli.split_arguments(shlex.split(command, comments=True))
     group: Any = typer.main.get_command(cli.app)
-    arguments = shlex.split(command, comments=True)
-    while arguments[0].startswith("-"):  # options of vllm-regress itself
-        assert arguments[0] in OPTIONS_BEFORE_A_COMMAND
-        del arguments[: OPTIONS_BEFORE_A_COMMAND[arguments[0]]]
-    if "--" in arguments:
-        arguments = arguments[: arguments.index("--")]
-    parent = typer.Context(group)
-    while hasattr(group, "get_command"):
-        name = arguments.pop(0)
-        command_object = group.get_command(parent, name)
-        assert command_object is not None, f"no command {name}"
-        parent, group = typer.Context(command_object, parent=parent, info_name=name), command_object
-    group.make_context(name, arguments, parent=parent)
+    context = group.make_context("vllm-regress", arguments, resilient_parsing=True)
+    while hasattr(context.command, "resolve_command"):
+        words = [*context._protected_args, *context.args]
+        name, found, rest = context.command.resolve_command(context, words)
+        context = found.make_context(name, rest, parent=context)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -108,7 +108,7 @@ def test_a_hyphen_as_output_prints(
     monkeypatch.chdir(tmp_path)
     assert export(case, case.id, "-o", "-") == 0
     assert "# /// script" in capsys.readouterr().out
-    assert export(case, case.id, "--osv", "-o", "-") == 0
+    assert export(case, case.id, "--format", "osv", "-o", "-") == 0
     assert json.loads(capsys.readouterr().out)["id"].endswith(case.id)
     assert [path.name for path in tmp_path.iterdir()] == ["cases"]
 
@@ -117,8 +117,8 @@ def test_a_file_in_place_of_the_directory_of_records_is_refused(
     case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (taken := tmp_path / "a.txt").write_text("x")
-    assert export(case, case.id, "--osv", "-o", str(taken)) == 2
-    assert f"-o {taken}: not a directory. With --osv, name a directory" in " ".join(
+    assert export(case, case.id, "--format", "osv", "-o", str(taken)) == 2
+    assert f"--out {taken}: not a directory. For osv records, name a directory" in " ".join(
         capsys.readouterr().err.split()
     )
     assert taken.read_text() == "x"
@@ -127,7 +127,7 @@ def test_a_file_in_place_of_the_directory_of_records_is_refused(
 def test_a_report_has_the_sections_of_the_form(
     case: Case, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert export(case, case.id, "--issue") == 0
+    assert export(case, case.id, "--format", "issue") == 0
     text = capsys.readouterr().out
     assert "### Your current environment" in text and "vLLM Version: 0.8.4" in text
     assert "expected 8, got 1" in text and "# /// script" in text
@@ -136,7 +136,7 @@ def test_a_report_has_the_sections_of_the_form(
 def test_a_report_of_a_ci_failure_has_the_sections_of_its_form(
     case: Case, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert export(case, case.id, "--ci-failure") == 0
+    assert export(case, case.id, "--format", "ci-failure") == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("Title: [CI Failure]: ")
     headings = [line for line in lines if line.startswith("### ")]
@@ -150,11 +150,11 @@ def test_a_report_of_a_ci_failure_has_the_sections_of_its_form(
     assert "` demo/test_demo.py::test_count[8] `" in lines and "- [ ] Flaky test" in lines
 
 
-@pytest.mark.parametrize("form", ["--issue", "--ci-failure"])
+@pytest.mark.parametrize("form", ["issue", "ci-failure"])
 def test_a_report_names_the_releases_and_commits_at_the_ends(
     form: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["--cases", str(ROOT / "cases"), "export", "vllm-17173", form]) == 0
+    assert cli.main(["--cases", str(ROOT / "cases"), "export", "vllm-17173", "--format", form]) == 0
     text = capsys.readouterr().out
     assert "Last bad release: vllm 0.8.4. First good release: 0.8.5 (both were run)" in text
     assert re.search(
@@ -205,7 +205,7 @@ def test_a_report_without_output_of_collect_env_says_what_is_missing(
 
 def test_collect_env_is_for_reports(case: Case, capsys: pytest.CaptureFixture[str]) -> None:
     assert export(case, case.id, "--collect-env") == 2
-    assert "--issue or --ci-failure" in capsys.readouterr().err
+    assert "--format issue or ci-failure" in capsys.readouterr().err
 
 
 class OsvService(http.server.BaseHTTPRequestHandler):
@@ -242,7 +242,10 @@ class OsvService(http.server.BaseHTTPRequestHandler):
 @pytest.mark.slow
 def test_pip_audit_reads_the_records(tmp_path: Path) -> None:
     database = tmp_path / "database"
-    assert cli.main(["--cases", str(ROOT / "cases"), "export", "--osv", "-o", str(database)]) == 0
+    assert (
+        cli.main(["--cases", str(ROOT / "cases"), "export", "--format", "osv", "-o", str(database)])
+        == 0
+    )
     records = tuple(json.loads(file.read_text()) for file in database.iterdir())
     handler = type("Handler", (OsvService,), {"records": records})
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:

@@ -120,7 +120,7 @@ def test_the_command_writes_only_below_the_cache(guest: Guest, make_target: Make
     assert "Exit codes" in guest.run("vllm-regress", "--help").stdout
     assert "vllm-17173" in guest.run("vllm-regress", "list").stdout
     affected = make_target(vllm="0.8.4")
-    audit = guest.run("vllm-regress", "audit", "--python", affected)
+    audit = guest.run("vllm-regress", "audit", "--env", affected)
     assert audit.returncode == 1, audit.stdout + audit.stderr
     assert "vllm-17173" in audit.stdout
     assert not any(guest.project.iterdir())
@@ -148,7 +148,7 @@ def test_a_shipped_case_on_a_real_vllm(guest: Guest) -> None:
     require_environment(NEWEST)
     guest = dataclasses.replace(guest, cache=cache_root())
     out = guest.home.parent / "out.json"
-    completed = guest.run("vllm-regress", "run", "--env", NEWEST, "vllm-47901", "--results", out)
+    completed = guest.run("vllm-regress", "run", "--env", NEWEST, "vllm-47901", "--out", out)
     assert completed.returncode == 0, completed.stdout + completed.stderr
     (result,) = {
         (result.verdict.value, result.versions["vllm"]) for result in read_results(out).results

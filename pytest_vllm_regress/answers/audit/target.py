@@ -80,7 +80,7 @@ def read_interpreter(python: Path, cases: Sequence[Case]) -> Inventory:
     inventory = Inventory.of(open_interpreter(expand_home(python).absolute()), str(python))
     if not can_show(inventory, cases):
         raise UsageError(
-            f"{python} has no vLLM, so that the audit would prove nothing. Name what has it: an interpreter (--python PATH), "
+            f"{python} has no vLLM, so that the audit would prove nothing. Name what has it: an interpreter (--env PATH), "
             "a version (vllm==0.8.4), a lock file or a list of packages"
         )
     return inventory

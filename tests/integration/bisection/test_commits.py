@@ -312,32 +312,31 @@ def test_the_command_continues_from_releases_to_the_commit(
         "demo",
         "--releases",
         ">=0.1",
-        "--no-prefetch",
+        "--jobs",
+        "1",
     ]
-    assert cli.main([*ran, "--source", str(builder.place), "--find-fix"]) == 0
+    assert cli.main([*ran, "--source", str(builder.place), "--find", "fix"]) == 0
     output = capsys.readouterr().out
     assert "fixed between vllm v0.1" in output
     assert (
         "Merge pull request #7 from fix; https://github.com/vllm-project/vllm/pull/7; first release: 0.2"
         in output
     )
-    assert cli.main([*ran, "--source", str(builder.place), "--find-break"]) == 1
-    assert (
-        cli.main([*ran[:4], "--commits", "--good", "main", "--bad", "v0.1", "--no-prefetch"]) == 0
-    )
+    assert cli.main([*ran, "--source", str(builder.place), "--find", "break"]) == 1
+    assert cli.main([*ran[:4], "--commits", "--good", "main", "--bad", "v0.1", "--jobs", "1"]) == 0
     file = tmp_path / "cache" / "bisect" / "demo.log"
     assert f"output of builds and pytest: {file}" in output
     assert "0.1: bad in 0 s; at most 1 step left, about 0 s (REPRODUCED: as seen)" in output
     assert [start.keywords["output"].name for start in started] == [str(file)] * 3
     capsys.readouterr()
-    assert cli.main(["-v", *ran, "--source", str(builder.place), "--find-fix"]) == 0
+    assert cli.main(["-v", *ran, "--source", str(builder.place), "--find", "fix"]) == 0
     assert started[-1].keywords == {"output": None}  # our own terminal
     assert bars == [True, True, True, False]
     capsys.readouterr()
-    assert cli.main([*ran, "--source", str(builder.place), "--json"]) == 0
+    assert cli.main([*ran, "--source", str(builder.place), "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["commits"][0]["candidates"] == 5
     assert started[-1].keywords["output"].name == str(file)
-    assert cli.main(["-v", *ran, "--source", str(builder.place), "--json"]) == 0
+    assert cli.main(["-v", *ran, "--source", str(builder.place), "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)
     assert started[-1].keywords["output"] is sys.stderr.buffer
 

@@ -183,13 +183,13 @@ def test_the_command(
 
     monkeypatch.setattr("pytest_vllm_regress.runner.executors.run_batch", run_batch)
     monkeypatch.setattr(
-        "pytest_vllm_regress.cli.changes.build_with_cache", lambda say: lambda name: None
+        "pytest_vllm_regress.cli.try_.build_with_cache", lambda say: lambda name: None
     )
     command = ["--cases", str(tmp_path / "cases"), "try", str(builder.place)]
     assert cli.main(command) == 2
     assert "there is no patch to try" in capsys.readouterr().err
     (builder.place / "docs.md").write_text("no code")
-    assert cli.main([*command, "--against", "HEAD"]) == 2
+    assert cli.main([*command, "--base", "HEAD"]) == 2
     assert "nothing to try" in capsys.readouterr().err
     (builder.place / "vllm/engine.py").write_text("2")
     assert cli.main([*command, "stays"]) == 0

@@ -127,7 +127,7 @@ def test_doctor_shows_and_touches_nothing_then_removes(
     for name in (killed.path, killed.mapped, killed.noted, killed.escaped.pid):
         assert str(name) in output
     assert killed.existing() == [True] * 4
-    cli.main(["doctor", "--remove", "--json"])
+    cli.main(["doctor", "--remove", "--format", "json"])
     removed = {trace["name"]: trace["removed"] for trace in json.loads(capsys.readouterr().out)}
     assert removed[str(killed.path)]
     assert killed.existing() == [False] * 4

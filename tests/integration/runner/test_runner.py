@@ -347,7 +347,7 @@ def test_ctrl_c_in_the_second_case_keeps_the_first(
         "a",
         "b",
     ]
-    command += ["--env", str(fixed_target), "--results", str(tmp_path / "out.json")]
+    command += ["--env", str(fixed_target), "--out", str(tmp_path / "out.json")]
     environment = {
         **os.environ,
         "ARMED": str(tmp_path / "armed"),

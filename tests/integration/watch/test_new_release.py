@@ -97,7 +97,7 @@ def test_exactly_the_changed_cases_are_reported_and_corrected(
     monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     command = ["--cases", "cases", "watch", "--state", "state.jsonl"]
-    assert cli.main([*command, "--json"]) == 1, capsys.readouterr().err
+    assert cli.main([*command, "--format", "json"]) == 1, capsys.readouterr().err
     found = json.loads(capsys.readouterr().out)
     assert [look["release"] for look in found["looks"]] == [f"lm-format-enforcer {NEW}"]
     assert {change["case"]: change["verdict"] for change in found["changes"]} == {

@@ -80,7 +80,7 @@ def test_after_a_change_of_claims(
             "judge",
             "demo",
             str(file),
-            "--write",
+            "--out",
             str(tmp_path / "new.json"),
         ]
     )
@@ -100,7 +100,7 @@ def test_stored_results_are_not_overwritten(
     before = file.read_bytes()
     assert (
         cli.main(
-            ["--cases", str(tmp_path / "cases"), "judge", "demo", str(file), "--write", str(file)]
+            ["--cases", str(tmp_path / "cases"), "judge", "demo", str(file), "--out", str(file)]
         )
         == 2
     )

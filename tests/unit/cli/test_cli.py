@@ -62,7 +62,7 @@ def test_list_and_show(cases: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "vllm <0.8.5",
         "one result",
     ]
-    assert regress("--cases", cases, "list", "--json") == 0
+    assert regress("--cases", cases, "list", "--format", "json") == 0
     (listed,) = json.loads(capsys.readouterr().out)
     assert listed["affected"] == {"vllm": "<0.8.5"}
     assert listed["first_fixed"] == "vllm 0.8.5"
@@ -94,11 +94,7 @@ def test_list_and_show(cases: Path, capsys: pytest.CaptureFixture[str]) -> None:
             "vllm-0.8.4: both affected and fixed evidence",
         ),
         (
-            ["matrix", "--versions", ">=0.8", "--dry-run"],
-            "--dry-run lists releases of --releases. To see",
-        ),
-        (
-            ["matrix", "--versions", ">=0.8", "--disk", "9GiB"],
+            ["matrix", "--env", ">=0.8", "--disk", "9GiB"],
             "--disk limits what --releases downloads",
         ),
         (["lisst"], "No such command"),
@@ -154,23 +150,53 @@ def test_help_names_the_exit_codes_and_version(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out == f"vllm-regress {__version__}\n"
 
 
-def test_commands_with_a_module_of_their_own_are_listed_with_the_others(
+def test_help_shows_the_commands_in_panels_in_the_order_of_use(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert regress("--help") == 0
-    output = capsys.readouterr().out
-    for name in (*cli.MODULES, "list", "run"):
-        assert f" {name} " in output
+    lines = capsys.readouterr().out.splitlines()
+    panels = [line.split()[1] for line in lines if line.startswith("╭─")]
+    assert panels[1:] == list(dict.fromkeys(entry.panel for entry in cli.COMMANDS.values()))
+    named = [line.split()[1] for line in lines if line.startswith("│ ")]
+    assert [name for name in named if name in cli.COMMANDS] == list(cli.COMMANDS)
 
 
-def test_modules_of_commands_are_imported_only_when_used() -> None:
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_the_line_of_a_command_begins_its_own_help(name: str) -> None:
+    line = cli.COMMANDS[name].line
+    command = cli.LazyCommand(name).load()
+    assert command.help.split("\n")[0].rstrip(".") == line
+    for first in (
+        line,
+        *(c.help.split("\n")[0] for c in getattr(command, "commands", {}).values()),
+    ):
+        assert len(first) <= 60, first
+
+
+def test_help_and_one_command_import_no_module_of_another_command() -> None:
+    """``list`` is also the command here."""
     code = (
-        "import sys; from pytest_vllm_regress import cli; assert cli.main(['list']) == 0;"
-        "early = {f'pytest_vllm_regress.cli.{module}' for module in cli.MODULES.values()} & set(sys.modules);"
-        "early.remove('pytest_vllm_regress.cli.cases');"
-        "assert not early, early"
+        "import sys; from pytest_vllm_regress import cli; assert cli.main(sys.argv[1:]) == 0;"
+        "modules = {f'pytest_vllm_regress.cli.{cli.module_of(name)}' for name in cli.COMMANDS};"
+        "print(*sorted(modules & set(sys.modules)), file=sys.stderr)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
+    for argument, imported in (("--help", ""), ("list", "pytest_vllm_regress.cli.list")):
+        done = subprocess.run(
+            [sys.executable, "-c", code, argument], check=True, capture_output=True, text=True
+        )
+        assert done.stderr.strip() == imported
+
+
+def test_options_of_every_command_may_stand_anywhere(
+    cases: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert regress("list", "--cases", cases) == 0
+    assert "demo" in capsys.readouterr().out
+    assert regress("show", "demo", f"--cases={cases}", "-vv") == 0
+    assert "show demo" in capsys.readouterr().err
+    # After -- they are those of pytest.
+    assert regress("--cases", cases, "run", "none", "--", "--cases", "x", "-v") == 2
+    assert "no such case" in capsys.readouterr().err
 
 
 def test_list_is_light() -> None:
@@ -200,7 +226,7 @@ def test_report_merges(tmp_path: Path, cache: Path, capsys: pytest.CaptureFixtur
     assert "all as expected" in capsys.readouterr().out
     assert regress("report", tmp_path / "in") == 1
     assert "1 of 2 not as expected" in capsys.readouterr().out
-    assert regress("report", "--json", tmp_path / "in") == 1
+    assert regress("report", "--format", "json", tmp_path / "in") == 1
     assert len(json.loads(capsys.readouterr().out)["results"]) == 2
     assert regress("report") == 2
     assert "no run is stored yet" in capsys.readouterr().err
@@ -209,17 +235,16 @@ def test_report_merges(tmp_path: Path, cache: Path, capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["a.json", "--html", "a.json"],
-        ["a.json", "--markdown", "./a.json"],
-        ["a.json", "--junit", "link.json"],
-        ["a.json", "--pages", "a.json"],
-        [".", "--html", "b.json"],
-        ["a.json", "--html", "new", "--junit", "new"],
-        ["a.json", "--html", ""],
-        ["a.json", "--html", "new", "--junit", "a.json/below"],
-        ["a.json", "--json", "--junit", "-"],
-        ["a.json", "--markdown", "-", "--junit", "-"],
-        ["a.json", "--html", "-", "--junit", "-"],
+        ["a.json", "--out", "a.json"],
+        ["a.json", "--out", "./a.json"],
+        ["a.json", "--out", "link.json"],
+        [".", "--out", "b.json"],
+        ["a.json", "--out", "new.html", "--out", "new.html"],
+        ["a.json", "--out", "new.json", "--out", "folder"],
+        ["a.json", "--out", ""],
+        ["a.json", "--out", "-"],
+        ["a.json", "--out", "page.htm"],
+        ["a.json", "--out", "new.html", "--out", "a.json/below.xml"],
     ],
     ids=" ".join,
 )
@@ -252,12 +277,12 @@ def test_standard_output_of_report_is_one_document(
     write_results(
         Path("a.json"), RunResult((TestResult("demo", "t", Verdict.FIXED, "why", "sim", "e"),))
     )
-    pages = ("--html", "page.html", "--pages", "pages")
-    assert regress("report", "a.json", "--json", *pages) == 0
+    pages = ("--out", "page.html", "--out", "pages")
+    assert regress("report", "a.json", "--format", "json", *pages) == 0
     captured = capsys.readouterr()
     assert len(json.loads(captured.out)["results"]) == 1
     assert captured.err == "page: page.html\npages: pages/index.html\n"
-    assert regress("report", "a.json", "--junit", "-", *pages) == 0
+    assert regress("report", "a.json", "--format", "junit", *pages) == 0
     assert ElementTree.fromstring(capsys.readouterr().out).tag == "testsuites"
     assert not Path("-").exists()
 
@@ -320,8 +345,7 @@ def test_run_from_beginning_to_end(
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n")
     both = ("--env", affected_target, "--env", fixed_target)
     assert (
-        regress("--cases", cases, "run", "demo", "-v", *both, "--results", tmp_path / "out.json")
-        == 0
+        regress("--cases", cases, "run", "demo", "-v", *both, "--out", tmp_path / "out.json") == 0
     )
     assert "    passed in phase probe: 1 replies\n" in capsys.readouterr().out
     results = json.loads((tmp_path / "out.json").read_text())["results"]
@@ -344,8 +368,7 @@ def test_a_wrong_range_turns_the_run_red(
     ):
         dataclasses.replace(CASE, affected=specifier).write(cases)
         assert (
-            regress("--cases", cases, "run", "--env", target, "--results", tmp_path / "out.json")
-            == 1
+            regress("--cases", cases, "run", "--env", target, "--out", tmp_path / "out.json") == 1
         )
         (result,) = json.loads((tmp_path / "out.json").read_text())["results"]
         assert result["verdict"] == verdict
@@ -368,8 +391,7 @@ def test_a_broken_test_is_never_green(
 ) -> None:
     (cases / "demo" / "test_demo.py").write_text(test)
     assert (
-        regress("--cases", cases, "run", "--env", fixed_target, "--results", tmp_path / "out.json")
-        == 1
+        regress("--cases", cases, "run", "--env", fixed_target, "--out", tmp_path / "out.json") == 1
     )
     (result,) = json.loads((tmp_path / "out.json").read_text())["results"]
     assert result["verdict"] == "INCONCLUSIVE"
@@ -386,7 +408,7 @@ def test_arguments_after_two_hyphens_go_to_pytest(
         command,
         "--env",
         fixed_target,
-        "--results",
+        "--out",
         tmp_path / "out.json",
         "--",
         "-k",

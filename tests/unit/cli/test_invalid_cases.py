@@ -38,7 +38,7 @@ def test_list_shows_the_valid_cases_and_names_the_invalid_file(
     captured = capsys.readouterr()
     assert [line.split()[0] for line in captured.out.splitlines()] == ["id", "demo"]
     assert captured.err.count(PROBLEM) == 1
-    assert regress(cases, "list", "--json") == 2
+    assert regress(cases, "list", "--format", "json") == 2
     assert [case["id"] for case in json.loads(capsys.readouterr().out)] == ["demo"]
 
 
@@ -135,7 +135,7 @@ def test_drift_refuses_what_is_no_python(python: str, capsys: pytest.CaptureFixt
     [
         (["--cases", "", "list"], "the argument after --cases is empty"),
         (["--log-file=", "list"], "the argument after --log-file is empty"),
-        (["run", "--results", " ", "vllm-17173"], "the argument after --results is empty"),
+        (["run", "--out", " ", "vllm-17173"], "the argument after --out is empty"),
         (
             ["survey", "drift", "--releases", "0.8.5", "--disk="],
             "the argument after --disk is empty",

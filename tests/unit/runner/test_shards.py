@@ -116,9 +116,10 @@ def test_the_ci_job_matrix_has_a_job_for_each_shard(
                 "matrix",
                 "vllm-17173",
                 "lmfe-124",
-                "--plan",
+                "--dry-run",
+                "--format",
                 system,
-                "--shards",
+                "--shard",
                 "3",
                 "--",
                 "-k",
@@ -137,20 +138,24 @@ def test_the_ci_job_matrix_has_a_job_for_each_shard(
     for number, command in enumerate(commands, 1):
         assert command.startswith("vllm-regress matrix vllm-17173 lmfe-124 --shard ")
         assert command.endswith(
-            f"--shard {number}/3 --results results/shard-{number}.json -- -k 'two words'"
+            f"--shard {number}/3 --out results/shard-{number}.json -- -k 'two words'"
         )
+
+
+PLAN = ("--dry-run", "--format", "github")
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--shards", "3"], "--shards 3 is the number of jobs that --plan prints"),
+        (["--shard", "3"], "allowed are 1/N to N/N"),
+        (["--format", "github"], "runs nothing: give --dry-run with it"),
         (
-            ["--plan", "github", "--results", "a", "--jobs", "2"],
-            "does not pass on --results, --jobs: leave that out here",
+            [*PLAN, "--out", "a", "--jobs", "2"],
+            "does not pass on --out, --jobs: leave that out here",
         ),
-        (["--plan", "github", "--shard", "1/2"], "does not pass on --shard"),
-        (["--plan", "github", "--env", "vllm-0.8.44x"], "unknown environment"),
+        ([*PLAN, "--shard", "1/2"], "give only their number, for example 8"),
+        ([*PLAN, "--env", "vllm-0.8.44x"], "unknown environment"),
     ],
 )
 def test_options_that_do_not_belong_to_a_plan_are_refused(
@@ -172,7 +177,7 @@ def test_an_empty_shard_says_so_and_writes_its_results(
 ) -> None:
     monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path / "cache"))
     written = tmp_path / "out.json"
-    arguments = ["vllm-17173", "--env", "vllm-0.8.4", "--shard", "2/2", "--results", str(written)]
+    arguments = ["vllm-17173", "--env", "vllm-0.8.4", "--shard", "2/2", "--out", str(written)]
     assert cli.main(["matrix", *arguments]) == 0
     assert "nothing" in capsys.readouterr().out
     assert json.loads(written.read_text())["results"] == []

@@ -111,7 +111,7 @@ def test_standard_input(
 
 
 def test_json(cases: Path, affected: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert audit(cases, affected, "--json") == 1
+    assert audit(cases, affected, "--format", "json") == 1
     report = json.loads(capsys.readouterr().out)
     (target,) = report["targets"]
     assert report["schema"] == 1
@@ -122,7 +122,7 @@ def test_json(cases: Path, affected: Path, capsys: pytest.CaptureFixture[str]) -
 def test_sarif(cases: Path, affected: Path, fine: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from jsonschema import Draft202012Validator
 
-    assert audit(cases, affected, fine, "--sarif") == 1
+    assert audit(cases, affected, fine, "--format", "sarif") == 1
     document: dict[str, Any] = json.loads(capsys.readouterr().out)
     Draft202012Validator(SARIF_ESSENTIALS).validate(document)
     (run,) = document["runs"]
@@ -131,7 +131,7 @@ def test_sarif(cases: Path, affected: Path, fine: Path, capsys: pytest.CaptureFi
     place = result["locations"][0]["physicalLocation"]
     assert Path(unquote(urlparse(place["artifactLocation"]["uri"]).path)) == affected
     assert affected.read_text().splitlines()[place["region"]["startLine"] - 1] == "vllm==0.8.4"
-    assert audit(cases, fine, "--sarif") == 0
+    assert audit(cases, fine, "--format", "sarif") == 0
     assert json.loads(capsys.readouterr().out)["runs"][0]["results"] == []
 
 
@@ -175,8 +175,9 @@ def test_bad_input(
         ([tmp_path], "is not an environment"),
         ([tmp_path / "large"], "larger than"),
         ([affected, "--preflight"], "is a list of packages"),
-        ([affected, "--json", "--sarif"], "contradict"),
-        (["--python", "/nowhere/python"], "No such file"),
+        (["--env", "vllm-0.8.44"], "vllm has no release 0.8.44"),
+        (["--releases", "new"], "not a PEP 440 specifier"),
+        (["--env", "/nowhere/python"], "No such file"),
         (["vllm>=0.8"], "vllm>=0.8: is neither a file nor an exact version"),
         (["vllm"], "vllm: is neither a file nor an exact version"),
         (["vllm===main"], "vllm===main: 'main' is not a version"),
@@ -232,7 +233,7 @@ def test_an_interpreter(
     for target in (affected_target, affected_target.parents[1]):
         assert audit(cases, target) == 1
         assert "vllm 0.8.4" in capsys.readouterr().out
-    assert audit(cases, "--python", affected_target, "--preflight", "--json") == 1
+    assert audit(cases, "--env", affected_target, "--preflight", "--format", "json") == 1
     (target,) = json.loads(capsys.readouterr().out)["targets"]
     assert target["preflight"] == []
     assert audit(cases) == 2  # the interpreter that runs the tests

@@ -209,19 +209,39 @@ def test_commands_show_and_record_boundaries(
     )
     write_results(tmp_path / "results.json", outcome)
     command = ["--cases", str(tmp_path)]
-    assert cli.main([*command, "report", str(tmp_path / "results.json"), "--record"]) == 0
+    assert cli.main([*command, "report", str(tmp_path / "results.json"), "--write"]) == 0
     assert "2 verdicts are new" in capsys.readouterr().out
-    assert cli.main([*command, "list", "--boundaries", "--json"]) == 0
+    assert cli.main([*command, "list", "--boundaries", "--format", "json"]) == 0
     assert [end["observed"] for end in json.loads(capsys.readouterr().out)] == [False, True]
     assert cli.main([*command, "show", "one"]) == 0
     assert "boundary:     vllm <0.9.1 observed" in capsys.readouterr().out
-    plan = [*command, "matrix", "--releases", ">0", "--boundaries", "--plan", "github"]
+    plan = [
+        *command,
+        "matrix",
+        "--releases",
+        ">0",
+        "--only",
+        "boundaries",
+        "--dry-run",
+        "--format",
+        "github",
+    ]
     assert cli.main(plan) == 0
     (first, second) = json.loads(capsys.readouterr().out)["include"]
     assert first["environments"] + second["environments"] == ["vllm-0.8.4", "vllm-0.8.5"]
     assert cli.main([*plan[:4], ">0.9", *plan[5:]]) == 2
     assert "has every end of a range among these releases" in capsys.readouterr().err
-    plan = [*command, "matrix", "--releases", ">=0.9", "--missing", "--plan", "github"]
+    plan = [
+        *command,
+        "matrix",
+        "--releases",
+        ">=0.9",
+        "--only",
+        "missing",
+        "--dry-run",
+        "--format",
+        "github",
+    ]
     assert cli.main([*plan[:4], ">0", *plan[5:]]) == 0
     jobs = json.loads(capsys.readouterr().out)["include"]
     assert [name for job in jobs for name in job["environments"]] == [
@@ -229,7 +249,7 @@ def test_commands_show_and_record_boundaries(
         "vllm-0.8.5",
         "vllm-0.8.5.post1",
     ]
-    assert all("--missing" in job["command"] for job in jobs)
+    assert all("--only missing" in job["command"] for job in jobs)
     assert cli.main(plan) == 2
     assert "a clear one for every case in these environments" in capsys.readouterr().err
     (case.directory / "probe.py").write_text("# the probe is another one now\n")

@@ -178,7 +178,7 @@ def test_the_exit_code_says_whether_something_new_breaks(
     assert cli.main(arguments) == status
     capsys.readouterr()
     if status == 1:
-        assert cli.main([*arguments, "--json"]) == 1
+        assert cli.main([*arguments, "--format", "json"]) == 1
         changes = json.loads(capsys.readouterr().out)["changes"]
         assert {change["effect"] for change in changes} == {"breaks", "leaves", "fixes"}
         assert {change["case"]: change["effect"] for change in changes}["vllm-17173"] == "fixes"

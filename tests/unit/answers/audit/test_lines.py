@@ -51,7 +51,7 @@ def test_serve_ranks_the_failures_and_says_why(capsys: pytest.CaptureFixture[str
     assert sorted(headings, key=["reachable", "unknown", "not reachable"].index) == headings
     assert "\nreachable: --tool-call-parser is hermes\n" in output
     assert "\nnot reachable: --pipeline-parallel-size is 1, it needs 2 or more\n" in output
-    assert audit("--serve", SERVE, "--json") == 1
+    assert audit("--serve", SERVE, "--format", "json") == 1
     (target,) = json.loads(capsys.readouterr().out)["targets"]
     reach = {finding["case"]: finding["relevance"]["reach"] for finding in target["findings"]}
     assert (reach["vllm-31501"], reach["vllm-7557"], reach["vllm-15080"]) == (
@@ -73,6 +73,6 @@ def test_failures_that_cannot_show_do_not_count(capsys: pytest.CaptureFixture[st
 
 
 def _findings(capsys: pytest.CaptureFixture[str], serve: str) -> list[dict[str, Any]]:
-    audit("--serve", serve, "--json")
+    audit("--serve", serve, "--format", "json")
     findings: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["targets"][0]["findings"]
     return findings

@@ -141,7 +141,7 @@ def test_other_failures_are_grouped_without_what_differs_between_runs() -> None:
     )
     assert failure.search_text == "ValueError no room for block of at"
     command = failure.command()
-    assert command.startswith("vllm-regress new --from REPORT ")
+    assert command.startswith("vllm-regress new REPORT ")
     assert "somebody" not in command
     assert "--affected '==0.8.4' --affected-env vllm-0.8.4" in command
     pattern = re.search(r"--pattern '([^']+)'", command)
@@ -349,7 +349,7 @@ def test_the_command_masks_secrets_escapes_control_characters_and_ends_with_1(
     assert "death: one result" in output
     assert "hunter2000" not in output
     assert "\x1b" not in output
-    assert cli.main([*arguments, "--json"]) == 1
+    assert cli.main([*arguments, "--format", "json"]) == 1
     document = json.loads(capsys.readouterr().out)
     assert [finding["lines"] for finding in document["findings"]] == [[1]]
     assert "hunter2000" not in json.dumps(document)

@@ -78,7 +78,7 @@ def test_a_range_without_a_known_release_says_so(
     project = str(write(tmp_path, {**OLD, **pyproject(specifier)}))
     assert cli.main(["uses", project]) == 0
     assert f"declared: vllm{specifier} (pyproject.toml:3): {state}\n" in capsys.readouterr().out
-    assert cli.main(["uses", project, "--json"]) == 0
+    assert cli.main(["uses", project, "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["declared"][0]["releases"] == known
 
 
@@ -96,18 +96,21 @@ def test_what_is_ignored_does_not_count(tmp_path: Path, capsys: pytest.CaptureFi
 
 def test_json_and_markdown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     project = str(write(tmp_path, {**OLD, **pyproject(">=1")}))
-    assert cli.main(["uses", project, "--json"]) == 1
+    assert cli.main(["uses", project, "--format", "json"]) == 1
     report: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert (report["complete"], report["newest"], report["files"]) == (["1.0"], "2.0", 3)
     assert report["declared"][0]["broken"] == ["2.0"]
     assert report["releases"]["2.0"][0]["file"] == "pkg/a.py"
-    assert cli.main(["uses", project, "--markdown"]) == 1
+    assert cli.main(["uses", project, "--format", "markdown"]) == 1
     row = "| 2.0 | ` pkg/a.py:1 ` | ` the module vllm.utils has no get_port ` | ` vllm.utils.network.get_port ` |"
     assert row in capsys.readouterr().out
 
 
 def test_sarif(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["uses", str(write(tmp_path, {**OLD, **pyproject(">=1")})), "--sarif"]) == 1
+    assert (
+        cli.main(["uses", str(write(tmp_path, {**OLD, **pyproject(">=1")})), "--format", "sarif"])
+        == 1
+    )
     document = json.loads(capsys.readouterr().out)
     jsonschema.validate(document, SARIF_ESSENTIALS)
     results = {result["ruleId"]: result for result in document["runs"][0]["results"]}
@@ -123,7 +126,7 @@ def test_one_file_can_be_given(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "1 use of vLLM in 1 file" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("arguments", [["nowhere"], [".", "--json", "--sarif"]])
+@pytest.mark.parametrize("arguments", [["nowhere"], [".", "--format", "html"]])
 def test_usage_errors(arguments: list[str]) -> None:
     assert cli.main(["uses", *arguments]) == 2
 
@@ -222,5 +225,5 @@ def test_names_cannot_control_the_terminal(
     output = capsys.readouterr().out
     assert "\x1b" not in output
     assert "\n::error" not in output
-    assert cli.main(["uses", str(tmp_path), "--sarif"]) == 0
-    assert cli.main(["uses", str(tmp_path), "--markdown"]) == 0
+    assert cli.main(["uses", str(tmp_path), "--format", "sarif"]) == 0
+    assert cli.main(["uses", str(tmp_path), "--format", "markdown"]) == 0

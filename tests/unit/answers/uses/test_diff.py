@@ -48,7 +48,7 @@ def test_only_what_the_project_uses(tmp_path: Path, capsys: pytest.CaptureFixtur
             "b.sh": "vllm serve m --mode b\n",
         },
     )
-    assert cli.main(["uses", "--diff", "1.0", "2.0", str(project), "--json"]) == 0
+    assert cli.main(["uses", "--diff", "1.0", "2.0", str(project), "--format", "json"]) == 0
     report = json.loads(capsys.readouterr().out)
     changes = {(change["section"], change["name"]): change for change in report["changes"]}
     assert set(changes) == {
@@ -59,7 +59,7 @@ def test_only_what_the_project_uses(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert changes["symbols", "vllm.params:Params.guided"]["places"] == [
         {"file": "a.py", "line": 3, "cell": 0}
     ]
-    assert cli.main(["uses", "--diff", "1.0", "2.0", str(project), "--markdown"]) == 0
+    assert cli.main(["uses", "--diff", "1.0", "2.0", str(project), "--format", "markdown"]) == 0
     assert (
         "## options\n\n- ` --mode: changed no longer allows a (b.sh:1) `\n"
         in capsys.readouterr().out
@@ -71,7 +71,7 @@ def test_back_to_an_earlier_release(capsys: pytest.CaptureFixture[str]) -> None:
     assert "  VLLM_OLD: added '1'\n" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("arguments", [["1.0", "9.9"], ["1.0", "2.0", "--sarif"]])
+@pytest.mark.parametrize("arguments", [["1.0", "9.9"], ["1.0", "2.0", "--format", "sarif"]])
 def test_usage_errors(arguments: list[str]) -> None:
     assert cli.main(["uses", "--diff", *arguments]) == 2
 

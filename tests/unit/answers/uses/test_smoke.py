@@ -133,10 +133,8 @@ def test_the_report_names_everything_that_is_missing(two_releases: History) -> N
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["--run"],
-        ["--env", "vllm-0.8.5"],
-        ["--run", "--env", "vllm-0.8.5", "--sarif"],
-        ["--run", "--diff", "0.8.4", "0.8.5"],
+        ["--env", "vllm-0.8.5", "--format", "sarif"],
+        ["--env", "vllm-0.8.5", "--diff", "0.8.4", "0.8.5"],
     ],
 )
 def test_usage_errors(arguments: list[str]) -> None:

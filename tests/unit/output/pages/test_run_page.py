@@ -166,7 +166,7 @@ def test_a_forged_list_removes_nothing_outside(tmp_path: Path, names: object) ->
 
 def test_report_writes_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_results(tmp_path / "a.json", RUN)
-    assert cli.main(["report", str(tmp_path / "a.json"), "--pages", str(tmp_path / "pages")]) == 1
+    assert cli.main(["report", str(tmp_path / "a.json"), "--out", str(tmp_path / "pages")]) == 1
     assert f"pages: {tmp_path}/pages/index.html" in capsys.readouterr().out
     assert (tmp_path / "pages" / "cases" / "vllm-17173.html").is_file()
     assert (tmp_path / "pages" / "environments" / "vllm-0.9.2.html").is_file()

@@ -1,6 +1,6 @@
-"""Write the generated parts of docs/reference/api.md from the code:
+"""Write the generated parts of docs/reference from the code: ``python -m tools.reference``.
 
-``python docs/build_reference.py``. A test fails if the page differs.
+A test fails if a page differs.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import inspect
 import itertools
+import json
 import re
 import textwrap
 from collections.abc import Callable, Iterator
@@ -15,17 +16,35 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from page_parts import replace_parts
 
 import pytest_vllm_regress
 from pytest_vllm_regress import cli, plugin
-from pytest_vllm_regress.cases.loading import CaseFile
-from pytest_vllm_regress.cases.results import ResultFile
 from pytest_vllm_regress.engines.probe import BUILT_IN, built_in_sources
 from pytest_vllm_regress.plugin import fixtures, options
-from pytest_vllm_regress.util.codec import json_schema
+from pytest_vllm_regress.util.paths import DATA
 
-PAGE = Path(__file__).parent / "reference" / "api.md"
+PAGES = Path(__file__).parents[1] / "docs" / "reference"
+WORDS = {
+    "--all": "everything that there is to name",
+    "--commits": "search commits, in the clone of `--source`",
+    "--disk": "most disk space for downloads and environments",
+    "--env": "an environment: the name of one, or the path of an interpreter. Repeatable where "
+    "several make sense. Where commits or releases of another package are installed in turn, the "
+    "one that they are laid over",
+    "--examples": "how much is drawn in each round",
+    "--ignore": "what does not count: by its id or name",
+    "--jobs": "how many run at the same time",
+    "--only": "only this part of the work",
+    "--out": "where the main output goes. Where a command writes several formats, the ending "
+    "decides which one, and the option is repeatable: `.json` results, `.html` a page, `.md` "
+    "Markdown, `.xml` JUnit, `.diff` edits. A folder for commands that write folders",
+    "--releases": "releases of vLLM on the index, as a specifier: `'>=0.8,<0.12'`",
+    "--seconds": "most time for one answer",
+    "--write": "apply edits to the files of the project, and add verdicts to its tables",
+}
+"""The one meaning of each option whose help differs from command to command, because it says what
+the command does with it. All other names have one help text."""
+SCHEMAS = DATA / "json_schemas"
 HARNESS = ("lend", "route_through", "wait_ready", "close", "parts")
 """Methods of public classes that the fixtures call, not tests."""
 HELPERS = ("unpack_bitmask",)
@@ -71,11 +90,11 @@ def fixture_rows() -> Iterator[str]:
             yield f"- `{name}`: {' '.join((inspect.getdoc(function) or '').split())}"
 
 
-def schema_rows(kind: type) -> Iterator[str]:
-    document = json_schema(kind)
+def schema_rows(file: str) -> Iterator[str]:
+    document = json.loads((SCHEMAS / file).read_text())
     yield "| key | meaning |"
     yield "| --- | --- |"
-    yield from _keys("", _resolved(document, document), document)
+    yield from _keys("", document, document)
 
 
 def _keys(prefix: str, schema: dict[str, Any], document: dict[str, Any]) -> Iterator[str]:
@@ -97,21 +116,50 @@ def _resolved(schema: dict[str, Any], document: dict[str, Any]) -> dict[str, Any
     return resolved
 
 
+def commands() -> Iterator[tuple[str, Any]]:
+    """Yield all commands with their names, ``env list`` for one of a group; the program itself
+    without a name."""
+    program: Any = typer.main.get_command(cli.app)
+    yield "", program
+    for name, stand_in in program.commands.items():
+        command = stand_in.load()
+        yield name, command
+        yield from ((f"{name} {below}", c) for below, c in getattr(command, "commands", {}).items())
+
+
+def options_of(command: Any) -> Iterator[tuple[str, str]]:
+    """Yield the options that are ours, with their help: not ``--help`` and the shell completion of
+    typer."""
+    for option in command.params:
+        name = max(option.opts, key=len)
+        if option.param_type_name == "option" and not name.endswith("-completion"):
+            yield name, option.help
+
+
 def command_rows() -> Iterator[str]:
     yield "| command | what it does | exit codes |"
     yield "| --- | --- | --- |"
-    group: Any = typer.main.get_command(cli.app)
-    context = typer.Context(group)
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
+    for name, command in commands():
+        if not name or " " in name:
+            continue
         text = " ".join((command.help or "").split("\f")[0].split())
-        codes = (
-            re.search(r"Exit codes: (.*?\.)(?:$|\s)", f"{command.epilog or ''} {text}")
-            if command.epilog or "Exit codes:" in text
-            else None
-        )
-        first = re.sub(r"\s*Exit codes:.*", "", text).split(". ")[0].rstrip(".")
-        yield f"| `{name}` | {_cell(first)} | {codes.group(1).rstrip('.') if codes else 'those of `vllm-regress`'} |"
+        found = re.search(r"Exit codes: (.*?)\.(?:$|\s)", f"{command.epilog or ''} {text}")
+        codes = found.group(1) if found else "those of `vllm-regress`"
+        yield f"| `{name}` | {_cell(cli.COMMANDS[name].line)} | {_cell(codes)} |"
+
+
+def word_rows() -> Iterator[str]:
+    yield "| option | meaning | commands |"
+    yield "| --- | --- | --- |"
+    meanings: dict[str, str] = dict(WORDS)
+    used: dict[str, list[str]] = {}
+    for command, object in commands():
+        for option, text in options_of(object):
+            meanings.setdefault(option, text)
+            used.setdefault(option, []).append(command or "all")
+    for option in sorted(used, key=lambda name: name.lstrip("-")):
+        meaning = meanings[option].rstrip(".")
+        yield f"| `{option}` | {_cell(meaning)} | {', '.join(used[option])} |"
 
 
 def api_rows() -> Iterator[str]:
@@ -150,7 +198,7 @@ def method_rows(*classes: str) -> Iterator[str]:
             listed[function] = name
             call = key if isinstance(member, property) else _signature(function)
             prefix = "" if function is member or isinstance(member, property) else f"{name}."
-            rows.append(f"| `{prefix}{_cell(call)}` | {_cell(_first_paragraph(function))} |")
+            rows.append(f"| `{prefix}{_cell(call)}` | {_cell(_description(function))} |")
         yield from (f"**`{name}`**", "", "| method | what it does |", "| --- | --- |", *rows, "")
         if shared:
             yield from (f"And as above: {', '.join(shared)}.", "")
@@ -202,10 +250,17 @@ def _signature(function: Callable[..., Any]) -> str:
     return f"{name}({ast.unparse(node.args).removeprefix('/, ')}){returns}"
 
 
-def _first_paragraph(function: Callable[..., Any]) -> str:
+def _description(function: Callable[..., Any]) -> str:
     text = inspect.getdoc(function)
     assert text, f"{function.__qualname__} has no docstring"
-    return " ".join(text.split("\n\n")[0].split())
+    return _beginning(text)
+
+
+def _beginning(text: str) -> str:
+    """Return the first line of a docstring and the paragraph after it, unless that is a list."""
+    first, *more = text.split("\n\n")
+    second = more[0] if more and not (more[0].startswith("Args:") or more[0].endswith(":")) else ""
+    return " ".join(f"{first} {second}".split())
 
 
 def _meaning(name: str) -> str:
@@ -217,7 +272,7 @@ def _meaning(name: str) -> str:
         if inspect.isclass(value) or inspect.isroutine(value)
         else _text_after(name)
     )
-    return " ".join((text or "").split("\n\n")[0].split())
+    return _beginning(text or "")
 
 
 def _text_after(name: str) -> str:
@@ -242,23 +297,35 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-PARTS: dict[str, Callable[[], Iterator[str]]] = {
-    "options": option_rows,
-    "markers": marker_rows,
-    "fixtures": fixture_rows,
-    "api": api_rows,
-    "methods": lambda: method_rows("Engine", "AsyncEngine", "Server", "Probe", "Script"),
-    "probes": probe_rows,
-    "commands": command_rows,
-    "case": lambda: schema_rows(CaseFile),
-    "result": lambda: schema_rows(ResultFile),
+PARTS: dict[str, dict[str, Callable[[], Iterator[str]]]] = {
+    "api": {
+        "options": option_rows,
+        "markers": marker_rows,
+        "fixtures": fixture_rows,
+        "api": api_rows,
+        "methods": lambda: method_rows("Engine", "AsyncEngine", "Server", "Probe", "Script"),
+        "probes": probe_rows,
+        "commands": command_rows,
+        "case": lambda: schema_rows("case_schema.json"),
+        "result": lambda: schema_rows("result_schema.json"),
+    },
+    "options-of-commands": {"words": word_rows},
 }
+"""The generated parts of each page."""
 
 
-def build_page(page: str) -> str:
-    """Return the page with new generated parts."""
-    return replace_parts(page, PARTS)
+def build_page(page: str, text: str) -> str:
+    """Return the text of a page with new generated parts."""
+    for name, rows in PARTS[page].items():
+        new = "\n".join((f"<!-- generated: {name} -->", *rows(), "<!-- end -->"))
+        old = re.compile(f"<!-- generated: {name} -->\n.*?<!-- end -->", re.DOTALL)
+        text, count = old.subn(lambda match, new=new: new, text)  # type: ignore[misc]
+        if count != 1:
+            raise SystemExit(f"{page}.md has {count} parts `generated: {name}`, expected one")
+    return text
 
 
 if __name__ == "__main__":
-    PAGE.write_text(build_page(PAGE.read_text()))
+    for name in PARTS:
+        path = PAGES / f"{name}.md"
+        path.write_text(build_page(name, path.read_text()))

@@ -1,81 +1,86 @@
-"""``vllm-regress env``: list, build, lock and remove environments."""
+"""``vllm-regress env``."""
 
 from __future__ import annotations
 
-import sys
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import RegressError, UsageError
+from ..errors import BuildError, RegressError, UsageError
 from ..util.files import peek, write_atomically
-from ..util.text import one_line
-from .context import HELP, Source, Yes, confirm_downloads, print_json, say, warn
+from ..util.sizes import GIB
+from .context import (
+    HELP,
+    TextOrJson,
+    complete_environments,
+    invocation,
+    print_columns,
+    print_json,
+    say,
+    warn,
+)
 
 if TYPE_CHECKING:
     from ..environments.recipes import EnvironmentFile, Recipe
 
 app = typer.Typer(
-    help="Environments: list, build, lock, path, prune.",
+    help="List, build, lock and remove environments.",
     no_args_is_help=True,
     context_settings=HELP,
+    add_completion=False,
 )
 _DAY_S = 86400
+_MAX_LOCK = 16 * 1024 * 1024
 Names = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="NAME", help="Names from environments.toml, or PACKAGE-VERSION[+OTHER==VERSION]."
+        metavar="NAME",
+        help="Names from environments.toml, or PACKAGE-VERSION[+OTHER==VERSION].",
+        autocompletion=complete_environments,
     ),
 ]
 
 
 @app.command("list")
-def list_environments(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """List the environments of environments.toml, and others in the cache."""
+def list_environments(format: TextOrJson = "text") -> None:
+    """List the environments of environments.toml and the cache."""
     from ..environments.cache import EnvironmentCache
-    from ..util.sizes import GIB
 
     cache, file = EnvironmentCache(), _file()
     built = {entry.path: entry for entry in cache.listing()}
-    rows = []
+    rows: list[dict[str, Any]] = []
     for recipe in file.recipes.values():
         cached = built.pop(cache.place(recipe), None)
         rows.append(
-            _row(
-                recipe.name,
-                recipe.device,
-                cached is not None,
-                cached.size if cached else None,
-                recipe.description,
-                recipe.lock is not None,
-            )
+            {
+                "name": recipe.name,
+                "device": recipe.device,
+                "built": cached is not None,
+                "size": cached.size if cached else None,
+                "locked": recipe.lock is not None,
+                "description": recipe.description,
+            }
         )
-    rows += [
-        _row(entry.name, "", True, entry.size, _origin(file, entry.name), False)
-        for entry in built.values()
-    ]
-    if as_json:
+    for entry in built.values():
+        origin = "from an earlier recipe" if entry.name in file.recipes else "defined by its name"
+        row = {"name": entry.name, "device": "", "built": True, "size": entry.size}
+        rows.append({**row, "locked": False, "description": origin})
+    if format == "json":
         print_json({"cache": str(cache.root), "default": file.default, "environments": rows})
         return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table("name", "device", "built", "description", box=None, pad_edge=False)
-    for row in rows:
-        size = row["size"]
-        size_text = f"{size / GIB:.1f} GiB" if isinstance(size, int) else "-"
-        table.add_row(
-            *(
-                Text(one_line(str(cell)))
-                for cell in (row["name"], row["device"], size_text, row["description"])
+    print_columns(
+        ("name", "device", "built", "description"),
+        [
+            (
+                row["name"],
+                row["device"],
+                f"{row['size'] / GIB:.1f} GiB" if row["built"] else "-",
+                row["description"],
             )
-        )
-    console = Console(soft_wrap=not sys.stdout.isatty())
-    console.print(table)
+            for row in rows
+        ],
+    )
     say(
         f"{cache.root}: {cache.total_size() / GIB:.1f} GiB, files shared by hard links counted once"
     )
@@ -83,14 +88,16 @@ def list_environments(
 
 @app.command()
 def build(
+    context: typer.Context,
     names: Names = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Build all environments of environments.toml.")
+        bool, typer.Option("--all", help="All environments of environments.toml.")
     ] = False,
-    source: Source = None,
-    yes: Yes = False,
 ) -> None:
-    """Build environments that are not built yet. The progress of uv is shown on standard error."""
+    """Build environments that are not built yet.
+
+    The progress of uv is shown on standard error.
+    """
     from ..environments.cache import EnvironmentCache
 
     if bool(names) == everything:
@@ -98,7 +105,7 @@ def build(
             "name the environments to build (`vllm-regress env list` shows some), or give --all"
         )
     recipes = _recipes(names)
-    confirm_downloads([recipe.name for recipe in recipes], yes=yes, show=warn)
+    invocation(context).confirm_downloads([recipe.name for recipe in recipes], warn)
     cache, failures = EnvironmentCache(), []
     for recipe in recipes:
         try:
@@ -114,10 +121,11 @@ def build(
 
 @app.command()
 def lock(names: Names = None) -> None:
-    """Resolve environments again and write locks/NAME.txt beside environments.toml (default: all of
-    environments.toml)."""
+    """Resolve environments again and write their locks.
+
+    These are the files locks/NAME.txt beside environments.toml (default: all of environments.toml).
+    """
     from ..environments.locks import lock_text
-    from ..errors import BuildError
 
     file = _file()
     for recipe in _recipes(names):
@@ -138,17 +146,17 @@ def lock(names: Names = None) -> None:
                 )
         for name, text in texts.items():
             path = file.locks / name
-            before = peek(path, 16 * 1024 * 1024)
+            state = "unchanged" if peek(path, _MAX_LOCK) == text else "written"
             write_atomically(path, text)
-            say(
-                f"{path}: {'unchanged' if before == text else 'written'}, {text.count('==')} packages"
-            )
+            say(f"{path}: {state}, {text.count('==')} packages")
 
 
 @app.command()
 def prune(
     names: Names = None,
-    everything: Annotated[bool, typer.Option("--all", help="Remove every environment.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="All environments of the cache.")
+    ] = False,
     older_than: Annotated[
         float | None,
         typer.Option(
@@ -156,54 +164,45 @@ def prune(
         ),
     ] = None,
 ) -> None:
-    """Remove environments that are not in use. Without NAME or option: those of outdated recipes,
-    and what interrupted builds left.
+    """Remove environments that are not in use.
 
-    With NAME or an option the compiled GPU kernels of that vLLM are removed too; the next engine
-    compiles them again.
+    Without NAME or option: those of outdated recipes, and what interrupted builds left. With NAME
+    or an option the compiled GPU kernels of that vLLM are removed too; the next engine compiles
+    them again.
 
     uv keeps downloaded files in a cache of its own, which shares them with the environments by hard
     links: `uv cache prune` removes what no environment uses.
     """
     from ..engines.gpus import compiled
     from ..environments.cache import EnvironmentCache
-    from ..util.sizes import GIB
 
     if sum((bool(names), everything, older_than is not None)) > 1:
         raise UsageError("env prune: give either names, --all or --older-than DAYS")
     cache, file = EnvironmentCache(), _file()
     current = {cache.place(recipe) for recipe in file.recipes.values()}
     listed, kernels = cache.listing(), compiled.list_kernels()
-    cached = {*(environment.name for environment in listed), *(entry.name for entry in kernels)}
+    before = cache.total_size() + sum(entry.size for entry in kernels)
 
     def selected(name: str, used: float, is_outdated: bool = False) -> bool:
         if names:
             return name in names
-        return (
-            time.time() - used > older_than * _DAY_S
-            if older_than is not None
-            else everything or is_outdated
-        )
+        if older_than is not None:
+            return time.time() - used > older_than * _DAY_S
+        return everything or is_outdated
 
-    def total() -> int:
-        return cache.total_size() + sum(entry.size for entry in compiled.list_kernels())
-
-    before = total()
-    for environment in listed:
-        is_outdated = environment.name in file.recipes and environment.path not in current
-        if selected(environment.name, environment.used, is_outdated):
-            say(
-                f"{environment.path.name}: {'removed' if cache.remove(environment) else 'in use, kept'}"
-            )
-    for entry in kernels:
-        if selected(entry.name, entry.used):
-            say(
-                f"{entry.name}, compiled kernels: {'removed' if compiled.remove(entry) else 'in use, kept'}"
-            )
-    partial = cache.sweep()
-    if partial:
+    for entry in listed:
+        is_outdated = entry.name in file.recipes and entry.path not in current
+        if selected(entry.name, entry.used, is_outdated):
+            say(f"{entry.path.name}: {'removed' if cache.remove(entry) else 'in use, kept'}")
+    for kernel in kernels:
+        if selected(kernel.name, kernel.used):
+            state = "removed" if compiled.remove(kernel) else "in use, kept"
+            say(f"{kernel.name}, compiled kernels: {state}")
+    if partial := cache.sweep():
         say(f"{partial} left by interrupted builds: removed")
-    say(f"{max(0, before - total()) / GIB:.1f} GiB freed in {cache.root.parent}")
+    after = cache.total_size() + sum(entry.size for entry in compiled.list_kernels())
+    say(f"{max(0, before - after) / GIB:.1f} GiB freed in {cache.root.parent}")
+    cached = {entry.name for entry in listed} | {kernel.name for kernel in kernels}
     if unknown := sorted(set(names or ()) - cached):
         raise UsageError(
             f"env prune: {', '.join(unknown)}: not in the cache, which had {', '.join(sorted(cached)) or 'nothing'}"
@@ -214,11 +213,16 @@ def prune(
 def path(
     name: Annotated[
         str,
-        typer.Argument(help="A name from environments.toml, or PACKAGE-VERSION[+OTHER==VERSION]."),
+        typer.Argument(
+            help="A name from environments.toml, or PACKAGE-VERSION[+OTHER==VERSION].",
+            autocompletion=complete_environments,
+        ),
     ],
-    source: Source = None,
 ) -> None:
-    """Print the path of an environment's interpreter, without building it."""
+    """Print the path of an environment's interpreter.
+
+    It is not built for that.
+    """
     from ..environments.cache import EnvironmentCache
 
     (recipe,) = _recipes([name])
@@ -238,20 +242,3 @@ def _recipes(names: list[str] | None) -> list[Recipe]:
     from ..environments.names import resolve
 
     return [resolve(name) for name in dict.fromkeys(names or _file().recipes)]
-
-
-def _origin(file: EnvironmentFile, name: str) -> str:
-    return "from an earlier recipe" if name in file.recipes else "defined by its name"
-
-
-def _row(
-    name: str, device: str, built: bool, size: int | None, description: str, locked: bool
-) -> dict[str, str | bool | int | None]:
-    return {
-        "name": name,
-        "device": device,
-        "built": built,
-        "size": size,
-        "locked": locked,
-        "description": description,
-    }

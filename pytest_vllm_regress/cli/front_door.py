@@ -1,0 +1,359 @@
+"""The command ``vllm-regress``: its commands in groups, the options that all of them take, and how
+errors become exit codes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import importlib
+import io
+import itertools
+import keyword
+import os
+import re
+import shlex
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, TextIO
+
+import typer
+import typer.core
+import typer.main
+
+from .._version import __version__
+from ..errors import BuildError, RegressError, UsageError
+from ..util.logs import LOGGER, logging_to
+from .context import (
+    BROKEN_PIPE,
+    HELP,
+    INTERNAL,
+    INTERRUPTED,
+    OK,
+    UNBUILT,
+    USAGE,
+    Invocation,
+    say,
+    warn,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """A command in the list that ``vllm-regress --help`` shows, in its panel.
+
+    ``line`` is the first line of its own help, at most 60 characters. ``starts``: it starts
+    processes in target environments, so it is for Linux only; the others only read files and work
+    everywhere.
+    """
+
+    panel: str
+    line: str
+    starts: bool = False
+    passes_on: bool = False
+    """It takes arguments after ``--``: for pytest, or (``ask``) a command to run."""
+
+
+COMMANDS = {
+    "audit": Entry("Answer", "Find the documented failures of a combination of versions"),
+    "explain": Entry("Answer", "Say which documented failures a log shows, and what to do"),
+    "compare": Entry("Answer", "Say what a change of versions breaks, fixes and leaves"),
+    "uses": Entry("Answer", "Find the releases that have everything a project uses"),
+    "run": Entry("Run", "Run cases where they must fail and where they must pass", True, True),
+    "matrix": Entry("Run", "Run cases over many environments: case by version", True, True),
+    "bisect": Entry("Run", "Find the release or commit that fixed or broke a case", True, True),
+    "try": Entry("Run", "Say which cases a patch to vLLM fixes and breaks", True, True),
+    "watch": Entry("Run", "Run cases on new releases and correct their ranges", True, True),
+    "list": Entry("Cases", "List the cases: id, family, affected versions, title"),
+    "show": Entry("Cases", "Show all fields of a case and the ends of its range"),
+    "new": Entry("Cases", "Write a new case: case.toml, a test that runs, a README"),
+    "validate": Entry("Cases", "Prove cases and write the proof beside them", True, True),
+    "judge": Entry("Cases", "Judge stored results again after a change of the case"),
+    "report": Entry("Share", "Merge result files and show them in any format"),
+    "site": Entry("Share", "Write a web site of all cases, releases and verdicts"),
+    "export": Entry("Share", "Write a case as a script, a bug report or an OSV record"),
+    "survey": Entry("Survey", "Measure what releases of vLLM can do, survive and need", True, True),
+    "fuzz": Entry("Hunt", "Search for failures that nobody has reported", True),
+    "env": Entry("Maintain", "List, build, lock and remove environments", True),
+    "doctor": Entry("Maintain", "Find and remove what earlier runs left behind", True),
+    "ask": Entry("Maintain", "Call a probe or a server by hand in any environment", True, True),
+}
+"""All commands in the order in which people need them. The module of each has its name."""
+_NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Errors that mean that output cannot be written: a full disk, an exceeded quota or file size, a
+closed terminal."""
+EPILOG = (
+    "Exit codes: 0 all verdicts as expected; 1 some verdict is not expected; 2 usage or bad input; "
+    "3 an environment could not be built; 4 internal error; 130 interrupted; "
+    "141 the reader of standard output has ended (| head). "
+    "Questions to start with: vllm-regress audit vllm==0.8.4; vllm-regress explain server.log."
+)
+_ANYWHERE = "Options of every command (--cases, --source, --yes, -v, ...): vllm-regress --help."
+
+
+class LazyCommand(typer.core.TyperCommand):
+    """Stands for a command in lists and completion. The module is imported when the command is
+    used, so that help is fast and one command does not import what others need."""
+
+    def __init__(self, name: str) -> None:
+        entry = COMMANDS[name]
+        super().__init__(name, help=entry.line, rich_help_panel=entry.panel)
+
+    def load(self) -> Any:
+        """Return the command itself: the function with its name in its module, or ``app`` there."""
+        assert self.name is not None
+        module = importlib.import_module(f".{module_of(self.name)}", __package__)
+        app = getattr(module, "app", None)
+        if app is None:
+            app = typer.Typer(context_settings=HELP, add_completion=False)
+            function = getattr(module, self.name, None) or getattr(module, f"{self.name}_")
+            app.command(self.name, epilog=getattr(module, "EPILOG", None))(function)
+        command: Any = typer.main.get_command(app)
+        command = getattr(command, "commands", {}).get(self.name, command)
+        command.name = self.name
+        command.epilog = f"{command.epilog or ''} {_ANYWHERE}".strip()
+        return command
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
+    ) -> Any:
+        return self.load().make_context(info_name, args, parent=parent, **extra)
+
+
+class FrontDoor(typer.core.TyperGroup):
+    """The commands of ``COMMANDS``."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{**settings, "commands": {name: LazyCommand(name) for name in COMMANDS}})
+
+
+def module_of(command: str) -> str:
+    """Return the name of the module in this package that has a command."""
+    return f"{command}_" if keyword.iskeyword(command) else command
+
+
+app = typer.Typer(
+    name="vllm-regress",
+    help="Documented vLLM failures: which ones does an installation have, and which versions are affected?",
+    epilog=EPILOG,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings=HELP,
+    cls=FrontDoor,
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code (see ``EPILOG``)."""
+    _prepare_streams()
+    if sys.stdout is None:
+        warn("vllm-regress: standard output is closed: redirect it to a file, or to /dev/null")
+        return USAGE
+    stdout = sys.stdout  # a broken pipe makes typer replace it
+    status = _run(arguments)
+    _flush(sys.stderr)
+    error = _flush(stdout)
+    if error is None or status == BROKEN_PIPE:
+        return status
+    if isinstance(error, BrokenPipeError):
+        return BROKEN_PIPE
+    warn(f"vllm-regress: standard output: {error.strerror}")
+    return USAGE
+
+
+def _prepare_streams() -> None:
+    """Let standard output and standard error escape characters that their encoding does not have."""
+    if sys.stderr is None:  # closed; ``print`` would use standard output instead
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a test may use another kind
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _flush(stream: TextIO) -> OSError | None:
+    """Flush a stream and return the error if that fails.
+
+    What is left in it is dropped then, because Python would try again at its end.
+    """
+    try:
+        stream.flush()
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        return error
+    return None
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    own_args, pytest_args = split_arguments(sys.argv[1:] if arguments is None else arguments)
+    try:
+        _refuse_empty(own_args)
+        app(args=own_args, prog_name="vllm-regress", obj=(own_args, pytest_args))
+    except SystemExit as exit_request:
+        # typer and rich turn it into an exit with 1, which means something else.
+        return (
+            BROKEN_PIPE
+            if isinstance(exit_request.__context__, BrokenPipeError)
+            else _status(exit_request.code)
+        )
+    except KeyboardInterrupt:
+        warn("interrupted")
+        return INTERRUPTED
+    except RegressError as error:
+        warn(f"vllm-regress: {error}")
+        return (
+            UNBUILT
+            if isinstance(error, BuildError)
+            else USAGE
+            if isinstance(error, UsageError)
+            else INTERNAL
+        )
+    except OSError as error:  # a full disk, a missing or protected file: no defect of this program
+        if error.filename is None and error.errno not in _NOT_WRITTEN:
+            return _internal_error()
+        # Writing to an open file gives an error without a name. Our own files are written by
+        # `write_atomically`, which adds it.
+        name = "standard output" if error.filename is None else os.fsdecode(error.filename)
+        warn(f"vllm-regress: {name}: {error.strerror}")
+        return USAGE
+    except Exception:
+        return _internal_error()
+    return OK
+
+
+def _internal_error() -> int:
+    warn(traceback.format_exc())
+    warn(f"vllm-regress {__version__}: internal error; please report it with the traceback above")
+    return INTERNAL
+
+
+def _print_version(requested: bool) -> None:
+    if requested:
+        say(f"vllm-regress {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    context: typer.Context,
+    cases: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Directory of cases (default: ./cases, else the built-in cases)."
+        ),
+    ] = None,
+    source: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[PACKAGE=]PATH|URL",
+            help="The clone in which names with @REV are looked up (default package: vllm). A URL "
+            "is cloned once, into the cache; repeatable.",
+        ),
+    ] = None,
+    wheel_index: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="A package index with {commit} in its address: vllm@REV then installs the "
+            "commit's own wheel, for every device.",
+        ),
+    ] = None,
+    yes: Annotated[
+        bool,
+        typer.Option(
+            "--yes", "-y", help="Download without asking. Without a terminal nothing is asked."
+        ),
+    ] = False,
+    verbose: Annotated[
+        int,
+        typer.Option(
+            "--verbose",
+            "-v",
+            count=True,
+            show_default=False,
+            metavar="",
+            help="Say more: everything about each failure or test, pytest's output, and on "
+            "standard error what is started; -vv also waits and deadlines.",
+        ),
+    ] = 0,
+    log_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Append the log of -vv to FILE, whatever is shown."),
+    ] = None,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", is_eager=True, callback=_print_version
+        ),
+    ] = False,
+) -> None:
+    own_args, pytest_args = context.obj
+    command = COMMANDS.get(context.invoked_subcommand or "")
+    if (
+        sys.platform != "linux"
+        and command is not None
+        and command.starts
+        and not {*HELP["help_option_names"]} & {*own_args}
+    ):
+        elsewhere = ", ".join(name for name, entry in COMMANDS.items() if not entry.starts)
+        raise UsageError(
+            f"{context.invoked_subcommand}: Linux only, because it starts engines or builds "
+            f"environments. On {sys.platform} these commands work: {elsewhere}"
+        )
+    if source or wheel_index:
+        from ..environments.sources import set_clones, set_wheel_index
+
+        if source:
+            set_clones(source)
+        if wheel_index:
+            set_wheel_index(wheel_index)
+    context.with_resource(logging_to(verbose, log_file, warn))
+    LOGGER.info("vllm-regress %s: %s", __version__, shlex.join([*own_args, *pytest_args]))
+    context.obj = Invocation(cases, pytest_args, verbose > 0, yes, tuple(source or ()), wheel_index)
+
+
+def split_arguments(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+    """Return our arguments, with the options of ``root`` before the command wherever they stood,
+    and those after ``--`` that are passed on."""
+    words = list(arguments)
+    at = words.index("--") if "--" in words else len(words)
+    head, tail = _options_first(words[:at]), words[at:]
+    if any(entry.passes_on and name in head for name, entry in COMMANDS.items()):
+        return head, tuple(tail[1:])
+    return [*head, *tail], ()
+
+
+def _options_first(words: Sequence[str]) -> list[str]:
+    """Move options of ``root`` to the front: nobody knows by heart which ones stand where."""
+    valued, flags = ("--cases", "--source", "--wheel-index", "--log-file"), ("--yes", "--verbose")
+    first: list[str] = []
+    rest: list[str] = []
+    left = iter(words)
+    for word in left:
+        name, equals, _ = word.partition("=")
+        if name in valued:
+            first += [word] if equals else [word, *itertools.islice(left, 1)]
+        else:
+            (first if word in flags or re.fullmatch(r"-(v+|y)", word) else rest).append(word)
+    return [*first, *rest]
+
+
+def _refuse_empty(arguments: Sequence[str]) -> None:
+    """Raise ``UsageError`` for an empty argument: no option accepts one, and an empty path would
+    mean the working directory."""
+    for before, word in zip(["", *arguments], arguments, strict=False):
+        option, equals, value = (
+            word.partition("=") if word.startswith("--") else (before, "=", word)
+        )
+        if equals and not value.strip():
+            which = f"the argument after {option}" if option.startswith("-") else "an argument"
+            raise UsageError(
+                f"{which} is empty, perhaps because a variable is not set: give it, or leave it out"
+            )
+
+
+def _status(code: object) -> int:
+    return code if isinstance(code, int) else OK if code is None else USAGE

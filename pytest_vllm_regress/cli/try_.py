@@ -1,0 +1,111 @@
+"""``vllm-regress try``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..history.patch import CaseEffect, PatchEffect, PatchRequest, plan_comparison
+from ..output.formats import OutputFiles
+from ..runner.build import build_with_cache
+from ..runner.executors import ThreadsExecutor
+from ..runner.journal import Journal
+from ..runner.progress import CaseLines
+from ..runner.run import RunRequest, run_batches
+from ..runner.slots import machine_room
+from ..util.paths import writable_root
+from ..util.signals import terminate_as_interrupt
+from .context import (
+    OK,
+    UNEXPECTED,
+    BaseEnvironment,
+    CaseIds,
+    Jobs,
+    Outputs,
+    TextOrJson,
+    invocation,
+    print_columns,
+    print_json,
+    say,
+    warn,
+)
+
+
+def try_(
+    context: typer.Context,
+    tree: Annotated[
+        Path,
+        typer.Argument(metavar="PATH", help="A work tree of vLLM, with its uncommitted changes."),
+    ],
+    case_ids: CaseIds = None,
+    base: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REV",
+            help="What to compare with (default: where the branch left upstream's, else HEAD).",
+        ),
+    ] = None,
+    env: BaseEnvironment = None,
+    jobs: Jobs = None,
+    out: Outputs = None,
+    format: TextOrJson = "text",
+) -> None:
+    """Say which cases a patch to vLLM fixes and breaks.
+
+    Runs all (or named) cases once on a work tree and once on its base, on the simulated device.
+    Unless cases are named, those run first whose fix or text concerns the changed modules.
+    Arguments after -- go to pytest. Exit codes: 0 the patch breaks nothing; 1 it breaks something;
+    2 usage; 3 an environment could not be built; 130 interrupted (repeat the command to resume).
+    """
+    show = warn if format == "json" else say
+    command = invocation(context)
+    cases = command.select(case_ids or [])
+    files = OutputFiles.of(out).check_results()
+    comparison = plan_comparison(PatchRequest(tree, cases, not case_ids, base, env))
+    before = comparison.base.id[:10]
+    show(
+        f"{len(comparison.changed)} changed files against {before} ({comparison.base.subject}); "
+        f"{len(comparison.cases)} cases, over {comparison.base_environment}"
+    )
+    journal = Journal(writable_root() / "try", [*comparison.key, *command.pytest_args])
+    options = command.run_options(None)
+    progress = CaseLines(show, logs=False, bar=not command.verbose)
+    executor = ThreadsExecutor(
+        progress.watching(build_with_cache(show)), jobs or machine_room(), show
+    )
+    with terminate_as_interrupt():
+        outcome = run_batches(RunRequest(comparison.batches, executor, options, progress, journal))
+    if outcome.interrupted:
+        files.save(outcome.run, command.cases, show)
+        warn("interrupted: repeat the command to resume")
+        raise typer.Exit(outcome.exit_code)
+    journal.close()
+    effects = comparison.effects(outcome.run.results)
+    if format == "json":
+        names = ("effect", "before", "after", "tests", "why")
+        print_json(
+            [{"case": e.case.id, **{name: getattr(e, name) for name in names}} for e in effects]
+        )
+    else:
+        _print_effects(effects, before)
+    files.save(outcome.run, command.cases, show)
+    if outcome.unbuilt:
+        raise typer.Exit(outcome.exit_code)
+    raise typer.Exit(
+        UNEXPECTED if any(effect.effect is PatchEffect.BREAKS for effect in effects) else OK
+    )
+
+
+def _print_effects(effects: Sequence[CaseEffect], base: str) -> None:
+    rows = [
+        (effect.effect, effect.case.id, effect.before, effect.after)
+        for effect in sorted(effects, key=lambda effect: [*PatchEffect].index(effect.effect))
+    ]
+    print_columns(("the patch", "case", f"at {base}", "with the patch"), rows)
+    for effect in effects:
+        if effect.effect is not PatchEffect.UNCHANGED:
+            tests = ", ".join(effect.tests) or "no test gave a clear verdict"
+            say(f"{effect.effect} {effect.case.id}: {tests}: {effect.why}")
