@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.cases.results import ResultFile
 from pytest_vllm_regress.cli.context import print_columns, print_json, say, warn
-from pytest_vllm_regress.util.text import one_line, printable
 from pytest_vllm_regress.util.codec import json_schema
+from pytest_vllm_regress.util.text import one_line, printable
 from pytest_vllm_regress.util.validation import MAX_SHOWN, format_value, problems
 from tests.helpers import ROOT
 from tests.helpers.cases import CaseFile
