@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import inspect
 import itertools
-import json
 import re
 import textwrap
 from collections.abc import Callable, Iterator
@@ -19,9 +18,11 @@ import typer
 
 import pytest_vllm_regress
 from pytest_vllm_regress import cli, plugin
+from pytest_vllm_regress.cases.loading import CaseFile
+from pytest_vllm_regress.cases.results import ResultFile
 from pytest_vllm_regress.engines.probe import BUILT_IN, built_in_sources
 from pytest_vllm_regress.plugin import fixtures, options
-from pytest_vllm_regress.util.paths import DATA
+from pytest_vllm_regress.util.codec import json_schema
 
 PAGES = Path(__file__).parents[1] / "docs" / "reference"
 WORDS = {
@@ -44,7 +45,6 @@ WORDS = {
 }
 """The one meaning of each option whose help differs from command to command, because it says what
 the command does with it. All other names have one help text."""
-SCHEMAS = DATA / "json_schemas"
 HARNESS = ("lend", "route_through", "wait_ready", "close", "parts")
 """Methods of public classes that the fixtures call, not tests."""
 HELPERS = ("unpack_bitmask",)
@@ -90,11 +90,11 @@ def fixture_rows() -> Iterator[str]:
             yield f"- `{name}`: {' '.join((inspect.getdoc(function) or '').split())}"
 
 
-def schema_rows(file: str) -> Iterator[str]:
-    document = json.loads((SCHEMAS / file).read_text())
+def schema_rows(kind: type) -> Iterator[str]:
+    document = json_schema(kind)
     yield "| key | meaning |"
     yield "| --- | --- |"
-    yield from _keys("", document, document)
+    yield from _keys("", _resolved(document, document), document)
 
 
 def _keys(prefix: str, schema: dict[str, Any], document: dict[str, Any]) -> Iterator[str]:
@@ -306,8 +306,8 @@ PARTS: dict[str, dict[str, Callable[[], Iterator[str]]]] = {
         "methods": lambda: method_rows("Engine", "AsyncEngine", "Server", "Probe", "Script"),
         "probes": probe_rows,
         "commands": command_rows,
-        "case": lambda: schema_rows("case_schema.json"),
-        "result": lambda: schema_rows("result_schema.json"),
+        "case": lambda: schema_rows(CaseFile),
+        "result": lambda: schema_rows(ResultFile),
     },
     "options-of-commands": {"words": word_rows},
 }

@@ -239,7 +239,7 @@ class CaseFile(_Table, frozen=True, kw_only=True):
     both sides show."""
 
     format: Literal[1]
-    """The format of this file."""
+    """The format of this file. Write format = 1."""
     id: Id
     """The name that tests and commands use, for example vllm-17173. Unique among all cases."""
     title: Line

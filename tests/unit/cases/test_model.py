@@ -403,3 +403,13 @@ def test_cases_of_the_project_are_valid_and_load_without_heavy_imports() -> None
         "assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", code], cwd=root, check=True, timeout=60)
+
+
+def test_a_file_names_its_format(write) -> None:  # type: ignore[no-untyped-def]
+    for text, words in (
+        (GOOD.replace("format = 1\n", ""), r"format: missing\. .* Write format = 1"),
+        (GOOD.replace("format = 1", "format = 2"), r"format = 2: .* format 1\. Upgrade"),
+        (GOOD.replace("format = 1", 'format = "1"'), r"format = '1': .* Write format = 1"),
+    ):
+        with pytest.raises(CaseFileError, match=words):
+            load_case(write(text))

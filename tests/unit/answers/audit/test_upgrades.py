@@ -20,6 +20,7 @@ from tests.helpers import ROOT
 from tests.helpers.cases import project_cases
 
 CASE = """
+format = 1
 id = "{id}"
 title = "it breaks"
 family = "{family}"
