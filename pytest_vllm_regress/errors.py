@@ -1,5 +1,4 @@
-"""The errors that this package raises on purpose, one tree below ``RegressError``, and its
-deprecation warnings.
+"""The errors that this package raises on purpose, one tree below ``RegressError``.
 
 Every message says what happened, where the value came from, what is allowed, and what to do next.
 
@@ -26,10 +25,9 @@ Every message says what happened, where the value came from, what is allowed, an
 from __future__ import annotations
 
 import enum
-import warnings
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import NewType
+from typing import NewType, TypedDict, Unpack
 
 
 class Kind(enum.StrEnum):
@@ -152,26 +150,24 @@ class Unsupported(RegressError):
         refused_by: str = "",
     ) -> None:
         super().__init__(message)
-        self.since = since
-        self.until = until
-        self.device = device
-        self.needs = needs
-        self.refused_by = refused_by
-
-    @property
-    def claim(self) -> str:
+        reasons = {
+            "since vLLM": since,
+            "until vLLM": until,
+            "not on device": device,
+            "needs": needs,
+            "refused by": refused_by,
+        }
+        self.claim = ", ".join(f"{words} {reason}" for words, reason in reasons.items() if reason)
         """The reasons in words; empty if none was given."""
-        words = (
-            f"since vLLM {self.since}" if self.since else "",
-            f"until vLLM {self.until}" if self.until else "",
-            f"not on device {self.device}" if self.device else "",
-            f"needs {self.needs}" if self.needs else "",
-            f"refused by {self.refused_by}" if self.refused_by else "",
-        )
-        return ", ".join(filter(None, words))
 
     def __str__(self) -> str:
         return f"{self.args[0]} ({self.claim})" if self.claim else str(self.args[0])
+
+
+class _Details(TypedDict, total=False):
+    detail: str
+    parts: Parts
+    engine_died: bool
 
 
 class ChildError(RegressError):
@@ -181,17 +177,27 @@ class ChildError(RegressError):
     ``phase``: when it happened: import, start, ready, request, stop or probe.
     ``parts``: the texts that the verdict is based on.
     ``detail``: the long text for people: remote traceback, dossier, log tail.
+    ``engine_died``: the exception or the engine's processes show that the engine is dead, or the
+    process held a running engine; ``kind`` is then ``engine-death``.
     """
 
     kind = Kind.EXCEPTION
 
     def __init__(
-        self, message: str, *, phase: str, detail: str = "", parts: Parts = MappingProxyType({})
+        self,
+        message: str,
+        *,
+        phase: str,
+        detail: str = "",
+        parts: Parts = MappingProxyType({}),
+        engine_died: bool = False,
     ) -> None:
         super().__init__(message)
         self.phase = phase
         self.detail = detail
         self.parts = parts
+        if engine_died:
+            self.kind = Kind.ENGINE_DEATH
 
     def __str__(self) -> str:
         head = f"[{self.phase}] {self.args[0]}"
@@ -200,26 +206,13 @@ class ChildError(RegressError):
 
 class RemoteError(ChildError):
     """Code in the target process raised an exception. ``type_name`` is the qualified name of its
-    class.
-
-    ``engine_died``: the exception or the engine's processes show that the engine is dead; ``kind``
-    is then ``engine-death``.
-    """
+    class."""
 
     def __init__(
-        self,
-        message: str,
-        *,
-        phase: str,
-        detail: str = "",
-        type_name: str = "",
-        parts: Parts = MappingProxyType({}),
-        engine_died: bool = False,
+        self, message: str, *, phase: str, type_name: str = "", **details: Unpack[_Details]
     ) -> None:
-        super().__init__(message, phase=phase, detail=detail, parts=parts)
+        super().__init__(message, phase=phase, **details)
         self.type_name = type_name
-        if engine_died:
-            self.kind = Kind.ENGINE_DEATH
 
 
 class DeadlineExceeded(ChildError):
@@ -232,25 +225,9 @@ class DeadlineExceeded(ChildError):
 
 
 class ChildDied(ChildError):
-    """A target process ended without a reply, even if its exit status was 0.
-
-    ``engine_died``: the process held a running engine; ``kind`` is then ``engine-death``.
-    """
+    """A target process ended without a reply, even if its exit status was 0."""
 
     kind = Kind.CRASH
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        phase: str,
-        detail: str = "",
-        parts: Parts = MappingProxyType({}),
-        engine_died: bool = False,
-    ) -> None:
-        super().__init__(message, phase=phase, detail=detail, parts=parts)
-        if engine_died:
-            self.kind = Kind.ENGINE_DEATH
 
 
 class LimitExceeded(ChildError):
@@ -265,15 +242,9 @@ class LimitExceeded(ChildError):
     kind = Kind.LIMIT
 
     def __init__(
-        self,
-        message: str,
-        *,
-        phase: str,
-        detail: str = "",
-        parts: Parts = MappingProxyType({}),
-        limit: str = "",
+        self, message: str, *, phase: str, limit: str = "", **details: Unpack[_Details]
     ) -> None:
-        super().__init__(message, phase=phase, detail=detail, parts=parts)
+        super().__init__(message, phase=phase, **details)
         self.limit = limit
 
 
@@ -307,14 +278,3 @@ class ProtocolError(ChildError):
     """A target process sent an invalid reply: truncated, oversized, or not JSON."""
 
     kind = Kind.CRASH
-
-
-def warn_deprecated(old: str, instead: str, removed_in: str, *, stacklevel: int = 3) -> None:
-    """Emit a ``DeprecationWarning`` that names the replacement and the version that removes
-    ``old``.
-
-    ``stacklevel``: as in ``warnings.warn``, counted from this function; 3 is the caller of the
-    deprecated function.
-    """
-    message = f"{old} is deprecated and will be removed in pytest-vllm-regress {removed_in}: use {instead}"
-    warnings.warn(message, DeprecationWarning, stacklevel=stacklevel)

@@ -4,16 +4,16 @@ They do not use hypothesis-jsonschema, which draws instances only and fails on o
 Hypothesis releases.
 """
 
-from pytest_vllm_regress.schemas.features import Distribution, distribution, features, sample
-from pytest_vllm_regress.schemas.instances import (
+from .features import Distribution, distribution, features, sample
+from .instances import (
     Invalid,
     invalid_instances,
     near_misses,
     valid_instances,
     validator,
 )
-from pytest_vllm_regress.schemas.profile import PROFILES, Budget, Dialect, Feature, Profile
-from pytest_vllm_regress.schemas.strategies import json_schemas
+from .profile import PROFILES, Budget, Dialect, Feature, Profile
+from .strategies import json_schemas
 
 __all__ = [
     "PROFILES",

@@ -8,31 +8,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, given, seed, settings
+from .drawing import draw_all
+from .profile import TABLES, Budget, Feature, Profile
+from .strategies import json_schemas
 
-from pytest_vllm_regress.schemas.deterministic import backend
-from pytest_vllm_regress.schemas.profile import Budget, Feature, Profile
-from pytest_vllm_regress.schemas.strategies import json_schemas
-
-_TYPES = {
-    f.value: f
-    for f in (Feature.NULL, Feature.BOOLEAN, Feature.INTEGER, Feature.NUMBER, Feature.STRING)
-}
-_TYPES |= {"array": Feature.ARRAY, "object": Feature.OBJECT}
-_KEYWORDS: tuple[tuple[Feature, frozenset[str]], ...] = (
-    (Feature.LENGTH, frozenset({"minLength", "maxLength"})),
-    (Feature.PATTERN, frozenset({"pattern"})),
-    (Feature.FORMAT, frozenset({"format"})),
-    (Feature.BOUNDS, frozenset({"minimum", "maximum"})),
-    (Feature.EXCLUSIVE_BOUNDS, frozenset({"exclusiveMinimum", "exclusiveMaximum"})),
-    (Feature.MULTIPLE_OF, frozenset({"multipleOf"})),
-    (Feature.ITEM_COUNT, frozenset({"minItems", "maxItems"})),
-    (Feature.UNIQUE_ITEMS, frozenset({"uniqueItems"})),
-    (Feature.PROPERTY_COUNT, frozenset({"minProperties", "maxProperties"})),
-    (Feature.TUPLE, frozenset({"prefixItems"})),
-    (Feature.ANY_OF, frozenset({"anyOf"})),
-    (Feature.ONE_OF, frozenset({"oneOf"})),
-)
+_KEYWORDS = {Feature(name): frozenset(keys) for name, keys in TABLES["keywords"].items()}
 DEFINITIONS = ("$defs", "definitions")
 _SINGLE_SUBSCHEMA = ("items", "additionalItems", "additionalProperties", "not")
 _SUBSCHEMA_LISTS = ("items", "prefixItems", "anyOf", "oneOf", "allOf")
@@ -119,8 +99,8 @@ def _node_features(node: Any) -> Iterator[Feature]:
     if isinstance(types, list) and types:
         yield Feature.TYPE_LIST
     for name in [types] if isinstance(types, str) else types:
-        yield _TYPES[name]
-    for feature, keys in _KEYWORDS:
+        yield Feature(name)
+    for feature, keys in _KEYWORDS.items():
         if keys & node.keys():
             yield feature
     if "pattern" in node and {"minLength", "maxLength"} & node.keys():
@@ -170,23 +150,7 @@ def sample(
 
     The same seed and Hypothesis release give the same schemas.
     """
-    drawn: list[dict[str, Any]] = []
-
-    @seed(seed_value)
-    @settings(
-        backend=backend(),
-        max_examples=count,
-        phases=[Phase.generate],
-        database=None,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(json_schemas(profile, budget))
-    def collect(schema: dict[str, Any]) -> None:
-        drawn.append(schema)
-
-    collect()
-    return drawn[:count]
+    return draw_all(json_schemas(profile, budget), count, seed_value)[:count]
 
 
 @dataclass(frozen=True)
@@ -229,6 +193,3 @@ def distribution(
         sum(1 for part in definitions(schema).values() for _ in walk(part)) for schema in drawn
     )
     return Distribution(len(drawn), dict(counts), sizes)
-
-
-__all__ = ["Distribution", "children", "definitions", "distribution", "features", "sample", "walk"]

@@ -15,22 +15,14 @@ from jsonschema.protocols import Validator
 from jsonschema.validators import extend
 from referencing import Registry
 
-from pytest_vllm_regress.schemas.composites import values_matching
-from pytest_vllm_regress.schemas.features import definitions, walk
-from pytest_vllm_regress.schemas.unroll import unroll
+from .features import definitions, walk
+from .values import python_pattern, unroll, values_matching
 
 
 def _pattern(
     validator: Validator, pattern: str, value: Any, schema: Any
 ) -> Iterator[ValidationError]:
-    """Check a pattern with ECMA-262 semantics, as JSON Schema requires:
-
-    ``\\d`` is 0 to 9 and ``$`` matches only at the very end.
-    """
-    if (
-        isinstance(value, str)
-        and re.search(re.sub(r"(?<!\\)\$$", r"\\Z", pattern), value, re.ASCII) is None
-    ):
+    if isinstance(value, str) and not re.search(python_pattern(pattern), value, re.ASCII):
         yield ValidationError(f"{value!r} does not match {pattern!r}")
 
 

@@ -3,10 +3,14 @@ and budgets (sizes)."""
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
+from typing import Any
 
-from pytest_vllm_regress.errors import UsageError
+from ..errors import UsageError
 
 
 class Dialect(StrEnum):
@@ -98,77 +102,19 @@ class Budget:
                 raise UsageError(f"Budget: {name} must be at least 1, got {getattr(self, name)}")
 
 
-_F = Feature
-_SCALARS = {_F.NULL, _F.BOOLEAN, _F.INTEGER, _F.NUMBER, _F.STRING}
-_NESTED = {_F.ARRAY, _F.OBJECT, _F.NESTING, _F.OPTIONAL}
-_ALL = frozenset(Feature)
-
-PROFILES: dict[str, Profile] = {
-    profile.name: profile
-    for profile in (
-        Profile(
-            "basic",
-            frozenset(_SCALARS | _NESTED | {_F.LENGTH, _F.BOUNDS, _F.ITEM_COUNT, _F.ENUM}),
-            source="compiled by every structured-output backend since 2024, including lm-format-enforcer 0.10.3",
-        ),
-        Profile(
-            "lm-format-enforcer",
-            frozenset(
-                _SCALARS
-                | _NESTED
-                | {
-                    _F.LENGTH,
-                    _F.PATTERN,
-                    _F.ITEM_COUNT,
-                    _F.CLOSED,
-                    _F.DICTIONARY,
-                    _F.ENUM,
-                    _F.CONST,
-                    _F.TYPE_LIST,
-                }
-                | {_F.ANY_OF, _F.ONE_OF, _F.ALL_OF, _F.REF, _F.RECURSION}
-            ),
-            # Numeric bounds, multipleOf, uniqueItems, tuples and formats are parsed and dropped. A
-            # pattern with a length and a mixed enum raise an exception. Non-ASCII names work only
-            # if the tokenizer has them as whole tokens.
-            source="lm-format-enforcer 0.10.11, README and jsonschemaparser.get_parser",
-        ),
-        Profile(
-            "xgrammar",
-            _ALL
-            - {
-                _F.MULTIPLE_OF,
-                _F.UNIQUE_ITEMS,
-                _F.ALL_OF,
-                _F.ALL_OF_SPLIT,
-                _F.PATTERN_LENGTH,
-                _F.PROPERTY_COUNT,
-            },
-            source="vLLM's has_xgrammar_unsupported_json_features; xgrammar itself drops allOf of several parts",
-        ),
-        Profile(
-            "llguidance",
-            _ALL - {_F.UNIQUE_ITEMS, _F.PROPERTY_COUNT},
-            source="llguidance docs/json_schema.md",
-        ),
-        Profile(
-            "outlines",
-            _ALL
-            - {
-                _F.BOUNDS,
-                _F.EXCLUSIVE_BOUNDS,
-                _F.MULTIPLE_OF,
-                _F.UNIQUE_ITEMS,
-                _F.PATTERN_LENGTH,
-                _F.ADDITIONAL,
-            }
-            - {_F.RECURSION, _F.ROOT_REF, _F.ALL_OF, _F.ALL_OF_SPLIT, _F.ANY},
-            source="outlines-core: a schema becomes one regular expression, so no recursion and no arithmetic",
-        ),
-        Profile("full", _ALL, source="everything the strategies can draw"),
-        Profile("full-draft-07", _ALL, Dialect.DRAFT7, source="everything, in the draft 7 dialect"),
+def _profile(name: str, table: Mapping[str, Any]) -> Profile:
+    without = map(Feature, table.get("without", ()))
+    return Profile(
+        name,
+        frozenset(map(Feature, table.get("features", Feature))).difference(without),
+        Dialect(table.get("dialect", Dialect.DRAFT2020)),
+        table["source"],
     )
-}
+
+
+TABLES = tomllib.loads((Path(__file__).parents[1] / "data" / "drawn_schemas.toml").read_text())
+"""What drawn schemas consist of, as data."""
+PROFILES = {name: _profile(name, table) for name, table in TABLES["profiles"].items()}
 """Profiles by name: one for each backend, and ``basic``, ``full`` and ``full-draft-07``."""
 
 
@@ -182,8 +128,3 @@ def as_profile(profile: Profile | str) -> Profile:
         raise UsageError(
             f"no schema profile named {profile!r}; known: {', '.join(PROFILES)}"
         ) from None
-
-
-def as_budget(budget: Budget | int) -> Budget:
-    """Return the budget; an integer stands for that many nodes with the default depth and width."""
-    return budget if isinstance(budget, Budget) else Budget(nodes=budget)

@@ -12,27 +12,31 @@ its descendant.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from hypothesis import strategies as st
 
-from pytest_vllm_regress.schemas import scalars
-from pytest_vllm_regress.schemas.contradictions import contradict
-from pytest_vllm_regress.schemas.profile import (
-    Budget,
-    Dialect,
-    Feature,
-    Profile,
-    as_budget,
-    as_profile,
-)
-from pytest_vllm_regress.schemas.scalars import Draw, Schema, maybe
+from .profile import TABLES, Budget, Dialect, Feature, Profile, as_profile
 
-PLAIN_NAMES = ("a", "b", "c", "name", "id", "kind", "value", "next")
-UNICODE_NAMES = ("\u00e9", "\u540d\u524d", "\U0001f600", "e\u0301")
-ESCAPED_NAMES = ('a"b', "a\\b", "a/b", "a~b", "a\nb", "a%b", "")
+Draw = Callable[[st.SearchStrategy[Any]], Any]
+Schema = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A pattern with instances of every length from ``shortest`` to ``longest`` (None: unbounded)."""
+
+    pattern: str
+    shortest: int
+    longest: int | None = None
+
+
+SHAPES = [Shape(**table) for table in TABLES["shapes"]]
+PLAIN_NAMES: list[str] = TABLES["plain-names"]
 DISCRIMINATOR = "tag"
 
 
@@ -65,6 +69,9 @@ class _Place:
     A reference to them applies to another value.
     """
 
+    def __contains__(self, feature: Feature) -> bool:
+        return feature in self.profile
+
     def deeper(self, *, guarded: bool = False, inside: bool = False) -> _Place:
         """Return the place one level deeper.
 
@@ -83,94 +90,163 @@ class _Place:
     def may_nest(self) -> bool:
         if self.depth >= self.budget.depth or self.state.left <= 0:
             return False
-        return self.depth == 0 or Feature.NESTING in self.profile
-
-
-_SCALARS = (
-    (Feature.BOOLEAN, scalars.boolean),
-    (Feature.NULL, scalars.null),
-    (Feature.INTEGER, scalars.integer),
-    (Feature.NUMBER, scalars.number),
-    (Feature.STRING, scalars.string),
-    (Feature.CONST, scalars.const),
-    (Feature.TYPE_LIST, scalars.type_list),
-)
-
-
-def _kinds(place: _Place) -> list[str]:
-    """Return the kinds of schema allowed here, simplest first.
-
-    The list begins alike at every depth, which helps shrinking.
-    """
-    profile = place.profile
-    kinds = [feature.value for feature, _ in _SCALARS if feature in profile]
-    if Feature.CONST_ANY in profile and Feature.CONST not in profile:
-        kinds.append(Feature.CONST.value)
-    if Feature.ENUM in profile or Feature.ENUM_MIXED in profile:
-        kinds.append(Feature.ENUM.value)
-    if Feature.ANY in profile:
-        kinds.append(Feature.ANY.value)
-    if Feature.RECURSION in profile:  # becomes the simplest kind if there is nothing to refer to
-        kinds.append(Feature.RECURSION.value)
-    if place.may_nest:
-        kinds += [f.value for f in (Feature.ARRAY, Feature.OBJECT) if f in profile]
-        kinds += [
-            f.value
-            for f in (Feature.ANY_OF, Feature.ONE_OF, Feature.ALL_OF, Feature.REF)
-            if f in profile
-        ]
-        if Feature.TUPLE in profile:
-            kinds.append(Feature.TUPLE.value)
-        if Feature.ALL_OF_SPLIT in profile:
-            kinds.append(Feature.ALL_OF_SPLIT.value)
-        # Prefer objects, above all at the root: structured output mostly asks for objects.
-        kinds += (
-            [Feature.OBJECT.value] * (8 if place.depth == 0 else 2) * (Feature.OBJECT in profile)
-        )
-    return kinds
-
-
-def _recursion_targets(place: _Place) -> list[str]:
-    if Feature.RECURSION not in place.profile:
-        return []
-    return [
-        name
-        for name in place.reachable
-        if name in place.entered and (name != "#" or Feature.ROOT_REF in place.profile)
-    ]
+        return self.depth == 0 or Feature.NESTING in self
 
 
 @st.composite
 def _node(draw: Draw, place: _Place) -> Schema:
     place.state.left -= 1
-    return _of_kind(draw, place, draw(st.sampled_from(_kinds(place))))
+    return draw(st.sampled_from(_kinds(place)))(draw, place)
 
 
-def _of_kind(draw: Draw, place: _Place, kind: str) -> Schema:
-    for feature, scalar in _SCALARS:
-        if kind == feature.value:
-            return scalar(draw, place.profile)
-    if kind == Feature.ENUM:
-        return scalars.enum(draw, place.profile, place.budget.width)
-    if kind == Feature.ANY:
-        return {}
-    if kind == Feature.RECURSION:
-        targets = _recursion_targets(place)
-        if not targets:
-            return _of_kind(draw, place, _kinds(place)[0])
-        name = draw(st.sampled_from(targets))
-        return {"$ref": _pointer(place.profile, name)}
-    containers = {
-        Feature.ARRAY.value: _array,
-        Feature.TUPLE.value: _tuple,
-        Feature.OBJECT.value: _object,
-        Feature.ANY_OF.value: _any_of,
-        Feature.ONE_OF.value: _one_of,
-        Feature.ALL_OF.value: _all_of,
-        Feature.ALL_OF_SPLIT.value: _all_of_split,
-        Feature.REF.value: _ref,
-    }
-    return containers[kind](draw, place)
+def _kinds(place: _Place) -> list[Callable[[Draw, _Place], Schema]]:
+    """Return what may be drawn here, simplest first.
+
+    The list begins alike at every depth, which helps shrinking.
+    """
+    kinds = [
+        kind
+        for kind, *features in (*_LEAVES, *(_NESTED if place.may_nest else ()))
+        if not place.profile.features.isdisjoint(features)
+    ]
+    # Prefer objects, above all at the root: structured output mostly asks for objects.
+    if _object in kinds:
+        kinds += [_object] * (8 if place.depth == 0 else 2)
+    return kinds
+
+
+def maybe(draw: Draw, allowed: bool = True) -> bool:
+    """Draw a boolean that shrinks to False. Draw nothing if True is not allowed."""
+    return allowed and bool(draw(st.booleans()))
+
+
+def _null(draw: Draw, place: _Place) -> Schema:
+    return {"type": "null"}
+
+
+def _boolean(draw: Draw, place: _Place) -> Schema:
+    return {"type": "boolean"}
+
+
+def _numeric(
+    kind: str,
+    factors: tuple[float, ...],
+    unit: float,
+    most: int,
+    gaps: st.SearchStrategy[float],
+    draw: Draw,
+    place: _Place,
+) -> Schema:
+    """Draw a number's schema. Bounds lie around a multiple of ``unit``, or of ``multipleOf``, which
+    remains an instance."""
+    schema: Schema = {"type": kind}
+    may_have_bounds = Feature.BOUNDS in place or Feature.EXCLUSIVE_BOUNDS in place
+    if maybe(draw, Feature.MULTIPLE_OF in place):
+        unit = schema["multipleOf"] = draw(st.sampled_from(factors))
+    if not maybe(draw, may_have_bounds):
+        return schema
+    inside = unit * draw(st.integers(-most, most))
+    for side, sign in (("inimum", -1), ("aximum", 1)):
+        if maybe(draw, may_have_bounds):
+            gap = draw(gaps)
+            may_exclude = Feature.EXCLUSIVE_BOUNDS in place and gap > 0
+            if may_exclude or Feature.BOUNDS in place:
+                exclusive = may_exclude and (Feature.BOUNDS not in place or maybe(draw))
+                schema[("exclusiveM" if exclusive else "m") + side] = inside + sign * gap
+    return schema
+
+
+_QUARTERS = st.integers(0, 200).map(lambda quarters: quarters / 4)
+_integer = partial(_numeric, "integer", (2, 3, 5, 10), 1, 50, st.integers(0, 120))
+_number = partial(_numeric, "number", (0.5, 0.25, 2, 1.5), 0.25, 40, _QUARTERS)
+
+
+def _string(draw: Draw, place: _Place) -> Schema:
+    schema: Schema = {"type": "string"}
+    shortest, longest = 0, None
+    if maybe(draw, Feature.PATTERN in place):
+        shape = draw(st.sampled_from(SHAPES))
+        schema["pattern"] = shape.pattern
+        shortest, longest = shape.shortest, shape.longest
+        if Feature.PATTERN_LENGTH not in place:
+            return schema
+    elif maybe(draw, Feature.FORMAT in place):
+        return {**schema, "format": draw(st.sampled_from(TABLES["formats"]))}
+    if Feature.LENGTH in place:
+        # An instance of this length always exists.
+        length = draw(st.integers(shortest, shortest + 4 if longest is None else longest))
+        if maybe(draw):
+            schema["minLength"] = draw(st.integers(0, length))
+        if maybe(draw):
+            schema["maxLength"] = length + draw(st.integers(0, 6))
+    return schema
+
+
+def _key(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+def _values() -> st.SearchStrategy[Any]:
+    """Return a strategy for values of an enum or const.
+
+    Floats are never whole numbers, so that 1 and 1.0 never both appear.
+    """
+    words = st.sampled_from(TABLES["words"] + TABLES["awkward-words"])
+    scalars = (
+        st.none() | st.booleans() | st.integers(-20, 20) | st.sampled_from((0.5, -1.25)) | words
+    )
+    return (
+        scalars
+        | st.lists(scalars, max_size=2)
+        | st.dictionaries(st.sampled_from(TABLES["words"]), scalars, max_size=2)
+    )
+
+
+def _enum(draw: Draw, place: _Place) -> Schema:
+    kinds = []
+    if Feature.ENUM in place:
+        kinds += [st.sampled_from(TABLES["words"]), st.integers(-20, 20)]
+    if Feature.ENUM_MIXED in place:
+        kinds.append(_values())
+    kind = kinds[draw(st.integers(0, len(kinds) - 1))]
+    members = draw(st.lists(kind, min_size=1, max_size=place.budget.width, unique_by=_key))
+    schema: Schema = {"enum": members}
+    if (
+        isinstance(members[0], str)
+        and all(isinstance(member, str) for member in members)
+        and maybe(draw)
+    ):
+        schema = {"type": "string", **schema}
+    return schema
+
+
+def _const(draw: Draw, place: _Place) -> Schema:
+    if Feature.CONST_ANY in place and (Feature.CONST not in place or maybe(draw)):
+        return {"const": draw(_values())}
+    return {"const": draw(st.sampled_from(TABLES["words"]))}
+
+
+def _type_list(draw: Draw, place: _Place) -> Schema:
+    """Draw a union of plain types, never of both number and integer."""
+    features = (Feature.NULL, Feature.BOOLEAN, Feature.INTEGER, Feature.STRING)
+    names = [feature.value for feature in features if feature in place]
+    return {"type": draw(st.lists(st.sampled_from(names), min_size=2, max_size=3, unique=True))}
+
+
+def _any(draw: Draw, place: _Place) -> Schema:
+    return {}
+
+
+def _recursion(draw: Draw, place: _Place) -> Schema:
+    """Draw a reference to a definition around this place; the simplest kind if there is none."""
+    targets = [
+        name
+        for name in place.reachable
+        if name in place.entered and (name != "#" or Feature.ROOT_REF in place)
+    ]
+    if not targets:
+        return _kinds(place)[0](draw, place)
+    return {"$ref": _pointer(place.profile, draw(st.sampled_from(targets)))}
 
 
 def _array(draw: Draw, place: _Place) -> Schema:
@@ -179,12 +255,12 @@ def _array(draw: Draw, place: _Place) -> Schema:
     if maybe(
         draw
     ):  # one boolean before the others, so that a plain array is the simplest container to draw
-        if Feature.ITEM_COUNT in place.profile:
+        if Feature.ITEM_COUNT in place:
             if maybe(draw):
                 at_least = schema["minItems"] = draw(st.integers(0, 3))
             if maybe(draw):
                 schema["maxItems"] = at_least + draw(st.integers(0, 3))
-        if at_least <= 1 and maybe(draw, Feature.UNIQUE_ITEMS in place.profile):
+        if at_least <= 1 and maybe(draw, Feature.UNIQUE_ITEMS in place):
             schema["uniqueItems"] = True
     schema["items"] = draw(_node(place.deeper(guarded=at_least == 0, inside=True)))
     return schema
@@ -192,54 +268,41 @@ def _array(draw: Draw, place: _Place) -> Schema:
 
 def _tuple(draw: Draw, place: _Place) -> Schema:
     count = draw(st.integers(1, place.budget.width))
-    items = [draw(_node(place.deeper(inside=True))) for _ in range(count)]
-    closed = maybe(draw)
-    bounds: Schema = {"minItems": count} if maybe(draw, Feature.ITEM_COUNT in place.profile) else {}
-    if place.profile.dialect is Dialect.DRAFT7:
-        return {
-            "type": "array",
-            "items": items,
-            **({"additionalItems": False} if closed else {}),
-            **bounds,
-        }
-    return {"type": "array", "prefixItems": items, **({"items": False} if closed else {}), **bounds}
-
-
-def _names(profile: Profile) -> Sequence[str]:
-    names: tuple[str, ...] = PLAIN_NAMES
-    if Feature.UNICODE_NAMES in profile:
-        names += UNICODE_NAMES
-    if Feature.ESCAPED_NAMES in profile:
-        names += ESCAPED_NAMES
-    return names
-
-
-def _properties(draw: Draw, place: _Place, names: Sequence[str]) -> Schema:
-    """Draw ``properties`` and ``required``. A property that is not required is a guard."""
-    properties: dict[str, Any] = {}
-    required: list[str] = []
-    for name in names:
-        optional = maybe(draw, Feature.OPTIONAL in place.profile)
-        properties[name] = draw(_node(place.deeper(guarded=optional, inside=True)))
-        if not optional:
-            required.append(name)
-    return {"properties": properties, **({"required": required} if required else {})}
-
-
-def _draw_names(draw: Draw, place: _Place, least: int) -> list[str]:
-    most = max(least, min(place.budget.width, place.state.left))
-    candidates = st.sampled_from(_names(place.profile))
-    names: list[str] = draw(st.lists(candidates, min_size=least, max_size=most, unique=True))
-    return names
+    is_draft_7 = place.profile.dialect is Dialect.DRAFT7
+    first, further = ("items", "additionalItems") if is_draft_7 else ("prefixItems", "items")
+    schema: Schema = {
+        "type": "array",
+        first: [draw(_node(place.deeper(inside=True))) for _ in range(count)],
+    }
+    if maybe(draw):
+        schema[further] = False
+    if maybe(draw, Feature.ITEM_COUNT in place):
+        schema["minItems"] = count
+    return schema
 
 
 def _object(draw: Draw, place: _Place) -> Schema:
-    if maybe(draw, Feature.DICTIONARY in place.profile):
+    if maybe(draw, Feature.DICTIONARY in place):
         return {
             "type": "object",
             "additionalProperties": draw(_node(place.deeper(guarded=True, inside=True))),
         }
-    schema = {"type": "object", **_properties(draw, place, _draw_names(draw, place, 0))}
+    candidates = [
+        *PLAIN_NAMES,
+        *(TABLES["unicode-names"] if Feature.UNICODE_NAMES in place else ()),
+        *(TABLES["escaped-names"] if Feature.ESCAPED_NAMES in place else ()),
+    ]
+    most = max(0, min(place.budget.width, place.state.left))
+    schema: Schema = {"type": "object", "properties": {}}
+    required: list[str] = []
+    for name in draw(st.lists(st.sampled_from(candidates), max_size=most, unique=True)):
+        optional = maybe(draw, Feature.OPTIONAL in place)  # such a property is a guard
+        node = draw(_node(place.deeper(guarded=optional, inside=True)))
+        schema["properties"][name] = node
+        if not optional:
+            required.append(name)
+    if required:
+        schema["required"] = required
     if maybe(draw):
         _decorate(draw, place, schema)
     return schema
@@ -248,11 +311,11 @@ def _object(draw: Draw, place: _Place) -> Schema:
 def _decorate(draw: Draw, place: _Place, schema: Schema) -> None:
     """Add an object's keywords other than its declared properties."""
     required = len(schema.get("required", []))
-    if maybe(draw, Feature.CLOSED in place.profile):
+    if maybe(draw, Feature.CLOSED in place):
         schema["additionalProperties"] = False
-    elif maybe(draw, Feature.ADDITIONAL in place.profile):
+    elif maybe(draw, Feature.ADDITIONAL in place):
         schema["additionalProperties"] = draw(_node(place.deeper(guarded=True, inside=True)))
-    if Feature.PROPERTY_COUNT in place.profile:
+    if Feature.PROPERTY_COUNT in place:
         # minProperties stays within the required properties: it must not force an optional,
         # possibly recursive, property.
         if maybe(draw):
@@ -272,7 +335,7 @@ def _one_of(draw: Draw, place: _Place) -> Schema:
     distinct types."""
     count = draw(st.integers(2, max(2, place.budget.width - 1)))
     scalars_too = (
-        Feature.ALL_OF_SPLIT in place.profile
+        Feature.ALL_OF_SPLIT in place
     )  # a backend that merges only objects does so here as well
     if not scalars_too or maybe(draw):
         return {"oneOf": [_tagged(draw, place, index) for index in range(count)]}
@@ -327,9 +390,7 @@ def _open_object(draw: Draw, place: _Place, name: str) -> Schema:
 def _tagged(draw: Draw, place: _Place, index: int) -> Schema:
     variant = _open_object(draw, place, PLAIN_NAMES[0])
     tag = (
-        {"const": PLAIN_NAMES[index]}
-        if Feature.CONST in place.profile
-        else {"enum": [PLAIN_NAMES[index]]}
+        {"const": PLAIN_NAMES[index]} if Feature.CONST in place else {"enum": [PLAIN_NAMES[index]]}
     )
     properties = {
         DISCRIMINATOR: tag,
@@ -379,7 +440,7 @@ def _ref(draw: Draw, place: _Place) -> Schema:
     finished = [name for name, body in state.definitions.items() if body is not None]
     if finished and maybe(draw):
         return {"$ref": _pointer(place.profile, draw(st.sampled_from(finished)))}
-    prefix = "d/" if maybe(draw, Feature.ESCAPED_NAMES in place.profile) else "d"
+    prefix = "d/" if maybe(draw, Feature.ESCAPED_NAMES in place) else "d"
     name = f"{prefix}{len(state.definitions)}"
     state.definitions[name] = None  # unfinished: only usable behind a guard
     # Nothing is reachable at first: the definition is finite wherever it is used only if the guard
@@ -387,6 +448,31 @@ def _ref(draw: Draw, place: _Place) -> Schema:
     inner = replace(place.deeper(), open_names=(*place.open_names, name), reachable=(), entered=())
     state.definitions[name] = draw(_node(inner))
     return {"$ref": _pointer(place.profile, name)}
+
+
+_LEAVES = (
+    (_boolean, Feature.BOOLEAN),
+    (_null, Feature.NULL),
+    (_integer, Feature.INTEGER),
+    (_number, Feature.NUMBER),
+    (_string, Feature.STRING),
+    (_const, Feature.CONST, Feature.CONST_ANY),
+    (_type_list, Feature.TYPE_LIST),
+    (_enum, Feature.ENUM, Feature.ENUM_MIXED),
+    (_any, Feature.ANY),
+    (_recursion, Feature.RECURSION),
+)
+_NESTED = (
+    (_array, Feature.ARRAY),
+    (_object, Feature.OBJECT),
+    (_any_of, Feature.ANY_OF),
+    (_one_of, Feature.ONE_OF),
+    (_all_of, Feature.ALL_OF),
+    (_ref, Feature.REF),
+    (_tuple, Feature.TUPLE),
+    (_all_of_split, Feature.ALL_OF_SPLIT),
+)
+"""What can be drawn, simplest first, and the features of which one allows it."""
 
 
 def _pointer(profile: Profile, name: str) -> str:
@@ -399,12 +485,25 @@ def _definitions_key(profile: Profile) -> str:
     return "definitions" if profile.dialect is Dialect.DRAFT7 else "$defs"
 
 
+def _contradict(draw: Draw, schema: Schema) -> Schema:
+    """Return an unsatisfiable schema: a contradiction alone, combined with ``schema``, or as one of
+    its required properties."""
+    plain: Schema = dict(draw(st.sampled_from(TABLES["contradictions"])))
+    way = draw(st.integers(0, 2))
+    if way == 0:
+        return plain
+    if way == 1 or schema.get("type") != "object" or "properties" not in schema:
+        return {"allOf": [schema, plain]}
+    properties: dict[str, Any] = {**schema["properties"], "never": plain}
+    return {**schema, "properties": properties, "required": [*schema.get("required", []), "never"]}
+
+
 @st.composite
 def _root(draw: Draw, profile: Profile, budget: Budget, satisfiable: bool) -> Schema:
     state = _State(left=budget.nodes)
     schema: Schema = draw(_node(_Place(profile, budget, state)))
     if not satisfiable and maybe(draw):
-        schema = contradict(draw, schema)
+        schema = _contradict(draw, schema)
     if state.definitions:
         schema = {**schema, _definitions_key(profile): dict(state.definitions)}
         if "$ref" in schema and profile.dialect is Dialect.DRAFT7:
@@ -430,4 +529,8 @@ def json_schemas(
     Raises:
         UsageError: the profile is unknown or the budget is impossible.
     """
-    return _root(as_profile(profile), as_budget(budget), satisfiable)
+    return _root(
+        as_profile(profile),
+        budget if isinstance(budget, Budget) else Budget(nodes=budget),
+        satisfiable,
+    )

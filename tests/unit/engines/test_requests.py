@@ -188,20 +188,3 @@ def test_a_function_of_the_probe_file_runs_in_the_engines_process(tmp_path: Path
         "look",
         {"value": 1},
     )
-
-
-def test_pytest_shows_a_deprecation_once(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile("""
-        from pytest_vllm_regress.errors import warn_deprecated
-
-        def deprecated():
-            warn_deprecated("old()", "new()", "0.2.0")
-
-        def test_calls():
-            for _ in range(3):
-                deprecated()
-    """)
-    result = pytester.runpytest_inprocess("-p", "no:cacheprovider")
-    result.assert_outcomes(passed=1, warnings=3)
-    advice = "DeprecationWarning: old() is deprecated and will be removed in pytest-vllm-regress 0.2.0: use new()"
-    assert result.stdout.str().count(advice) == 1

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, assume, find, given, settings
 from hypothesis import strategies as st
 
 from pytest_vllm_regress.schemas import invalid_instances, json_schemas, valid_instances, validator
-from pytest_vllm_regress.schemas.unroll import unroll
+from pytest_vllm_regress.schemas.values import unroll
 
 QUIET = settings(
     deadline=None,

@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis import strategies as st
 
 from pytest_vllm_regress.schemas import validator
-from pytest_vllm_regress.schemas.primitives import FORMATS, primitive_values
-from pytest_vllm_regress.schemas.scalars import FORMATS as DRAWN_FORMATS
-from pytest_vllm_regress.schemas.scalars import SHAPES
+from pytest_vllm_regress.schemas.profile import TABLES
+from pytest_vllm_regress.schemas.strategies import SHAPES
+from pytest_vllm_regress.schemas.values import FORMATS, primitive_values
 
 QUIET = settings(
     deadline=None,
@@ -114,7 +114,7 @@ def test_patterns_are_matched_and_lengths_are_kept(shape: Any) -> None:
         of_length()
 
 
-@pytest.mark.parametrize("name", DRAWN_FORMATS)
+@pytest.mark.parametrize("name", TABLES["formats"])
 def test_drawn_formats_pass_the_format_checker(name: str) -> None:
     schema = {"type": "string", "format": name}
     checker = validator(schema)
@@ -129,7 +129,7 @@ def test_drawn_formats_pass_the_format_checker(name: str) -> None:
 
 
 def test_every_drawn_format_has_values() -> None:
-    assert set(DRAWN_FORMATS) <= set(FORMATS)
+    assert set(TABLES["formats"]) <= set(FORMATS)
 
 
 @pytest.mark.parametrize(
