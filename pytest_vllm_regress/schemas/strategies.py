@@ -93,13 +93,18 @@ class _Place:
         return self.depth == 0 or Feature.NESTING in self
 
 
+NodeKind = Callable[[Draw, _Place], Schema]
+NodeKinds = tuple[tuple[NodeKind, *tuple[Feature, ...]], ...]
+
+
 @st.composite
 def _node(draw: Draw, place: _Place) -> Schema:
     place.state.left -= 1
-    return draw(st.sampled_from(_kinds(place)))(draw, place)
+    kind: NodeKind = draw(st.sampled_from(_kinds(place)))
+    return kind(draw, place)
 
 
-def _kinds(place: _Place) -> list[Callable[[Draw, _Place], Schema]]:
+def _kinds(place: _Place) -> list[NodeKind]:
     """Return what may be drawn here, simplest first.
 
     The list begins alike at every depth, which helps shrinking.
@@ -450,7 +455,7 @@ def _ref(draw: Draw, place: _Place) -> Schema:
     return {"$ref": _pointer(place.profile, name)}
 
 
-_LEAVES = (
+_LEAVES: NodeKinds = (
     (_boolean, Feature.BOOLEAN),
     (_null, Feature.NULL),
     (_integer, Feature.INTEGER),
@@ -462,7 +467,7 @@ _LEAVES = (
     (_any, Feature.ANY),
     (_recursion, Feature.RECURSION),
 )
-_NESTED = (
+_NESTED: NodeKinds = (
     (_array, Feature.ARRAY),
     (_object, Feature.OBJECT),
     (_any_of, Feature.ANY_OF),

@@ -1,4 +1,4 @@
-"""Validate a parsed document against a JSON schema of the package and describe each problem: key,
+"""Validate a parsed document against a JSON schema and describe each problem: key,
 value, what is allowed.
 
 A schema may have ``x-allowed``, a description of what is allowed, for where its keywords would make
@@ -8,13 +8,9 @@ a poor message.
 from __future__ import annotations
 
 import difflib
-import functools
 import itertools
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
-
-from .paths import DATA
 
 MAX_SHOWN = 80
 MAX_PROBLEMS = 20
@@ -24,21 +20,14 @@ MAX_KNOWN = 1000
 _PLAIN_VALUES = (int, float, bool, type(None))
 
 
-@functools.cache
-def load_schema(name: str) -> dict[str, Any]:
-    """Load a schema file of the package."""
-    schema: dict[str, Any] = json.loads((DATA / "json_schemas" / name).read_text(encoding="utf-8"))
-    return schema
-
-
-def problems(document: object, schema: str | Mapping[str, Any]) -> list[str]:
+def problems(document: object, schema: Mapping[str, Any]) -> list[str]:
     """Return the problems of a document, in its order; empty if it is valid. At most
-    ``MAX_PROBLEMS``, each of bounded length.
+    ``MAX_PROBLEMS``, each of bounded length."""
+    from jsonschema import Draft202012Validator, validators  # takes long, and most files are valid
 
-    ``schema``: a JSON schema, or the name of a file with one.
-    """
-    validator = _validator(schema) if isinstance(schema, str) else _make_validator(schema)
-    errors = itertools.islice(validator.iter_errors(document), MAX_ERRORS)
+    # jsonschema's own uniqueItems takes quadratic time.
+    kind: Any = validators.extend(Draft202012Validator, {"uniqueItems": _unique})  # type: ignore[no-untyped-call]  # jsonschema's
+    errors = itertools.islice(kind(schema).iter_errors(document), MAX_ERRORS)
     ordered = sorted(errors, key=lambda error: _key(error.absolute_path))
     lines = itertools.chain.from_iterable(map(_describe, ordered))
     unique: dict[str, None] = {}
@@ -47,19 +36,6 @@ def problems(document: object, schema: str | Mapping[str, Any]) -> list[str]:
         if len(unique) > MAX_PROBLEMS:
             return [*itertools.islice(unique, MAX_PROBLEMS), "and more"]
     return list(unique)
-
-
-@functools.cache
-def _validator(schema_name: str) -> Any:
-    return _make_validator(load_schema(schema_name))
-
-
-def _make_validator(schema: Mapping[str, Any]) -> Any:
-    """Return jsonschema's validator with a faster ``uniqueItems``, whose own takes quadratic time."""
-    from jsonschema import Draft202012Validator, validators
-
-    kind: Any = validators.extend(Draft202012Validator, {"uniqueItems": _unique})  # type: ignore[no-untyped-call]  # jsonschema's
-    return kind(schema)
 
 
 def _unique(validator: object, enabled: bool, instance: object, schema: object) -> Iterator[Any]:

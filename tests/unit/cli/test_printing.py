@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.cases.results import ResultFile
 from pytest_vllm_regress.cli.context import print_columns, print_json, say, warn
+from pytest_vllm_regress.environments.recipes import EnvironmentsDocument
 from pytest_vllm_regress.util.codec import json_schema
 from pytest_vllm_regress.util.text import one_line, printable
 from pytest_vllm_regress.util.validation import MAX_SHOWN, format_value, problems
@@ -153,7 +154,7 @@ def test_the_number_of_validation_problems_is_limited() -> None:
     }
     reported = problems(many, json_schema(ResultFile))
     assert len(reported) <= 21 and all(len(line) < 1000 for line in reported)
-    assert problems({"requirements": ["a", 1] * 5}, "environments_schema.json")
+    assert problems({"requirements": ["a", 1] * 5}, json_schema(EnvironmentsDocument))
 
 
 @pytest.mark.parametrize(
