@@ -22,7 +22,7 @@ from selenium.webdriver.support.wait import WebDriverWait
 from pytest_vllm_regress.cases.loading import default_cases_dir, load_all_cases
 from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
-from pytest_vllm_regress.environments.index.releases import known_releases
+from pytest_vllm_regress.environments.releases import known_releases
 from pytest_vllm_regress.output.pages.run_page import write_page, write_pages
 from pytest_vllm_regress.output.pages.site import write_site
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import json
 
-from pytest_vllm_regress.environments.index.releases import RELEASES, releases
 from pytest_vllm_regress.environments.installed import GRAMMARS
 from pytest_vllm_regress.environments.recipes import PACKAGES
+from pytest_vllm_regress.environments.releases import RELEASES, releases
 
 if __name__ == "__main__":
     by_package = {

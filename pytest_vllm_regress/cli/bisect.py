@@ -12,7 +12,7 @@ from typing import Annotated, Literal, TextIO
 import typer
 
 from ..defaults import RACY_TRIALS
-from ..environments.index.releases import package_and_range
+from ..environments.releases import package_and_range
 from ..errors import UsageError
 from ..history.algorithm import Direction
 from ..history.bisect import BisectRequest

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ..environments.index.releases import known_releases, releases
+from ..environments.releases import known_releases, releases
 from ..history.watch import (
     Run,
     SeenReleases,

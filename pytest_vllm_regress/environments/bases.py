@@ -6,16 +6,17 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterable, Mapping
 
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from ..errors import BuildError, UsageError
+from ..util.versions import marker_holds, requirement_of, version_of
 from .git import Repository
-from .index.releases import newest_release, pin_of, releases
 from .locks import release_date
-from .recipes import parse_pin
-from .sources import Project, Source
+from .recipes import pins
+from .releases import newest_release, pin_of, releases
+from .sources import Source, SourceProject
 
 COMPILED_AGAINST = (
     *("torch", "torchaudio", "torchvision", "xformers", "triton", "vllm-flash-attn"),
@@ -109,15 +110,12 @@ def unmet_requirements(
     ``chosen`` a version.
     """
     fixed = {*COMPILED_AGAINST, *chosen, source.project.distribution}
+    environment = {"python_version": python, "python_full_version": f"{python}.0"}
     missing = {}
     for requirement in requirement_lines(source):
         name = str(canonicalize_name(requirement.name))
-        marker = requirement.marker
         if name in fixed or (
-            marker
-            and not marker.evaluate(
-                {"python_version": python, "python_full_version": f"{python}.0"}
-            )
+            requirement.marker and not marker_holds(requirement.marker, environment)
         ):
             continue
         if name not in installed or not requirement.specifier.contains(
@@ -129,16 +127,13 @@ def unmet_requirements(
 
 def requirement_lines(source: Source) -> tuple[Requirement, ...]:
     """Return the requirements in the source's requirement files, without options and invalid lines."""
-    requirements = []
-    for path in source.requirement_files():
-        for line in (source.read(path) or b"").decode(errors="replace").splitlines():
-            text = line.partition(" #")[0].strip()
-            try:
-                if text and not text.startswith(("#", "-")):
-                    requirements.append(Requirement(text))
-            except InvalidRequirement:
-                continue
-    return tuple(requirements)
+    lines = (
+        line.partition(" #")[0].strip()
+        for path in source.requirement_files()
+        for line in (source.read(path) or b"").decode(errors="replace").splitlines()
+    )
+    parsed = (requirement_of(line) for line in lines if not line.startswith(("#", "-")))
+    return tuple(requirement for requirement in parsed if requirement is not None)
 
 
 def requirements_day(source: Source) -> datetime.date:
@@ -148,15 +143,13 @@ def requirements_day(source: Source) -> datetime.date:
     return (source.repository.commit(last) if last else source.commit).day
 
 
-def release_tags(repository: Repository) -> Mapping[Version, str]:
-    """Map final releases to the commits of their tags (v0.8.4, 0.10.6)."""
+def release_tags(repository: Repository, *options: str) -> Mapping[Version, str]:
+    """Map final releases to the commits of their tags (v0.8.4, 0.10.6). ``options``: as for
+    ``Repository.tags``."""
     tags = {}
-    for name, commit in repository.tags().items():
-        try:
-            version = Version(name.removeprefix("v"))
-        except InvalidVersion:
-            continue
-        if not version.is_prerelease and version.local is None:
+    for name, commit in repository.tags(*options).items():
+        version = version_of(name.removeprefix("v"))
+        if version is not None and not version.is_prerelease and version.local is None:
             tags[version] = commit
     return tags
 
@@ -165,11 +158,9 @@ def first_release_with(source: Source) -> str | None:
     """Return the first release with the commit: by ancestry if the clone has tags, else the next
     one after the commit's date."""
     project, commit = source.project, source.commit
+    if with_commit := release_tags(source.repository, "--contains", commit.id):
+        return str(min(with_commit))
     tagged = release_tags(source.repository)
-    containing = {name.removeprefix("v") for name in source.repository.tags_with(commit.id)}
-    releases_with = sorted(version for version in tagged if str(version) in containing)
-    if releases_with:
-        return str(releases_with[0])
     newest = newest_release(project.distribution, commit.day)
     if newest is not None and Version(newest) in tagged:
         return None  # the clone has the tags of that time, and none contains it
@@ -184,16 +175,20 @@ def first_release_with(source: Source) -> str | None:
 
 
 def release_commit(
-    project: Project, repository: Repository, release: str, branch: str
+    project: SourceProject,
+    repository: Repository,
+    release: str,
+    branch: str,
+    *,
+    until: datetime.date | None = None,
 ) -> str | None:
     """Return the commit of a release: of its tag, else the last one on ``branch`` before its upload
-    date; None if unknown."""
+    date; None if unknown, or if that is after ``until``."""
     tagged = release_tags(repository).get(Version(release))
     if tagged is not None:
         return tagged
-    try:
-        day = release_date(project.distribution, release)
-    except BuildError:
+    day = _known_date(project, release)
+    if day is None or (until is not None and day > until):
         return None
     return repository.newest_before(day, branch)
 
@@ -201,46 +196,37 @@ def release_commit(
 def _commit_of(source: Source, release: str) -> str | None:
     """Return the commit of the release's tag, else its position in the source's history; None for a
     newer release without a tag."""
-    tagged = release_tags(source.repository).get(Version(release))
-    if tagged is not None:
-        return tagged
+    commit = source.commit
+    return release_commit(source.project, source.repository, release, commit.id, until=commit.day)
+
+
+def _known_date(project: SourceProject, release: str) -> datetime.date | None:
+    """Return the upload date of a release; None if it is not on the index."""
     try:
-        day = release_date(source.project.distribution, release)
+        return release_date(project.distribution, release)
     except BuildError:
         return None
-    if day > source.commit.day:
-        return None
-    return source.repository.newest_before(day, source.commit.id)
 
 
 def _best_fitting(source: Source, tagged: Mapping[Version, str], newest: Version) -> Version:
-    repository, commit = source.repository, source.commit.id
-    contained = {name.removeprefix("v") for name in repository.tags_in(commit)}
-    containing = {name.removeprefix("v") for name in repository.tags_with(commit)}
-    before = max((version for version in tagged if str(version) in contained), default=None)
-    after = min((version for version in tagged if str(version) in containing), default=None)
-    candidates = {
+    project, repository, commit = source.project, source.repository, source.commit.id
+    before = max(release_tags(repository, "--merged", commit), default=newest)
+    after = min(release_tags(repository, "--contains", commit), default=newest)
+    candidates = [
         version
-        for version in (before, newest, after)
-        if version and _has_wheel(source.project, version)
-    }
-    paths = (
-        *source.project.compiled,
-        *(path for group in source.project.requirements for path in group),
-    )
+        for version in sorted({before, newest, after})
+        if _known_date(project, str(version)) is not None
+    ]
+    paths = (*project.compiled, *project.requirement_files)
     if not paths:
         return max(version for version in candidates if version in (before, newest))
 
-    by_age = sorted(candidates)
-
     def misfit(version: Version) -> tuple[bool, int, int]:
-        other_torch = _torch(source) != _torch(
-            Source(source.project, repository, repository.commit(tagged[version]))
-        )
+        release = Source(project, repository, repository.commit(tagged[version]))
         return (
-            other_torch,
+            _torch(source) != _torch(release),
             len(repository.differing(tagged[version], commit, *paths)),
-            -by_age.index(version),
+            -candidates.index(version),
         )
 
     return min(candidates, key=misfit)
@@ -248,15 +234,5 @@ def _best_fitting(source: Source, tagged: Mapping[Version, str], newest: Version
 
 def _torch(source: Source) -> str | None:
     """Return the version of torch that the source pins."""
-    lines = (
-        f"{requirement.name}{requirement.specifier}" for requirement in requirement_lines(source)
-    )
-    return dict(filter(None, map(parse_pin, lines))).get("torch")
-
-
-def _has_wheel(project: Project, version: Version) -> bool:
-    try:
-        release_date(project.distribution, str(version))
-    except BuildError:
-        return False
-    return True
+    requirements = requirement_lines(source)
+    return pins(f"{line.name}{line.specifier}" for line in requirements).get("torch")

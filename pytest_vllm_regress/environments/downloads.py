@@ -5,20 +5,17 @@ Sizes come from the package index; only metadata is fetched.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ..errors import BuildError
-from ..util.documents import parse_toml
-from ..util.rundir import scratch
 from ..util.sizes import GIB
 from . import uv
 from .cache import EnvironmentCache
-from .index.files import compatible_files, file_name
 from .locks import lookup_cached, read_lock, resolver_options, usable_lock
 from .names import resolve
 from .recipes import Recipe
@@ -28,7 +25,7 @@ DISK_FACTOR = 2.0
 """Installed size divided by download size, for wheels of vLLM and torch."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Contents:
     """What an environment will consist of.
 
@@ -37,12 +34,12 @@ class Contents:
     ``yanked``: whether the index has withdrawn the release.
     """
 
-    files: Mapping[str, int] = dataclasses.field(default_factory=dict, hash=False)
+    files: Mapping[str, int] = field(default_factory=dict, hash=False)
     torch: str = ""
     yanked: bool = False
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Downloads:
     """What has to be built.
 
@@ -116,7 +113,7 @@ def contents(recipe: Recipe) -> Contents:
     kept; empty if it cannot be resolved."""
 
     def find() -> str:
-        return json.dumps(dataclasses.asdict(_look_up(recipe)))
+        return json.dumps(asdict(_look_up(recipe)))
 
     def has_sizes(text: str) -> bool:
         try:
@@ -138,30 +135,19 @@ def contents(recipe: Recipe) -> Contents:
 
 def _look_up(recipe: Recipe) -> Contents:
     lock = usable_lock(recipe)
-    requirements = read_lock(lock) if lock else "\n".join(recipe.requirements)
-    with scratch() as folder:
-        out = folder / "pylock.toml"
-        command: list[str | Path] = [
-            "pip",
-            "compile",
-            "-",
-            "--quiet",
-            "--format",
-            "pylock.toml",
-            "-o",
-            out,
-        ]
-        command += ["--python-version", recipe.python]
-        doing = f"{recipe.name}: asking for sizes"
-        if lock:
-            output = uv.run([*command, "--no-deps"], doing=doing, stdin=requirements)
-        else:
-            with resolver_options(recipe, relaxed="==") as options:
-                output = uv.run([*command, *options], doing=doing, stdin=requirements)
-        packages = parse_toml(out.read_text(encoding="utf-8"))["packages"]
-    chosen = [file for package in packages for file in compatible_files(package, recipe.python)[:1]]
+    command = ("--python-version", recipe.python)
+    doing = f"{recipe.name}: asking for sizes"
+    if lock:
+        packages, output = uv.pylock(read_lock(lock), *command, "--no-deps", doing=doing)
+    else:
+        with resolver_options(recipe, relaxed="==") as options:
+            requirements = "\n".join(recipe.requirements)
+            packages, output = uv.pylock(requirements, *command, *options, doing=doing)
+    chosen = [
+        file for package in packages for file in uv.compatible_files(package, recipe.python)[:1]
+    ]
     return Contents(
-        {file_name(file): file["size"] for file in chosen if "size" in file},
+        {uv.file_name(file): file["size"] for file in chosen if "size" in file},
         next((package["version"] for package in packages if package["name"] == "torch"), ""),
         re.search(rf"(?m)^warning: `{re.escape('=='.join(recipe.target))}` is yanked", output)
         is not None,

@@ -3,7 +3,6 @@ pager or configured command."""
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import os
 import re
@@ -11,6 +10,7 @@ import secrets
 import select
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import UsageError
@@ -50,7 +50,7 @@ _DATE = re.compile(r"(\d{1,20}) ([+-])(\d{1,9})")
 _LATEST = datetime.datetime(9999, 1, 1, tzinfo=datetime.UTC)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Commit:
     """One commit. ``touched`` has the paths that differ from its first parent, if requested.
 
@@ -79,7 +79,7 @@ class Commit:
         return (match[1] or match[2]) if match else ""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Repository:
     """A git repository. ``place`` is a work tree, a folder in one, or a bare repository."""
 
@@ -197,16 +197,8 @@ class Repository:
     def newest_before(self, day: datetime.date, revision: str) -> str | None:
         """Return the newest commit before ``day`` (UTC) in the first-parent history of
         ``revision``."""
-        return (
-            self._try(
-                "rev-list",
-                "-1",
-                "--first-parent",
-                f"--before={day.isoformat()}T00:00:00Z",
-                revision,
-            )
-            or None
-        )
+        before = f"--before={day.isoformat()}T00:00:00Z"
+        return self._try("rev-list", "-1", "--first-parent", before, revision) or None
 
     def merge_of(self, pull_request: str, revision: str = "HEAD") -> Commit | None:
         """Return the commit in the revision's history that merged a pull request, with the paths
@@ -221,43 +213,17 @@ class Repository:
         paths = tuple(paths)
         return (self._try("rev-list", "-1", revision, "--", *paths) or None) if paths else None
 
-    def tags(self) -> Mapping[str, str]:
-        """Map tags to commits."""
-        out = self._run(
-            "for-each-ref", "--format=%(refname:strip=2) %(objectname) %(*objectname)", "refs/tags"
-        )
-        return {words[0]: words[-1] for line in out.splitlines() if len(words := line.split()) > 1}
-
-    def tags_in(self, revision: str) -> frozenset[str]:
-        """Return the tags in the revision's history."""
-        return frozenset(
-            self._run(
-                "for-each-ref", "--format=%(refname:strip=2)", "--merged", revision, "refs/tags"
-            ).split()
-        )
-
-    def tags_with(self, revision: str) -> frozenset[str]:
-        """Return the tags whose history contains the revision."""
-        return frozenset(
-            self._run(
-                "for-each-ref", "--format=%(refname:strip=2)", "--contains", revision, "refs/tags"
-            ).split()
-        )
+    def tags(self, *options: str) -> Mapping[str, str]:
+        """Map tags to commits. ``options``: limits of ``git for-each-ref``, such as ``--merged
+        REVISION``."""
+        form = "--format=%(refname:strip=2) %(objectname) %(*objectname)"
+        lines = self._run("for-each-ref", form, *options, "refs/tags").splitlines()
+        return {words[0]: words[-1] for line in lines if len(words := line.split()) > 1}
 
     def differing(self, one: str, other: str, *paths: str) -> tuple[str, ...]:
         """Return the files in ``paths`` that differ between two commits."""
-        out = self._run(
-            "diff-tree",
-            "-r",
-            "-z",
-            "--name-only",
-            "--no-renames",
-            "--no-ext-diff",
-            one,
-            other,
-            "--",
-            *paths,
-        )
+        options = ("-r", "-z", "--name-only", "--no-renames", "--no-ext-diff")
+        out = self._run("diff-tree", *options, one, other, "--", *paths)
         return tuple(filter(None, out.split("\0")))
 
     def files(self, commit: str, folder: str) -> Mapping[str, str]:
@@ -333,15 +299,8 @@ class Repository:
         # Random separators, because a subject or a file's name may contain any others.
         start, end = secrets.token_hex(16), secrets.token_hex(16)
         record = start + end.join(("%H", "%P", "%ad", "%cd", "%s", ""))
-        out = self._run(
-            "log",
-            "--no-color",
-            "--no-ext-diff",
-            "-z",
-            "--date=raw",
-            f"--format={record}",
-            *arguments,
-        )
+        form = ("--no-color", "--no-ext-diff", "-z", "--date=raw", f"--format={record}")
+        out = self._run("log", *form, *arguments)
         for text in out.split(start)[1:]:
             commit, parents, authored, committed, subject, names = text.split(end)
             yield Commit(
@@ -365,17 +324,7 @@ class Repository:
 
     def _completed(self, *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
         try:
-            return subprocess.run(
-                _command("-C", str(self.place), *arguments),
-                capture_output=True,
-                text=True,
-                encoding="utf-8",
-                errors="surrogateescape",
-                input=given,
-                env=_environment(),
-                check=False,
-                timeout=READ_TIMEOUT_S,
-            )
+            return _git("-C", str(self.place), *arguments, given=given)
         except subprocess.TimeoutExpired:
             raise self._silent(arguments[0]) from None
 
@@ -401,16 +350,9 @@ def clone(url: str, place: Path) -> None:
     Raises ``UsageError``; the caller removes a partial clone.
     """
     name = mask(url)
-    command = _command("clone", "--quiet", "--bare", "--template=", "--", url, str(place))
+    command = ("clone", "--quiet", "--bare", "--template=", "--", url, str(place))
     try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            stdin=subprocess.DEVNULL,
-            env=_environment(CLONE_PROTOCOLS),
-            timeout=CLONE_TIMEOUT_S,
-        )
+        done = _git(*command, protocols=CLONE_PROTOCOLS, timeout_s=CLONE_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         raise UsageError(f"cloning {name} did not end within {CLONE_TIMEOUT_S} s") from None
     if done.returncode:
@@ -445,6 +387,25 @@ def _moment(date: str) -> datetime.datetime:
 
 def _error(done: subprocess.CompletedProcess[str]) -> str:
     return mask_log(done.stderr.strip())[-600:]
+
+
+def _git(
+    *arguments: str,
+    given: str = "",
+    protocols: str = "none",
+    timeout_s: float = READ_TIMEOUT_S,
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        _command(*arguments),
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        errors="surrogateescape",
+        input=given,
+        env=_environment(protocols),
+        check=False,
+        timeout=timeout_s,
+    )
 
 
 def _command(*arguments: str) -> list[str]:

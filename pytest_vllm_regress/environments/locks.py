@@ -17,15 +17,14 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from ..errors import BuildError, BuildFailure, EnvironmentFileError, UsageError
-from ..util.documents import load_json, parse_toml
+from ..util.documents import load_json
 from ..util.files import private_folder, read_bounded, write_atomically
 from ..util.paths import writable_root
 from ..util.rundir import scratch
 from ..util.validation import format_value
 from ..util.versions import fewest, suspects_first
 from . import uv
-from .index.files import compatible_files
-from .recipes import RELEASE, Recipe, is_day, parse_pin, uv_requirements
+from .recipes import RELEASE, Recipe, is_day, pins, uv_requirements
 from .uv import Progress
 
 _LOCK_HEAD = (
@@ -47,13 +46,13 @@ def resolver_options(recipe: Recipe, *, relaxed: str = "") -> Iterator[list[str 
     builds, because a CPU torch with the index's torchvision cannot be imported.
     """
     overrides = list(recipe.overrides)
-    pins = dict(filter(None, map(parse_pin, (*recipe.requirements, *recipe.overrides))))
+    pinned = recipe.pins
     if recipe.relax_local and relaxed:
         overrides += [
             f"{name}{relaxed}{version}"
             for name, version in _pins(recipe, recipe.relax_local).items()
         ]
-    elif not recipe.relax_local and "vllm" in pins and uv.has_wheel_folder():
+    elif not recipe.relax_local and "vllm" in pinned and uv.has_wheel_folder():
         overrides += [f"{name}==={version}" for name, version in _pins(recipe, _TORCH).items()]
     with scratch() as folder:
         options: list[str | Path] = []
@@ -65,10 +64,10 @@ def resolver_options(recipe: Recipe, *, relaxed: str = "") -> Iterator[list[str 
         if recipe.exclude_newer:
             options += ["--exclude-newer", _cut_off(recipe.exclude_newer, *recipe.target)]
         days = {
-            package: _cut_off(day, package, pins.get(package, ""))
+            package: _cut_off(day, package, pinned.get(package, ""))
             for package, day in recipe.exclude_newer_package
         }
-        for package, day in (_days_of_needs(recipe, pins, days) | days).items():
+        for package, day in (_days_of_needs(recipe, days) | days).items():
             options += ["--exclude-newer-package", f"{package}={day}"]
         yield options
 
@@ -119,27 +118,15 @@ def lock_text(
     ``local`` keeps pins on local builds (``==X+cpu``) instead of relaxing them. The lock contains
     no URL of an index. Raises ``BuildError`` if there is no resolution, or none with hashes.
     """
-    with scratch() as folder:
-        out = folder / "pylock.toml"
-        with resolver_options(recipe, relaxed="" if local else "===") as options:
-            output_options = (
-                "--quiet",
-                "--format",
-                "pylock.toml",
-                "-o",
-                out,
-                "--python",
-                recipe.python,
-            )
-            arguments = ["pip", "compile", "-", *output_options, *options]
-            arguments += ["--only-binary", ":all:"] if wheels_only else []
-            uv.run(
-                arguments,
-                doing=f"{recipe.name}: locking",
-                stdin=uv_requirements(recipe.requirements),
-                progress=progress,
-            )
-        packages = parse_toml(out.read_text(encoding="utf-8"))["packages"]
+    with resolver_options(recipe, relaxed="" if local else "===") as options:
+        packages, _ = uv.pylock(
+            uv_requirements(recipe.requirements),
+            *("--python", recipe.python),
+            *options,
+            *(("--only-binary", ":all:") if wheels_only else ()),
+            doing=f"{recipe.name}: locking",
+            progress=progress,
+        )
     head = _LOCK_HEAD.format(
         fingerprint=recipe.fingerprint, where=_platform_of(recipe), name=recipe.name
     )
@@ -158,19 +145,33 @@ def resolved_versions(
     ``days``: other days for single packages.
     """
     lines = uv_requirements(requirements)
-    output = uv.run(
-        [
-            *("pip", "compile", "-", "--quiet", "--no-header", "--no-annotate"),
-            *("--python-version", python, "--exclude-newer", day.isoformat()),
-            *(
-                f"--exclude-newer-package={name}={later.isoformat()}"
-                for name, later in days.items()
-            ),
-        ],
+    return resolve_by(
+        lines,
+        day,
+        *("--python-version", python),
+        *(f"--exclude-newer-package={name}={later}" for name, later in days.items()),
         doing=f"resolving {', '.join(lines.splitlines())} as of {day}",
-        stdin=lines,
     )
-    return dict(filter(None, map(parse_pin, output.splitlines())))
+
+
+def resolve_by(requirements: str, day: datetime.date, *options: str, doing: str) -> dict[str, str]:
+    """Return the version of each package to which ``requirements`` resolve with what was uploaded
+    by the end of ``day``, by ``options`` of uv."""
+    plain = ("--no-header", "--no-annotate", "--exclude-newer", day.isoformat())
+    return pins(uv.resolve(requirements, *plain, *options, doing=doing).splitlines())
+
+
+def newest_by(requirement: str, day: datetime.date, *options: str) -> str | None:
+    """Return the newest version that ``requirement`` allows of what was uploaded by the end of
+    ``day``, without looking at its dependencies; None if there is none."""
+    options = ("--no-deps", "--python-version", "3.11", *options)
+    try:
+        found = resolve_by(requirement, day, *options, doing=f"looking for {requirement} of {day}")
+    except BuildError as error:
+        if error.failure is BuildFailure.UNRESOLVABLE:
+            return None
+        raise
+    return next(iter(found.values()), "")
 
 
 def release_date(package: str, version: str) -> datetime.date:
@@ -182,13 +183,14 @@ def release_date(package: str, version: str) -> datetime.date:
 
     def find() -> str:
         early, late = _OLDEST, datetime.datetime.now(datetime.UTC).date()
-        if not _exists_by(key, late):
+        if newest_by(key, late) is None:
             raise BuildError(
                 f"{key} cannot be found on the package index: there is no such release for this platform"
             )
         while (late - early).days > 1:
             middle = early + (late - early) // 2
-            early, late = (early, middle) if _exists_by(key, middle) else (middle, late)
+            exists = newest_by(key, middle) is not None
+            early, late = (early, middle) if exists else (middle, late)
         return late.isoformat()
 
     return datetime.date.fromisoformat(lookup_cached("release-dates.json", key, find, is_day))
@@ -226,9 +228,7 @@ def _cut_off(day: str, package: str, version: str) -> str:
     )
 
 
-def _days_of_needs(
-    recipe: Recipe, pins: Mapping[str, str], days: Mapping[str, str]
-) -> dict[str, str]:
+def _days_of_needs(recipe: Recipe, days: Mapping[str, str]) -> dict[str, str]:
     """Return the day of each package that another one of ``recipe``, added by name and newer than
     the target, needs in a newer version, too.
 
@@ -238,8 +238,8 @@ def _days_of_needs(
     if recipe.exclude_newer:
         day = _cut_off(recipe.exclude_newer, *recipe.target)
         for package, kind in recipe.exclude_newer_package:
-            if kind == RELEASE and package in pins and days[package] > day:
-                requirement = f"{package}=={pins[package]}"
+            if kind == RELEASE and package in recipe.pins and days[package] > day:
+                requirement = f"{package}=={recipe.pins[package]}"
                 needs |= dict.fromkeys(
                     newer_needs(requirement, day, days[package], recipe.python), days[package]
                 )
@@ -301,7 +301,7 @@ def _metadata(recipe: Recipe) -> str:
     If only uv can reach its wheel, for example with credentials that uv has, the wheel is
     installed.
     """
-    from .index.wheels import read_metadata
+    from .wheels import read_metadata
 
     with contextlib.suppress(BuildError):
         return read_metadata(*recipe.target, recipe.python)
@@ -317,28 +317,6 @@ def _metadata(recipe: Recipe) -> str:
         )
 
 
-def _exists_by(requirement: str, day: datetime.date) -> bool:
-    arguments = [
-        "pip",
-        "compile",
-        "-",
-        "--quiet",
-        "--no-deps",
-        "--no-header",
-        "--python-version",
-        "3.11",
-        "--exclude-newer",
-        day.isoformat(),
-    ]
-    try:
-        uv.run(arguments, doing=f"looking for {requirement}", stdin=requirement)
-    except BuildError as error:
-        if error.failure is BuildFailure.UNRESOLVABLE:
-            return False
-        raise
-    return True
-
-
 def _platform_of(recipe: Recipe) -> str:
     return f"Python {recipe.python} on {platform.system()} {platform.machine()}"
 
@@ -347,7 +325,7 @@ def _locked(package: Mapping[str, Any], python: str) -> str:
     """Return a package's lines of a lock, from its entry in uv's pylock."""
     where = f"for Python {python} on {platform.system()} {platform.machine()}"
     hashes = sorted(
-        {str(file.get("hashes", {}).get("sha256")) for file in compatible_files(package, python)}
+        {str(file.get("hashes", {}).get("sha256")) for file in uv.compatible_files(package, python)}
     )
     if not hashes:
         raise BuildError(f"{package['name']} {package['version']} has no file {where}")

@@ -3,21 +3,22 @@ over a release."""
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import datetime
 import difflib
 import functools
 import logging
+from dataclasses import replace
 
 from packaging.version import Version
 
 from ..errors import BuildError, UsageError
 from ..util.validation import format_value
 from . import bases
-from .index.releases import known_releases, newest_release, releases
 from .installed import GRAMMARS
 from .locks import release_date
-from .recipes import CommitBuild, Overlay, Recipe, find_file, load, parse_pin
+from .recipes import CommitBuild, Overlay, Recipe, find_file, load
+from .releases import known_releases, newest_release, releases
 from .sources import Source, SourceName, find_source, names_interpreter, parse_name, wheel_index
 
 CLOSE = 3
@@ -53,7 +54,7 @@ def recipe_named_by_file(name: str) -> Recipe:
     if recipe is not None and recipe.name in load(find_file()).recipes:
         return recipe
     if recipe is not None and any(name == f"{package}-{recipe.target[1]}" for package in GRAMMARS):
-        return dataclasses.replace(recipe, hashed=True)
+        return replace(recipe, hashed=True)
     raise UsageError(
         f"{format_value(name)} is neither an environment of {find_file()} nor a release of {', '.join(GRAMMARS)}, and a file must not choose "
         "other packages or an interpreter"
@@ -63,25 +64,26 @@ def recipe_named_by_file(name: str) -> Recipe:
 def package_without_vllm(name: str) -> str:
     """Return the structured-output package that an environment of that name has instead of vLLM;
     empty if it has vLLM or may not exist."""
-    if names_interpreter(name) or parse_name(name) is not None:
-        return ""
-    try:
-        package, _ = load(find_file()).resolve(name).target
-    except UsageError:
-        return ""
+    recipe = _named(name)
+    package = recipe.target[0] if recipe else ""
     return package if package in GRAMMARS else ""
 
 
 def versions_named_by(name: str) -> dict[str, str]:
     """Return the versions that an environment of that name pins, by distribution; empty if the name
     alone does not tell."""
+    recipe = _named(name)
+    return recipe.pins if recipe else {}
+
+
+def _named(name: str) -> Recipe | None:
+    """Return the recipe of a name; None for source code, an interpreter and an unknown name."""
     if names_interpreter(name) or parse_name(name) is not None:
-        return {}
+        return None
     try:
-        recipe = load(find_file()).resolve(name)
+        return load(find_file()).resolve(name)
     except UsageError:
-        return {}
-    return dict(filter(None, map(parse_pin, (*recipe.requirements, *recipe.overrides))))
+        return None
 
 
 def unavailable_reason(name: str, *, ask: bool = True) -> str:
@@ -99,7 +101,7 @@ def unavailable_reason(name: str, *, ask: bool = True) -> str:
         return str(error)
     if name in file.recipes:
         return ""
-    for package, version in filter(None, map(parse_pin, (*recipe.requirements, *recipe.overrides))):
+    for package, version in recipe.pins.items():
         if reason := missing_release(package, version, ask=ask):
             return f"environment {format_value(name)}: {reason}"
     return ""
@@ -108,29 +110,19 @@ def unavailable_reason(name: str, *, ask: bool = True) -> str:
 def missing_release(package: str, version: str, *, ask: bool = True) -> str:
     """Return a message that ``package`` has no release ``version``, with similar ones; empty if it
     may have. ``ask``: see ``unavailable_reason``."""
-    existing = _releases_up_to(package, Version(version), ask=ask)
-    if not existing or Version(version) in existing:
+    wanted = Version(version)
+    existing = () if wanted.is_prerelease else known_releases(package)
+    if existing and wanted > existing[-1]:
+        existing = ()
+        with contextlib.suppress(BuildError):  # the index cannot be reached
+            existing = releases(package) if ask else ()
+    if not existing or wanted in existing:
         return ""
     close = difflib.get_close_matches(
         version, [str(release) for release in reversed(existing)], CLOSE
     )
     hint = f"close to it: {', '.join(close)}" if close else f"the newest is {existing[-1]}"
     return f"{package} has no release {version}; {hint}"
-
-
-def _releases_up_to(package: str, version: Version, *, ask: bool) -> tuple[Version, ...]:
-    """Return the releases of a package.
-
-    Return none if they cannot show whether ``version`` exists: for a pre-release, and for a newer
-    one while the index cannot be reached.
-    """
-    cached = () if version.is_prerelease else known_releases(package)
-    if not cached or version <= cached[-1]:
-        return cached
-    try:
-        return releases(package) if ask else ()
-    except BuildError:
-        return ()
 
 
 def overlay_recipe(source: Source, name: SourceName) -> Recipe:
@@ -177,9 +169,8 @@ def _with_own_wheel(source: Source, name: SourceName, index: str) -> Recipe:
 def pinned_version(recipe: Recipe, package: str) -> str:
     """Return the version of ``package`` that a recipe pins, else the newest at its target's
     release."""
-    pins = dict(filter(None, map(parse_pin, (*recipe.requirements, *recipe.overrides))))
-    if package in pins:
-        return pins[package]
+    if package in recipe.pins:
+        return recipe.pins[package]
     newest = newest_release(package, release_date(*recipe.target))
     if newest is None:
         raise UsageError(f"{recipe.name} has no {package}: name a base that has it")

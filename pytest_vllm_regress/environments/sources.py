@@ -3,13 +3,13 @@ tree (``vllm@PATH``)."""
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import logging
 import os
 import re
 import shutil
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
@@ -25,8 +25,8 @@ CLONES = "clones"
 WHEEL_INDEX = "VLLM_REGRESS_WHEEL_INDEX"
 
 
-@dataclasses.dataclass(frozen=True)
-class Project:
+@dataclass(frozen=True)
+class SourceProject:
     """A distribution that can run from source.
 
     folder: the imported package, at the root of the tree. requirements: groups of requirement
@@ -50,7 +50,7 @@ PROJECTS = MappingProxyType(
     {
         project.distribution: project
         for project in (
-            Project(
+            SourceProject(
                 "vllm",
                 "vllm",
                 "https://github.com/vllm-project/vllm",
@@ -61,7 +61,7 @@ PROJECTS = MappingProxyType(
                 ),
                 ("csrc", "cmake", "CMakeLists.txt"),
             ),
-            Project(
+            SourceProject(
                 "lm-format-enforcer",
                 "lmformatenforcer",
                 "https://github.com/noamgat/lm-format-enforcer",
@@ -77,7 +77,7 @@ _URL = re.compile(r"(?:https?|ssh|git|file)://|[\w.-]+@[\w.-]+:")
 logger = logging.getLogger("vllm_regress.environments")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Source:
     """Source code.
 
@@ -85,7 +85,7 @@ class Source:
     commit.
     """
 
-    project: Project
+    project: SourceProject
     repository: Repository
     commit: Commit
     tree: Path | None = None
@@ -121,7 +121,7 @@ class Source:
         return next(groups, ())
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class SourceName:
     """A parsed name.
 
@@ -129,7 +129,7 @@ class SourceName:
     """
 
     base: str
-    project: Project
+    project: SourceProject
     what: str
 
     @property
@@ -163,7 +163,7 @@ def find_source(name: SourceName) -> Source:
     return source_at_commit(name.project, repository, repository.commit(name.what))
 
 
-def source_at_commit(project: Project, repository: Repository, commit: Commit) -> Source:
+def source_at_commit(project: SourceProject, repository: Repository, commit: Commit) -> Source:
     """Return the source of an unmodified commit.
 
     Raises ``UsageError`` if it does not contain the package.
@@ -193,7 +193,7 @@ def set_clones(places: Sequence[str]) -> None:
         )
 
 
-def clone_of(project: Project) -> Repository:
+def clone_of(project: SourceProject) -> Repository:
     """Return the project's clone: set by ``set_clones`` or the variable, else the checkout around
     the working directory.
 
@@ -232,7 +232,7 @@ def wheel_index(commit: Commit) -> str | None:
     return index.replace("{commit}", commit.id) if index else None
 
 
-def _variable(project: Project) -> str:
+def _variable(project: SourceProject) -> str:
     return f"VLLM_REGRESS_SOURCE_{project.distribution.upper().replace('-', '_')}"
 
 
@@ -261,7 +261,7 @@ def _cloned(url: str) -> Path:
     return place
 
 
-def _work_tree(project: Project, path: Path) -> Source:
+def _work_tree(project: SourceProject, path: Path) -> Source:
     repository = Repository.at(path)
     tree = repository.tree
     if tree is None:

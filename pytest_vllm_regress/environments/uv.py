@@ -6,6 +6,7 @@ import contextlib
 import logging
 import math
 import os
+import platform
 import re
 import shlex
 import signal
@@ -13,17 +14,21 @@ import subprocess
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from filelock import FileLock, Timeout
 
 from ..errors import BuildError, BuildFailure, UsageError
 from ..util.deadline import Deadline, wait_readable
+from ..util.documents import parse_toml
 from ..util.files import private_folder
 from ..util.masking import mask, mask_log, without_secrets
 from ..util.paths import has_home, writable_root
+from ..util.rundir import scratch
 from ..util.sizes import GIB
 
 MAX_MEMORY = 16 * GIB
@@ -169,6 +174,68 @@ def run(
         logger.info("%s: uv ended with status %s", doing, status)
         raise build_error(doing, output, status)
     return output
+
+
+def resolve(
+    requirements: str,
+    *options: str | Path,
+    doing: str,
+    progress: Progress = lambda line: None,
+) -> str:
+    """Resolve requirements, one in a line, and return uv's output. Errors as in ``run``."""
+    command = ["pip", "compile", "-", "--quiet", *options]
+    return run(command, doing=doing, progress=progress, stdin=requirements)
+
+
+def pylock(
+    requirements: str,
+    *options: str | Path,
+    doing: str,
+    progress: Progress = lambda line: None,
+) -> tuple[list[dict[str, Any]], str]:
+    """Like ``resolve``, but return the packages of a pylock, and the output."""
+    with scratch() as folder:
+        out = folder / "pylock.toml"
+        form = ("--format", "pylock.toml", "-o", out)
+        output = resolve(requirements, *form, *options, doing=doing, progress=progress)
+        return parse_toml(out.read_text(encoding="utf-8"))["packages"], output
+
+
+def compatible_files(package: Mapping[str, Any], python: str) -> list[dict[str, Any]]:
+    """Return the files in a package's pylock entry for that Python and this machine: wheels, else
+    the source."""
+    wheels = [
+        wheel for wheel in package.get("wheels", ()) if _is_compatible(file_name(wheel), python)
+    ]
+    return wheels or [package[key] for key in ("sdist", "archive") if key in package]
+
+
+def _is_compatible(wheel: str, python: str) -> bool:
+    from packaging.tags import compatible_tags, cpython_tags
+    from packaging.utils import parse_wheel_filename
+
+    version = tuple(int(part) for part in python.split("."))
+    tags = (
+        *cpython_tags(version, platforms=["any"]),
+        *compatible_tags(version, f"cp{python.replace('.', '')}", platforms=["any"]),
+    )
+    pairs = {(tag.interpreter, tag.abi) for tag in tags}
+    for tag in parse_wheel_filename(wheel)[3]:
+        platform_matches = tag.platform == "any" or (
+            tag.platform.startswith(("manylinux", "linux_"))
+            and tag.platform.endswith(f"_{platform.machine()}")
+        )
+        if platform_matches and (tag.interpreter, tag.abi) in pairs:
+            return True
+    return False
+
+
+def file_name(entry: Mapping[str, Any]) -> str:
+    """Return the name of a file in uv's pylock."""
+    return (
+        entry.get("name")
+        or unquote(urlsplit(entry.get("url") or entry["path"]).path).rpartition("/")[2]
+    )
 
 
 def _lines(process: subprocess.Popen[bytes]) -> Iterator[str]:

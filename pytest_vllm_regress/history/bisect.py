@@ -16,10 +16,10 @@ from packaging.version import Version
 from ..cases.model import Case
 from ..cases.proofs.fingerprint import case_fingerprint
 from ..environments.git import Commit
-from ..environments.index.releases import between, releases
 from ..environments.locks import release_date
 from ..environments.names import resolve
 from ..environments.recipes import PACKAGES, parse_pin
+from ..environments.releases import between, releases
 from ..environments.sources import PROJECTS, clone_of
 from ..errors import BuildError, UsageError
 from ..util.store import Store

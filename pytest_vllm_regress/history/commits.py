@@ -14,7 +14,7 @@ from ..cases.model import Case
 from ..cases.proofs.proof import names_commit
 from ..environments import bases
 from ..environments.git import Commit, Repository
-from ..environments.sources import Project, source_at_commit
+from ..environments.sources import SourceProject, source_at_commit
 from ..errors import UsageError
 from ..util.store import Store
 from ..util.text import markdown_block, markdown_inline
@@ -46,7 +46,7 @@ class CommitHistory:
     ``total``: number of commits in all groups.
     """
 
-    project: Project
+    project: SourceProject
     repository: Repository
     groups: tuple[CommitGroup, ...]
     total: int
@@ -58,7 +58,7 @@ class CommitHistory:
 
 
 def commits_between(
-    project: Project, repository: Repository, first: str, second: str, *, first_parent: bool = True
+    project: SourceProject, repository: Repository, first: str, second: str, *, first_parent: bool = True
 ) -> CommitHistory:
     """Return the commits between two revisions, whichever is older.
 
@@ -90,13 +90,13 @@ def commits_between(
     return CommitHistory(project, repository, tuple(groups), len(between) + 1)
 
 
-def around(project: Project, repository: Repository, commit: Commit) -> CommitHistory:
+def around(project: SourceProject, repository: Repository, commit: Commit) -> CommitHistory:
     """Return the history of two commits: the first parent of ``commit``, and ``commit``."""
     parent = CommitGroup(repository.commit(commit.parents[0]))
     return CommitHistory(project, repository, (parent, CommitGroup(commit)), 2)
 
 
-def end_of(project: Project, repository: Repository, text: str, branch: str) -> str:
+def end_of(project: SourceProject, repository: Repository, text: str, branch: str) -> str:
     """Return the id of the commit that ``text`` names: a revision, or a release.
 
     A release is its tag, else the last commit on ``branch`` before the day of its upload.
@@ -114,7 +114,7 @@ def end_of(project: Project, repository: Repository, text: str, branch: str) -> 
     return commit
 
 
-def _changes_what_is_imported(project: Project, commit: Commit) -> bool:
+def _changes_what_is_imported(project: SourceProject, commit: Commit) -> bool:
     """Return whether the commit touches the package or its requirement files.
 
     For a merge, the files that it brought in count.

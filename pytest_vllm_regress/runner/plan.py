@@ -74,8 +74,8 @@ def named_environments(
     ``env``: names and paths, or one specifier: all environments of environments.toml with such a
     vLLM. ``releases``: a range of releases on the index, see ``package_and_range``.
     """
-    from ..environments.index.releases import package_and_range, releases_in
     from ..environments.names import resolve
+    from ..environments.releases import package_and_range, releases_in
 
     if env and releases:
         raise UsageError("--env and --releases contradict each other: give one of them")

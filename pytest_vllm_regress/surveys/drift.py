@@ -26,9 +26,9 @@ from ..engines.spec import EngineSpec
 from ..engines.standalone import bare_session, probe_in
 from ..environments import uv
 from ..environments.cache import EnvironmentCache
-from ..environments.index.releases import releases
 from ..environments.locks import release_date, resolved_versions
 from ..environments.recipes import Recipe
+from ..environments.releases import releases
 from ..errors import (
     FIRST_ERROR,
     BuildError,

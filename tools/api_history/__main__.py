@@ -15,8 +15,8 @@ import time
 from packaging.version import Version
 
 from pytest_vllm_regress.answers.api_history.store import FILE
-from pytest_vllm_regress.environments.index.releases import known_releases
-from pytest_vllm_regress.environments.index.wheels import read_release
+from pytest_vllm_regress.environments.releases import known_releases
+from pytest_vllm_regress.environments.wheels import read_release
 from pytest_vllm_regress.target_site.vllm_regress_target.dialect.known import FILE as KNOWN
 
 from . import known_arguments

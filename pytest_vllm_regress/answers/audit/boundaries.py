@@ -17,8 +17,8 @@ from packaging.version import Version
 
 from ...cases.model import Case, Range
 from ...cases.verdict import Verdict
-from ...environments.index.releases import known_releases
 from ...environments.installed import VLLM
+from ...environments.releases import known_releases
 from ...util import codec
 from ...util.versions import version_of
 from .verdict_table import Recorded, VerdictTable

@@ -14,8 +14,8 @@ from typing import Any
 from packaging.version import Version
 
 from ...cases.model import Case
-from ...environments.index.releases import known_releases
 from ...environments.installed import VLLM, VLLM_BUILDS, Package
+from ...environments.releases import known_releases
 from ...util import codec
 from ...util.versions import is_version, version_of
 from .inventory import Inventory

@@ -13,8 +13,8 @@ from typing import Any
 from packaging.version import Version
 
 from ...cases.model import Case
-from ...environments.index.releases import known_releases
 from ...environments.installed import VLLM
+from ...environments.releases import known_releases
 from ...util.report import Markup, markdown_table
 from .matching import AuditMatch, find
 from .package_lists import read_list

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from ...environments.index.releases import releases_in
+from ...environments.releases import releases_in
 from ...errors import UsageError
 from ...surveys.drift import (
     DatedRelease,

@@ -13,8 +13,8 @@ from ...answers.audit.matching import AuditMatch, find
 from ...answers.audit.target import release
 from ...answers.audit.verdict_table import Recorded, VerdictTable
 from ...cases.model import Case
-from ...environments.index.releases import known_releases
 from ...environments.installed import VLLM
+from ...environments.releases import known_releases
 from ...util.versions import version_of
 
 FIRST_RELEASE = "0.7.0"

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from pytest_vllm_regress.environments import uv
+from pytest_vllm_regress.environments import uv, wheels
 from pytest_vllm_regress.environments.cache import EnvironmentCache
-from pytest_vllm_regress.environments.index import wheels
 from pytest_vllm_regress.environments.recipes import Recipe
 from pytest_vllm_regress.errors import BuildError
 

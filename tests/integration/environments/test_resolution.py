@@ -11,9 +11,9 @@ from types import MappingProxyType
 import pytest
 
 from pytest_vllm_regress.environments import locks as resolution
+from pytest_vllm_regress.environments import releases as index
 from pytest_vllm_regress.environments import uv
 from pytest_vllm_regress.environments.cache import EnvironmentCache
-from pytest_vllm_regress.environments.index import releases as index
 from pytest_vllm_regress.environments.recipes import RELEASE
 from pytest_vllm_regress.errors import BuildError, BuildFailure
 from tests.integration.environments.conftest import CPU_RECIPE, RECIPE, Fake

@@ -17,10 +17,10 @@ from packaging.version import Version
 
 from pytest_vllm_regress.cases.loading import load_all_cases
 from pytest_vllm_regress.cli import main
+from pytest_vllm_regress.environments import releases as index
 from pytest_vllm_regress.environments import uv
 from pytest_vllm_regress.environments.cache import EnvironmentCache
 from pytest_vllm_regress.environments.downloads import Contents
-from pytest_vllm_regress.environments.index import releases as index
 from pytest_vllm_regress.environments.names import resolve
 from pytest_vllm_regress.errors import BuildError, UsageError
 from pytest_vllm_regress.runner.batch import Batch, BatchFiles, RunOptions

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from pytest_vllm_regress.environments.index import wheels
+from pytest_vllm_regress.environments import wheels
 from pytest_vllm_regress.errors import BuildError
 
 URL = "https://index.example/vllm.whl"

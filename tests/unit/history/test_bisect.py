@@ -16,7 +16,7 @@ from pytest_vllm_regress import cli
 from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
-from pytest_vllm_regress.environments.index import releases
+from pytest_vllm_regress.environments import releases
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.history import algorithm as bisection
 from pytest_vllm_regress.history.algorithm import (

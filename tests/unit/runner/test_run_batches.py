@@ -26,7 +26,7 @@ from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.proofs.proof import AFFECTED, FIXED
 from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
-from pytest_vllm_regress.environments.index import releases as index
+from pytest_vllm_regress.environments import releases as index
 from pytest_vllm_regress.errors import BuildError, UsageError
 from pytest_vllm_regress.runner.batch import Batch, Executor, RunOptions, RunOutcome
 from pytest_vllm_regress.runner.executors import ThreadsExecutor

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pytest_vllm_regress.answers.audit.package_lists import parse_list
 from pytest_vllm_regress.cases.model import Range
-from pytest_vllm_regress.environments.index.releases import parse
+from pytest_vllm_regress.environments.releases import parse
 from pytest_vllm_regress.errors import BuildError
 from pytest_vllm_regress.util.versions import (
     fewest,

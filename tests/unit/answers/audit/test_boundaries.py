@@ -18,7 +18,7 @@ from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.proofs.fingerprint import code_fingerprint
 from pytest_vllm_regress.cases.results import RunResult, TestResult, write_results
 from pytest_vllm_regress.cases.verdict import Verdict
-from pytest_vllm_regress.environments.index import releases as index
+from pytest_vllm_regress.environments import releases as index
 from pytest_vllm_regress.errors import UsageError
 from tests.helpers.cases import CaseFile
 

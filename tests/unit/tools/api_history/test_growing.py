@@ -14,7 +14,7 @@ from pytest_vllm_regress.answers.api_history.store import (
     history,
     intervals,
 )
-from pytest_vllm_regress.environments.index.releases import known_releases
+from pytest_vllm_regress.environments.releases import known_releases
 from tests.unit.answers.api_history.releases import history_of, wheel
 from tools.api_history.growing import GrowingHistory, append
 from tools.api_history.snapshot import SnapshotReader

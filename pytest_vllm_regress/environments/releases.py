@@ -13,15 +13,13 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from ...errors import BuildError, BuildFailure, UsageError
-from ...util.documents import parse_json
-from ...util.paths import DATA, has_home
-from ...util.validation import format_value
-from ...util.versions import requirement_of, specifiers_of, version_of
-from .. import uv
-from ..installed import run_isolated
-from ..locks import lookup_cached, release_date, resolved_versions
-from ..recipes import parse_pin
+from ..errors import BuildError, UsageError
+from ..util.documents import parse_json
+from ..util.paths import DATA, has_home
+from ..util.validation import format_value
+from ..util.versions import requirement_of, specifiers_of, version_of
+from .installed import run_isolated
+from .locks import lookup_cached, newest_by, release_date, resolved_versions
 
 TIMEOUT_S = 120
 RELEASES = DATA / "releases.json"
@@ -91,34 +89,7 @@ def newest_release(package: str, day: datetime.date) -> str | None:
     ``day``; None if there was none."""
 
     def find() -> str:
-        options = [
-            "--no-header",
-            "--no-annotate",
-            "--only-binary",
-            ":all:",
-            "--python-version",
-            "3.11",
-        ]
-        try:
-            output = uv.run(
-                [
-                    "pip",
-                    "compile",
-                    "-",
-                    "--quiet",
-                    "--no-deps",
-                    *options,
-                    "--exclude-newer",
-                    day.isoformat(),
-                ],
-                doing=f"looking for the newest {package} of {day}",
-                stdin=package,
-            )
-        except BuildError as error:
-            if error.failure is BuildFailure.UNRESOLVABLE:
-                return ""
-            raise
-        return next((pin[1] for line in output.splitlines() if (pin := parse_pin(line))), "")
+        return newest_by(package, day, "--only-binary", ":all:") or ""
 
     if day >= datetime.datetime.now(datetime.UTC).date():  # may still change
         return find() or None

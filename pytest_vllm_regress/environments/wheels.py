@@ -18,12 +18,9 @@ from urllib.request import url2pathname
 
 import httpx
 
-from ...errors import BuildError
-from ...util.documents import parse_toml
-from ...util.rundir import scratch
-from ...util.sizes import GIB
-from .. import uv
-from .files import compatible_files
+from ..errors import BuildError
+from ..util.sizes import GIB
+from . import uv
 
 PYTHON = "3.12"
 TIMEOUT_S = 60.0
@@ -69,16 +66,12 @@ def wheel_url(package: str, version: str, python: str = PYTHON) -> str:
 
     Raises ``BuildError`` if there is none.
     """
-    with scratch() as folder:
-        out = folder / "pylock.toml"
-        options = ["--quiet", "--no-deps", "--format", "pylock.toml", "--python-version", python]
-        uv.run(
-            ["pip", "compile", "-", *options, "--only-binary", ":all:", "-o", out],
-            doing=f"looking for the wheel of {package} {version}",
-            stdin=f"{package}=={version}",
-        )
-        packages = parse_toml(out.read_text(encoding="utf-8"))["packages"]
-    file = next(iter(compatible_files(packages[0], python)), None)
+    packages, _ = uv.pylock(
+        f"{package}=={version}",
+        *("--no-deps", "--only-binary", ":all:", "--python-version", python),
+        doing=f"looking for the wheel of {package} {version}",
+    )
+    file = next(iter(uv.compatible_files(packages[0], python)), None)
     if file is None:
         raise BuildError(f"the package index has no wheel of {package} {version} for this machine")
     return str(file["url"]) if "url" in file else Path(file["path"]).as_uri()

@@ -1,1 +1,0 @@
-"""The user's package index: releases of a package, and what is in their wheels."""
