@@ -25,8 +25,7 @@ from ..engines.spec import SHORT, EngineSpec
 from ..errors import CaseFileError, Kind, Part, UsageError
 from ..util.codec import Document, Meta, decode
 from ..util.documents import load_toml, parse_toml
-from ..util.paths import shipped
-from ..util.project import check_owner, folders_of_project
+from ..util.paths import check_owner, folders_of_project, shipped
 from ..util.validation import did_you_mean, format_value
 from ..util.versions import alternatives_of
 from .model import (

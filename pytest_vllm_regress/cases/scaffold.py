@@ -20,7 +20,7 @@ from ..environments.names import package_without_vllm, unavailable_reason
 from ..errors import CaseFileError, Kind, UsageError
 from ..util.codec import Document, load
 from ..util.paths import DATA
-from ..util.templates import render_text
+from ..util.text import render_text
 from ..util.validation import format_value
 from .loading import CASE_FILE, CASE_ID, FORMAT, is_case_id, load_case
 from .model import NEEDS_CONTROL_LEG, Case

@@ -17,8 +17,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from ..errors import RegressError
-from ..util.paths import cache_root
-from ..util.project import is_private
+from ..util.paths import cache_root, is_private
 
 _log = logging.getLogger("vllm_regress.engines")
 HOST = "127.0.0.1"

@@ -19,9 +19,8 @@ from packaging.version import InvalidVersion, Version
 from ..errors import ChildError, LimitExceeded, Unsupported
 from ..target_site.vllm_regress_target.dialect.gpu import refusal_in
 from ..util.deadline import DeadlineFor
-from ..util.owner import Owner
 from ..util.paths import writable_root
-from ..util.rundir import RunDir
+from ..util.rundir import Owner, RunDir
 from .agents import Agents
 from .checkpoints.forge import architectures_of, ensure_checkpoint
 from .checkpoints.hub_cache import snapshot_of, variables_of

@@ -27,8 +27,15 @@ from filelock import FileLock, Timeout
 from ..errors import UsageError
 from ..util.documents import load_json
 from ..util.files import private_folder, read_bounded, remove_tree, write_atomically
-from ..util.paths import cache_root, can_write, missing_home, writable_root
-from ..util.project import check_steps, check_writers, is_world_writable
+from ..util.paths import (
+    cache_root,
+    can_write,
+    check_steps,
+    check_writers,
+    is_world_writable,
+    missing_home,
+    writable_root,
+)
 from ..util.signals import interruptible
 from ..util.sizes import GIB, MIB, disk_usage
 from . import overlay, uv

@@ -16,7 +16,7 @@ from pathlib import Path
 from ..errors import UsageError
 from ..util.files import expand_home, parts_below
 from ..util.masking import mask, mask_log
-from ..util.project import check_owner
+from ..util.paths import check_owner
 from ..util.sizes import MIB
 
 CLONE_TIMEOUT_S = 3600

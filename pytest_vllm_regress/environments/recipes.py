@@ -26,8 +26,7 @@ from ..errors import EnvironmentFileError
 from ..util.codec import Document, Meta, decode, encode
 from ..util.documents import load_toml
 from ..util.masking import Masked, mask
-from ..util.paths import DATA, shipped
-from ..util.project import check_owner, folders_of_project
+from ..util.paths import DATA, check_owner, folders_of_project, shipped
 from ..util.validation import did_you_mean, format_value
 from ..util.versions import is_version, requirement_of, specifiers_of
 from .sources import Source

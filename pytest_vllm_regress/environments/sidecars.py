@@ -10,8 +10,7 @@ from pathlib import Path
 
 from ..errors import UsageError
 from ..util.files import private_folder, remove_tree
-from ..util.paths import cache_root, writable_root
-from ..util.project import check_steps
+from ..util.paths import cache_root, check_steps, writable_root
 from . import uv
 from .recipes import find_file
 

@@ -16,8 +16,7 @@ from types import MappingProxyType
 from ..errors import UsageError
 from ..util.files import expand_home, private_folder, read_below
 from ..util.masking import mask
-from ..util.paths import cache_root
-from ..util.project import check_owner, check_steps
+from ..util.paths import cache_root, check_owner, check_steps
 from . import git
 from .git import Commit, Repository
 

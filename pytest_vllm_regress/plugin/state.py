@@ -15,7 +15,7 @@ from _pytest.runner import runtestprotocol
 if TYPE_CHECKING:
     from ..engines.session import Session
     from ..engines.settings import Settings
-    from ..util.owner import Owner
+    from ..util.rundir import Owner
     from .leg import Leg
 
 SETTINGS: pytest.StashKey[Settings] = pytest.StashKey()
@@ -75,17 +75,18 @@ def tell_worker(workerinput: dict[str, Any]) -> None:
     """Tell an xdist worker, from the controller, which process the controller is."""
     import dataclasses
 
-    from ..util.owner import Owner
+    from ..util.rundir import Owner
 
     workerinput[_CONTROLLER] = dataclasses.asdict(Owner.me())
 
 
 def controller_of(config: pytest.Config) -> Owner | None:
     """Return the controller of this xdist worker; None in any other process."""
-    from ..util.owner import Owner
+    from ..util.codec import decode
+    from ..util.rundir import Owner
 
     controller = getattr(config, "workerinput", {}).get(_CONTROLLER)
-    return Owner.from_json(controller) if controller else None
+    return decode(Owner, controller, _CONTROLLER) if controller else None
 
 
 def run_once(item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestReport]:

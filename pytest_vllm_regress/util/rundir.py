@@ -1,4 +1,6 @@
-"""The run directory: a short path in the temporary directory that holds everything a run writes and
+"""Run directories, and the processes that own them.
+
+The run directory is a short path in the temporary directory that holds everything a run writes and
 records who owns the run.
 
 Scratch folders, which builds of environments use, are run directories, too, so that one mechanism
@@ -8,20 +10,22 @@ finds the remains of killed processes.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import json
+import enum
 import os
+import re
 import secrets
+import socket
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import UsageError
 from ..target_site.vllm_regress_target.nanny import SEGMENTS
-from .documents import load_json
+from . import codec
 from .files import peek, remove_tree
-from .owner import Owner, State
 from .signals import blocked
 
 PREFIX = "vr-"
@@ -34,7 +38,113 @@ _ROUNDS = 5
 first."""
 
 
-@dataclasses.dataclass(frozen=True)
+_IN_TAG = re.compile(r"-(\d{1,10})\.(\d{1,20})\.(\d{1,20})-[0-9a-f]+$")
+
+
+class State(enum.Enum):
+    """Whether an owner is alive, as far as can be proven."""
+
+    ALIVE = "alive"
+    GONE = "gone"
+    UNKNOWN = "cannot be seen from here"
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A process.
+
+    ``ticks`` is its start time in kernel clock ticks (never set back), ``namespace`` the pid
+    namespace of ``pid``.
+    """
+
+    pid: int
+    ticks: int
+    namespace: int
+    boot: str
+    host: str
+
+    @classmethod
+    def me(cls) -> Owner:
+        """Return the current process."""
+        pid = os.getpid()
+        return cls(pid, start_ticks(pid) or 0, _namespace(pid), _boot_id(), socket.gethostname())
+
+    @classmethod
+    def from_tag(cls, tag: str) -> Owner | None:
+        """Return the owner named in the tag of a run; None for any other tag.
+
+        Assumes this boot and machine, so it is only for the tags of running processes.
+        """
+        match = _IN_TAG.search(tag)
+        return (
+            cls(int(match[1]), int(match[2]), int(match[3]), _boot_id(), socket.gethostname())
+            if match
+            else None
+        )
+
+    @property
+    def since(self) -> float:
+        """Start time in seconds since the epoch, early by at most one clock tick.
+
+        Only valid for a process of this boot.
+        """
+        booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+        return booted + self.ticks / os.sysconf("SC_CLK_TCK")
+
+    def tag(self, run: str, secret: str) -> str:
+        """Return a tag for the run that contains this owner."""
+        return f"{run}-{self.pid}.{self.ticks}.{self.namespace}-{secret}"
+
+    def state(self) -> State:
+        """Return whether the process is alive or gone, or unknown where neither can be proven."""
+        if self.boot != _boot_id():  # rebooted, or the directory is shared with another machine
+            return State.GONE if self.host == socket.gethostname() else State.UNKNOWN
+        if self.namespace != _namespace(
+            os.getpid()
+        ):  # one of the two is in a container: the pid is meaningless here
+            return State.UNKNOWN
+        return State.ALIVE if start_ticks(self.pid) == self.ticks else State.GONE
+
+
+def start_ticks(pid: int) -> int | None:
+    """Return the start time of a process in clock ticks since boot; None if it has ended.
+
+    Zombies count as ended.
+    """
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        return None if fields[0] in (b"Z", b"X") else int(fields[19])
+    return None
+
+
+def same_namespace(pid: int) -> bool:
+    """Return whether the process is in this process's pid namespace."""
+    namespace = _namespace(pid)
+    return namespace != 0 and namespace == _namespace(os.getpid())
+
+
+def _namespace(pid: int) -> int:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/ns/pid").stat().st_ino
+    return 0
+
+
+def _boot_id() -> str:
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return ""
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What a run directory says about its run. ``controller``: see ``RunDir.create``."""
+
+    owner: Owner
+    tag: str
+    controller: Owner | None = None
+
+
+@dataclass(frozen=True)
 class RunDir:
     """A run directory with logs/ and ray/ (Ray's session directory, whose socket paths must be
     short). ``tag`` marks every process of the run."""
@@ -50,7 +160,6 @@ class RunDir:
         abandoned when either has ended.
         """
         owner = Owner.me()
-        parent = dataclasses.asdict(controller) if controller else None
         path = None
         try:
             # Nobody can tell that a folder without a record is ours: a signal that ends this
@@ -58,9 +167,8 @@ class RunDir:
             with blocked():
                 path = Path(tempfile.mkdtemp(prefix=PREFIX))
                 run = cls(path, owner.tag(path.name, secrets.token_hex(4)))
-                (path / _OWNER).write_text(
-                    json.dumps({**dataclasses.asdict(owner), "tag": run.tag, "controller": parent})
-                )
+                record = RunRecord(owner, run.tag, controller)
+                (path / _OWNER).write_text(codec.to_text(record))
             run.logs.mkdir()
         except BaseException:  # a full disk or an interrupt
             if path is not None:
@@ -160,7 +268,7 @@ def scratch() -> Iterator[Path]:
         run.remove()
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class AbandonedRun:
     """A run directory whose owner has ended."""
 
@@ -171,15 +279,11 @@ class AbandonedRun:
 def abandoned_runs() -> Iterator[AbandonedRun]:
     """Yield this user's run directories whose owner, or the owner's controller, has provably ended."""
     for path in sorted(Path(tempfile.gettempdir()).glob(PREFIX + "*")):
-        with contextlib.suppress(
-            OSError, UsageError, ValueError, KeyError, TypeError, AttributeError
-        ):
+        with contextlib.suppress(OSError, UsageError):
             if path.is_symlink() or path.stat().st_uid != os.getuid():
                 continue
-            record = load_json(path / _OWNER, _MAX_OWNER)
-            owners, tag = [Owner.from_json(record)], str(record["tag"])
-            if controller := record.get("controller"):
-                owners.append(Owner.from_json(controller))
+            record = codec.load(RunRecord, path / _OWNER, _MAX_OWNER, what="the record of a run")
+            owners = filter(None, (record.owner, record.controller))
             ended = next((owner for owner in owners if owner.state() is State.GONE), None)
-            if tag.startswith(f"{path.name}-") and ended is not None:
-                yield AbandonedRun(RunDir(path, tag), ended.pid)
+            if record.tag.startswith(f"{path.name}-") and ended is not None:
+                yield AbandonedRun(RunDir(path, record.tag), ended.pid)

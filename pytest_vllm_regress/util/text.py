@@ -1,4 +1,6 @@
-"""Make untrusted text safe to show: it cannot control the terminal, hide characters, forge lines,
+"""Texts: untrusted ones made safe to show, and those from the templates in ``data/texts``.
+
+Untrusted text that was made safe cannot control the terminal, hide characters, forge lines,
 or have an effect in Markdown.
 
 GitHub links commits and issues and notifies people even in escaped text, but not in code.
@@ -6,10 +8,15 @@ GitHub links commits and issues and notifies people even in escaped text, but no
 
 from __future__ import annotations
 
+import functools
+import json
 import re
-from typing import overload
+from typing import Any, TypeVar, cast
 
-from ..errors import Masked
+from .paths import DATA
+
+Text = TypeVar("Text", bound=str)
+"""Masked text stays masked."""
 
 _PLAIN_WORD = re.compile(r"[A-Za-z0-9,.;()'/+=-]*:?")
 _REFERENCE = re.compile(r"www\.|\b(?:GH|GHSA|CVE)-|\b[0-9a-f]{7,}\b|^[-+=]|^\d+[.)]$", re.I)
@@ -89,21 +96,14 @@ def _without_commands(text: str) -> str:
     return _WORKFLOW_COMMAND.sub(lambda sign: (sign[1] or "") + f"\\x{ord(sign[0][-1]):02x}", text)
 
 
-@overload
-def truncate_middle(text: Masked, limit: int) -> Masked: ...
-
-
-@overload
-def truncate_middle(text: str, limit: int) -> str: ...
-
-
-def truncate_middle(text: str, limit: int) -> str:
+def truncate_middle(text: Text, limit: int) -> Text:
     """Return ``text``, shortened to ``limit`` characters by replacing its middle with a line that
     counts what was left out."""
     if len(text) <= limit:
         return text
     half = max(0, (limit - 60) // 2)
-    return f"{text[:half]}\n[... {len(text) - 2 * half} characters left out ...]\n{text[len(text) - half :]}"
+    shortened = f"{text[:half]}\n[... {len(text) - 2 * half} characters left out ...]\n{text[len(text) - half :]}"
+    return cast(Text, shortened)
 
 
 def markdown_inline(text: str) -> str:
@@ -138,3 +138,32 @@ def _is_plain_word(word: str) -> bool:
 
 def _longest_backticks(text: str) -> int:
     return max(map(len, re.findall("`+", text)), default=0)
+
+
+def render_text(template: str, **values: Any) -> str:
+    """Return the text of a template. Nothing is escaped unless a filter does it."""
+    text: str = _templates().get_template(template).render(**values)
+    return text
+
+
+def toml_string(value: str) -> str:
+    """Return a TOML basic string. TOML has the escapes of JSON, but requires one for DEL too."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+@functools.cache
+def _templates() -> Any:
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(DATA / "texts"),
+        autoescape=False,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["inline"] = markdown_inline
+    environment.filters["block"] = markdown_block
+    environment.filters["toml"] = toml_string
+    return environment

@@ -16,8 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from ...util.files import private_folder, remove_tree, size_of
-from ...util.paths import writable_root
-from ...util.project import check_steps
+from ...util.paths import check_steps, writable_root
 
 CACHES: Mapping[str, str] = MappingProxyType(
     {

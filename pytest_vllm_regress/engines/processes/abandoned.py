@@ -34,9 +34,8 @@ import psutil
 from ...environments.cache import EnvironmentCache
 from ...target_site.vllm_regress_target.nanny import mapped_shm
 from ...util.files import remove_tree, size_of
-from ...util.owner import Owner, State, same_namespace
 from ...util.paths import cache_root
-from ...util.rundir import AbandonedRun, abandoned_runs
+from ...util.rundir import AbandonedRun, Owner, State, abandoned_runs, same_namespace
 from . import process_tree
 
 _DOWNLOAD_S = 86400.0

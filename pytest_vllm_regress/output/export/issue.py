@@ -16,7 +16,7 @@ from ...cases.model import Case
 from ...cases.proofs.proof import BisectedCommit
 from ...cases.results import TestResult
 from ...errors import Part
-from ...util.templates import render_text
+from ...util.text import render_text
 from .standalone import StandaloneScript
 
 RELEVANT = [

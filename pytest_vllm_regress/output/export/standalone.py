@@ -25,7 +25,7 @@ from ...engines.spec import EngineSpec, thaw
 from ...environments.recipes import RELEASE, find_file, load
 from ...environments.sources import parse_name
 from ...errors import Kind, UsageError
-from ...util.templates import render_text
+from ...util.text import render_text
 from .slices import SourceSlice, TestModule
 
 DEFAULT_MODEL = "Qwen/Qwen2.5-0.5B-Instruct"

@@ -20,8 +20,7 @@ from pytest_vllm_regress.engines.processes import abandoned, process_tree
 from pytest_vllm_regress.engines.processes.agent import Agent
 from pytest_vllm_regress.target_site.vllm_regress_target.nanny import TAG
 from pytest_vllm_regress.util.deadline import Deadline
-from pytest_vllm_regress.util.owner import Owner, State, start_ticks
-from pytest_vllm_regress.util.rundir import RunDir, abandoned_runs
+from pytest_vllm_regress.util.rundir import Owner, RunDir, State, abandoned_runs, start_ticks
 
 # A controller that is killed together with its nannies; the processes it started survive. The
 # escaped child has its own session.
@@ -257,7 +256,7 @@ def test_owners(
     assert owner.state() is state
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     run = RunDir.create()
-    (run.path / "run.json").write_text(json.dumps({**dataclasses.asdict(owner), "tag": run.tag}))
+    (run.path / "run.json").write_text(json.dumps({"owner": dataclasses.asdict(owner), "tag": run.tag}))
     assert [abandoned_run.run for abandoned_run in abandoned_runs()] == (
         [run] if state is State.GONE else []
     )

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress.target_site.vllm_regress_target import limits
-from pytest_vllm_regress.util.owner import Owner, State
-from pytest_vllm_regress.util.rundir import PREFIX, RunDir, abandoned_runs
+from pytest_vllm_regress.util.rundir import PREFIX, Owner, RunDir, State, abandoned_runs
 
 
 @pytest.fixture(autouse=True)

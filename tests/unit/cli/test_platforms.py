@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress import cli
-from pytest_vllm_regress.util import project
+from pytest_vllm_regress.util import paths
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_their_help_and_the_other_commands_work(
 def test_without_owners_of_files_nothing_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(project, "_HAS_OWNERS", False)
+    monkeypatch.setattr(paths, "_HAS_OWNERS", False)
     os.chmod(tmp_path, stat.S_IRWXU | stat.S_IRWXG | stat.S_IRWXO)
-    project.check_writers(tmp_path)
-    assert project.is_private(tmp_path)
+    paths.check_writers(tmp_path)
+    assert paths.is_private(tmp_path)

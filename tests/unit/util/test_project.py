@@ -13,7 +13,7 @@ from pytest_vllm_regress.cases.loading import default_cases_dir
 from pytest_vllm_regress.engines import ports
 from pytest_vllm_regress.environments.recipes import find_file
 from pytest_vllm_regress.errors import RegressError, UsageError
-from pytest_vllm_regress.util.project import check_owner, folders_of_project, is_private
+from pytest_vllm_regress.util.paths import check_owner, folders_of_project, is_private
 from tests.helpers import ROOT
 
 CASE = (ROOT / "cases" / "vllm-16140" / "case.toml").read_text()
