@@ -25,8 +25,8 @@ def test_every_path_exists() -> None:
     target = PACKAGE / "target_site" / "vllm_regress_target"
     paths = re.findall(r"`((?:target_site/…/)?[a-z_]+(?:/[a-z_]+)*/?(?:\.py)?)`", ROW.sub("", TEXT))
     places = [path for path in paths if "/" in path or path.endswith(".py")]
-    roots = (PACKAGE, ROOT, target, ROOT / "tests", PACKAGE / "engines", PACKAGE / "answers")
-    roots += (PACKAGE / "output", PACKAGE / "cases")
+    inside = [PACKAGE / name for name in ("engines", "answers", "output", "cases")]
+    roots = [PACKAGE, ROOT, target, ROOT / "tests", *inside]
     assert len(places) > 30
     missing = [
         path
