@@ -10,7 +10,6 @@ process ends.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import datetime
 import fcntl
 import hashlib
@@ -19,7 +18,8 @@ import logging
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -55,7 +55,7 @@ _FORMAT = 2
 _DEFAULT_LIMIT = 60 * GIB
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class CachedEnvironment:
     """A complete environment.
 
@@ -125,7 +125,7 @@ class EnvironmentCache:
                     folder,
                     self._why_not_built(recipe, folder),
                 )
-                self._sweep(folder)
+                self.sweep(keep=folder)
                 with interruptible():
                     self._build(recipe, folder, base, progress)
             else:
@@ -157,7 +157,7 @@ class EnvironmentCache:
         self.check_place(recipe.name)
         try:
             private_folder(self.root)
-            lock = FileLock(f"{folder}.lock", thread_local=False)
+            lock = _builders_lock(folder)
             try:
                 lock.acquire(timeout=0)
             except Timeout:
@@ -215,36 +215,23 @@ class EnvironmentCache:
         """Return the folder of ``recipe``'s environment, whether or not it exists."""
         if recipe.overlay is not None:
             base = self.place(recipe.overlay.base).name
-            parts = (
-                _FORMAT,
-                recipe.overlay.source.key,
-                recipe.overlay.version,
-                recipe.overlay.remarks,
-                base,
-            )
-            slug = f"{recipe.name.partition('@')[0]}@{recipe.overlay.source.commit.id[:10]}"
-            return (
-                self.root
-                / f"{slug.replace('=', '')}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:10]}"
-            )
-        plain = dataclasses.replace(recipe, lock=None, lock_local=None, description="", device="")
-        digest = hashlib.sha256(
-            repr((_FORMAT, plain, platform.system(), platform.machine())).encode()
-        )
+            source = recipe.overlay.source
+            slug = f"{recipe.name.partition('@')[0]}@{source.commit.id[:10]}"
+            parts = (_FORMAT, source.key, recipe.overlay.version, recipe.overlay.remarks, base)
+            return self._named_folder(slug, hashlib.sha256(repr(parts).encode()))
+        plain = replace(recipe, lock=None, lock_local=None, description="", device="")
+        about = (_FORMAT, plain, platform.system(), platform.machine())
+        digest = hashlib.sha256(repr(about).encode())
         if recipe.build is not None:
             digest.update(repr(recipe.build).encode())
-        for path in (
-            recipe.lock,
-            recipe.lock_local,
-            *(
-                file
-                for name in recipe.stand_ins
-                for file in sorted((STAND_INS / name).rglob("*.py"))
-            ),
-        ):
-            if path is not None:
-                digest.update(read_bounded(path, MAX_LOCK, what="a lock"))
-        return self.root / f"{recipe.name.replace('=', '')}-{digest.hexdigest()[:10]}"
+        modules = (STAND_INS / name for name in recipe.stand_ins)
+        copied = (file for module in modules for file in sorted(module.rglob("*.py")))
+        for path in filter(None, (recipe.lock, recipe.lock_local, *copied)):
+            digest.update(read_bounded(path, MAX_LOCK, what="a lock"))
+        return self._named_folder(recipe.name, digest)
+
+    def _named_folder(self, name: str, digest: hashlib._Hash) -> Path:
+        return self.root / f"{name.replace('=', '')}-{digest.hexdigest()[:10]}"
 
     def listing(self) -> tuple[CachedEnvironment, ...]:
         """Return every complete environment in the cache, least recently used first."""
@@ -264,28 +251,23 @@ class EnvironmentCache:
 
     def remove(self, environment: CachedEnvironment) -> bool:
         """Remove an environment. Return False if it is in use, or is a symbolic link now."""
-        lock = FileLock(f"{environment.path}.lock", thread_local=False)
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            return False
-        try:
-            with _unused(environment.path) as folder:
-                if folder is None:
-                    return False
+        with (
+            contextlib.suppress(Timeout),
+            _builders_lock(environment.path).acquire(timeout=0),
+            _unused(environment.path) as folder,
+        ):
+            if folder is not None:
                 logger.info("%s: removing %s", environment.name, environment.path)
+                # First, so that a partial removal counts as not built.
                 with contextlib.suppress(FileNotFoundError):
-                    os.unlink(
-                        _MARKER, dir_fd=folder
-                    )  # first, so that a partial removal counts as not built
-                remove_tree(environment.path)
-            return not os.path.lexists(environment.path)
-        finally:
-            lock.release()
+                    os.unlink(_MARKER, dir_fd=folder)
+                return remove_tree(environment.path)
+        return False
 
-    def sweep(self) -> int:
-        """Remove the remains of interrupted builds. Return how many were removed."""
-        return self._sweep(None)
+    def sweep(self, keep: Path | None = None) -> int:
+        """Remove the remains of interrupted builds, except in ``keep``. Return how many were
+        removed."""
+        return sum(self.remove_unfinished(place) for place in self.root.glob("*/") if place != keep)
 
     def total_size(self) -> int:
         """Return the disk usage of all environments in bytes, counting shared files once.
@@ -321,12 +303,7 @@ class EnvironmentCache:
                     )  # a umask of 0 would make them useless (see _complete)
             now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
             size = disk_usage(folder)
-            content = {
-                "name": recipe.name,
-                "size": size,
-                "built": now,
-                "lock": lock.name if lock else None,
-            }
+            content = {"name": recipe.name, "size": size, "built": now, "lock": lock and lock.name}
             write_atomically(folder / _MARKER, json.dumps(content))
         except BaseException as error:
             remove_tree(folder)
@@ -344,21 +321,14 @@ class EnvironmentCache:
 
     def unfinished(self) -> tuple[Path, ...]:
         """Return the folders of interrupted builds: without a marker, and nobody is building there."""
-        return tuple(
-            place for place in sorted(self.root.glob("*/")) if self._abandoned(place, lambda: None)
-        )
+        return tuple(filter(self._abandoned, sorted(self.root.glob("*/"))))
 
     def remove_unfinished(self, place: Path) -> bool:
         """Remove the interrupted build in ``place``.
 
         Return False if it is being built or complete, or cannot be removed.
         """
-
-        def remove() -> None:
-            _end_writers(place)
-            remove_tree(place)
-
-        return self._abandoned(place, remove) and not os.path.lexists(place)
+        return self._abandoned(place, remove=True) and not os.path.lexists(place)
 
     def _complete(self, place: Path) -> bool:
         """Return whether the build finished and the Python that the environment links to still
@@ -382,23 +352,21 @@ class EnvironmentCache:
             )
         return True
 
-    def _abandoned(self, place: Path, then: Callable[[], None]) -> bool:
-        """Return whether ``place`` is an interrupted build.
-
-        If so, call ``then`` while holding its lock.
-        """
-        if not place.is_symlink() and not (place / _MARKER).exists():
-            with (
-                contextlib.suppress(Timeout, OSError),
-                FileLock(f"{place}.lock", thread_local=False).acquire(timeout=0),
-            ):
-                if place.is_dir() and not place.is_symlink() and not (place / _MARKER).exists():
-                    then()
-                    return True
+    def _abandoned(self, place: Path, *, remove: bool = False) -> bool:
+        """Return whether ``place`` is an interrupted build. ``remove``: remove what is there, while
+        its lock is held."""
+        if place.is_symlink() or (place / _MARKER).exists():
+            return False
+        with (
+            contextlib.suppress(Timeout, OSError),
+            _builders_lock(place).acquire(timeout=0),
+        ):
+            if place.is_dir() and not place.is_symlink() and not (place / _MARKER).exists():
+                if remove:
+                    _end_writers(place)
+                    remove_tree(place)
+                return True
         return False
-
-    def _sweep(self, keep: Path | None) -> int:
-        return sum(self.remove_unfinished(place) for place in self.root.glob("*/") if place != keep)
 
     def _evict(self, keep: Path, progress: Progress) -> None:
         environments = self.listing()
@@ -432,6 +400,10 @@ def bytecode_folder(python: Path) -> Path | None:
     except UsageError:
         return None
     return folder if folder.exists() or os.access(place, os.W_OK) else None
+
+
+def _builders_lock(place: Path) -> FileLock:
+    return FileLock(f"{place}.lock", thread_local=False)
 
 
 def _steps(place: Path) -> tuple[Path, ...]:

@@ -1,25 +1,31 @@
 """Fill the folder of an environment: an overlay, or a virtual environment with a lock, a fresh
-resolution or a commit's wheel."""
+resolution or a commit's wheel. And fetch sidecars: packages in a folder outside of any environment,
+for cases about processes that import another version."""
 
 from __future__ import annotations
 
 import logging
 import os
 import shutil
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from ..errors import BuildError
+from ..errors import BuildError, UsageError
+from ..util.files import private_folder, remove_tree
+from ..util.paths import cache_root, check_steps, writable_root
 from . import overlay, uv
 from .installed import scan
 from .locks import exact_pins, lock_text, read_lock, resolver_options, usable_lock
-from .recipes import STAND_INS, CommitBuild, Recipe
+from .recipes import LOCKS, STAND_INS, CommitBuild, Recipe, find_file
 from .uv import Progress
 
 RESOLUTION = "resolution.txt"
 """File in an environment that was installed without a lock: what uv resolved."""
+SIDECARS = "sidecars"
+"""Folder of the locks of sidecars, and of sidecars in the cache."""
 _MAX_SCRIPT = 64 * 1024
 logger = logging.getLogger("vllm_regress.environments")
 
@@ -99,12 +105,12 @@ def install(recipe: Recipe, lock: Path | None, python: Path, progress: Progress)
         return None
     into: list[str | Path] = ["pip", "install", "--python", python]
     doing = f"{recipe.name}: installing {', '.join(recipe.requirements)}"
-    backend = ["--torch-backend", "cpu"] if "torch" in recipe.relax_local else []
-    attempts: list[list[str]] = [[], backend] if backend else [[]]
+    hashed = ["--no-deps", "--require-hashes"]
+    backends = [[], ["--torch-backend", "cpu"]] if "torch" in recipe.relax_local else [[]]
     if lock is not None:
         local = recipe.lock_local if recipe.relax_local else None
-        for index_options in attempts if local else ():
-            exact = [*into, *index_options, "--no-deps", "--require-hashes", "-r", str(local)]
+        for backend in backends if local else ():
+            exact = [*into, *backend, *hashed, "-r", str(local)]
             if _possible([*exact, "--dry-run", "--quiet"]):
                 uv.run(exact, doing=f"{doing} from {local}", progress=progress)
                 return local
@@ -113,7 +119,7 @@ def install(recipe: Recipe, lock: Path | None, python: Path, progress: Progress)
                 f"no index has the builds in {local.name}: installing {lock.name}, a larger download"
             )
         uv.run(
-            [*into, "--no-deps", "--require-hashes", "-r", "-"],
+            [*into, *hashed, "-r", "-"],
             doing=f"{doing} from {lock}",
             progress=progress,
             stdin=exact_pins(read_lock(lock)),
@@ -121,20 +127,15 @@ def install(recipe: Recipe, lock: Path | None, python: Path, progress: Progress)
         return lock
     if recipe.hashed:
         resolved = lock_text(recipe, wheels_only=True, progress=progress)
-        hashes = ["--no-deps", "--require-hashes", "--only-binary", ":all:", "-r", "-"]
-        uv.run([*into, *hashes], doing=doing, progress=progress, stdin=exact_pins(resolved))
+        wheels = [*into, *hashed, "--only-binary", ":all:", "-r", "-"]
+        uv.run(wheels, doing=doing, progress=progress, stdin=exact_pins(resolved))
         return None
     if recipe.relax_local:
-        for index_options in attempts:
+        for backend in backends:
             with resolver_options(recipe) as options:
-                if _possible(
-                    [*into, *index_options, *options, "--dry-run", "--quiet", *recipe.requirements]
-                ):
-                    uv.run(
-                        [*into, *index_options, *options, *recipe.requirements],
-                        doing=doing,
-                        progress=progress,
-                    )
+                exact = [*into, *backend, *options, *recipe.requirements]
+                if _possible([*exact, "--dry-run", "--quiet"]):
+                    uv.run(exact, doing=doing, progress=progress)
                     return None
     with resolver_options(recipe, relaxed="==") as options:
         uv.run([*into, *options, *recipe.requirements], doing=doing, progress=progress)
@@ -152,12 +153,8 @@ def _install_commit(recipe: Recipe, build: CommitBuild, python: Path, progress: 
         # uv prefers this index and takes the package from no other one. The wheel has no upload
         # date.
         index = [
-            "--extra-index-url",
-            build.index,
-            "--prerelease",
-            "allow",
-            "--exclude-newer-package",
-            f"{package}=9999-01-01",
+            *("--extra-index-url", build.index, "--prerelease", "allow"),
+            f"--exclude-newer-package={package}=9999-01-01",
         ]
         uv.run(
             ["pip", "install", "--python", python, *index, *options, package, *other_requirements],
@@ -179,3 +176,78 @@ def _possible(arguments: Sequence[str | Path]) -> bool:
     except BuildError:
         return False
     return True
+
+
+def ensure_sidecar(name: str, python: Path, progress: Progress = lambda line: None) -> Path:
+    """Return the folder of the sidecar ``name``, after fetching it if necessary.
+
+    It has the packages in locks/sidecars/NAME.txt, without dependencies, for ``python``'s version
+    and platform. Created atomically. Raises ``UsageError`` for an unknown name and ``BuildError``
+    if it cannot be fetched.
+    """
+    folder = _folder()
+    lock = folder / f"{name}.txt"
+    if lock.parent != folder or not lock.is_file():
+        names = ", ".join(lock.stem for lock in sidecar_locks()) or "none"
+        raise UsageError(
+            f"unknown sidecar {name!r}: {folder} has {names}. Add {lock.name} there (package==version with hashes)"
+        )
+    arguments: list[str | Path] = ["--no-deps", "--require-hashes", "-r", lock]
+    return ensure_packages(
+        Path(SIDECARS, f"{name}-{_tag(python)}"),
+        python,
+        arguments,
+        f"fetching the sidecar {name}",
+        progress,
+    )
+
+
+def ensure_packages(
+    place_in_cache: Path,
+    python: Path,
+    arguments: Sequence[str | Path],
+    doing: str,
+    progress: Progress,
+) -> Path:
+    """Return a folder of packages for the interpreter ``python``, after fetching it if necessary.
+    Created atomically.
+
+    ``place_in_cache`` is relative, ``arguments`` name the packages for ``uv pip install``. Raises
+    ``BuildError`` if one cannot be fetched.
+    """
+    for root in (cache_root(), writable_root()):
+        place = root / place_in_cache
+        check_steps(root, place)
+        if place.is_dir():
+            return place
+    private_folder(place.parent)
+    part = Path(tempfile.mkdtemp(prefix=".part-", dir=place.parent))
+    try:
+        progress(doing)
+        uv.run(
+            ["pip", "install", "--quiet", "--python", python, "--target", part, *arguments],
+            doing=doing,
+            progress=progress,
+        )
+        try:
+            os.rename(part, place)
+        except OSError:
+            if not place.is_dir():  # otherwise another process was faster
+                raise
+    finally:
+        remove_tree(part)
+    return place
+
+
+def sidecar_locks() -> tuple[Path, ...]:
+    """Return the locks of all sidecars."""
+    return tuple(sorted(_folder().glob("*.txt")))
+
+
+def _folder() -> Path:
+    return find_file().parent / LOCKS / SIDECARS
+
+
+def _tag(python: Path) -> str:
+    versions = list((python.parent.parent / "lib").glob("python3.*"))
+    return versions[0].name if versions else "python"

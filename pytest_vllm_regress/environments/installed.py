@@ -8,13 +8,13 @@ interpreter, isolated, to ask for its search path;
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import platform
 import re
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
@@ -36,15 +36,8 @@ _START_S = 20.0
 _MAX_FILE = 4 * 1024 * 1024
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]{0,99}")
-_KEPT = (
-    "HOME",
-    "PATH",
-    "LANG",
-    "LC_ALL",
-    "LC_CTYPE",
-    "LD_LIBRARY_PATH",
-    "PYTHONUSERBASE",
-    "TMPDIR",
+_KEPT = frozenset(
+    ["HOME", "PATH", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "PYTHONUSERBASE", "TMPDIR"]
 )
 # Runs with -I and -S: without the working directory and PYTHONPATH, and without code of .pth files
 # and sitecustomize. Before 3.14 only the module site determines the prefix of a virtual
@@ -69,7 +62,7 @@ print(json.dumps({"version": "%d.%d.%d" % sys.version_info[:3], "machine": platf
 """
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Package:
     """One distribution. ``name`` is normalized.
 
@@ -82,7 +75,7 @@ class Package:
     line: int = 1
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Installed:
     """The packages of a target interpreter: maps normalized distribution names to the versions that
     it imports."""
@@ -103,7 +96,7 @@ class Installed:
         return self.vllm_distribution is not None or not self.packages.keys().isdisjoint(GRAMMARS)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Interpreter:
     """An interpreter and its search path, in order:
 
@@ -167,13 +160,11 @@ def run_isolated(
     python, *program_arguments = arguments
     exact = {name for name in keep if not name.endswith("*")}
     prefixes = tuple(name[:-1] for name in keep if name.endswith("*"))
+    harmless = without_secrets(os.environ).keys() & _KEPT
     environment = {
-        name: value for name, value in without_secrets(os.environ).items() if name in _KEPT
-    }
-    environment |= {
         name: value
         for name, value in os.environ.items()
-        if name in exact or name.startswith(prefixes)
+        if name in harmless or name in exact or name.startswith(prefixes)
     }
     done = subprocess.run(
         [Path(python).absolute(), "-I", *program_arguments],

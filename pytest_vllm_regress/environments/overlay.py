@@ -7,12 +7,11 @@ overlay takes only the space of its Python files.
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import json
 import re
 import shutil
-from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -36,7 +35,7 @@ _BASE_PTH = "000-vllm-regress-base.pth"
 _LIBRARY = re.compile(r"\.so(\.\d+)*\Z|\.so\.")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class About:
     """Record in an overlay.
 
@@ -67,7 +66,8 @@ def base_with_requirements(overlay: Overlay, base: Path) -> Recipe | None:
     """
     recipe = overlay.base
     pinned = (str(canonicalize_name(Requirement(line).name)) for line in recipe.overrides)
-    missing = unmet_requirements(overlay.source, _installed(_site(base)), recipe.python, pinned)
+    installed = {package.name: package.version for package in scan([_site(base)])}
+    missing = unmet_requirements(overlay.source, installed, recipe.python, pinned)
     if not missing:
         return None
     day = (requirements_day(overlay.source) + datetime.timedelta(days=1)).isoformat()
@@ -124,7 +124,7 @@ def build_overlay(overlay: Overlay, base: Path, place: Path) -> None:
     _share_bytecode(base, place)
     code = source.commit.id + (f" with the changes in {source.tree}" if source.changed else "")
     record = About(project.distribution, code, overlay.version, overlay.remarks)
-    (place / ABOUT).write_text(json.dumps(dataclasses.asdict(record)), encoding="utf-8")
+    (place / ABOUT).write_text(json.dumps(asdict(record)), encoding="utf-8")
 
 
 def _share_bytecode(base: Path, place: Path) -> None:
@@ -148,11 +148,9 @@ def _files_from_wheel(overlay: Overlay, base_site: Path, written: set[str]) -> l
     """Return the wheel's files that the source does not contain by design: libraries and ignored
     (generated) files, but no other module."""
     folder = overlay.source.project.folder
-    extra = []
-    for file in sorted((base_site / folder).rglob("*")):
-        path = file.relative_to(base_site).as_posix()
-        if file.is_file() and path not in written and "__pycache__" not in file.parts:
-            extra.append(path)
+    files = (file for file in sorted((base_site / folder).rglob("*")) if file.is_file())
+    paths = (file.relative_to(base_site) for file in files if "__pycache__" not in file.parts)
+    extra = [path.as_posix() for path in paths if path.as_posix() not in written]
     rules = overlay.source.read(".gitignore") or b""
     with scratch() as empty:
         generated = git.ignored(rules, extra, empty) if extra else frozenset()
@@ -189,7 +187,3 @@ def _metadata(site: Path, distribution: str) -> Path:
         if package.name == distribution and package.place is not None:
             return package.place
     raise BuildError(f"{site} has no {distribution} to take compiled parts and metadata from")
-
-
-def _installed(site: Path) -> Mapping[str, str]:
-    return {package.name: package.version for package in scan([site])}

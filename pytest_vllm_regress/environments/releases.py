@@ -26,19 +26,8 @@ RELEASES = DATA / "releases.json"
 """Written by tools/releases.py."""
 # Variables with pip's index and network settings, possibly with credentials.
 _PIP_VARIABLES = (
-    "PIP_*",
-    "HTTP_*",
-    "HTTPS_*",
-    "http_*",
-    "https_*",
-    "ALL_PROXY",
-    "all_proxy",
-    "NO_PROXY",
-    "no_proxy",
-    "SSL_*",
-    "REQUESTS_*",
-    "XDG_*",
-    "NETRC",
+    *("PIP_*", "HTTP_*", "HTTPS_*", "http_*", "https_*", "ALL_PROXY", "all_proxy", "NO_PROXY"),
+    *("no_proxy", "SSL_*", "REQUESTS_*", "XDG_*", "NETRC"),
 )
 
 
@@ -56,18 +45,8 @@ def releases(package: str, python: str = "3.11") -> tuple[Version, ...]:
     Asks pip, which has the user's index settings. Raises ``BuildError`` if there is none or the
     index cannot be reached.
     """
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "index",
-        "versions",
-        package,
-        "--json",
-        "--disable-pip-version-check",
-        "--no-input",
-    ]
-    command += ["--only-binary=:all:", "--python-version", python]
+    command = [sys.executable, "-m", "pip", "index", "versions", package, "--json", "--no-input"]
+    command += ["--disable-pip-version-check", "--only-binary=:all:", "--python-version", python]
     if not has_home():  # pip would create it
         command.append("--no-cache-dir")
     try:

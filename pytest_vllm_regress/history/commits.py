@@ -58,7 +58,12 @@ class CommitHistory:
 
 
 def commits_between(
-    project: SourceProject, repository: Repository, first: str, second: str, *, first_parent: bool = True
+    project: SourceProject,
+    repository: Repository,
+    first: str,
+    second: str,
+    *,
+    first_parent: bool = True,
 ) -> CommitHistory:
     """Return the commits between two revisions, whichever is older.
 

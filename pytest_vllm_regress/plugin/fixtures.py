@@ -77,7 +77,7 @@ def vllm_model_path(request: pytest.FixtureRequest, vllm_env: Target) -> str:
 def vllm_sidecar(request: pytest.FixtureRequest, vllm_env: Target) -> Callable[[str], str]:
     """``vllm_sidecar("ray-2.31.0")``: path of a folder with only that package, for a process that
     must import another version."""
-    from ..environments.sidecars import ensure_sidecar
+    from ..environments.install import ensure_sidecar
 
     return lambda name: str(ensure_sidecar(name, vllm_env.python))
 

@@ -16,7 +16,7 @@ from jsonschema.validators import extend
 from referencing import Registry
 
 from .features import definitions, walk
-from .values import python_pattern, unroll, values_matching
+from .values import python_pattern, values_matching
 
 
 def _pattern(
@@ -57,7 +57,7 @@ def valid_instances(schema: Mapping[str, Any], *, extras: bool = True) -> st.Sea
     With ``extras`` false, objects have declared properties only, because some backends cannot write
     others. Recursion is followed a few levels deep.
     """
-    return values_matching(unroll(schema, extras=extras)).filter(_is_valid(schema))
+    return values_matching(schema, extras=extras).filter(_is_valid(schema))
 
 
 def _is_valid(schema: Mapping[str, Any]) -> Callable[[Any], bool]:

@@ -1,8 +1,7 @@
 """Strategies for values of a schema.
 
-``unroll`` replaces references by the schemas they point to. Recursion is followed a few levels deep
-and then cut where an instance may leave it out. The result accepts a subset of what the schema
-accepts, and its dialect is draft 7. ``values_matching`` draws values of it.
+References are followed; recursion a few levels deep, and then nothing can be drawn: an instance must
+leave it out.
 """
 
 from __future__ import annotations
@@ -25,12 +24,6 @@ from hypothesis.errors import InvalidArgument
 
 from .features import DEFINITIONS, definitions
 
-NEVER = False
-CLOSED = "x-closed"
-"""Marks an object that accepts only the properties declared in any part of its allOf.
-
-Draft 7 has no keyword for that.
-"""
 MAX_EXTRA = 3
 """Maximum number of items, or undeclared properties, beyond what a schema requires."""
 _NAMES = ("a", "key", "surplus", "x y", "\u00fc", "0")
@@ -58,220 +51,166 @@ FORMATS: Mapping[str, st.SearchStrategy[str]] = MappingProxyType(
 )
 
 
-def unroll(schema: Mapping[str, Any], rounds: int = 2, *, extras: bool = True) -> Any:
-    """Return the schema without references.
+def values_matching(
+    schema: Mapping[str, Any], rounds: int = 2, *, extras: bool = True
+) -> st.SearchStrategy[Any]:
+    """Return a strategy for values that should satisfy a schema; empty if there are none.
 
-    ``rounds`` is how often a definition may be nested inside itself. With ``extras`` false, objects
-    that declare properties accept no others, because some backends write declared properties only.
+    The caller must filter. ``rounds`` is how often a definition may be nested inside itself. With
+    ``extras`` false, objects that declare properties have no others, because some backends write
+    declared properties only.
     """
-    return _Unroller(definitions(schema), rounds, extras).unroll(schema, Counter({"#": 1}))
+    return _Values(definitions(schema), rounds, extras).matching(schema, Counter({"#": 1}))
 
 
-class _Unroller:
+class _Values:
+    """Values of a schema with the definitions ``parts``.
+
+    ``inside`` counts how often each definition was entered on the way to a part of the schema.
+    """
+
     def __init__(self, parts: Mapping[str, Any], rounds: int, extras: bool) -> None:
         self.parts, self.rounds, self.extras = parts, rounds, extras
 
-    def unroll(self, schema: Any, inside: Counter[str]) -> Any:
+    def matching(self, schema: Any, inside: Counter[str]) -> st.SearchStrategy[Any]:
+        schema, inside = self._resolved(schema, inside)
         if isinstance(schema, bool):
-            return schema
-        if "$ref" in schema:
+            return ANYTHING if schema else st.nothing()
+        if "const" in schema:
+            return st.just(schema["const"])
+        if "enum" in schema:
+            return st.sampled_from(schema["enum"])
+        for key in ("anyOf", "oneOf"):
+            if key in schema:
+                siblings = {k: v for k, v in schema.items() if k != key}
+                return st.one_of([self._all([siblings, branch], inside) for branch in schema[key]])
+        if "allOf" in schema:
+            siblings = {k: v for k, v in schema.items() if k != "allOf"}
+            return self._all([siblings, *schema["allOf"]], inside)
+        kind = schema.get("type")
+        if isinstance(kind, list):
+            return st.one_of([self.matching({**schema, "type": name}, inside) for name in kind])
+        if kind == "object":
+            return self._objects(schema, inside)
+        if kind == "array":
+            return self._arrays(schema, inside)
+        return primitive_values(schema)
+
+    def _resolved(self, schema: Any, inside: Counter[str]) -> tuple[Any, Counter[str]]:
+        """Return the schema that a reference leads to; False if it leads too deep."""
+        while isinstance(schema, Mapping) and "$ref" in schema:
             pointer = schema["$ref"]
             if inside[pointer] >= self.rounds:
-                return NEVER
-            return self.unroll(self.parts[pointer], inside + Counter({pointer: 1}))
-        unrolled: Any = {key: value for key, value in schema.items() if key not in DEFINITIONS}
-        for rewrite in (self._alternatives, self._conjunction, self._array, self._object):
-            if unrolled is not NEVER:
-                unrolled = rewrite(unrolled, inside)
-        return unrolled
+                return False, inside
+            schema, inside = self.parts[pointer], inside + Counter({pointer: 1})
+        if isinstance(schema, Mapping):
+            schema = {key: value for key, value in schema.items() if key not in DEFINITIONS}
+        return schema, inside
 
-    def _alternatives(self, schema: dict[str, Any], inside: Counter[str]) -> Any:
-        for key in {"anyOf", "oneOf"} & schema.keys():
-            branches = [self.unroll(branch, inside) for branch in schema[key]]
-            schema[key] = [branch for branch in branches if branch is not NEVER]
-            if not schema[key]:
-                return NEVER
-        return schema
+    def _all(self, parts: list[Any], inside: Counter[str]) -> st.SearchStrategy[Any]:
+        """Return values that match all parts."""
+        resolved = [self._resolved(part, inside) for part in parts]
+        entered = inside
+        for _, counts in resolved:
+            entered |= counts
+        return self.matching(self._merge([part for part, _ in resolved]), entered)
 
-    def _conjunction(self, schema: dict[str, Any], inside: Counter[str]) -> Any:
-        if "allOf" in schema:
-            schema["allOf"] = [self.unroll(branch, inside) for branch in schema["allOf"]]
-            if NEVER in [branch for branch in schema["allOf"] if isinstance(branch, bool)]:
-                return NEVER
-        return schema
+    def _merge(self, parts: list[Any]) -> Any:
+        """Merge schemas into one.
 
-    def _array(self, schema: dict[str, Any], inside: Counter[str]) -> Any:
-        first = schema.pop("prefixItems", None)
-        further = schema.pop("items", None)
-        if isinstance(further, list):
-            first, further = further, schema.pop("additionalItems", None)
-        least = schema.get("minItems", 0)
-        if first is not None:
-            first = [self.unroll(item, inside) for item in first]
-            # Cut the tuple before the first item that has no instance.
-            usable = next((i for i, item in enumerate(first) if item is NEVER), len(first))
-            schema["items"] = first[:usable]
-            if usable < len(first):
-                schema["maxItems"] = usable
-            if further is not None:
-                schema["additionalItems"] = self.unroll(further, inside)
-            elif not self.extras:
-                schema["additionalItems"] = False
-            return NEVER if least > usable < len(first) else schema
-        if further is not None:
-            schema["items"] = self.unroll(further, inside)
-            if schema["items"] is NEVER:
-                if least > 0:
-                    return NEVER
-                schema.pop("items")
-                schema["maxItems"] = 0
-        return schema
-
-    def _object(self, schema: dict[str, Any], inside: Counter[str]) -> Any:
-        if "properties" in schema:
-            properties = {
-                name: self.unroll(body, inside) for name, body in schema["properties"].items()
-            }
-            if any(properties.get(name) is NEVER for name in schema.get("required", [])):
-                return NEVER
-            schema["properties"] = properties
-            if not self.extras and "additionalProperties" not in schema:
-                schema[CLOSED] = True
-        if "additionalProperties" in schema:
-            schema["additionalProperties"] = self.unroll(schema["additionalProperties"], inside)
-        return schema
-
-
-def values_matching(schema: Any) -> st.SearchStrategy[Any]:
-    """Return a strategy for values that should satisfy an unrolled schema; empty if there are none.
-
-    The caller must filter.
-    """
-    if isinstance(schema, bool):
-        return ANYTHING if schema else st.nothing()
-    if "const" in schema:
-        return st.just(schema["const"])
-    if "enum" in schema:
-        return st.sampled_from(schema["enum"])
-    for key in ("anyOf", "oneOf"):
-        if key in schema:
-            siblings = {k: v for k, v in schema.items() if k != key}
-            return st.one_of(
-                [
-                    values_matching(_merge([siblings, branch]) if siblings else branch)
-                    for branch in schema[key]
-                ]
-            )
-    if "allOf" in schema:
-        return values_matching(
-            _merge([{k: v for k, v in schema.items() if k != "allOf"}, *schema["allOf"]])
-        )
-    kind = schema.get("type")
-    if isinstance(kind, list):
-        return st.one_of([values_matching({**schema, "type": name}) for name in kind])
-    if kind == "object":
-        return _objects(schema)
-    if kind == "array":
-        return _arrays(schema)
-    return primitive_values(schema)
-
-
-def _merge(parts: list[Any]) -> Any:
-    """Merge schemas into one.
-
-    Equal keywords collapse, ``properties`` and ``required`` are joined, conflicts stay in an allOf.
-    """
-    merged: dict[str, Any] = {}
-    for part in parts:
-        if isinstance(part, bool):
-            if not part:
+        Equal keywords collapse, ``properties`` and ``required`` are joined; False for other values of
+        one keyword.
+        """
+        merged: dict[str, Any] = {}
+        nested: list[Any] = []
+        for part in parts:
+            if part is False:
                 return False
-            continue
-        for key, value in part.items():
-            if key == "properties":
-                merged[key] = {**merged.get(key, {}), **value}
-            elif key == "required":
-                merged[key] = [*merged.get(key, []), *value]
-            elif key == "allOf" or merged.get(key, value) != value:
-                merged.setdefault("allOf", []).extend(value if key == "allOf" else [{key: value}])
-            else:
-                merged[key] = value
-    nested = merged.pop("allOf", [])
-    if nested and any(
-        nested_part.keys() & merged.keys()
-        for nested_part in nested
-        if isinstance(nested_part, Mapping)
-    ):
-        return {"not": {}} if merged.get("type") in ("object", "array") else False
-    return _merge([merged, *nested]) if nested else merged
+            for key, value in part.items() if part is not True else ():
+                if key == "properties":
+                    merged[key] = {**merged.get(key, {}), **value}
+                elif key == "required":
+                    merged[key] = [*merged.get(key, []), *value]
+                elif key == "allOf":
+                    nested += value
+                elif merged.setdefault(key, value) != value:
+                    return False
+        return {**merged, "allOf": nested} if nested else merged
 
+    def _objects(
+        self, schema: Mapping[str, Any], inside: Counter[str]
+    ) -> st.SearchStrategy[dict[str, Any]]:
+        properties = schema.get("properties", {})
+        declared = {name: self.matching(body, inside) for name, body in properties.items()}
+        required = list(dict.fromkeys(schema.get("required", [])))
+        mandatory = {name: declared.get(name, ANYTHING) for name in required}
+        optional = {
+            name: values
+            for name, values in declared.items()
+            if name not in mandatory and not values.is_empty
+        }
+        if any(values.is_empty for values in mandatory.values()):
+            return st.nothing()
+        least = schema.get("minProperties", 0)
+        most = schema.get("maxProperties", len(declared) + len(mandatory) + MAX_EXTRA)
+        is_open = self.extras or "properties" not in schema
+        undeclared = self.matching(schema.get("additionalProperties", is_open), inside)
+        names = [name for name in _NAMES if name not in declared and name not in mandatory]
+        extra_count = (
+            0 if undeclared.is_empty else min(MAX_EXTRA, most - len(mandatory), len(names))
+        )
+        # Some backends write properties only in the order of the schema.
+        order = list(dict.fromkeys((*declared, *required, *_NAMES)))
+        declared_part = st.fixed_dictionaries(mandatory, optional=optional).map(
+            lambda value: dict(sorted(value.items(), key=lambda item: order.index(item[0])))
+        )
+        if extra_count <= 0:
+            return declared_part.filter(lambda value: least <= len(value) <= most)
+        extra = st.dictionaries(st.sampled_from(names), undeclared, max_size=extra_count)
+        # Declared properties come first, so that maxProperties cuts undeclared ones.
+        return st.builds(
+            lambda first, rest: dict(list({**first, **rest}.items())[:most]), declared_part, extra
+        ).filter(lambda value: least <= len(value))
 
-def _objects(schema: Mapping[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
-    declared = {name: values_matching(body) for name, body in schema.get("properties", {}).items()}
-    required = list(dict.fromkeys(schema.get("required", [])))
-    mandatory = {name: declared.get(name, ANYTHING) for name in required}
-    optional = {
-        name: values
-        for name, values in declared.items()
-        if name not in mandatory and not values.is_empty
-    }
-    least = schema.get("minProperties", 0)
-    most = schema.get("maxProperties", len(declared) + len(mandatory) + MAX_EXTRA)
-    undeclared = values_matching(schema.get("additionalProperties", CLOSED not in schema))
-    names = [name for name in _NAMES if name not in declared and name not in mandatory]
-    extra_count = 0 if undeclared.is_empty else min(MAX_EXTRA, most - len(mandatory), len(names))
-    # Some backends write properties only in the order of the schema.
-    order = {
-        name: index for index, name in enumerate(dict.fromkeys((*declared, *required, *_NAMES)))
-    }
-    declared_part = st.fixed_dictionaries(mandatory, optional=optional).map(
-        lambda value: dict(sorted(value.items(), key=lambda item: order[item[0]]))
-    )
-    if extra_count <= 0:
-        return declared_part.filter(lambda value: least <= len(value) <= most)
-    extra = st.dictionaries(st.sampled_from(names), undeclared, max_size=extra_count)
-    # Declared properties come first, so that maxProperties cuts undeclared ones.
-    return st.builds(
-        lambda first, rest: dict(list({**first, **rest}.items())[:most]), declared_part, extra
-    ).filter(lambda value: least <= len(value))
+    def _arrays(
+        self, schema: Mapping[str, Any], inside: Counter[str]
+    ) -> st.SearchStrategy[list[Any]]:
+        first, further = schema.get("prefixItems"), schema.get("items", True)
+        least, most = schema.get("minItems", 0), schema.get("maxItems", math.inf)
+        if first is not None:
+            further = schema.get("items", self.extras)
+        elif isinstance(further, list):  # draft 7
+            first, further = further, schema.get("additionalItems", self.extras)
+        if first is not None:
+            return self._tuples(first, further, least, most, inside)
+        item = self.matching(further, inside)
+        if most < least:
+            return st.nothing()
+        if item.is_empty:
+            return st.nothing() if least else st.just([])
+        unique = partial(json.dumps, sort_keys=True) if schema.get("uniqueItems") else None
+        size = min(most, least + MAX_EXTRA)
+        drawn = st.lists(item, min_size=least, max_size=size, unique_by=unique)
+        try:
+            drawn.validate()
+        except InvalidArgument:  # uniqueItems wants more distinct items than exist
+            return st.nothing()
+        return drawn
 
-
-def _arrays(schema: Mapping[str, Any]) -> st.SearchStrategy[list[Any]]:
-    items = schema.get("items", True)
-    least = schema.get("minItems", 0)
-    most = schema.get("maxItems")
-    if isinstance(items, list):
-        return _tuples(items, schema.get("additionalItems", True), least, most)
-    item = values_matching(items)
-    if most is not None and most < least:
-        return st.nothing()
-    if item.is_empty:
-        return st.just([])
-    size = least + MAX_EXTRA if most is None else min(most, least + MAX_EXTRA)
-    unique = (
-        (lambda value: json.dumps(value, sort_keys=True)) if schema.get("uniqueItems") else None
-    )
-    drawn = st.lists(item, min_size=least, max_size=size, unique_by=unique)
-    try:
-        drawn.validate()
-    except InvalidArgument:  # uniqueItems wants more distinct items than exist
-        return st.nothing()
-    return drawn
-
-
-def _tuples(
-    items: list[Any], more: Any, least: int, most: int | None
-) -> st.SearchStrategy[list[Any]]:
-    drawn = [values_matching(item) for item in items]
-    more_items = values_matching(more)
-    longest = len(items) + (0 if more_items.is_empty else MAX_EXTRA)
-    upper = longest if most is None else min(most, longest)
-
-    def of_length(count: int) -> st.SearchStrategy[list[Any]]:
-        parts = [*drawn, *([more_items] * max(0, count - len(drawn)))][:count]
-        return st.tuples(*parts).map(list)
-
-    return st.integers(least, upper).flatmap(of_length) if least <= upper else st.nothing()
+    def _tuples(
+        self, first: list[Any], further: Any, least: int, most: float, inside: Counter[str]
+    ) -> st.SearchStrategy[list[Any]]:
+        drawn = [self.matching(item, inside) for item in first]
+        rest = self.matching(further, inside)
+        drawn += [] if rest.is_empty else [rest] * MAX_EXTRA
+        # A tuple ends before the first item that has no instance.
+        usable = next((i for i, item in enumerate(drawn) if item.is_empty), len(drawn))
+        upper = min(most, usable)
+        if least > upper:
+            return st.nothing()
+        return st.integers(least, int(upper)).flatmap(
+            lambda count: st.tuples(*drawn[:count]).map(list)
+        )
 
 
 def primitive_values(schema: Mapping[str, Any]) -> st.SearchStrategy[Any]:

@@ -6,6 +6,7 @@ Functions that parse return None for invalid input and never raise.
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable, Mapping, Sequence
 
 from packaging.markers import Marker, UndefinedComparison, UndefinedEnvironmentName
@@ -92,26 +93,25 @@ def fewest(names: Sequence[str], restores: Callable[[Sequence[str]], bool]) -> t
     """Return a set of names for which ``restores`` holds and of which none can be left out; empty
     if it does not hold for all together.
 
-    The first ``MOST_SUSPECTS`` are tried one by one; then halves, as in delta debugging.
+    The first ``MOST_SUSPECTS`` are tried one by one. Then the last name of the shortest beginning
+    that restores, together with the names found before, is one of them.
     """
     for name in names[:MOST_SUSPECTS]:
         if restores([name]):
             return (name,)
     if not names or not restores(names):
         return ()
-    kept, parts = list(names), 2
-    while len(kept) > 1:
-        size = -(-len(kept) // parts)
-        chunks = [kept[at : at + size] for at in range(0, len(kept), size)]
-        rests = [[name for name in kept if name not in chunk] for chunk in chunks]
-        smaller = next(
-            (some for some in (*chunks, *(rests if parts > 2 else ())) if some and restores(some)),
-            None,
+    needed: list[str] = []
+    end = len(names)
+    while end:
+        missing = bisect.bisect_left(
+            range(end),
+            True,
+            lo=0 if needed else 1,
+            key=lambda count: restores([*names[:count], *needed]),
         )
-        if smaller is not None:
-            kept, parts = smaller, 2 if smaller in chunks else max(parts - 1, 2)
-        elif parts >= len(kept):
+        if not missing:
             break
-        else:
-            parts = min(2 * parts, len(kept))
-    return tuple(kept)
+        needed.insert(0, names[missing - 1])
+        end = missing - 1
+    return tuple(needed)

@@ -13,7 +13,7 @@ import pytest
 from pytest_vllm_regress.engines.gpus import compiled
 from pytest_vllm_regress.environments import sources
 from pytest_vllm_regress.environments.cache import EnvironmentCache, bytecode_folder
-from pytest_vllm_regress.environments.sidecars import ensure_sidecar
+from pytest_vllm_regress.environments.install import ensure_sidecar
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.util import paths
 from pytest_vllm_regress.util.paths import cache_root, strip_machine_paths, writable_root

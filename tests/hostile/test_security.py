@@ -23,7 +23,7 @@ from pytest_vllm_regress.cases.results import (
 )
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.environments import install as installing
-from pytest_vllm_regress.environments import sidecars as sidecar
+from pytest_vllm_regress.environments import install as sidecar
 from pytest_vllm_regress.environments.recipes import load
 from pytest_vllm_regress.errors import CaseFileError, UsageError
 from pytest_vllm_regress.output.markdown_and_junit import junit_xml, markdown_text

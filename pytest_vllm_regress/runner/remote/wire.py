@@ -24,10 +24,9 @@ from ...cases.proofs import proof, rejudge
 from ...cases.results import RunResult
 from ...defaults import ASKED_DEVICES
 from ...engines.gpus import nvml
+from ...environments.install import SIDECARS, sidecar_locks
 from ...environments.names import resolve
 from ...environments.recipes import FILE, LOCKS, MAX_BYTES, find_file
-from ...environments.sidecars import LOCKS as SIDECARS
-from ...environments.sidecars import sidecar_locks
 from ...environments.sources import names_interpreter
 from ...errors import UsageError
 from ...util import codec

@@ -17,8 +17,8 @@ from ...engines.checkpoints.hub_cache import ensure_alias, kind_of
 from ...engines.processes import process_tree
 from ...engines.processes.agent import TARGET_SITE, Agent
 from ...engines.target import Target
+from ...environments.install import ensure_packages
 from ...environments.installed import read_installed
-from ...environments.sidecars import ensure_packages
 from ...errors import UsageError
 from ...util.files import peek
 from ...util.paths import PACKAGE, writable_root

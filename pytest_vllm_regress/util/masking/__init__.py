@@ -10,13 +10,16 @@ input.
 
 from __future__ import annotations
 
+import functools
+import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from urllib.parse import quote
 
 from ...errors import Masked
-from .scanner import SecretScanner
-from .values import HIDDEN, mask_values, replace_spans
-from .variables import is_maskable, is_secret_name
+from .scanner import SecretScanner, Span, occurrences, without_overlap
+from .words import NUMBER, is_maskable, is_secret_name
 
 __all__ = [
     "HIDDEN",
@@ -30,6 +33,13 @@ __all__ = [
     "register_all",
     "without_secrets",
 ]
+HIDDEN = "***"
+_STARS, _ELLIPSIS = HIDDEN.encode(), b"..."
+_MIN_LENGTH = 6
+"""Shorter secrets, and numbers, are masked only as whole words."""
+_MIN_LINE = 16
+_MAX_HALF = 250
+"""Characters that a shortened repr keeps on each side of the ellipsis."""
 _known: set[str] = set()
 
 
@@ -89,9 +99,107 @@ def masker() -> Callable[[str], Masked]:
     }
 
     def hide(text: str) -> Masked:
-        data = mask_values(text.encode("utf-8", "surrogatepass"), secrets, registered)
+        data = _mask_values(text.encode("utf-8", "surrogatepass"), secrets, registered)
         return Masked(
-            replace_spans(data, SecretScanner(data).spans()).decode("utf-8", "surrogatepass")
+            _replace_spans(data, SecretScanner(data).spans()).decode("utf-8", "surrogatepass")
         )
 
     return hide
+
+
+def _mask_values(data: bytes, secrets: frozenset[str], registered: frozenset[str]) -> bytes:
+    """Replace every spelling of ``secrets`` by stars; those in ``registered`` inside words, too."""
+    spellings = _all_spellings(secrets, registered)
+    for spelling, whole_word in spellings:
+        if spelling in data:
+            data = (
+                re.sub(rb"(?<!\w)" + re.escape(spelling) + rb"(?!\w)", _STARS, data)
+                if whole_word
+                else data.replace(spelling, _STARS)
+            )
+    if _ELLIPSIS in data:
+        data = _mask_halves(
+            data, [spelling for spelling, whole_word in spellings if not whole_word]
+        )
+    return data
+
+
+def _replace_spans(data: bytes, spans: Iterable[Span]) -> bytes:
+    """Replace the spans, which are sorted and do not overlap, by stars."""
+    parts: list[bytes] = []
+    at = 0
+    for start, end in spans:
+        parts += (data[at:start], _STARS)
+        at = end
+    return b"".join((*parts, data[at:])) if parts else data
+
+
+@functools.lru_cache(maxsize=8)
+def _all_spellings(
+    secrets: frozenset[str], registered: frozenset[str]
+) -> tuple[tuple[bytes, bool], ...]:
+    """Return every spelling of every secret, longest first, and whether it is masked as a whole
+    word only."""
+    spellings = {
+        spelling.encode("utf-8", "surrogatepass"): secret not in registered
+        and (len(secret) < _MIN_LENGTH or bool(NUMBER.fullmatch(secret)))
+        for secret in secrets
+        for spelling in _spellings(secret)
+    }
+    return tuple(sorted(spellings.items(), key=lambda item: len(item[0]), reverse=True))
+
+
+def _spellings(secret: str) -> Iterator[str]:
+    """Yield the secret as it is, as JSON, as a repr, percent-encoded, and line by line."""
+    yield secret
+    yield json.dumps(secret)[1:-1]
+    yield json.dumps(secret, ensure_ascii=False)[1:-1]
+    yield repr(secret)[1:-1]
+    yield quote(secret, safe="", errors="surrogatepass")
+    if "\n" in secret:
+        yield from (line.strip() for line in secret.splitlines() if len(line.strip()) >= _MIN_LINE)
+    if secret.lower().startswith(("bearer ", "basic ")) and len(secret.split()[-1]) >= _MIN_LENGTH:
+        yield secret.split()[-1]
+
+
+def _mask_halves(data: bytes, spellings: Iterable[bytes]) -> bytes:
+    """Mask what a shortened repr in a traceback leaves of a secret on either side of ``...``."""
+    ends = [
+        (spelling[:_MAX_HALF], spelling[-_MAX_HALF:])
+        for spelling in spellings
+        if len(spelling) > _MIN_LENGTH
+    ]
+    ends = [
+        (head, tail)
+        for head, tail in ends
+        if head[:_MIN_LENGTH] in data or tail[-_MIN_LENGTH:] in data
+    ]
+
+    def spans() -> Iterator[Span]:
+        for at in occurrences(data, _ELLIPSIS):
+            before, after = data[max(0, at - _MAX_HALF) : at], data[at + 3 : at + 3 + _MAX_HALF]
+            left = max((_overlap(before, head) for head, _ in ends), default=0)
+            right = max(
+                (_overlap(tail[::-1], after[::-1], reverse=True) for _, tail in ends), default=0
+            )
+            if left:
+                yield at - left, at
+            if right:
+                yield at + 3, at + 3 + right
+
+    return _replace_spans(data, without_overlap(spans())) if ends else data
+
+
+def _overlap(text: bytes, secret: bytes, *, reverse: bool = False) -> int:
+    """Return how many leading bytes of ``secret`` end ``text``.
+
+    With ``reverse`` both are reversed, and ``text`` holds the secret.
+    """
+    if reverse:
+        text, secret = secret, text
+    if secret[:_MIN_LENGTH] not in text:
+        return 0
+    longest = min(len(text), len(secret))
+    return next(
+        (size for size in range(longest, _MIN_LENGTH - 1, -1) if text.endswith(secret[:size])), 0
+    )

@@ -14,8 +14,16 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
 
 from .formats import RUN_SIGN, RUN_TABLE, TOKEN
-from .prose import begins_sentence, is_code, is_sentence, looks_random
-from .variables import COUNT_NAME, NUMBER, SWITCH, is_secret_name
+from .words import (
+    COUNT_NAME,
+    NUMBER,
+    SWITCH,
+    begins_sentence,
+    is_code,
+    is_secret_name,
+    is_sentence,
+    looks_random,
+)
 
 Span = tuple[int, int]
 # Narrower than the names of variables, because vLLM logs a lot about tokens and keys that are no

@@ -16,8 +16,8 @@ from pytest_vllm_regress.cases.proofs import proof
 from pytest_vllm_regress.cases.proofs.fingerprint import case_fingerprint
 from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
+from pytest_vllm_regress.environments.install import sidecar_locks
 from pytest_vllm_regress.environments.names import resolve
-from pytest_vllm_regress.environments.sidecars import sidecar_locks
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.runner.batch import (
     Batch,

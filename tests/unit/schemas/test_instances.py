@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, Phase, assume, find, given, settings
 from hypothesis import strategies as st
 
 from pytest_vllm_regress.schemas import invalid_instances, json_schemas, valid_instances, validator
-from pytest_vllm_regress.schemas.values import unroll
 
 QUIET = settings(
     deadline=None,
@@ -70,7 +69,6 @@ def _length(value: dict[str, Any] | None) -> int:
 
 def test_endless_recursion_has_no_instance() -> None:
     endless = {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}
-    assert unroll(endless) is False
     assert valid_instances(endless).is_empty
 
 
