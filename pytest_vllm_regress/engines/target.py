@@ -11,8 +11,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from ..defaults import ASKED_DEVICES, DEVICES
+from ..environments.install import about
 from ..environments.installed import GRAMMARS, VLLM, Installed, read_installed
-from ..environments.overlay import about
 from ..environments.sources import names_interpreter
 from ..errors import UsageError
 from ..util.files import expand_home

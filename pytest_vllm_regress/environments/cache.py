@@ -38,8 +38,8 @@ from ..util.paths import (
 )
 from ..util.signals import interruptible
 from ..util.sizes import GIB, MIB, disk_usage
-from . import overlay, uv
-from .install import fill_environment
+from . import uv
+from .install import BYTECODE, base_with_requirements, fill_environment
 from .locks import MAX_LOCK
 from .recipes import STAND_INS, Recipe
 from .uv import Progress
@@ -97,7 +97,7 @@ class EnvironmentCache:
             base = None
             if recipe.overlay is not None:
                 base = leases.enter_context(self.lease(recipe.overlay.base, progress=progress))
-                completed = overlay.base_with_requirements(recipe.overlay, base)
+                completed = base_with_requirements(recipe.overlay, base)
                 if completed is not None:
                     base = leases.enter_context(self.lease(completed, progress=progress))
             elif (
@@ -392,7 +392,7 @@ def bytecode_folder(python: Path) -> Path | None:
     of gigabytes.
     """
     place = python.parent.parent
-    folder = place / overlay.BYTECODE
+    folder = place / BYTECODE
     if not (place / _MARKER).exists():
         return None
     try:

@@ -11,12 +11,12 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
 from ..errors import UsageError
+from ..util import codec
 from ..util.files import expand_home, private_folder, read_below
 from ..util.masking import mask
-from ..util.paths import cache_root, check_owner, check_steps
+from ..util.paths import DATA, cache_root, check_owner, check_steps
 from . import git
 from .git import Commit, Repository
 
@@ -45,28 +45,8 @@ class SourceProject:
         return tuple(path for group in self.requirements for path in group)
 
 
-PROJECTS = MappingProxyType(
-    {
-        project.distribution: project
-        for project in (
-            SourceProject(
-                "vllm",
-                "vllm",
-                "https://github.com/vllm-project/vllm",
-                (
-                    ("requirements/cuda.txt", "requirements/common.txt"),
-                    ("requirements-cuda.txt", "requirements-common.txt"),
-                    ("requirements.txt",),
-                ),
-                ("csrc", "cmake", "CMakeLists.txt"),
-            ),
-            SourceProject(
-                "lm-format-enforcer",
-                "lmformatenforcer",
-                "https://github.com/noamgat/lm-format-enforcer",
-            ),
-        )
-    }
+PROJECTS = codec.load(
+    dict[str, SourceProject], DATA / "source_projects.toml", 64 * 1024, what="the list of projects"
 )
 _NAME = re.compile(
     rf"(?:(?P<base>[^/@\s]+)\+)?(?P<package>{'|'.join(PROJECTS)})@(?P<what>.+)", re.DOTALL

@@ -339,10 +339,8 @@ def _one_of(draw: Draw, place: _Place) -> Schema:
     """Draw alternatives of which exactly one matches: objects with a distinct required constant, or
     distinct types."""
     count = draw(st.integers(2, max(2, place.budget.width - 1)))
-    scalars_too = (
-        Feature.ALL_OF_SPLIT in place
-    )  # a backend that merges only objects does so here as well
-    if not scalars_too or maybe(draw):
+    # A backend that merges only objects does so here as well.
+    if Feature.ALL_OF_SPLIT not in place or maybe(draw):
         return {"oneOf": [_tagged(draw, place, index) for index in range(count)]}
     spare = {"null", "boolean", "number", "string"} & {
         _type_name(feature.value) for feature in place.profile.features
@@ -397,23 +395,16 @@ def _tagged(draw: Draw, place: _Place, index: int) -> Schema:
     tag = (
         {"const": PLAIN_NAMES[index]} if Feature.CONST in place else {"enum": [PLAIN_NAMES[index]]}
     )
-    properties = {
-        DISCRIMINATOR: tag,
-        **{k: v for k, v in variant["properties"].items() if k != DISCRIMINATOR},
+    return {
+        "type": "object",
+        "properties": {DISCRIMINATOR: tag, **variant["properties"]},  # no property has its name
+        "required": [DISCRIMINATOR, *variant.get("required", [])],
     }
-    required = [
-        DISCRIMINATOR,
-        *(name for name in variant.get("required", []) if name != DISCRIMINATOR),
-    ]
-    return {"type": "object", "properties": properties, "required": required}
 
 
 def _all_of(draw: Draw, place: _Place) -> Schema:
     """Draw two open objects with different property names, which never contradict each other."""
-    first, second = (
-        _open_object(draw, place, PLAIN_NAMES[0]),
-        _open_object(draw, place, PLAIN_NAMES[1]),
-    )
+    first, second = (_open_object(draw, place, name) for name in PLAIN_NAMES[:2])
     properties = {
         name: body for name, body in second["properties"].items() if name not in first["properties"]
     }

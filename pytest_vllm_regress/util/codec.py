@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import msgspec
 import msgspec.inspect
 import msgspec.structs
-from msgspec import Meta
+from msgspec import Meta as Meta
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
@@ -30,18 +30,6 @@ from ..errors import UsageError
 from .documents import load_json, load_toml
 from .files import write_atomically
 from .validation import problems
-
-__all__ = [
-    "Document",
-    "Meta",
-    "decode",
-    "encode",
-    "json_schema",
-    "load",
-    "replace",
-    "save",
-    "to_text",
-]
 
 T = TypeVar("T")
 _TEXTS = (Version, SpecifierSet, PurePath)

@@ -23,9 +23,9 @@ from pytest_vllm_regress.cases.proofs import impostors, proof
 from pytest_vllm_regress.cases.proofs.fingerprint import code_fingerprint
 from pytest_vllm_regress.engines.checkpoints.forge import architectures_of
 from pytest_vllm_regress.environments.cache import EnvironmentCache
+from pytest_vllm_regress.environments.install import ABOUT, about
 from pytest_vllm_regress.environments.installed import open_environment
 from pytest_vllm_regress.environments.locks import read_lock
-from pytest_vllm_regress.environments.overlay import ABOUT, about
 from pytest_vllm_regress.environments.recipes import load
 from pytest_vllm_regress.errors import RegressError
 from pytest_vllm_regress.fuzz.hunters import load as load_finding

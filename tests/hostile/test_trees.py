@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress.environments import git, overlay, sources
+from pytest_vllm_regress.environments import git, sources
+from pytest_vllm_regress.environments import install as overlay
 from pytest_vllm_regress.environments.git import Repository
 from pytest_vllm_regress.environments.recipes import Overlay, Recipe
 from pytest_vllm_regress.environments.sources import (

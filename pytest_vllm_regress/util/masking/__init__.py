@@ -17,22 +17,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from urllib.parse import quote
 
-from ...errors import Masked
+from ...errors import Masked as Masked
 from .scanner import SecretScanner, Span, occurrences, without_overlap
 from .words import NUMBER, is_maskable, is_secret_name
 
-__all__ = [
-    "HIDDEN",
-    "Masked",
-    "is_secret",
-    "join_masked",
-    "mask",
-    "mask_log",
-    "masker",
-    "register",
-    "register_all",
-    "without_secrets",
-]
 HIDDEN = "***"
 _STARS, _ELLIPSIS = HIDDEN.encode(), b"..."
 _MIN_LENGTH = 6

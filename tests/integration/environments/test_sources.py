@@ -15,8 +15,9 @@ from packaging.version import Version
 
 from pytest_vllm_regress.engines import target as device
 from pytest_vllm_regress.engines.target import BORROWED, Target
-from pytest_vllm_regress.environments import bases, names, overlay, sources
+from pytest_vllm_regress.environments import bases, names, sources
 from pytest_vllm_regress.environments import install as installing
+from pytest_vllm_regress.environments import install as overlay
 from pytest_vllm_regress.environments.cache import EnvironmentCache, bytecode_folder
 from pytest_vllm_regress.environments.git import Repository
 from pytest_vllm_regress.environments.installed import read_installed
