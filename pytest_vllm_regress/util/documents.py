@@ -143,7 +143,10 @@ def parse_yaml(text: str, *, text_type: Callable[[str, int], str] | None = None)
         )
     try:
         _check_yaml_bounds(text)
-        return list(yaml.load_all(text, Loader))
+        loader, documents = Loader(text), []
+        while loader.check_data():
+            documents.append(loader.get_data())
+        return documents
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise YamlSyntaxError(str(error), line) from None
