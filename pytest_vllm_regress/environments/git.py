@@ -324,7 +324,7 @@ class Repository:
 
     def _completed(self, *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
         try:
-            return _git("-C", str(self.place), *arguments, given=given)
+            return _git("-C", str(self.place), *arguments, timeout_s=READ_TIMEOUT_S, given=given)
         except subprocess.TimeoutExpired:
             raise self._silent(arguments[0]) from None
 
@@ -390,10 +390,7 @@ def _error(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def _git(
-    *arguments: str,
-    given: str = "",
-    protocols: str = "none",
-    timeout_s: float = READ_TIMEOUT_S,
+    *arguments: str, timeout_s: float, given: str = "", protocols: str = "none"
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         _command(*arguments),
