@@ -31,19 +31,24 @@ class ReleaseState:
     """None if the range names a package of which the release's version is not known."""
 
     @property
+    def clear(self) -> Recorded | None:
+        """A verdict that tells whether the failure shows: rather one that shows it."""
+        clear = [entry for entry in self.recorded if entry.shown is not None]
+        return max(clear, key=lambda entry: bool(entry.shown), default=None)
+
+    @property
     def failing(self) -> bool:
         """Whether the release has the failure: a clear verdict counts, otherwise the range.
 
         What does the overview show where nothing was run? Whether the affected range has the
         release, by its lock or, without one, by vLLM's version.
         """
-        clear = [entry.shown for entry in self.recorded if entry.shown is not None]
-        return any(clear) if clear else bool(self.in_range)
+        return bool(self.clear.shown if self.clear else self.in_range)
 
     @property
     def observed(self) -> Recorded | None:
         """The verdict that shows the failure."""
-        return next((entry for entry in self.recorded if entry.shown), None)
+        return self.clear if self.clear and self.clear.shown else None
 
 
 class Knowledge:

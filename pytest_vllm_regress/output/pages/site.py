@@ -7,15 +7,14 @@ and the locks.
 
 from __future__ import annotations
 
-import dataclasses
 import posixpath
-from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ...answers.audit.boundaries import Boundary, boundaries
-from ...answers.audit.severity import Severity, severity
+from ...answers.audit.severity import severity
 from ...answers.audit.upgrades import better
 from ...answers.audit.verdict_table import Recorded, read_table
 from ...cases.model import Case
@@ -27,7 +26,7 @@ from ...errors import UsageError
 from ...surveys.drift import Drift, open_drifts
 from .documents import RenderedDocument, Sources, documents_of, render_document
 from .knowledge import Knowledge, ReleaseState
-from .overview import IN_RANGE, SIGNS, Column, Entry, Grid, Mark, Row, unexpected_first
+from .overview import IN_RANGE, Column, Grid, Mark, Row, ShownCell
 from .rendering import broken_links, case_page, date_text, place_of, render, shown, write_folder
 
 DRIFT = "docs/records/drift.jsonl"
@@ -38,8 +37,8 @@ _COLORS = ((0, "#1a7f37"), (10, "#9a6700"))
 _MANY = "#a4141c"
 
 
-@dataclasses.dataclass(frozen=True)
-class KnownFailure:
+@dataclass(frozen=True)
+class ReleaseFailure:
     """A known failure of a release: observed by a run, or in the range for a reason."""
 
     case: Case
@@ -103,7 +102,7 @@ class _Site:
 
     def add_case(self, case: Case, ends: Sequence[Boundary], text: RenderedDocument | None) -> None:
         entries = [
-            Entry(cell, case, run.tool_version, place_of(cell.environment, cell.device))
+            ShownCell(cell, case, run.tool_version, place_of(cell.environment, cell.device))
             for run in load_observations(case)
             for cell in group_into_cells(run.results)
         ]
@@ -121,7 +120,8 @@ class _Site:
             case=case,
             entries=entries,
             record={
-                "bars": _bars(case, self.knowledge, ends),
+                "states": self.knowledge.states(case),
+                "edges": _edges(self.knowledge, ends),
                 "boundaries": ends,
                 "commits": read_proof(proof).commits if proof.exists() else (),
                 "commands": [
@@ -136,19 +136,17 @@ class _Site:
         )
 
     def add_releases(self, drifts: Mapping[str, Drift]) -> None:
-        rows = []
-        names = ("", *self.knowledge.releases, "")
-        for earlier, name, later in zip(names, names[1:], names[2:], strict=False):
-            failures = _failures(self.knowledge, name)
-            counted = Counter(severity(failure.case) for failure in failures)
-            severities = [(grade.value, counted[grade]) for grade in Severity if counted[grade]]
+        releases = {name: _failures(self.knowledge, name) for name in self.knowledge.releases}
+        names = ("", *releases, "")
+        for earlier, later, (name, failures) in zip(
+            names, names[2:], releases.items(), strict=False
+        ):
             self.files[f"badges/{name}.svg"] = badge(f"vLLM {name}", len(failures))
             self.add(
                 release_page(name),
                 "release.html",
                 release=name,
                 failures=failures,
-                severities=severities,
                 advice=str(better(self.knowledge.findings(name), self.knowledge.cases) or ""),
                 drift=drifts.get(name),
                 has_lock=self.knowledge.has_lock(name),
@@ -156,8 +154,7 @@ class _Site:
                 later=later,
                 images=True,
             )
-            rows.append((name, failures, severities))
-        self.add("releases/index.html", "releases.html", releases=rows[::-1])
+        self.add("releases/index.html", "releases.html", releases=releases)
 
 
 def overview(knowledge: Knowledge) -> Grid:
@@ -172,7 +169,7 @@ def overview(knowledge: Knowledge) -> Grid:
         cells = [_marks(case, knowledge.in_environment(case, name)) for name in knowledge.others]
         cells += [_release_marks(case, state) for state in knowledge.states(case).values()]
         rows.append(Row(case.id, case, case_page(case.id), cells))
-    return Grid(columns, unexpected_first(rows))
+    return Grid.unexpected_first(columns, rows)
 
 
 def release_page(name: str) -> str:
@@ -215,38 +212,18 @@ def _marks(case: Case, recorded: Sequence[Recorded]) -> list[Mark]:
     ]
 
 
-def _bars(case: Case, knowledge: Knowledge, ends: Sequence[Boundary]) -> list[dict[str, str]]:
-    """Return a bar for each release; none if the range does not name vLLM and nothing was run."""
-    edges = {
+def _edges(knowledge: Knowledge, ends: Sequence[Boundary]) -> dict[str, str]:
+    """Return the releases at the ends of the affected range, and whether each end was observed."""
+    return {
         max(end.inside, end.outside, key=knowledge.releases.index): "observed-edge"
         if end.observed
         else "inferred-edge"
         for end in ends
         if end.package == "vllm" and {end.inside, end.outside} <= set(knowledge.releases)
     }
-    return [
-        {"release": name, "edge": edges.get(name, ""), **_bar(state)}
-        for name, state in knowledge.states(case).items()
-    ]
 
 
-def _bar(state: ReleaseState) -> dict[str, str]:
-    """Return class, sign and words of a release on a case's page."""
-    if state.recorded:
-        clear = next((r for r in state.recorded if r.shown is not None), state.recorded[0])
-        kind, sign = clear.verdict.value, clear.verdict.symbol
-        word = f"{kind.replace('_', ' ')}, {clear.device}, {clear.date}"
-    elif state.in_range:
-        kind, sign, word = IN_RANGE, SIGNS[IN_RANGE], "not run, in the affected range"
-    elif state.in_range is None:
-        word = "not run, and the versions of its packages are not known"
-        kind, sign = "unknown", "?"
-    else:
-        kind, sign, word = "outside", "·", "not run, outside the affected range"
-    return {"state": kind, "sign": sign, "word": word}
-
-
-def _failures(knowledge: Knowledge, name: str) -> list[KnownFailure]:
+def _failures(knowledge: Knowledge, name: str) -> list[ReleaseFailure]:
     """Return the known failures of a release, the gravest first."""
     reasons = {
         finding.case.id: finding.reason.removeprefix("affected: ")
@@ -254,7 +231,7 @@ def _failures(knowledge: Knowledge, name: str) -> list[KnownFailure]:
     }
     states = [(case, knowledge.states(case)[name]) for case in knowledge.cases]
     return [
-        KnownFailure(case, state.observed, reasons.get(case.id, ""), case_page(case.id))
+        ReleaseFailure(case, state.observed, reasons.get(case.id, ""), case_page(case.id))
         for case, state in sorted(states, key=lambda item: (severity(item[0]).rank, item[0].id))
         if state.failing
     ]
