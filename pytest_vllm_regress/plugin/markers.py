@@ -175,24 +175,12 @@ def write_groups(items: list[pytest.Item]) -> None:
     """Put the groups into the tests' ids where xdist cannot."""
     for item in items:
         group = item.get_closest_marker("xdist_group")
-        if (
-            group is None
-            or not getattr(item.config.option, "loadgroup", False)
-            or item.nodeid != test_id(item)
-        ):
-            continue
-        write_group(item, group.args[0] if group.args else group.kwargs.get("name", "default"))
+        if group and item.config.getoption("loadgroup", False) and item.nodeid == test_id(item):
+            write_group(item, group.args[0] if group.args else group.kwargs.get("name", "default"))
 
 
 def test_id(item: pytest.Item) -> str:
     """The test's id without xdist's group: what pytest takes on its command line."""
-    stem, at, group = item.nodeid.rpartition("@")
-    return (
-        stem
-        if at
-        and "]" not in group
-        and "/" not in group
-        and "::" not in group
-        and item.get_closest_marker("xdist_group")
-        else item.nodeid
-    )
+    stem, _, group = item.nodeid.rpartition("@")
+    has_group = stem and item.get_closest_marker("xdist_group")
+    return stem if has_group and not re.search(r"\]|/|::", group) else item.nodeid

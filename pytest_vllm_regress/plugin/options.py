@@ -4,6 +4,7 @@ once into ``Settings``."""
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import os
 import tomllib
@@ -26,7 +27,7 @@ class _Option(NamedTuple):
     metavar: str | None = None
     many: bool = False
     flag: bool = False
-    choices: tuple[str, ...] | None = None
+    choices: list[str] | None = None
     path: bool = False
 
     @property
@@ -116,17 +117,18 @@ def resolve(config: pytest.Config) -> Settings:
     from ..util.files import expand_home
     from ..util.sizes import GIB, MIB
 
+    value, number = functools.partial(_value, config), functools.partial(_number, config)
     default = Settings()
-    device = _value(config, "vllm_device") or default.device
-    if _value(config, "vllm_gpu"):
+    device = value("vllm_device") or default.device
+    if value("vllm_gpu"):
         if device not in ("auto", "gpu"):
             raise pytest.UsageError(
                 f"--vllm-gpu and --vllm-device {device} contradict each other: give one of them"
             )
         device = "gpu"
-    report, model = _value(config, "vllm_report"), _value(config, "vllm_model")
+    report, model = value("vllm_report"), value("vllm_model")
+    places, index = value("vllm_source"), value("vllm_wheel_index")
     try:
-        places, index = _value(config, "vllm_source"), _value(config, "vllm_wheel_index")
         if places or index:  # the import takes time
             from ..environments import sources
 
@@ -140,24 +142,24 @@ def resolve(config: pytest.Config) -> Settings:
     except UsageError as error:
         raise pytest.UsageError(str(error)) from None
     return Settings(
-        environments=tuple(dict.fromkeys(_value(config, "vllm_env") or ())),
+        environments=tuple(dict.fromkeys(value("vllm_env") or ())),
         device=device,
         model=str(expand_home(model)) if model and model.startswith("~") else model,
         timeouts=Timeouts(**_timeouts(config)),
-        fail_on_known=bool(_value(config, "vllm_fail_on_known")),
+        fail_on_known=bool(value("vllm_fail_on_known")),
         report=expand_home(report) if report else None,
-        leftovers=_value(config, "vllm_leftovers") or default.leftovers,
-        max_engines=int(_number(config, "vllm_max_engines", defaults.MAX_ENGINES)),
+        leftovers=value("vllm_leftovers") or default.leftovers,
+        max_engines=int(number("vllm_max_engines", defaults.MAX_ENGINES)),
         limits=Limits(
-            session_s=_number(config, "vllm_session_timeout", 0.0) or None,
-            memory_bytes=_number(config, "vllm_max_memory", 0.0) * GIB or None,
-            processes=int(_number(config, "vllm_max_processes", defaults.MAX_PROCESSES)),
-            log_bytes=_number(config, "vllm_max_log", defaults.MAX_LOG_MIB) * MIB,
+            session_s=number("vllm_session_timeout", 0.0) or None,
+            memory_bytes=number("vllm_max_memory", 0.0) * GIB or None,
+            processes=int(number("vllm_max_processes", defaults.MAX_PROCESSES)),
+            log_bytes=number("vllm_max_log", defaults.MAX_LOG_MIB) * MIB,
         ),
-        start_method=_value(config, "vllm_start_method") or default.start_method,
-        minimize=bool(_value(config, "vllm_minimize")),
-        gpu_wait_s=_number(config, "vllm_gpu_wait", defaults.GPU_WAIT_S),
-        full_deadlines=bool(_value(config, "vllm_full_deadlines")),
+        start_method=value("vllm_start_method") or default.start_method,
+        minimize=bool(value("vllm_minimize")),
+        gpu_wait_s=number("vllm_gpu_wait", defaults.GPU_WAIT_S),
+        full_deadlines=bool(value("vllm_full_deadlines")),
     )
 
 
