@@ -9,12 +9,12 @@ is never read.
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import functools
 import os
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -333,7 +333,7 @@ def load_case_for(test_file: Path) -> Case:
     return load_case(path)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class LoadedCases:
     """The valid cases of a directory, by id, and one message for each file that is not valid."""
 

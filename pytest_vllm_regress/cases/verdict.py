@@ -5,10 +5,10 @@ Pure: no clock, no files, no target, so that a stored result can be judged again
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from ..errors import Kind
 from ..util.patterns import PatternError
@@ -57,7 +57,7 @@ _PRIORITY = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Decision:
     """A verdict, its reason, and where the symptom was found."""
 
@@ -153,7 +153,7 @@ def judge_observation(
     reason = f"{decision.reason} ({affectedness.reason})"
     if decision.verdict is Verdict.REGRESSED and affectedness.below_range:
         reason = f"it fails on a version below the range, so the range begins too late: {reason}"
-    return dataclasses.replace(decision, reason=reason)
+    return replace(decision, reason=reason)
 
 
 def cases_that_document(
@@ -180,7 +180,7 @@ def name_others(decision: Decision, observed: Observation, others: Sequence[str]
             Verdict.NOT_APPLICABLE,
             f"nothing starts here because of {names}; seen: {_seen(observed)}",
         )
-    return dataclasses.replace(decision, reason=f"{decision.reason}; this looks like {names}")
+    return replace(decision, reason=f"{decision.reason}; this looks like {names}")
 
 
 def combine(verdicts: Iterable[Verdict]) -> Verdict:

@@ -4,12 +4,12 @@ function, and on which xdist worker it belongs."""
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import re
+from dataclasses import dataclass
 
 import pytest
 
-from ..cases.collection import engine_marker
+from ..cases.collection import engine_marker, parameters
 from ..cases.loading import load_case_for
 from ..cases.model import SPECIFIER_HELP, Case
 from ..engines.spec import combination_id, combinations
@@ -28,7 +28,7 @@ _NOT_IN_A_NAME = re.compile(
 )  # xdist looks for a group behind the last "@" of a test's id, if no "]" follows
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class MarkedCase:
     """The case that a test belongs to (case.toml beside its file) and the variant that it shows."""
 
@@ -136,7 +136,7 @@ def mark_groups(items: list[pytest.Item]) -> None:
     for item in items:
         if not _takes_engine(item) or item.get_closest_marker("xdist_group") or _may_hang(item):
             continue
-        params = getattr(getattr(item, "callspec", None), "params", {})
+        params = parameters(item)
         marker = engine_marker(item)
         if not marker.fresh:
             values = {**marker.fixed, **params.get("engine_spec", {})}

@@ -104,7 +104,7 @@ class Recorder:
             return None
         verdict = result.verdict.value
         word = (verdict, _MARKUP.get(verdict, {"red": True}))
-        category = "xfailed" if hasattr(report, "wasxfail") else report.outcome
+        category: str = "xfailed" if hasattr(report, "wasxfail") else report.outcome
         if report.failed and report.when != "call":
             category = "error"
         return category, _LETTERS[category], word

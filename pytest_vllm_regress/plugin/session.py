@@ -14,6 +14,7 @@ import time
 
 import pytest
 
+from ..cases.collection import parameters
 from ..engines.gpus.visible import usable
 from ..engines.processes.early_exit import EarlyExitPolicy
 from ..engines.session import Session
@@ -60,8 +61,7 @@ def session_of(config: pytest.Config) -> Session:
 
 def environment_of(item: pytest.Item) -> str:
     """Return the name of the environment that a test runs in."""
-    params = getattr(getattr(item, "callspec", None), "params", {})
-    return str(params.get("vllm_env") or session_of(item.config).environment_names()[0])
+    return str(parameters(item).get("vllm_env") or session_of(item.config).environment_names()[0])
 
 
 def header(config: pytest.Config) -> list[str]:

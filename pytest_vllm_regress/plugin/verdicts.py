@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -39,7 +40,7 @@ MAX_SHOWN = 4000
 MAX_REPLY = 150
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class JudgedLeg:
     """Observation and verdict of one test of a case in one environment.
 

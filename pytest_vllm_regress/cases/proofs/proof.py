@@ -26,7 +26,7 @@ from ..observation import Line
 from ..results import Device, TestResult, one_of
 from ..verdict import Verdict, combine
 from .fingerprint import case_fingerprint
-from .impostors import MIN_REJECTED, ImpostorRun, count_rejected
+from .impostors import MIN_REJECTED, ImpostorRun
 
 FILE = "evidence.json"
 MAX_BYTES = 256 * 1024
@@ -237,13 +237,14 @@ def with_impostor_runs(
     case: Case, proof: Proof, runs: Sequence[ImpostorRun]
 ) -> tuple[Proof, list[str]]:
     """Add the rejected impostors to a proof, and list what is wrong with it."""
-    rejected = count_rejected(runs, case.id)
+    own = [run for run in runs if run.case == case.id]
+    rejected = {(run.environment, run.impostor) for run in own if not run.flaw}
+    counts = Counter(environment for environment, _ in rejected)
     environments = tuple(
-        replace(evidence, impostors=rejected.get(evidence.environment, 0))
-        for evidence in proof.environments
+        replace(evidence, impostors=counts[evidence.environment]) for evidence in proof.environments
     )
     proof = replace(proof, environments=environments)
-    accepted = [run.flaw for run in runs if run.case == case.id and run.flaw]
+    accepted = [run.flaw for run in own if run.flaw]
     return proof, accepted or _too_few(case, proof)
 
 

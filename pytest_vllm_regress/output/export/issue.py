@@ -3,8 +3,8 @@ a case."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -39,7 +39,7 @@ RELEVANT = [
 """Packages of a lock that are listed in a report."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class UpstreamReport:
     """What a report is filled with. ``ends``: of the affected ranges. ``commits``: found by
     bisection.

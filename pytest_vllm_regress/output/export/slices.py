@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 OWN_PACKAGE = "pytest_vllm_regress"
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class SourceSlice:
     """``imports`` and ``text``: source of the imports and definitions. ``own``: names that come
     from this project. ``attributes``: what is read of each name, for example ``{"vllm_server":

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from packaging.version import Version
 
-from ...cases.collection import CollectedTest, collect
+from ...cases.collection import engine_marker, items, parameters
 from ...cases.model import Case
 from ...cases.proofs.rejudge import load_observations
 from ...cases.results import TestResult
@@ -111,7 +112,7 @@ def export_script(case: Case) -> StandaloneScript:
         raise NotExportable(
             f"{case.id}: observations.json has no test that showed the failure: run `vllm-regress validate` first"
         )
-    tests = {test.id: test for test in collect(case)}
+    tests = {item.name: item for item in items(case)}
     reasons: dict[str, None] = {}
     # Prefer a test on text alone, and the latest release that has the failure.
     shown.sort(key=lambda result: result.test)
@@ -131,22 +132,31 @@ def _release(result: TestResult) -> Version:
     return version_of(result.versions.get("vllm", "0")) or Version("0")
 
 
-def _script(case: Case, test: CollectedTest, result: TestResult) -> str:
-    module = TestModule(test.file.read_text(encoding="utf-8"))
-    autouse = [name for name in test.fixtures if name in module.fixtures()]
-    used = module.slice([*autouse, test.function])
-    arguments = (*test.arguments, *(name for f in autouse for name in used.fixtures[f]))
+def _script(case: Case, item: pytest.Function, result: TestResult) -> str:
+    module = TestModule(item.path.read_text(encoding="utf-8"))
+    function, known, marker = item.originalname, item._fixtureinfo, engine_marker(item)
+    values = parameters(item)
+    spec = EngineSpec.create(**marker.fixed, **values.pop("engine_spec", {}))
+    values.pop("vllm_env", None)
+    autouse = [name for name in known.names_closure if name in module.fixtures()]
+    used = module.slice([*autouse, function])
+    arguments = (*known.argnames, *(name for f in autouse for name in used.fixtures[f]))
     fixtures = {name for name in arguments if name.startswith("vllm_")}
-    for obstacle in _obstacles(test, module, used, autouse, fixtures):
-        raise NotExportable(obstacle)
+    obstacles = list(_obstacles(module, used, autouse, fixtures))
+    if module.is_decorated_by(function, "given"):
+        obstacles.insert(0, "draws its values with Hypothesis")
+    if ENGINES & fixtures:
+        obstacles += _obstacles_of_engine(spec, marker.front, used)
+    if obstacles:
+        raise NotExportable(f"{function} {obstacles[0]}")
     parts, contexts = [], []
     if "vllm_probe" in fixtures:
         contexts.append("Probe() as vllm_probe")
     if engines := sorted(ENGINES & fixtures):
-        template, class_name = TEMPLATES[test.front]
+        template, class_name = TEMPLATES[marker.front]
         contexts.append(f"{class_name}() as {engines[0]}")
-        parts += _engine_constants(test.spec, test.front)
-        parts += [] if test.front == "serve" else [_template("results")]
+        parts += _engine_constants(spec, marker.front)
+        parts += [] if marker.front == "serve" else [_template("results")]
         parts.append(_template(template))
     if "vllm_probe" in fixtures:
         parts += [_files(case, used), _template("probe")]
@@ -155,10 +165,12 @@ def _script(case: Case, test: CollectedTest, result: TestResult) -> str:
         model=DEFAULT_MODEL,
         pattern=repr(case.symptom.pattern),
         parts=[*parts, used.text],
-        test=test,
+        test=item.name,
+        function=function,
+        arguments=known.argnames,
         fixtures=fixtures,
         calls={name: used.fixtures[name] for name in autouse},
-        values={name: _literal(name, value) for name, value in test.values.items()},
+        values={name: _literal(name, value) for name, value in values.items()},
         contexts=contexts,
         main=_template("main"),
     )
@@ -177,41 +189,32 @@ def _script(case: Case, test: CollectedTest, result: TestResult) -> str:
 
 
 def _obstacles(
-    test: CollectedTest,
-    module: TestModule,
-    used: SourceSlice,
-    autouse: Sequence[str],
-    fixtures: set[str],
+    module: TestModule, used: SourceSlice, autouse: Sequence[str], fixtures: set[str]
 ) -> Iterator[str]:
-    """Yield what only the harness can do."""
-    if module.is_decorated_by(test.function, "given"):
-        yield f"{test.function} draws its values with Hypothesis"
+    """Yield what of a test only the harness can do."""
     if unknown := sorted(used.own - TYPES_ONLY):
-        yield f"{test.function} uses {', '.join(unknown)} of this project"
+        yield f"uses {', '.join(unknown)} of this project"
     if unknown := sorted(fixtures - SUPPORTED):
-        yield f"{test.function} uses {', '.join(unknown)}"
+        yield f"uses {', '.join(unknown)}"
     if generators := [name for name in autouse if module.is_generator(name)]:
-        yield f"the fixture {generators[0]} of {test.function} yields"
-    if not ENGINES & fixtures:
-        return
-    spec = test.spec
+        yield f"has the fixture {generators[0]}, which yields"
+
+
+def _obstacles_of_engine(spec: EngineSpec, front: str, used: SourceSlice) -> Iterator[str]:
+    """Yield what of a test's engine only the harness can do."""
     if spec.model != "text" or spec.task != "generate":
-        yield f"{test.function} needs a model for {spec.model if spec.model != 'text' else spec.task}"
-    if (
-        spec.tokenizer_pool_size is not None
-        or spec.structured_output_backend != "auto"
-        or spec.import_path
-        or spec.draft
-    ):
-        yield f"{test.function} sets engine arguments that have other names in other releases"
+        yield f"needs a model for {spec.model if spec.model != 'text' else spec.task}"
+    renamed = ("tokenizer_pool_size", "structured_output_backend", "import_path", "draft")
+    if any(getattr(spec, name) != getattr(EngineSpec(), name) for name in renamed):
+        yield "sets engine arguments that have other names in other releases"
     if spec.executor in ("ray", "ray-2-nodes"):
-        yield f"{test.function} needs Ray"
-    template, class_name = TEMPLATES[test.front]
+        yield "needs Ray"
+    template, class_name = TEMPLATES[front]
     offered = TestModule(_template(template)).members_of(class_name)
     for name in ("vllm_engine", "vllm_server", "engine", "server"):
         reads = used.attributes.get(name, frozenset())
         if unknown := sorted(reads - offered - {"spec", "model", "root_url"}):
-            yield f"{test.function} uses {class_name}.{unknown[0]}"
+            yield f"uses {class_name}.{unknown[0]}"
 
 
 def _literal(name: str, value: Any) -> str:

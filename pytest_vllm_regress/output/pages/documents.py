@@ -5,10 +5,10 @@ Markdown rendered without raw HTML, and relative links that lead to pages or cop
 
 from __future__ import annotations
 
-import dataclasses
 import posixpath
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from markdown_it import MarkdownIt
@@ -24,7 +24,7 @@ _ABSOLUTE = re.compile(r"[a-z][a-z0-9+.-]*:|//", re.IGNORECASE)
 _PARSER = MarkdownIt("commonmark", {"html": False}).enable("table")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Sources:
     """Where relative links lead. ``pages``: the page of each document or folder, by its path below
     ``root``.
@@ -38,7 +38,7 @@ class Sources:
     complete: bool = True
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class RenderedDocument:
     """A rendered document. ``files``: the files that it links to, by path."""
 

@@ -74,7 +74,7 @@ def test_only_what_was_run_is_reported(world: dict[frozenset[str], str]) -> None
     assert reduction.tried[reduction.smallest].status == "fails"
     assert reduction.largest is None or reduction.tried[reduction.largest].status == "works"
     assert all(
-        not reduction.tried[reduction.smallest - {name}].status == "fails"
+        reduction.tried[reduction.smallest - {name}].status != "fails"
         for name in reduction.smallest
         if reduction.smallest - {name} in reduction.tried
     )
