@@ -305,12 +305,8 @@ def load_case(path: Path) -> Case:
         )
     file = decode(CaseFile, document, path, error=CaseFileError)
     table = document.get("control", {})
-    control = Control(
-        omits=table.get("omits", ""),
-        none=table.get("none", ""),
-        changes=_engine_fields(table),
-        probe=table.get("probe", {}),
-    )
+    own = {name: table[name] for name in ControlTable.__struct_fields__ if name in table}
+    control = Control(changes=_engine_fields(table), **own)
     case = _case(file, control, path)
     invalid = [
         *_bad_pattern(file.symptom.pattern),
@@ -432,13 +428,12 @@ def select_cases(cases: Iterable[Case], ids: Iterable[str]) -> tuple[Case, ...]:
 def _bad_pattern(pattern: str) -> list[str]:
     try:
         re.compile(pattern, re.MULTILINE)
+        return []
     except re.error as error:
         place = "" if error.pos is None else f" at position {error.pos}"
         why = f"not a valid regular expression: {error.msg}{place}"
     except (RecursionError, OverflowError) as error:
         why = f"not a usable regular expression: {error}"
-    else:
-        return []
     return [f"symptom.pattern = {format_value(pattern)}: {why}"]
 
 

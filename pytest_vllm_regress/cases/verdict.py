@@ -85,32 +85,10 @@ def decide(
     ``control``: the control leg, None if none was run; ``declared``: what the case says that leg
     leaves out.
     """
-    if observed.kind is Kind.USAGE:
-        return Decision(
-            Verdict.INCONCLUSIVE, f"the test requests something impossible: {observed.summary}"
-        )
-    if observed.kind is Kind.NOT_APPLICABLE:
-        if observed.claim:
-            return Decision(Verdict.NOT_APPLICABLE, observed.summary or observed.claim)
-        message = observed.summary or "nothing"
-        return Decision(
-            Verdict.INCONCLUSIVE,
-            f"skipped without naming the versions or devices that can show it; the message was: {message}",
-        )
-    if observed.absent:
-        return Decision(
-            Verdict.INCONCLUSIVE, f"the mechanism of the case was not at work: {observed.absent}"
-        )
-    if observed.kind is Kind.EXCEPTION and observed.phase == TEST:
-        return Decision(
-            Verdict.INCONCLUSIVE, f"the test itself failed: {excerpt(observed.summary)}"
-        )
-    if control is not None and control.kind is not Kind.PASSED:
-        started = "" if observed.phase not in START_PHASES else "nothing was ready for the test: "
-        return Decision(
-            Verdict.INCONCLUSIVE,
-            f"{started}{_seen(observed)}; the control leg failed too: {_seen(control)}",
-        )
+    if observed.kind is Kind.NOT_APPLICABLE and observed.claim:
+        return Decision(Verdict.NOT_APPLICABLE, observed.summary or observed.claim)
+    if why := _proves_nothing(observed, control):
+        return Decision(Verdict.INCONCLUSIVE, why)
     if observed.kind is Kind.PASSED:
         if affected:
             return Decision(Verdict.UNEXPECTEDLY_FIXED, "an affected installation passed")
@@ -135,6 +113,26 @@ def decide(
     return Decision(
         Verdict.REGRESSED, f"an installation that is not affected shows {failure}", match
     )
+
+
+def _proves_nothing(observed: Observation, control: Observation | None) -> str:
+    """Return why an observation proves nothing, whatever its text; empty if it may prove
+    something."""
+    if observed.kind is Kind.USAGE:
+        return f"the test requests something impossible: {observed.summary}"
+    if observed.kind is Kind.NOT_APPLICABLE:
+        return (
+            "skipped without naming the versions or devices that can show it; the message was: "
+            + (observed.summary or "nothing")
+        )
+    if observed.absent:
+        return f"the mechanism of the case was not at work: {observed.absent}"
+    if observed.kind is Kind.EXCEPTION and observed.phase == TEST:
+        return f"the test itself failed: {excerpt(observed.summary)}"
+    if control is not None and control.kind is not Kind.PASSED:
+        started = "" if observed.phase not in START_PHASES else "nothing was ready for the test: "
+        return f"{started}{_seen(observed)}; the control leg failed too: {_seen(control)}"
+    return ""
 
 
 def judge_observation(

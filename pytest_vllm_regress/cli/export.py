@@ -86,7 +86,7 @@ def _report(case: Case, script: StandaloneScript, *, collected: bool) -> Upstrea
     output = ""
     if collected:
         from ..environments.cache import EnvironmentCache
-        from ..output.export.collect_env import collect_env
+        from ..output.export.issue import collect_env
 
         if sys.platform != "linux":
             raise UsageError(

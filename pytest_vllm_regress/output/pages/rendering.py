@@ -25,7 +25,7 @@ from ..._version import __version__
 from ...answers.audit.severity import severity
 from ...cases.results import TestResult
 from ...errors import UsageError
-from ...util.documents import load_json
+from ...util.codec import load
 from ...util.files import parts_below, write_atomically
 from ...util.paths import DATA
 from ...util.text import printable
@@ -100,12 +100,7 @@ def _written_before(folder: Path) -> set[str]:
                 "folder"
             )
         return set()
-    names = load_json(folder / LIST, _MAX_LIST, what="a list of pages")
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise UsageError(
-            f"{folder / LIST}: not a list of names. Remove the folder, or choose another one"
-        )
-    return set(names)
+    return set(load(list[str], folder / LIST, _MAX_LIST, what="a list of pages"))
 
 
 def broken_links(files: Mapping[str, str | bytes]) -> list[str]:
