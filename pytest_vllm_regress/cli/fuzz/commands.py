@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from ...defaults import MAX_ENGINES
 from ...errors import Unsupported, UsageError
 from ...util.sizes import GIB
 from ..context import OK, UNEXPECTED, TextOrJson, print_json, say, warn
@@ -32,7 +33,8 @@ Jobs = Annotated[
     typer.Option("--jobs", "-j", min=1, help="Questions at a time (default: one for two cores)."),
 ]
 AnyHunter: TypeAlias = "Hunter[Any, Any, Any, Any, Any]"
-Making = Callable[..., contextlib.AbstractContextManager[AnyHunter]]
+Made = contextlib.AbstractContextManager[AnyHunter]
+Making = Callable[..., Made]
 
 
 def _hunt(
@@ -115,18 +117,29 @@ def campaign_command(examples: int, out: str) -> Callable[[Making], Callable[...
 
 
 @contextlib.contextmanager
-def _sessions(environments: Sequence[str], count: int = 1, **settings: Any) -> Iterator[Any]:
-    """Provide the only environment, and sessions."""
+def _hunter(
+    name: str,
+    environments: Sequence[str],
+    lanes: int = 1,
+    engines: int = MAX_ENGINES,
+    **options: Any,
+) -> Iterator[AnyHunter]:
+    """Provide the hunter of the only environment, with a session for each lane."""
     from ...engines.standalone import bare_session
+    from ...fuzz.hunters import hunter_named
 
     if len(environments) != 1:
         raise UsageError("name one environment with --env, for example --env vllm-0.33.0")
+    hunter = hunter_named(name)
     with contextlib.ExitStack() as stack:
-        sessions = [stack.enter_context(bare_session(warn, **settings)) for _ in range(count)]
+        sessions = [
+            stack.enter_context(bare_session(warn, max_engines=engines, limits=hunter.limits))
+            for _ in range(lanes)
+        ]
         try:
-            yield environments[0], sessions
+            yield hunter.of(sessions, environments[0], **options)
         except Unsupported as error:
-            raise UsageError(str(error.args[0])) from None
+            raise UsageError(f"fuzz {name}: {error.args[0]}") from None
 
 
 def _lanes(jobs: int | None) -> int:
@@ -134,7 +147,6 @@ def _lanes(jobs: int | None) -> int:
 
 
 @campaign_command(examples=200, out="parser-findings")
-@contextlib.contextmanager
 def parsers(
     environments: Sequence[str],
     plan: "CampaignPlan",
@@ -145,21 +157,17 @@ def parsers(
         ),
     ] = None,
     seconds: Seconds = 30.0,
-) -> Iterator[AnyHunter]:
+) -> Made:
     """Tool and reasoning parsers, with answers in every cut.
 
     Draws answers with tool calls and reasoning, writes them in each parser's format, and compares
     what every cut of the stream adds up to. Each finding becomes a file for `fuzz replay`. The same
     command resumes a campaign that was killed.
     """
-    from ...fuzz.parsers.parser_hunter import ParserHunter
-
-    with _sessions(environments) as (environment, sessions):
-        yield ParserHunter.of(sessions, environment, names=parser or (), seconds=seconds)
+    return _hunter("parsers", environments, names=parser or (), seconds=seconds)
 
 
 @campaign_command(examples=80, out="api-findings")
-@contextlib.contextmanager
 def api(
     environments: Sequence[str],
     plan: "CampaignPlan",
@@ -186,30 +194,25 @@ def api(
         ),
     ] = 0,
     jobs: Jobs = None,
-) -> Iterator[AnyHunter]:
+) -> Made:
     """Servers, with what their own description allows, and more.
 
     Sends requests drawn from the server's OpenAPI description, with boundary values, and reports
     answers that no request may get. Each finding becomes a file for `fuzz replay`. The same command
     resumes a campaign that was killed.
     """
-    from ...fuzz.api.api_hunter import ApiHunter
-    from ...fuzz.api.servers import LIMITS
-
-    with _sessions(environments, limits=LIMITS) as (environment, sessions):
-        yield ApiHunter.of(
-            sessions,
-            environment,
-            seconds=seconds,
-            jobs=_lanes(jobs),
-            servers=server or (),
-            routes=route or (),
-            growth=growth,
-        )
+    return _hunter(
+        "api",
+        environments,
+        seconds=seconds,
+        jobs=_lanes(jobs),
+        servers=server or (),
+        routes=route or (),
+        growth=growth,
+    )
 
 
 @campaign_command(examples=100, out="engine-findings")
-@contextlib.contextmanager
 def engines(
     environments: Sequence[str],
     plan: "CampaignPlan",
@@ -233,38 +236,34 @@ def engines(
         ),
     ] = 8,
     jobs: Jobs = None,
-) -> Iterator[AnyHunter]:
+) -> Made:
     """Pairs of configurations that must agree.
 
     Draws requests, sends them to both sides of a pair, and compares tokens, texts, finish reasons
     and log-probabilities. Each finding becomes a file for `fuzz replay`. The same command resumes a
     campaign that was killed.
     """
-    from ...fuzz.engines.pair_hunter import PairHunter
-
     lanes = _lanes(jobs)
-    engines_of_lane = max(2, max_engines // lanes)
-    with _sessions(environments, lanes, max_engines=engines_of_lane) as (environment, sessions):
-        yield PairHunter.of(
-            sessions, environment, names=pair or (), against=against, seconds=seconds
-        )
+    return _hunter(
+        "engines",
+        environments,
+        lanes=lanes,
+        engines=max(2, max_engines // lanes),
+        names=pair or (),
+        against=against,
+        seconds=seconds,
+    )
 
 
 @campaign_command(examples=30, out="lifecycle-findings")
-@contextlib.contextmanager
-def lifecycle(
-    environments: Sequence[str], plan: "CampaignPlan", jobs: Jobs = None
-) -> Iterator[AnyHunter]:
+def lifecycle(environments: Sequence[str], plan: "CampaignPlan", jobs: Jobs = None) -> Made:
     """The life of a server: sleep, adapters, kills, ends.
 
     Sends a server requests, puts it to sleep, loads adapters, stops and kills its processes, ends
     it, and checks what became of every request. Each finding becomes a file for `fuzz replay`. The
     same command resumes a campaign that was killed.
     """
-    from ...fuzz.lifecycle.story_hunter import StoryHunter
-
-    with _sessions(environments, _lanes(jobs), max_engines=3) as (environment, sessions):
-        yield StoryHunter.of(sessions, environment)
+    return _hunter("lifecycle", environments, lanes=_lanes(jobs), engines=3)
 
 
 @campaign_command(examples=200, out="findings")

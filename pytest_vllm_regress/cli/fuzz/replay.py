@@ -39,13 +39,14 @@ def replay(
     Prints STILL FAILS, FIXED or CANNOT RUN for each file.
     """
     from ...engines.standalone import bare_session
-    from ...fuzz.api.servers import LIMITS
+    from ...environments.cache import EnvironmentCache
     from ...fuzz.finding import ReplayAnswer
     from ...fuzz.hunters import hunter_named, load
 
     findings = [(path, load(path)) for path in _paths(files)]
     recipes = {} if env else {path: _recipe(path, finding) for path, finding in findings}
-    limits = LIMITS if any(finding.hunter == "api" for _, finding in findings) else None
+    kinds = {hunter_named(finding.hunter) for _, finding in findings}
+    limits = next(filter(None, (kind.limits for kind in kinds)), None)
     hunters: dict[tuple[str, str], Any] = {}
     answers = []
     with contextlib.ExitStack() as stack:
@@ -54,7 +55,8 @@ def replay(
             hunter, environment = finding.hunter, env or recipes[path].name
             try:
                 if not env:
-                    _build(recipes[path])
+                    # The session would resolve the name without hashes.
+                    EnvironmentCache().ensure(recipes[path], progress=warn)
                 if (hunter, environment) not in hunters:  # findings of a folder share servers
                     made = hunter_named(hunter).of([session], environment)
                     hunters[hunter, environment] = made
@@ -70,14 +72,9 @@ def replay(
                 say(f"{answer.value:11}  {path}: {words}")
     if output == "json":
         print_json(answers)
-    kinds = {entry["answer"] for entry in answers}
-    raise typer.Exit(
-        UNEXPECTED
-        if ReplayAnswer.STILL_FAILS in kinds
-        else UNBUILT
-        if ReplayAnswer.CANNOT_RUN in kinds
-        else OK
-    )
+    given = {entry["answer"] for entry in answers}
+    worst = UNBUILT if ReplayAnswer.CANNOT_RUN in given else OK
+    raise typer.Exit(UNEXPECTED if ReplayAnswer.STILL_FAILS in given else worst)
 
 
 def report(
@@ -90,13 +87,6 @@ def report(
     from ...fuzz.hunters import load
 
     say(bug_form(load(file, "api")).rstrip())
-
-
-def _build(recipe: Recipe) -> None:
-    """Build the environment of a recipe. The session would resolve its name without hashes."""
-    from ...environments.cache import EnvironmentCache
-
-    EnvironmentCache().ensure(recipe, progress=warn)
 
 
 def _recipe(path: Path, finding: Any) -> Recipe:
