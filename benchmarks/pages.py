@@ -23,7 +23,7 @@ from pytest_vllm_regress.cases.loading import default_cases_dir, load_all_cases
 from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.environments.releases import known_releases
-from pytest_vllm_regress.output.pages.run_page import write_page, write_pages
+from pytest_vllm_regress.output.pages.run_page import page, write_pages
 from pytest_vllm_regress.output.pages.site import write_site
 
 LOADS = 15
@@ -125,8 +125,8 @@ def main() -> None:
         known = load_all_cases(default_cases_dir())
         run = made_up_run(cases, releases)
         write_pages(place / "pages", run, known)
-        write_page(place / "all.html", run, known)
-        write_page(place / "one.html", made_up_run(cases, 1), known)
+        (place / "all.html").write_text(page(run, known), encoding="utf-8")
+        (place / "one.html").write_text(page(made_up_run(cases, 1), known), encoding="utf-8")
         root = default_cases_dir().parent
         write_site(place / "site", known, root / "locks", root)
         for name, overview in (

@@ -4,16 +4,15 @@ each asks for."""
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import io
 import sys
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ..engines.spec import Axis, EngineSpec, Front, front_named, full_names, parse_axes
+from ..engines.spec import Axis, Front, front_named, full_names, parse_axes
 from ..errors import UsageError
 from ..util.validation import format_value
 from .model import Case
@@ -21,7 +20,7 @@ from .model import Case
 _OWN_KEYS = ("front", "fresh", "timeout")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class EngineMarker:
     """The marker's arguments, checked. ``fixed`` and ``axes`` are EngineSpec fields."""
 
@@ -69,35 +68,12 @@ def _seconds(timeout: object) -> float | None:
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class CollectedTest:
-    """One test with its values. ``id``: what follows the file's name in pytest's id. ``arguments``:
-    names of the fixtures and parameters it takes.
-
-    ``front`` and ``spec``: the engine of its marker. ``file``: the test file.
-    """
-
-    id: str
-    function: str
-    arguments: tuple[str, ...]
-    values: Mapping[str, Any]
-    fixtures: tuple[str, ...]
-    front: str
-    spec: EngineSpec
-    file: Path
-
-
 class _Collector:
     def __init__(self) -> None:
         self.tests: list[pytest.Function] = []
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         self.tests = [item for item in items if isinstance(item, pytest.Function)]
-
-
-def collect(case: Case) -> tuple[CollectedTest, ...]:
-    """Return the tests of a case in their order, as values. Raises as ``items``."""
-    return tuple(map(_collected, items(case)))
 
 
 def items(case: Case) -> tuple[pytest.Function, ...]:
@@ -129,19 +105,6 @@ def items(case: Case) -> tuple[pytest.Function, ...]:
     return tuple(collector.tests)
 
 
-def _collected(item: pytest.Function) -> CollectedTest:
-    marker = engine_marker(item)
-    params = dict(getattr(getattr(item, "callspec", None), "params", {}))
-    axes = params.pop("engine_spec", {})
-    params.pop("vllm_env", None)
-    info = item._fixtureinfo
-    return CollectedTest(
-        id=item.name,
-        function=item.originalname,
-        arguments=tuple(info.argnames),
-        values=params,
-        fixtures=tuple(info.names_closure),
-        front=str(marker.front),
-        spec=EngineSpec.create(**{**marker.fixed, **axes}),
-        file=item.path,
-    )
+def parameters(item: Any) -> dict[str, Any]:
+    """Return the values of a test's parameters."""
+    return dict(getattr(getattr(item, "callspec", None), "params", {}))

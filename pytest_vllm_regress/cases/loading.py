@@ -9,12 +9,12 @@ is never read.
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import functools
 import os
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -304,12 +304,8 @@ def load_case(path: Path) -> Case:
         )
     file = decode(CaseFile, document, path, error=CaseFileError)
     table = document.get("control", {})
-    control = Control(
-        omits=table.get("omits", ""),
-        none=table.get("none", ""),
-        changes=_engine_fields(table),
-        probe=table.get("probe", {}),
-    )
+    own = {name: table[name] for name in ControlTable.__struct_fields__ if name in table}
+    control = Control(changes=_engine_fields(table), **own)
     case = _case(file, control, path)
     invalid = [
         *_bad_pattern(file.symptom.pattern),
@@ -332,7 +328,7 @@ def load_case_for(test_file: Path) -> Case:
     return load_case(path)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class LoadedCases:
     """The valid cases of a directory, by id, and one message for each file that is not valid."""
 
@@ -431,13 +427,12 @@ def select_cases(cases: Iterable[Case], ids: Iterable[str]) -> tuple[Case, ...]:
 def _bad_pattern(pattern: str) -> list[str]:
     try:
         re.compile(pattern, re.MULTILINE)
+        return []
     except re.error as error:
         place = "" if error.pos is None else f" at position {error.pos}"
         why = f"not a valid regular expression: {error.msg}{place}"
     except (RecursionError, OverflowError) as error:
         why = f"not a usable regular expression: {error}"
-    else:
-        return []
     return [f"symptom.pattern = {format_value(pattern)}: {why}"]
 
 

@@ -6,9 +6,9 @@ reason, rather than conditions in tests.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -44,7 +44,7 @@ WHERE: Mapping[Kind, tuple[Part, ...]] = MappingProxyType(
 """Parts that are searched if the case names none: few, so that nothing else can prove it."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Symptom:
     """What a failure looks like. ``kinds`` and ``phases`` (import, start, ready, request, stop,
     probe) are not empty.
@@ -82,7 +82,7 @@ class Symptom:
         return None
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Control:
     """The table ``[control]`` of a case.
 
@@ -93,8 +93,8 @@ class Control:
 
     omits: str = ""
     none: str = ""
-    changes: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
-    probe: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
+    changes: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    probe: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def declared(self) -> bool:
@@ -102,7 +102,7 @@ class Control:
         return bool(self.omits)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Affectedness:
     """Whether an installation should show the failure, and the range of ``case.toml`` that decided."""
 
@@ -115,7 +115,7 @@ class Affectedness:
         return self.affected
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Range:
     """Versions of one distribution. ``package``: its normalized name.
 
@@ -191,7 +191,7 @@ class Range:
         return f"{self.package} {self.specifier}".rstrip()
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Variant:
     """What is a variant of a case? A form of the failure that never shows, or in narrower ranges;
     ``vllm_case(id, variant=...)`` marks its tests.
@@ -205,7 +205,7 @@ class Variant:
     reason: str = ""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class EvidenceEnvironments:
     """Environments that must show the failure, and that must not.
 
@@ -216,7 +216,7 @@ class EvidenceEnvironments:
     fixed: tuple[str, ...]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Case:
     """One documented failure. ``path``: its case.toml."""
 
@@ -231,8 +231,8 @@ class Case:
     path: Path
     fixed_by: tuple[str, ...] = ()
     broken_by: tuple[str, ...] = ()
-    variants: Mapping[str, Variant] = dataclasses.field(default_factory=dict, hash=False)
-    control: Control = dataclasses.field(default_factory=Control)
+    variants: Mapping[str, Variant] = field(default_factory=dict, hash=False)
+    control: Control = field(default_factory=Control)
     workaround: str = ""
     racy: bool = False
     notes: str = ""
@@ -258,9 +258,7 @@ class Case:
         if narrowed is not None:
             extra = [affected.check(versions) for affected in narrowed.ranges]
             note = f" (variant {narrowed.name}{_because(narrowed.reason)})"
-            checked += [
-                dataclasses.replace(result, reason=result.reason + note) for result in extra
-            ]
+            checked += [replace(result, reason=result.reason + note) for result in extra]
         for result in checked:
             if not result:
                 return result
@@ -291,6 +289,48 @@ class Case:
     def affected_text(self) -> str:
         """Return the ranges on one line."""
         return " and ".join(map(str, self.affected))
+
+
+def fields_of(case: Case) -> dict[str, Any]:
+    """Return all fields of a case as plain values, for ``list`` and ``show``."""
+    symptom, control = case.symptom, case.control
+    controls = {
+        "omits": control.omits,
+        "none": control.none,
+        **control.changes,
+        "probe": dict(control.probe),
+    }
+    return {
+        **{name: getattr(case, name) for name in ("id", "title", "family")},
+        "affected": _by_package(case.affected),
+        "first_fixed": case.first_fixed(),
+        "since": case.since,
+        **{
+            name: list(getattr(case, name))
+            for name in ("upstream", "fixed_by", "broken_by", "devices")
+        },
+        "symptom": {
+            "kinds": list(symptom.kinds),
+            "phases": list(symptom.phases),
+            "pattern": symptom.pattern,
+            "where": {kind.value: list(symptom.parts_for(kind)) for kind in symptom.kinds},
+        },
+        "variants": {
+            name: {
+                "affected": False if variant.never else _by_package(variant.ranges),
+                "reason": variant.reason,
+            }
+            for name, variant in case.variants.items()
+        },
+        "control": {name: value for name, value in controls.items() if value not in ("", {})},
+        "evidence": {"affected": list(case.evidence.affected), "fixed": list(case.evidence.fixed)},
+        **{name: getattr(case, name) for name in ("workaround", "racy", "notes")},
+        "path": str(case.path),
+    }
+
+
+def _by_package(ranges: Iterable[Range]) -> dict[str, str]:
+    return {affected.package: affected.specifier for affected in ranges}
 
 
 @functools.lru_cache(maxsize=1024)

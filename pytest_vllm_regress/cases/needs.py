@@ -47,16 +47,21 @@ class CaseNeeds(codec.Document, frozen=True):
 
 def needs_of(case: Case) -> tuple[TestNeeds, ...]:
     """Return the recorded needs of the case's tests; none if they were not recorded."""
-    path = case.directory / FILE
-    if not path.exists():
-        return ()
-    return codec.load(CaseNeeds, path, MAX_BYTES, what="the needs of a case").tests
+    recorded = _recorded(case)
+    return recorded.tests if recorded else ()
 
 
 def needs_problem(case: Case) -> str:
     """Return why the recorded needs do not count; empty if they are up to date."""
+    recorded = _recorded(case)
+    if recorded is None:
+        return f"{case.directory / FILE}: missing"
+    current = recorded.code == code_fingerprint(case.directory)
+    return "" if current else f"{case.directory / FILE}: out of date"
+
+
+def _recorded(case: Case) -> CaseNeeds | None:
     path = case.directory / FILE
     if not path.exists():
-        return f"{path}: missing"
-    recorded = codec.load(CaseNeeds, path, MAX_BYTES, what="the needs of a case")
-    return "" if recorded.code == code_fingerprint(case.directory) else f"{path}: out of date"
+        return None
+    return codec.load(CaseNeeds, path, MAX_BYTES, what="the needs of a case")

@@ -7,9 +7,9 @@ because only the call itself says which parser it is about. Nothing of vLLM is s
 from __future__ import annotations
 
 import collections
-import dataclasses
 import inspect
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 from unittest import mock
@@ -19,7 +19,7 @@ import pytest
 
 from ..engines.spec import EngineSpec
 from ..util import codec
-from .collection import EngineMarker, engine_marker, items
+from .collection import EngineMarker, engine_marker, items, parameters
 from .model import Case
 from .needs import FILE, CaseNeeds, TestNeeds
 from .proofs.fingerprint import code_fingerprint
@@ -95,8 +95,7 @@ def _first_question(item: pytest.Function) -> tuple[str, Mapping[str, Any]]:
     def ask(function: str, **arguments: Any) -> NoReturn:
         raise _Question(function, arguments)
 
-    values = getattr(getattr(item, "callspec", None), "params", {})
-    given = {"vllm_probe": ask, **values}
+    given = {"vllm_probe": ask, **parameters(item)}
     try:
         item.obj(**{name: given.get(name, mock.MagicMock()) for name in names})
     except _Question as question:
@@ -123,7 +122,7 @@ def _is_computed(item: pytest.Function, marker: EngineMarker) -> bool:
         made: Any = make(*(given.get(name, mock.MagicMock()) for name in names))
     except Exception:  # the stand-ins are not enough, so only a run tells
         return True
-    before, after = dataclasses.asdict(spec), dataclasses.asdict(made)
+    before, after = asdict(spec), asdict(made)
     return any(_is_feature(after[name], before[name]) for name in after)
 
 

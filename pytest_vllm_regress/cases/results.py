@@ -3,11 +3,11 @@ result files (versioned JSON, written by the plugin and by ``vllm-regress run``)
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -137,7 +137,7 @@ class ResultFile(Document, frozen=True):
     """What went wrong apart from verdicts: a run that ended early, a test without a verdict."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class RunResult:
     """Outcome of a run.
 
@@ -305,7 +305,7 @@ def _version_problem(document: object) -> str:
     return ""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Cell:
     """A cell of a table of results: all results of one case in one environment on one device."""
 

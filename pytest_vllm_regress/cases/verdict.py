@@ -5,10 +5,10 @@ Pure: no clock, no files, no target, so that a stored result can be judged again
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from ..errors import Kind
 from ..util.patterns import PatternError
@@ -20,49 +20,33 @@ START_PHASES = ("import", "start", "ready")
 
 
 class Verdict(enum.Enum):
-    """Verdict of one test on one installation."""
+    """Verdict of one test on one installation.
 
-    REPRODUCED = "REPRODUCED"
-    FIXED = "FIXED"
-    REGRESSED = "REGRESSED"
-    UNEXPECTEDLY_FIXED = "UNEXPECTEDLY_FIXED"
-    NOT_APPLICABLE = "NOT_APPLICABLE"
-    INCONCLUSIVE = "INCONCLUSIVE"
+    ``expected``: the case file predicts it. ``shown``: whether the documented failure was shown;
+    None if the verdict does not tell. ``symbol``, ``ascii_symbol``, ``short_word``: for tables.
+    """
 
-    @property
-    def expected(self) -> bool:
-        """Whether the case file predicts this verdict."""
-        return self in _EXPECTED
+    REPRODUCED = "REPRODUCED", True, True, "●", "*", "repro"
+    FIXED = "FIXED", True, False, "✓", "+", "fixed"
+    REGRESSED = "REGRESSED", False, True, "✗", "x", "regressed"
+    UNEXPECTEDLY_FIXED = "UNEXPECTEDLY_FIXED", False, False, "!", "!", "unexp. fixed"
+    NOT_APPLICABLE = "NOT_APPLICABLE", True, None, "○", "-", "n/a"
+    INCONCLUSIVE = "INCONCLUSIVE", False, None, "?", "?", "unclear"
 
-    @property
-    def shown(self) -> bool | None:
-        """Whether the documented failure was shown; None if the verdict does not tell."""
-        if self in (Verdict.REPRODUCED, Verdict.REGRESSED):
-            return True
-        return False if self in (Verdict.FIXED, Verdict.UNEXPECTEDLY_FIXED) else None
+    expected: bool
+    shown: bool | None
+    symbol: str
+    ascii_symbol: str
+    short_word: str
 
-    @property
-    def symbol(self) -> str:
-        return _SIGNS[self][0]
-
-    @property
-    def ascii_symbol(self) -> str:
-        return _SIGNS[self][1]
-
-    @property
-    def short_word(self) -> str:
-        return _SIGNS[self][2]
+    def __new__(cls, value: object, *facts: object) -> Verdict:
+        member = object.__new__(cls)
+        member._value_ = value
+        names = ("expected", "shown", "symbol", "ascii_symbol", "short_word")
+        vars(member).update(zip(names, facts, strict=True))
+        return member
 
 
-_EXPECTED = frozenset({Verdict.REPRODUCED, Verdict.FIXED, Verdict.NOT_APPLICABLE})
-_SIGNS = {
-    Verdict.REPRODUCED: ("●", "*", "repro"),
-    Verdict.FIXED: ("✓", "+", "fixed"),
-    Verdict.REGRESSED: ("✗", "x", "regressed"),
-    Verdict.UNEXPECTEDLY_FIXED: ("!", "!", "unexp. fixed"),
-    Verdict.NOT_APPLICABLE: ("○", "-", "n/a"),
-    Verdict.INCONCLUSIVE: ("?", "?", "unclear"),
-}
 _PRIORITY = (
     Verdict.INCONCLUSIVE,
     Verdict.REGRESSED,
@@ -73,7 +57,7 @@ _PRIORITY = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Decision:
     """A verdict, its reason, and where the symptom was found."""
 
@@ -101,32 +85,10 @@ def decide(
     ``control``: the control leg, None if none was run; ``declared``: what the case says that leg
     leaves out.
     """
-    if observed.kind is Kind.USAGE:
-        return Decision(
-            Verdict.INCONCLUSIVE, f"the test requests something impossible: {observed.summary}"
-        )
-    if observed.kind is Kind.NOT_APPLICABLE:
-        if observed.claim:
-            return Decision(Verdict.NOT_APPLICABLE, observed.summary or observed.claim)
-        message = observed.summary or "nothing"
-        return Decision(
-            Verdict.INCONCLUSIVE,
-            f"skipped without naming the versions or devices that can show it; the message was: {message}",
-        )
-    if observed.absent:
-        return Decision(
-            Verdict.INCONCLUSIVE, f"the mechanism of the case was not at work: {observed.absent}"
-        )
-    if observed.kind is Kind.EXCEPTION and observed.phase == TEST:
-        return Decision(
-            Verdict.INCONCLUSIVE, f"the test itself failed: {excerpt(observed.summary)}"
-        )
-    if control is not None and control.kind is not Kind.PASSED:
-        started = "" if observed.phase not in START_PHASES else "nothing was ready for the test: "
-        return Decision(
-            Verdict.INCONCLUSIVE,
-            f"{started}{_seen(observed)}; the control leg failed too: {_seen(control)}",
-        )
+    if observed.kind is Kind.NOT_APPLICABLE and observed.claim:
+        return Decision(Verdict.NOT_APPLICABLE, observed.summary or observed.claim)
+    if why := _proves_nothing(observed, control):
+        return Decision(Verdict.INCONCLUSIVE, why)
     if observed.kind is Kind.PASSED:
         if affected:
             return Decision(Verdict.UNEXPECTEDLY_FIXED, "an affected installation passed")
@@ -153,6 +115,26 @@ def decide(
     )
 
 
+def _proves_nothing(observed: Observation, control: Observation | None) -> str:
+    """Return why an observation proves nothing, whatever its text; empty if it may prove
+    something."""
+    if observed.kind is Kind.USAGE:
+        return f"the test requests something impossible: {observed.summary}"
+    if observed.kind is Kind.NOT_APPLICABLE:
+        return (
+            "skipped without naming the versions or devices that can show it; the message was: "
+            + (observed.summary or "nothing")
+        )
+    if observed.absent:
+        return f"the mechanism of the case was not at work: {observed.absent}"
+    if observed.kind is Kind.EXCEPTION and observed.phase == TEST:
+        return f"the test itself failed: {excerpt(observed.summary)}"
+    if control is not None and control.kind is not Kind.PASSED:
+        started = "" if observed.phase not in START_PHASES else "nothing was ready for the test: "
+        return f"{started}{_seen(observed)}; the control leg failed too: {_seen(control)}"
+    return ""
+
+
 def judge_observation(
     case: Case,
     variant: str | None,
@@ -169,7 +151,7 @@ def judge_observation(
     reason = f"{decision.reason} ({affectedness.reason})"
     if decision.verdict is Verdict.REGRESSED and affectedness.below_range:
         reason = f"it fails on a version below the range, so the range begins too late: {reason}"
-    return dataclasses.replace(decision, reason=reason)
+    return replace(decision, reason=reason)
 
 
 def cases_that_document(
@@ -196,7 +178,7 @@ def name_others(decision: Decision, observed: Observation, others: Sequence[str]
             Verdict.NOT_APPLICABLE,
             f"nothing starts here because of {names}; seen: {_seen(observed)}",
         )
-    return dataclasses.replace(decision, reason=f"{decision.reason}; this looks like {names}")
+    return replace(decision, reason=f"{decision.reason}; this looks like {names}")
 
 
 def combine(verdicts: Iterable[Verdict]) -> Verdict:

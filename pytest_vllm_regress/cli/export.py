@@ -79,22 +79,22 @@ def export(
 def _report(case: Case, script: StandaloneScript, *, collected: bool) -> UpstreamReport:
     from ..answers.audit.boundaries import boundaries
     from ..answers.audit.verdict_table import read_table
-    from ..cases.proofs.proof import FILE, read_proof
+    from ..cases.proofs.proof import recorded_proof
     from ..environments.recipes import find_file, load
     from ..output.export.issue import UpstreamReport
 
     output = ""
     if collected:
         from ..environments.cache import EnvironmentCache
-        from ..output.export.collect_env import collect_env
+        from ..output.export.issue import collect_env
 
         if sys.platform != "linux":
             raise UsageError(
                 "--collect-env: Linux only, because it runs a script in an environment"
             )
         output = collect_env(script.result.environment, EnvironmentCache())
-    proof = case.directory / FILE
-    commits = read_proof(proof).commits if proof.exists() else ()
+    proof = recorded_proof(case)
+    commits = proof.commits if proof else ()
     ends = boundaries(case, read_table([case]))
     return UpstreamReport(case, script, ends, commits, load(find_file()).locks, output)
 

@@ -38,7 +38,7 @@ def list_(
     if show_boundaries:
         _print_boundaries(cases, as_json=format == "json")
     elif format == "json":
-        from ..cases.fields import fields_of
+        from ..cases.model import fields_of
 
         print_json([fields_of(case) for case in cases])
     else:

@@ -18,7 +18,7 @@ def show(context: typer.Context, case_id: CaseId, format: TextOrJson = "text") -
     """
     from ..answers.audit.boundaries import boundaries
     from ..answers.audit.verdict_table import read_table
-    from ..cases.fields import fields_of
+    from ..cases.model import fields_of
     from ..cases.proofs import lint
 
     command = invocation(context)

@@ -29,7 +29,7 @@ _CALLED_ONCE = ("batch_files",)
 
 Each call gets a process of its own, because the command may leave a closed event loop behind.
 """
-_TARGET = PACKAGE / "target_site" / "vllm_regress_target"
+TARGET = PACKAGE / "target_site" / "vllm_regress_target"
 AtWork = Callable[[str, object], None]
 """Type of the fixture ``vllm_at_work``: takes the name of a mechanism and whether it was at work.
 """
@@ -37,7 +37,7 @@ AtWork = Callable[[str, object], None]
 
 def built_in_sources(module: str) -> tuple[Path, ...]:
     """Return the source files of a module of ``BUILT_IN``."""
-    folder = _TARGET / module
+    folder = TARGET / module
     return tuple(sorted(folder.glob("*.py"))) if folder.is_dir() else (folder.with_suffix(".py"),)
 
 
@@ -114,7 +114,7 @@ class Probe:
                     f"vllm_probe calls {function}: the built-in module {module} has no function {name!r}.{did_you_mean(name, functions)} There "
                     f"are: {', '.join(functions)}"
                 )
-            return f"{_TARGET.name}.{module}", name
+            return f"{TARGET.name}.{module}", name
         if not self._file.exists():
             raise UsageError(
                 f"vllm_probe calls {function}(), but there is no {self._file}: write the function there"

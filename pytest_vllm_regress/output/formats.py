@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..cases.model import Case
@@ -37,7 +37,7 @@ def rendered(format: str, run: RunResult, known: Known) -> str:
     return json.dumps(run.to_json(), indent=2)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class OutputFiles:
     """What ``--out`` names: ``documents`` for people and CI systems, and at most one place for the
     ``results``, a file ending in .json or a folder."""

@@ -6,8 +6,6 @@ shown as code, in XML non-printable characters are escaped.
 
 from __future__ import annotations
 
-import xml.etree.ElementTree as ElementTree
-
 from ..cases.results import (
     MAX_SHOWN_REASON,
     Cell,
@@ -18,9 +16,11 @@ from ..cases.results import (
     group_into_cells,
     is_sparse,
 )
-from ..cases.verdict import Verdict, excerpt
+from ..cases.verdict import excerpt
 from ..util.report import Markup, Report, Section, Table, to_markdown
-from ..util.text import markdown_inline, printable
+from ..util.text import markdown_inline, printable, render_text
+
+SIMULATED = "sim: a simulated device; every part of vLLM is real but the model's arithmetic."
 
 
 def markdown_text(run: RunResult) -> str:
@@ -35,18 +35,14 @@ def markdown_text(run: RunResult) -> str:
         outcome = f"{len(unexpected)} of {len(cells)} cells are not as expected."
     parts: list[str | Table] = [_table(run, cells), Markup(outcome)]
     if any(cell.device == "sim" for cell in cells):
-        simulated = (
-            "sim: a simulated device; every part of vLLM is real but the model's arithmetic."
-        )
-        parts.append(Markup(simulated))
+        parts.append(Markup(SIMULATED))
     sections = [Section(parts=parts)]
     for cell in unexpected:
         place = f"{markdown_inline(cell.case_id)} in {markdown_inline(cell.environment)}"
         sections.append(Section(parts=[Markup(f"**{place} on {cell.device}**"), tuple(cell.why())]))
     problems = [markdown_inline(excerpt(problem, MAX_SHOWN_REASON)) for problem in run.problems]
-    return to_markdown(
-        Report(sections=sections, notes=[Markup(f"Problem: {problem}") for problem in problems])
-    )
+    notes = [Markup(f"Problem: {problem}") for problem in problems]
+    return to_markdown(Report(sections=sections, notes=notes))
 
 
 def _table(run: RunResult, cells: tuple[Cell, ...]) -> Table:
@@ -81,52 +77,14 @@ def junit_xml(run: RunResult) -> str:
     An unexpected verdict is a failure. REPRODUCED and NOT_APPLICABLE count as skipped, as in
     pytest.
     """
-    root = ElementTree.Element("testsuites", name="vllm-regress")
-    by_environment: dict[str, list[TestResult]] = {}
+    environments: dict[str, list[TestResult]] = {}
     for result in run.results:
-        by_environment.setdefault(result.environment, []).append(result)
-    for name, results in by_environment.items():
-        failures = sum(not result.expected for result in results)
-        fixed = sum(result.expected and result.verdict is Verdict.FIXED for result in results)
-        suite = ElementTree.SubElement(
-            root,
-            "testsuite",
-            name=printable(name),
-            tests=str(len(results)),
-            failures=str(failures),
-            errors="0",
-            skipped=str(len(results) - failures - fixed),
-            time=f"{sum(result.duration_s for result in results):.3f}",
-        )
-        for result in results:
-            _test_case(suite, result)
-    ElementTree.indent(root)
-    return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
-
-
-def _test_case(suite: ElementTree.Element, result: TestResult) -> None:
+        environments.setdefault(result.environment, []).append(result)
     # All printable characters are valid in XML.
-    case = ElementTree.SubElement(
-        suite,
-        "testcase",
-        classname=printable(result.case_id),
-        name=printable(result.test),
-        time=f"{result.duration_s:.3f}",
+    return render_text(
+        "junit.xml.txt",
+        environments=environments,
+        printable=printable,
+        excerpt=excerpt,
+        limit=MAX_SHOWN_REASON,
     )
-    properties = ElementTree.SubElement(case, "properties")
-    for name, value in {
-        "vllm_case": result.case_id,
-        "vllm_verdict": result.verdict.value,
-        "vllm_device": result.device,
-        "vllm_command": result.command,
-        "vllm_version": result.versions.get("vllm", ""),
-    }.items():
-        if value:
-            ElementTree.SubElement(properties, "property", name=name, value=printable(value))
-    reason = excerpt(result.not_expected_because or result.reason, MAX_SHOWN_REASON)
-    message = printable(f"{result.verdict.value}: {reason}")
-    if not result.expected:
-        failure = ElementTree.SubElement(case, "failure", message=message)
-        failure.text = printable(result.dossier or result.reason)
-    elif result.verdict is not Verdict.FIXED:
-        ElementTree.SubElement(case, "skipped", message=message)

@@ -9,8 +9,10 @@ lists the environments in which it has a verdict.
 from __future__ import annotations
 
 import io
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
+from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -75,42 +77,37 @@ def observation_lines(results: Iterable[TestResult]) -> Iterator[str]:
 
 
 def _render(run: RunResult, width: int, *, ascii_only: bool) -> RenderableType:
-    all_cells = group_into_cells(run.results)
-    if not all_cells:
+    if not run.results:
         return Group(Text("no verdicts"), *_problems(run))
-    cells = _Cells(all_cells, ascii_only)
-    table = next(
-        (table for table in _tables(cells, width) if _natural_width(table[0]) <= width), None
-    )
-    return Group(*(table or _list(cells)), *_footer(run, cells))
-
-
-_Column = tuple[str, str]
-"""Environment and device."""
+    cells = _Cells(run, ascii_only)
+    return Group(*_body(cells, width), *_footer(run, cells))
 
 
 class _Cells:
-    """The cells of a table by case and column, the oldest environment first.
+    """The cells of a table by case and column (environment and device), the oldest environment
+    first.
 
     Cases with an unexpected cell come last; unexpected cells are numbered.
     """
 
-    def __init__(self, cells: tuple[Cell, ...], ascii_only: bool) -> None:
-        self.all = cells
+    def __init__(self, run: RunResult, ascii_only: bool) -> None:
+        self.all = group_into_cells(run.results)
         self._ascii_only = ascii_only
-        self.unexpected = [cell for cell in cells if not cell.expected]
+        self.unexpected = [cell for cell in self.all if not cell.expected]
         self._notes = {id(cell): f" [{n}]" for n, cell in enumerate(self.unexpected, start=1)}
-        self.devices = list(dict.fromkeys(cell.device for cell in cells))
-        places = environments_oldest_first(result for cell in cells for result in cell.results)
-        by_age = sorted(cells, key=lambda cell: places.index(cell.environment))
-        self.columns = list(dict.fromkeys((cell.environment, cell.device) for cell in by_age))
+        self.devices = list(dict.fromkeys(cell.device for cell in self.all))
+        ages = {name: age for age, name in enumerate(environments_oldest_first(run.results))}
+        by_age = sorted(self.all, key=lambda cell: ages[cell.environment])
+        self.columns = list(dict.fromkeys(map(self.column, by_age)))
         last = {cell.case_id for cell in self.unexpected}
-        ids = dict.fromkeys(cell.case_id for cell in cells)
-        self.rows: dict[str, dict[_Column, Cell]] = {
-            case_id: {} for case_id in sorted(ids, key=last.__contains__)
-        }
+        ids = sorted(dict.fromkeys(cell.case_id for cell in self.all), key=last.__contains__)
+        self.rows: dict[str, dict[str, Cell]] = {case_id: {} for case_id in ids}
         for cell in by_age:
-            self.rows[cell.case_id][cell.environment, cell.device] = cell
+            self.rows[cell.case_id][self.column(cell)] = cell
+
+    def column(self, cell: Cell) -> str:
+        """Return the environment, with the device if the run has several."""
+        return cell.environment if len(self.devices) == 1 else f"{cell.environment} ({cell.device})"
 
     def sign(self, verdict: Verdict) -> str:
         return verdict.ascii_symbol if self._ascii_only else verdict.symbol
@@ -124,70 +121,51 @@ class _Cells:
         note = self._notes.get(id(cell), "")
         return self.symbol(cell).append(f" {cell.verdict.short_word}{note}")
 
-    def name(self, column: _Column) -> str:
-        """Return the environment, with the device if the run has several."""
-        return column[0] if len(self.devices) == 1 else f"{column[0]} ({column[1]})"
 
-
-def _tables(cells: _Cells, width: int) -> Iterator[tuple[Table, ...]]:
-    """Yield the layouts with a column for each environment that may fit, the clearest first; none
-    in numbers that would be mostly empty."""
-    columns = len(cells.columns)
-    if columns * _NARROWEST <= width:
-        yield (
-            _matrix(cells, [_folded(cells.name(column)) for column in cells.columns], cells.words),
-        )
-    if columns * 2 <= width and len(cells.all) > len(cells.rows) * columns / 2:
-        numbers = [str(number) for number in range(1, columns + 1)]
-        yield _matrix(cells, numbers, cells.symbol, spaces=1), _legend(cells, numbers, width)
+def _body(cells: _Cells, width: int) -> list[RenderableType]:
+    """Return the clearest layout that fits; none in numbers that would be mostly empty."""
+    count = len(cells.columns)
+    if count * _NARROWEST <= width:
+        table = _matrix(cells, map(_folded, cells.columns), cells.words)
+        if _natural_width(table) <= width:
+            return [table]
+    if count * 2 <= width and len(cells.all) > len(cells.rows) * count / 2:
+        numbers = [str(number) for number in range(1, count + 1)]
+        table = _matrix(cells, numbers, cells.symbol, spaces=1)
+        if _natural_width(table) <= width:
+            names = zip(numbers, map(_name, cells.columns), strict=True)
+            return [table, Columns([Text(f"{number} {name}") for number, name in names])]
+    return [_list(cells)]
 
 
 def _matrix(
-    cells: _Cells, headers: list[str], verdict: Callable[[Cell], Text], spaces: int = 2
+    cells: _Cells, headers: Iterable[str], verdict: Callable[[Cell], Text], spaces: int = 2
 ) -> Table:
     table = _table(spaces)
-    table.add_column("case", no_wrap=True)
-    for header in headers:
-        table.add_column(Text(header, no_wrap=True))
+    for header in ("case", *headers):
+        table.add_column(Text(header, no_wrap=True), no_wrap=header == "case")
     for case_id, by_column in cells.rows.items():
-        row = (
-            verdict(by_column[column]) if column in by_column else Text()
-            for column in cells.columns
-        )
-        table.add_row(_text(case_id), *row)
+        row = (verdict(by_column[name]) if name in by_column else "" for name in cells.columns)
+        table.add_row(Text(_name(case_id)), *row)
     return table
 
 
-def _legend(cells: _Cells, numbers: list[str], width: int) -> Table:
-    """Return the environments by number, as many beside each other as fit into ``width`` columns,
-    at most 80."""
-    names = [_text(cells.name(column)) for column in cells.columns]
-    beside = max(1, min(80, width) // (max(map(len, names)) + 5))
-    table = Table.grid(padding=(0, 1))
-    entries = [
-        (Text(number, justify="right"), name) for number, name in zip(numbers, names, strict=True)
-    ]
-    for start in range(0, len(entries), beside):
-        table.add_row(*(text for entry in entries[start : start + beside] for text in entry))
-    return table
-
-
-def _list(cells: _Cells) -> tuple[Table]:
+def _list(cells: _Cells) -> Table:
     """Return a table with the environments of each case, by verdict."""
     table = _table()
-    table.add_column("case", overflow="fold")
-    table.add_column("verdicts", overflow="fold")
+    for title in ("case", "verdicts"):
+        table.add_column(title, overflow="fold")
     for case_id, by_column in cells.rows.items():
         entries: dict[str, Text] = {}
-        for column, cell in by_column.items():
+        for name, cell in by_column.items():
             words = cells.words(cell)
             entry = entries.setdefault(words.plain, words)
-            entry.append(f"{' ' if entry is words else ', '}{_name(cells.name(column))}", "")
-        table.add_row(_text(case_id), Text("; ").join(entries.values()))
-    return (table,)
+            entry.append(f"{' ' if entry is words else ', '}{_name(name)}", "")
+        table.add_row(Text(_name(case_id)), Text("; ").join(entries.values()))
+    return table
 
 
-def _footer(run: RunResult, cells: _Cells) -> list[RenderableType]:
+def _footer(run: RunResult, cells: _Cells) -> list[Text]:
     """Return the counts, which also explain the symbols, and the details.
 
     What is not as expected comes last.
@@ -195,41 +173,35 @@ def _footer(run: RunResult, cells: _Cells) -> list[RenderableType]:
     absent = [
         cell for cell in cells.all if cell.expected and cell.verdict is Verdict.NOT_APPLICABLE
     ]
-    details = [*_absent(absent), *_problems(run)]
+    # A cell in which no test ran proves nothing, so its reason is shown.
+    details = [
+        Text(f"not run: {_place(cell)}: {one_line(excerpt(cell.results[0].reason))}", "dim")
+        for cell in absent
+    ]
+    details += _problems(run)
     if not cells.unexpected:
         note = f", {len(absent)} of them did not run" if absent else ""
         outcome = "as expected, as far as there are verdicts" if run.problems else "all as expected"
         return [Text(), *details, Text(f"{_counts(cells)}: {outcome}{note}")]
-    footer: list[RenderableType] = [Text(), Text(_counts(cells)), *details]
+    footer = [Text(), Text(_counts(cells)), *details]
+    last = [Text(f"{len(cells.unexpected)} of {len(cells.all)} not as expected:", style="bold")]
     for number, cell in enumerate(cells.unexpected, start=1):
         footer += [Text(f"[{number}] {one_line(line)}") for line in cell.why()]
         if command := next((r.command for r in cell.results if not r.expected and r.command), ""):
             footer.append(Text(f"    repeat: {one_line(command)}"))
-    footer.append(
-        Text(f"{len(cells.unexpected)} of {len(cells.all)} not as expected:", style="bold")
-    )
-    for number, cell in enumerate(cells.unexpected, start=1):
         line = f"[{number}] {cells.sign(cell.verdict)} {cell.verdict.value} {_place(cell)}"
-        footer.append(Text(line, style=_UNEXPECTED))
-    return footer
+        last.append(Text(line, style=_UNEXPECTED))
+    return footer + last
 
 
 def _counts(cells: _Cells) -> str:
-    counts = {verdict: sum(cell.verdict is verdict for cell in cells.all) for verdict in Verdict}
+    counts = Counter(cell.verdict for cell in cells.all)
     total = ", ".join(
-        f"{cells.sign(verdict)} {count} {verdict.value}"
-        for verdict, count in counts.items()
-        if count
+        f"{cells.sign(verdict)} {counts[verdict]} {verdict.value}"
+        for verdict in Verdict
+        if counts[verdict]
     )
     return f"{total} on {', '.join(map(one_line, cells.devices))}"
-
-
-def _absent(absent_cells: list[Cell]) -> list[Text]:
-    """Return a line for each cell in which no test ran, with the reason: it proves nothing."""
-    return [
-        Text(f"not run: {_place(cell)}: {one_line(excerpt(cell.results[0].reason, 200))}", "dim")
-        for cell in absent_cells
-    ]
 
 
 def _problems(run: RunResult) -> list[Text]:
@@ -245,11 +217,6 @@ def _place(cell: Cell) -> str:
 
 def _table(spaces: int = 2) -> Table:
     return Table(box=None, pad_edge=False, padding=(0, spaces, 0, 0), header_style="bold")
-
-
-def _text(name: str) -> Text:
-    """Return a name as rich text: rich interprets markup in plain strings."""
-    return Text(_name(name))
 
 
 def _name(name: str) -> str:

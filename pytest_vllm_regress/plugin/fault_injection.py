@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
-from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -17,7 +16,7 @@ from ..engines.engine import AsyncEngine, Engine
 from ..engines.processes import process_tree
 from ..engines.processes.child import Child, Interceptor
 from ..engines.server import Server
-from ..errors import ChildDied, DeadlineExceeded, Masked, Part, Parts, ProtocolError, RemoteError
+from ..errors import ChildDied, DeadlineExceeded, Masked, Part, ProtocolError, RemoteError
 from ..util.deadline import Deadline
 
 SHORT_S = 3.0
@@ -70,10 +69,10 @@ class FaultInjection:
         self.injected = True
         phase = self._phases[0]
         logged = {Part.LOG: Masked(self._flood)} if self._flood else {}
+        kind, message = "ValueError", UNRELATED_MESSAGE
         match self.acts_as:
             case Impostor.WRONG_ARGUMENT:
-                message = f"unexpected keyword argument '{_NOBODY}'"
-                raise _remote("TypeError", message, phase)
+                kind, message = "TypeError", f"unexpected keyword argument '{_NOBODY}'"
             case Impostor.EMPTY_ANSWER:
                 words = "the engine sent an empty reply"
                 raise ProtocolError(words, phase=phase, parts=logged)
@@ -81,7 +80,9 @@ class FaultInjection:
                 raise DeadlineExceeded("the engine is stopped", phase=phase, parts=logged)
             case Impostor.ENGINE_KILLED:
                 raise ChildDied("the engine was killed (SIGKILL)", phase=phase, parts=logged)
-        raise _remote("ValueError", UNRELATED_MESSAGE, phase, logged)
+        text = Masked(f"{kind}: {message}")
+        parts = {Part.EXCEPTION: text, **logged}
+        raise RemoteError(text, phase=phase, type_name=f"builtins.{kind}", parts=parts)
 
     def interceptor(
         self, engine: Engine | AsyncEngine | Server | None = None
@@ -152,21 +153,16 @@ class _Transport(httpx.BaseTransport):
                 raise httpx.RemoteProtocolError("Server disconnected without sending a response.")
             case Impostor.WRONG_ARGUMENT:
                 body = {**json.loads(request.read() or b"{}"), **_WRONG}
-                headers = {
-                    name: value
-                    for name, value in request.headers.items()
-                    if name != "content-length"
-                }
+                request.headers.pop("content-length", None)
                 wrong = httpx.Request(
                     request.method,
                     request.url,
-                    headers=headers,
+                    headers=request.headers,
                     json=body,
                     extensions=request.extensions,
                 )
-                self._fault.injected = (
-                    False  # what ends an address that ignores the argument is the real failure
-                )
+                # What ends an address that ignores the argument is the real failure.
+                self._fault.injected = False
                 response = _rejection(self._real.handle_request(wrong))
                 self._fault.injected = True
                 return response
@@ -175,9 +171,7 @@ class _Transport(httpx.BaseTransport):
                     return httpx.Response(200, text="data: [DONE]\n\n")
                 return httpx.Response(200, json=_EMPTY)
             case Impostor.ERROR_STATUS:
-                return httpx.Response(
-                    500, json={"error": {"message": "an unrelated fault", "code": 500}}
-                )
+                return _error(500, "an unrelated fault")
         request.extensions["timeout"] = dict.fromkeys(("connect", "read", "write", "pool"), SHORT_S)
         return self._real.handle_request(request)
 
@@ -191,28 +185,20 @@ def _rejection(response: httpx.Response) -> httpx.Response:
     if response.is_error and repr(_WRONG_VALUE) in response.read().decode(errors="replace"):
         return response
     response.close()
-    return httpx.Response(
-        400, json={"error": {"message": f"unexpected argument '{_NOBODY}'", "code": 400}}
-    )
+    return _error(400, f"unexpected argument '{_NOBODY}'")
 
 
-def _remote(
-    kind: str, message: str, phase: str, logged: Parts = MappingProxyType({})
-) -> RemoteError:
-    parts = {Part.EXCEPTION: Masked(f"{kind}: {message}"), **logged}
-    return RemoteError(f"{kind}: {message}", phase=phase, type_name=f"builtins.{kind}", parts=parts)
+def _error(status: int, message: str) -> httpx.Response:
+    return httpx.Response(status, json={"error": {"message": message, "code": status}})
 
 
 def _with_nobodys(operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
     if operation == "call":
         return {**arguments, "arguments": {**arguments["arguments"], _NOBODY: 1}}
     sampling = arguments["sampling"]
-    wrong = (
-        [{**parameters, _NOBODY: 1} for parameters in sampling]
-        if isinstance(sampling, list)
-        else {**sampling, _NOBODY: 1}
-    )
-    return {**arguments, "sampling": wrong}
+    if isinstance(sampling, list):
+        return {**arguments, "sampling": [{**each, _NOBODY: 1} for each in sampling]}
+    return {**arguments, "sampling": {**sampling, _NOBODY: 1}}
 
 
 def _empty(operation: str, arguments: dict[str, Any], streamed: bool) -> Any:

@@ -215,17 +215,15 @@ def _lent(
     from ..engines.processes.child import Loan
     from .session import early_exit_of
 
-    session, leg, marker = (_session(request), leg_of(request.node), engine_marker(request.node))
+    session, leg, marker = _session(request), leg_of(request.node), engine_marker(request.node)
     leg.phase = "start"
-    spec = leg.changed_spec(spec).relative_to(
-        request.path.parent
-    )  # the control leg may change its import_path
+    # The control leg may change its import_path.
+    spec = leg.changed_spec(spec).relative_to(request.path.parent)
     fault = leg.fault
     if fault is not None:
         fault.at_start()
-    fresh = (
-        marker.fresh and fault is None
-    )  # a fault injection ends the engine only where that is the fault
+    # A fault injection ends the engine only where that is the fault.
+    fresh = marker.fresh and fault is None
     engine = get(target, spec, user=request.node.nodeid, fresh=fresh, timeout=marker.timeout)
     leg.replied("start")
     _note_gpu(request, engine.child)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from ..cases.loading import CASE_FILE, load_case
+from ..cases.loading import load_valid_cases
 from ..cases.model import Case
 from ..cases.observation import Observation
 from ..cases.proofs.impostors import Impostor, ImpostorRun, unrelated_log, write_impostor_runs
 from ..cases.verdict import judge_observation
-from ..errors import CaseFileError, Kind
+from ..errors import Kind
 from .fault_injection import FaultInjection
 from .leg import Leg, sanitize
 from .markers import MarkedCase, test_id
@@ -42,7 +41,7 @@ class ImpostorRuns:
         tried = {(run.case, run.environment) for run in self._runs}
         if target is None or (marked.case.id, target.name) in tried:
             return []
-        runs = []
+        runs: list[ImpostorRun] = []
         for fault in self._injections(item, marked.case):
             observation = observe(run_leg(Leg(fault=fault)))
             if not fault.injected:
@@ -72,22 +71,13 @@ class ImpostorRuns:
 
     def _injections(self, item: pytest.Item, case: Case) -> Iterator[FaultInjection]:
         if case.path not in self._floods:
-            self._floods[case.path] = unrelated_log(case, _beside(case))
+            self._floods[case.path] = unrelated_log(
+                case, load_valid_cases(case.directory.parent).cases
+            )
+        without_server = "vllm_server" not in getattr(item, "fixturenames", ())
         for impostor in Impostor:
-            if impostor is Impostor.ERROR_STATUS and "vllm_server" not in getattr(
-                item, "fixturenames", ()
-            ):
-                continue
-            yield FaultInjection(impostor, case, self._floods[case.path])
-
-
-def _beside(case: Case) -> list[Case]:
-    """Return the readable cases in the folders next to this one."""
-    cases = []
-    for path in sorted(case.directory.parent.glob(f"*/{CASE_FILE}")):
-        with contextlib.suppress(CaseFileError):
-            cases.append(load_case(path))
-    return cases
+            if impostor is not Impostor.ERROR_STATUS or not without_server:
+                yield FaultInjection(impostor, case, self._floods[case.path])
 
 
 IMPOSTOR_RUNS: pytest.StashKey[ImpostorRuns] = pytest.StashKey()

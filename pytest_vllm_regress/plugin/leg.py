@@ -3,10 +3,10 @@ exception, the time spent."""
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..engines.running import SchemaFilter
@@ -27,7 +27,7 @@ SUBJECT, CONTROL = "subject", "control"
 MAX_REPLIES = 3
 
 
-@dataclasses.dataclass
+@dataclass
 class Leg:
     """What the fixtures and hooks saw during one leg of a test. ``replies`` counts answers of the target;
     ``last_replies`` keeps some.
@@ -45,31 +45,29 @@ class Leg:
 
     name: str = SUBJECT
     replies: int = 0
-    last_replies: deque[object] = dataclasses.field(
-        default_factory=lambda: deque(maxlen=MAX_REPLIES)
-    )
+    last_replies: deque[object] = field(default_factory=lambda: deque(maxlen=MAX_REPLIES))
     phase: str = "probe"
     error: BaseException | None = None
     line: str = ""
     skipped: str | None = None
-    at_work: list[Mechanism] = dataclasses.field(default_factory=list)
-    engine: Parts = dataclasses.field(default_factory=dict)
+    at_work: list[Mechanism] = field(default_factory=list)
+    engine: Parts = field(default_factory=dict)
     dead: bool = False
-    reports: list[pytest.TestReport] = dataclasses.field(default_factory=list)
-    started_at: float = dataclasses.field(default_factory=time.time)
-    started: float = dataclasses.field(default_factory=time.monotonic)
+    reports: list[pytest.TestReport] = field(default_factory=list)
+    started_at: float = field(default_factory=time.time)
+    started: float = field(default_factory=time.monotonic)
     control_used: bool = False
-    changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    probe: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    schemas: SchemaFilter = dataclasses.field(default_factory=SchemaFilter)
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    probe: Mapping[str, Any] = field(default_factory=dict)
+    schemas: SchemaFilter = field(default_factory=SchemaFilter)
     spec: EngineSpec | None = None
     smaller_engine: bool = False
     fault: FaultInjection | None = None
     dossier: str = ""
     minimized: str = ""
-    gpu: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    gpu: Mapping[str, str] = field(default_factory=dict)
     early_exit: EarlyExitPolicy | None = None
-    protocol_started: float = dataclasses.field(default_factory=time.monotonic)
+    protocol_started: float = field(default_factory=time.monotonic)
 
     @property
     def is_subject(self) -> bool:

@@ -4,12 +4,12 @@ function, and on which xdist worker it belongs."""
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import re
+from dataclasses import dataclass
 
 import pytest
 
-from ..cases.collection import engine_marker
+from ..cases.collection import engine_marker, parameters
 from ..cases.loading import load_case_for
 from ..cases.model import SPECIFIER_HELP, Case
 from ..engines.spec import combination_id, combinations
@@ -28,7 +28,7 @@ _NOT_IN_A_NAME = re.compile(
 )  # xdist looks for a group behind the last "@" of a test's id, if no "]" follows
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class MarkedCase:
     """The case that a test belongs to (case.toml beside its file) and the variant that it shows."""
 
@@ -136,7 +136,7 @@ def mark_groups(items: list[pytest.Item]) -> None:
     for item in items:
         if not _takes_engine(item) or item.get_closest_marker("xdist_group") or _may_hang(item):
             continue
-        params = getattr(getattr(item, "callspec", None), "params", {})
+        params = parameters(item)
         marker = engine_marker(item)
         if not marker.fresh:
             values = {**marker.fixed, **params.get("engine_spec", {})}
@@ -175,24 +175,12 @@ def write_groups(items: list[pytest.Item]) -> None:
     """Put the groups into the tests' ids where xdist cannot."""
     for item in items:
         group = item.get_closest_marker("xdist_group")
-        if (
-            group is None
-            or not getattr(item.config.option, "loadgroup", False)
-            or item.nodeid != test_id(item)
-        ):
-            continue
-        write_group(item, group.args[0] if group.args else group.kwargs.get("name", "default"))
+        if group and item.config.getoption("loadgroup", False) and item.nodeid == test_id(item):
+            write_group(item, group.args[0] if group.args else group.kwargs.get("name", "default"))
 
 
 def test_id(item: pytest.Item) -> str:
     """The test's id without xdist's group: what pytest takes on its command line."""
-    stem, at, group = item.nodeid.rpartition("@")
-    return (
-        stem
-        if at
-        and "]" not in group
-        and "/" not in group
-        and "::" not in group
-        and item.get_closest_marker("xdist_group")
-        else item.nodeid
-    )
+    stem, _, group = item.nodeid.rpartition("@")
+    has_group = stem and item.get_closest_marker("xdist_group")
+    return stem if has_group and not re.search(r"\]|/|::", group) else item.nodeid

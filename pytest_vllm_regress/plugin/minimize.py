@@ -6,8 +6,8 @@ vLLM's own advice is to verify without parallelism first and then add it.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from ..engines.running import SchemaFilter
 from ..engines.spec import EngineSpec
 from ..errors import Kind, RemoteError, Unsupported
 from ..util.masking import mask
+from ..util.text import render_text
 from .leg import Leg, sanitize
 from .session import session_of
 from .state import renew_timeout, settings_of
@@ -38,7 +39,7 @@ FEATURES: Mapping[str, Mapping[str, Any]] = {
 """Features in the order in which they are left out, with the EngineSpec fields that do it."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class AttemptOutcome:
     """Outcome of a test without some features: it fails the same way, works, or neither (another
     failure, or unsupported)."""
@@ -46,16 +47,8 @@ class AttemptOutcome:
     status: str
     text: str
 
-    @property
-    def fails(self) -> bool:
-        return self.status == "fails"
 
-    @property
-    def works(self) -> bool:
-        return self.status == "works"
-
-
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Reduction:
     """Every set of features that was tried, in order, with its outcome.
 
@@ -99,14 +92,14 @@ def walk(
 
     smallest = everything
     for feature in features:
-        if outcome(smallest - {feature}).fails:
+        if outcome(smallest - {feature}).status == "fails":
             smallest -= {feature}
-    working = [kept for kept, result in tried.items() if result.works]
-    if not working and smallest and outcome(frozenset()).works:
+    working = [kept for kept, result in tried.items() if result.status == "works"]
+    if not working and smallest and outcome(frozenset()).status == "works":
         working = [frozenset()]
     largest = max(working, key=len, default=None)
     for feature in reversed(features):
-        if largest is not None and outcome(largest | {feature}).works:
+        if largest is not None and outcome(largest | {feature}).status == "works":
             largest |= {feature}
     return Reduction(tried, smallest, largest)
 
@@ -116,19 +109,7 @@ def describe(spec: EngineSpec, reduction: Reduction) -> str:
     ends."""
     everything = next(iter(reduction.tried))
     words = {kept: _spec(spec, everything - kept) for kept in reduction.tried}
-    smallest, largest = reduction.smallest, reduction.largest
-    lines = [f"smallest engine that still fails: {words[smallest]}"]
-    ends = [("smallest that fails", smallest)]
-    if largest is not None:
-        lines.append(f"largest engine that works: {words[largest]}")
-        ends.append(("largest that works", largest))
-    else:
-        lines.append("no engine that works was found")
-    lines += ["", "tried:"]
-    lines += [f"  {words[kept]}: {outcome.status}" for kept, outcome in reduction.tried.items()]
-    for title, kept in ends:
-        lines += ["", f"---- {title}: {words[kept]} ----", reduction.tried[kept].text]
-    return "\n".join(lines)
+    return render_text("minimized.txt", words=words, **vars(reduction)).rstrip("\n")
 
 
 def without(features: Iterable[str]) -> dict[str, Any]:
@@ -140,7 +121,7 @@ def _spec(spec: EngineSpec, left_out: frozenset[str]) -> str:
     small, default = spec.replace(**without(left_out)), EngineSpec()
     arguments = [
         f"{field.name}={value}"
-        for field in dataclasses.fields(small)
+        for field in fields(small)
         if (value := getattr(small, field.name)) != getattr(default, field.name)
     ]
     if SCHEMA in left_out:
@@ -195,12 +176,11 @@ def _outcome(failure: Observation, subject: Leg, leg: Leg) -> AttemptOutcome:
         return AttemptOutcome("works", (leg.dossier or observation.summary)[:MAX_TEXT])
     if _signature(failure, subject) == _signature(observation, leg):
         return AttemptOutcome("fails", _text(leg))
-    how = (
-        "unsupported"
-        if observation.kind is Kind.NOT_APPLICABLE
-        else f"fails otherwise: {observation.kind} in phase {observation.phase}"
-    )
-    return AttemptOutcome(f"{how}: {observation.summary.partition(chr(10))[0][:200]}", _text(leg))
+    how = f"fails otherwise: {observation.kind} in phase {observation.phase}"
+    if observation.kind is Kind.NOT_APPLICABLE:
+        how = "unsupported"
+    first = observation.summary.partition("\n")[0]
+    return AttemptOutcome(f"{how}: {first[:200]}", _text(leg))
 
 
 def _text(leg: Leg) -> str:
@@ -209,10 +189,5 @@ def _text(leg: Leg) -> str:
 
 def _signature(observation: Observation, leg: Leg) -> tuple[str, ...]:
     """Return what two failures must share to count as the same."""
-    error = leg.error
-    return (
-        observation.kind,
-        observation.phase,
-        type(error).__name__,
-        error.type_name if isinstance(error, RemoteError) else "",
-    )
+    type_name = leg.error.type_name if isinstance(leg.error, RemoteError) else ""
+    return observation.kind, observation.phase, type(leg.error).__name__, type_name

@@ -4,34 +4,30 @@ once into ``Settings``."""
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import os
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from ..defaults import (
-    ASKED_DEVICES,
-    GPU_WAIT_S,
-    MAX_ENGINES,
-    MAX_LOG_MIB,
-    MAX_PROCESSES,
-    MEMORY_SHARE,
-    TIMEOUTS_S,
-)
+from .. import defaults
 
 if TYPE_CHECKING:
     from ..engines.settings import Settings
 
 
 class _Option(NamedTuple):
+    """An option of ``data/plugin_options.toml``."""
+
     name: str
     help: str
     metavar: str | None = None
     many: bool = False
     flag: bool = False
-    choices: tuple[str, ...] | None = None
+    choices: list[str] | None = None
     path: bool = False
 
     @property
@@ -39,115 +35,33 @@ class _Option(NamedTuple):
         return "--" + self.name.replace("_", "-")
 
 
-_PHASES = {name.replace("_", "-"): name for name in TIMEOUTS_S}
-OPTIONS = (
-    _Option(
-        "vllm_gpu",
-        "run on real GPUs; an error when there is none (short for --vllm-device gpu)",
-        flag=True,
-    ),
-    _Option(
-        "vllm_device",
-        "auto (cpu where a CPU build of vLLM is installed, else sim), sim, cpu or gpu",
-        choices=ASKED_DEVICES,
-    ),
-    _Option(
-        "vllm_env",
-        "environment to test: a name (see `vllm-regress env list`) or an interpreter's path; repeatable",
-        "NAME|PATH",
-        many=True,
-        path=True,
-    ),
-    _Option(
-        "vllm_source",
-        "where vllm@REV finds its commits: a clone's path, or a URL that is cloned once; PACKAGE=... for another package; repeatable",
-        "[PACKAGE=]PATH|URL",
-        many=True,
-        path=True,
-    ),
-    _Option(
-        "vllm_wheel_index",
-        "a package index with {commit} in its address: vllm@REV is then the commit's own wheel, for every device",
-        "URL",
-    ),
-    _Option(
-        "vllm_model",
-        "a real checkpoint (path or hub name) instead of the tiny forged ones",
-        "MODEL",
-        path=True,
-    ),
-    _Option(
-        "vllm_fail_on_known",
-        "a documented failure that is reproduced fails the test instead of being expected",
-        flag=True,
-    ),
-    _Option(
-        "vllm_minimize",
-        "run a failed test again on smaller engines: reports the smallest that fails and the largest that works",
-        flag=True,
-    ),
-    _Option("vllm_report", "write the verdicts to this JSON file", "FILE", path=True),
-    _Option(
-        "vllm_leftovers",
-        "what an engine leaves behind: warn (default) or fail the test that left it",
-        choices=("warn", "fail"),
-    ),
-    _Option("vllm_max_engines", f"engines alive at the same time (default {MAX_ENGINES})", "N"),
-    _Option(
-        "vllm_max_memory",
-        f"GiB that an engine and all its processes may use (default: {100 * MEMORY_SHARE:g} % of the machine's or the container's)",
-        "GIB",
-    ),
-    _Option(
-        "vllm_max_processes", f"processes that an engine may have (default {MAX_PROCESSES})", "N"
-    ),
-    _Option(
-        "vllm_max_log",
-        f"MiB that an engine's log may have; else its middle goes (default {MAX_LOG_MIB})",
-        "MIB",
-    ),
-    _Option(
-        "vllm_full_deadlines",
-        "wait for every deadline, even when the text of a documented hang was seen and nothing moves any more, or an engine's process was killed",
-        flag=True,
-    ),
-    _Option(
-        "vllm_session_timeout",
-        "seconds for all tests together; then engines are ended and none is started (default: no limit)",
-        "SECONDS",
-    ),
-    _Option(
-        "vllm_start_method",
-        "how engine processes start: fork from the warm agent (default) or spawn",
-        choices=("fork", "spawn"),
-    ),
-    _Option(
-        "vllm_timeout",
-        "seconds that a phase may take; repeatable. Defaults: "
-        + ", ".join(f"{phase}={TIMEOUTS_S[name]:g}" for phase, name in _PHASES.items())
-        + ". first-start: start and ready on GPUs, until an environment has started once and its "
-        "kernels are compiled",
-        "PHASE=SECONDS",
-        many=True,
-    ),
-    _Option(
-        "vllm_gpu_wait",
-        f"seconds an engine waits for GPUs that other runs hold (default {GPU_WAIT_S:g})",
-        "SECONDS",
-    ),
-)
+_PHASES = {name.replace("_", "-"): name for name in defaults.TIMEOUTS_S}
+
+
+def _options() -> tuple[_Option, ...]:
+    values = {
+        **vars(defaults),
+        "MEMORY_PERCENT": 100 * defaults.MEMORY_SHARE,
+        "TIMEOUTS": ", ".join(
+            f"{phase}={defaults.TIMEOUTS_S[name]:g}" for phase, name in _PHASES.items()
+        ),
+    }
+    # Not by `util.codec`, which is heavy, and every start of pytest reads this file.
+    file = Path(__file__).parents[1] / "data" / "plugin_options.toml"
+    tables = tomllib.loads(file.read_text(encoding="utf-8"))
+    return tuple(
+        _Option(name, **{**table, "help": table["help"].format(**values)})
+        for name, table in tables.items()
+    )
+
+
+OPTIONS = _options()
 
 
 def add_options(parser: pytest.Parser) -> None:
     """Declare every option and its ini twin."""
     group = parser.getgroup("vllm-regress", "vLLM regression harness")
-    group.addoption(
-        "--vllm-impostors",
-        dest="vllm_impostors",
-        metavar="FOLDER",
-        default=None,
-        help=argparse.SUPPRESS,
-    )
+    group.addoption("--vllm-impostors", metavar="FOLDER", help=argparse.SUPPRESS)
     for option in OPTIONS:
         if option.flag:
             how: dict[str, Any] = {"action": "store_const", "const": True}
@@ -203,17 +117,18 @@ def resolve(config: pytest.Config) -> Settings:
     from ..util.files import expand_home
     from ..util.sizes import GIB, MIB
 
+    value, number = functools.partial(_value, config), functools.partial(_number, config)
     default = Settings()
-    device = _value(config, "vllm_device") or default.device
-    if _value(config, "vllm_gpu"):
+    device = value("vllm_device") or default.device
+    if value("vllm_gpu"):
         if device not in ("auto", "gpu"):
             raise pytest.UsageError(
                 f"--vllm-gpu and --vllm-device {device} contradict each other: give one of them"
             )
         device = "gpu"
-    report, model = _value(config, "vllm_report"), _value(config, "vllm_model")
+    report, model = value("vllm_report"), value("vllm_model")
+    places, index = value("vllm_source"), value("vllm_wheel_index")
     try:
-        places, index = _value(config, "vllm_source"), _value(config, "vllm_wheel_index")
         if places or index:  # the import takes time
             from ..environments import sources
 
@@ -227,24 +142,24 @@ def resolve(config: pytest.Config) -> Settings:
     except UsageError as error:
         raise pytest.UsageError(str(error)) from None
     return Settings(
-        environments=tuple(dict.fromkeys(_value(config, "vllm_env") or ())),
+        environments=tuple(dict.fromkeys(value("vllm_env") or ())),
         device=device,
         model=str(expand_home(model)) if model and model.startswith("~") else model,
         timeouts=Timeouts(**_timeouts(config)),
-        fail_on_known=bool(_value(config, "vllm_fail_on_known")),
+        fail_on_known=bool(value("vllm_fail_on_known")),
         report=expand_home(report) if report else None,
-        leftovers=_value(config, "vllm_leftovers") or default.leftovers,
-        max_engines=int(_number(config, "vllm_max_engines", MAX_ENGINES)),
+        leftovers=value("vllm_leftovers") or default.leftovers,
+        max_engines=int(number("vllm_max_engines", defaults.MAX_ENGINES)),
         limits=Limits(
-            session_s=_number(config, "vllm_session_timeout", 0.0) or None,
-            memory_bytes=_number(config, "vllm_max_memory", 0.0) * GIB or None,
-            processes=int(_number(config, "vllm_max_processes", MAX_PROCESSES)),
-            log_bytes=_number(config, "vllm_max_log", MAX_LOG_MIB) * MIB,
+            session_s=number("vllm_session_timeout", 0.0) or None,
+            memory_bytes=number("vllm_max_memory", 0.0) * GIB or None,
+            processes=int(number("vllm_max_processes", defaults.MAX_PROCESSES)),
+            log_bytes=number("vllm_max_log", defaults.MAX_LOG_MIB) * MIB,
         ),
-        start_method=_value(config, "vllm_start_method") or default.start_method,
-        minimize=bool(_value(config, "vllm_minimize")),
-        gpu_wait_s=_number(config, "vllm_gpu_wait", GPU_WAIT_S),
-        full_deadlines=bool(_value(config, "vllm_full_deadlines")),
+        start_method=value("vllm_start_method") or default.start_method,
+        minimize=bool(value("vllm_minimize")),
+        gpu_wait_s=number("vllm_gpu_wait", defaults.GPU_WAIT_S),
+        full_deadlines=bool(value("vllm_full_deadlines")),
     )
 
 

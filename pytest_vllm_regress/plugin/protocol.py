@@ -18,7 +18,7 @@ case: to repeat a reproduced failure until it passes would hide the verdict.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,14 +55,12 @@ def run(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
     control: Leg | None = None
     if marked is not None and verdicts.needs_control(item, marked, observed):
         control = _control(item, nextitem, subject, marked.case.control)
-    subject.minimized = minimize.minimize(
-        item, subject, observed, lambda leg: _again(item, nextitem, leg)
-    )
+    again = functools.partial(_again, item, nextitem)
+    subject.minimized = minimize.minimize(item, subject, observed, again)
     reports = subject.reports
     if marked is not None:
-        reports = verdicts.rewrite(
-            item, verdicts.decide_leg(item, marked, subject, observed, control)
-        )
+        judged = verdicts.decide_leg(item, marked, subject, observed, control)
+        reports = verdicts.rewrite(item, judged)
     minimize.show(reports, subject.minimized)
     for report in reports:
         hook.pytest_runtest_logreport(report=report)
@@ -104,11 +102,9 @@ def remember(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.Test
             leg.error = error.__cause__  # names the unsupported feature
     elif leg.error is None:
         leg.error = error
-        entry = next(
-            (entry for entry in reversed(call.excinfo.traceback) if Path(entry.path) == item.path),
-            None,
-        )
-        leg.line = f"{item.path.name}:{entry.lineno + 1}" if entry else ""
+        for entry in call.excinfo.traceback:
+            if Path(entry.path) == item.path:
+                leg.line = f"{item.path.name}:{entry.lineno + 1}"
 
 
 def check_applicable(item: pytest.Item) -> None:
@@ -128,18 +124,15 @@ def early_exit_policy(
 ) -> EarlyExitPolicy:
     """Return what may end a wait early in a leg of this test: the case's facts, put into the rule
     of ``processes/early_exit.py``."""
-    full_deadlines = settings_of(item.config).full_deadlines
+    policy = functools.partial(
+        EarlyExitPolicy.for_leg, full_deadlines=settings_of(item.config).full_deadlines
+    )
     if marked is None or Kind.HANG not in marked.case.symptom.kinds:
-        return EarlyExitPolicy.for_leg(full_deadlines=full_deadlines)
+        return policy()
     symptom = marked.case.symptom
-    hang = (
-        DocumentedHang(symptom.pattern, symptom.phases)
-        if Part.LOG in symptom.parts_for(Kind.HANG)
-        else None
-    )
-    return EarlyExitPolicy.for_leg(
-        full_deadlines=full_deadlines, documents_hang=True, hang=hang, subject=subject
-    )
+    in_log = Part.LOG in symptom.parts_for(Kind.HANG)
+    hang = DocumentedHang(symptom.pattern, symptom.phases) if in_log else None
+    return policy(documents_hang=True, hang=hang, subject=subject)
 
 
 def _marked(item: pytest.Item) -> MarkedCase | None:
@@ -152,9 +145,7 @@ def _marked(item: pytest.Item) -> MarkedCase | None:
 
 
 def _leg(item: pytest.Item, nextitem: pytest.Item | None, leg: Leg) -> Leg:
-    leg = dataclasses.replace(
-        leg, early_exit=early_exit_policy(item, _marked(item), leg.is_subject)
-    )
+    leg.early_exit = early_exit_policy(item, _marked(item), leg.is_subject)
     item.stash[LEG] = leg
     try:
         leg.reports = state.run_once(item, nextitem)

@@ -34,6 +34,9 @@ _MARKUP = {
 }
 
 
+_LETTERS = {"passed": ".", "skipped": "s", "xfailed": "x", "failed": "F", "error": "E"}
+
+
 def register(config: pytest.Config) -> None:
     """Register the recorder, once per pytest process that has tests of ours."""
     if not config.pluginmanager.has_plugin(_NAME):
@@ -66,11 +69,8 @@ class Recorder:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._skipped |= report.skipped and not hasattr(report, "wasxfail")
-        self._ran |= (
-            report.failed
-            or hasattr(report, "wasxfail")
-            or (report.when == "call" and report.passed)
-        )
+        passed = report.when == "call" and report.passed
+        self._ran |= report.failed or hasattr(report, "wasxfail") or passed
         result = getattr(report, ATTRIBUTE, None)
         if result is not None:
             self._results.append(result)
@@ -104,13 +104,10 @@ class Recorder:
             return None
         verdict = result.verdict.value
         word = (verdict, _MARKUP.get(verdict, {"red": True}))
-        if hasattr(report, "wasxfail"):
-            return "xfailed", "x", word
-        if report.passed:
-            return "passed", ".", word
-        if report.skipped:
-            return "skipped", "s", word
-        return ("failed", "F", word) if report.when == "call" else ("error", "E", word)
+        category: str = "xfailed" if hasattr(report, "wasxfail") else report.outcome
+        if report.failed and report.when != "call":
+            category = "error"
+        return category, _LETTERS[category], word
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self._results:
@@ -156,9 +153,8 @@ class Recorder:
 
         It must not pass, since it has shown nothing.
         """
-        settings = self._config.stash.get(
-            SETTINGS, None
-        )  # missing if no option is set and no test used the plugin
+        # Missing if no option is set and no test used the plugin.
+        settings = self._config.stash.get(SETTINGS, None)
         if settings is None or settings.device != "gpu" or hasattr(self._config, "workerinput"):
             return False
         if self._results:

@@ -11,10 +11,10 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import Any
 
 import pytest
 
+from ..cases.collection import parameters
 from ..engines.gpus.visible import usable
 from ..engines.processes.early_exit import EarlyExitPolicy
 from ..engines.session import Session
@@ -24,7 +24,7 @@ from ..util.masking import mask
 from ..util.signals import end_with_parent
 from ..util.text import one_line, printable
 from .reporter import register
-from .state import SESSION, controller_of, leg_of, renew_timeout, settings_of
+from .state import SESSION, controller_of, leg_of, outer_timeout, renew_timeout, settings_of
 
 # Our deadlines pass this many seconds before pytest-timeout's: enough for writing the dossier and
 # ending the processes.
@@ -61,8 +61,7 @@ def session_of(config: pytest.Config) -> Session:
 
 def environment_of(item: pytest.Item) -> str:
     """Return the name of the environment that a test runs in."""
-    params = getattr(getattr(item, "callspec", None), "params", {})
-    return str(params.get("vllm_env") or session_of(item.config).environment_names()[0])
+    return str(parameters(item).get("vllm_env") or session_of(item.config).environment_names()[0])
 
 
 def header(config: pytest.Config) -> list[str]:
@@ -81,9 +80,8 @@ def header(config: pytest.Config) -> list[str]:
         return lines + (_shared_gpus(config) if settings.device == "gpu" else [])
     except RegressError as error:
         if config.getoption("collectonly") and not settings.environments:
-            return [
-                f"vllm-regress: {one_line(mask(str(error)))}"
-            ]  # collecting needs no environment
+            # collecting needs no environment
+            return [f"vllm-regress: {one_line(mask(str(error)))}"]
         raise pytest.UsageError(str(error)) from None
 
 
@@ -91,11 +89,9 @@ def _shared_gpus(config: pytest.Config) -> list[str]:
     """Return a line if pytest-xdist has more workers than there are GPUs, because each worker is a
     run of its own."""
     workers, gpus = config.getoption("numprocesses", None) or 0, len(usable().devices)
-    return (
-        [f"vllm-regress: {workers} workers take turns on {gpus} GPU{'s' * (gpus != 1)}"]
-        if workers > gpus
-        else []
-    )
+    if workers <= gpus:
+        return []
+    return [f"vllm-regress: {workers} workers take turns on {gpus} GPU{'s' * (gpus != 1)}"]
 
 
 def deadline_for(config: pytest.Config) -> DeadlineFor:
@@ -108,8 +104,7 @@ def deadline_for(config: pytest.Config) -> DeadlineFor:
         check_seconds(override_s)
         allowed = override_s if override_s is not None else settings_of(config).timeouts.of(phase)
         item = current_item(config)
-        outer = outer_timeout(item) if item is not None else 0.0
-        if item is not None and outer:
+        if item is not None and (outer := outer_timeout(item)):
             spent = time.monotonic() - leg_of(item).protocol_started
             allowed = min(allowed, max(1.0, outer - spent - min(_MARGIN_S, outer / 2)))
         return Deadline.after(phase, allowed)
@@ -149,25 +144,3 @@ def restart_timeout(config: pytest.Config) -> None:
     if item is not None:
         leg_of(item).protocol_started = time.monotonic()
         renew_timeout(item)
-
-
-def outer_timeout(item: pytest.Item) -> float:
-    """Return pytest-timeout's timeout for this test in seconds, 0 for none.
-
-    The marker wins over command line, environment and ini file.
-    """
-    marker = item.get_closest_marker("timeout")
-    candidates: list[Any] = [
-        marker.args[0]
-        if marker and marker.args
-        else marker.kwargs.get("timeout")
-        if marker
-        else None
-    ]
-    candidates += [item.config.getoption("timeout", None), os.environ.get("PYTEST_TIMEOUT")]
-    with contextlib.suppress(ValueError, KeyError):
-        candidates.append(item.config.getini("timeout"))
-    for value in candidates:
-        with contextlib.suppress(TypeError, ValueError):
-            return float(value)
-    return 0.0

@@ -111,12 +111,24 @@ def write_group(item: pytest.Item, name: str) -> None:
         item._id = type(item._id).parse(f"{item.nodeid}@{name}")
 
 
+def _timeout_settings(item: pytest.Item) -> Any:
+    """Return what pytest-timeout does with this test; None without that plugin."""
+    if not item.config.pluginmanager.hasplugin("timeout"):
+        return None
+    from pytest_timeout import _get_item_settings  # type: ignore[import-untyped]
+
+    return _get_item_settings(item)
+
+
+def outer_timeout(item: pytest.Item) -> float:
+    """Return pytest-timeout's timeout for this test in seconds, 0 for none."""
+    settings = _timeout_settings(item)
+    return float(settings.timeout or 0.0) if settings else 0.0
+
+
 def renew_timeout(item: pytest.Item) -> None:
     """Restart pytest-timeout's timer for another run of a test."""
-    if item.config.pluginmanager.hasplugin("timeout"):
-        from pytest_timeout import _get_item_settings  # type: ignore[import-untyped]
-
-        settings = _get_item_settings(item)
-        if settings.timeout and settings.timeout > 0 and not settings.func_only:
-            item.ihook.pytest_timeout_cancel_timer(item=item)
-            item.ihook.pytest_timeout_set_timer(item=item, settings=settings)
+    settings = _timeout_settings(item)
+    if settings and settings.timeout and settings.timeout > 0 and not settings.func_only:
+        item.ihook.pytest_timeout_cancel_timer(item=item)
+        item.ihook.pytest_timeout_set_timer(item=item, settings=settings)

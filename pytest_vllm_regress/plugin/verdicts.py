@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+import httpx
 import pytest
 from msgspec.structs import replace
 
@@ -39,7 +40,7 @@ MAX_SHOWN = 4000
 MAX_REPLY = 150
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class JudgedLeg:
     """Observation and verdict of one test of a case in one environment.
 
@@ -76,27 +77,22 @@ def decide_leg(
     """Return the verdict on the observations of both legs."""
     target = target_of(item)
     control_observed = observe(control) if control else None
+    judged = functools.partial(
+        JudgedLeg, marked, target, subject, observed, control, control_observed
+    )
     if target is None:
         why = f"the environment could not be used: {observed.summary}"
-        decision = Decision(Verdict.INCONCLUSIVE, why)
-    else:
-        decision = judge_observation(
-            marked.case, marked.variant, target.versions, observed, control_observed
-        )
-        if (
-            decision.verdict is Verdict.UNEXPECTEDLY_FIXED
-            and not (marked.case.directory / PROOF).exists()
-        ):
-            decision = dataclasses.replace(
-                decision, reason=f"{_never_shown(subject)}; {decision.reason}"
-            )
-        if decision.verdict is Verdict.INCONCLUSIVE and _target_failed(observed):
-            others = [
-                case for case in _cases_around(marked.case.directory) if case.id != marked.case.id
-            ]
-            if names := cases_that_document(others, target.versions, observed):
-                decision = name_others(decision, observed, names)
-    return JudgedLeg(marked, target, subject, observed, control, control_observed, decision)
+        return judged(Decision(Verdict.INCONCLUSIVE, why))
+    case = marked.case
+    decision = judge_observation(case, marked.variant, target.versions, observed, control_observed)
+    if decision.verdict is Verdict.UNEXPECTEDLY_FIXED and not (case.directory / PROOF).exists():
+        reason = f"{_never_shown(subject)}; {decision.reason}"
+        decision = dataclasses.replace(decision, reason=reason)
+    if decision.verdict is Verdict.INCONCLUSIVE and _target_failed(observed):
+        others = [other for other in _cases_around(case.directory) if other.id != case.id]
+        if names := cases_that_document(others, target.versions, observed):
+            decision = name_others(decision, observed, names)
+    return judged(decision)
 
 
 @functools.cache
@@ -117,10 +113,10 @@ def _never_shown(subject: Leg) -> str:
     return f"the test does not show the failure here, or the range is wrong{answered}"
 
 
-def _in_words(reply: Any) -> str:
-    return (
-        f"HTTP {reply.status_code}: {reply.text}" if hasattr(reply, "status_code") else repr(reply)
-    )
+def _in_words(reply: object) -> str:
+    if isinstance(reply, httpx.Response):
+        return f"HTTP {reply.status_code}: {reply.text}"
+    return repr(reply)
 
 
 def observe(leg: Leg) -> Observation:
@@ -130,10 +126,8 @@ def observe(leg: Leg) -> Observation:
     A test that could not do its work because the server does not have the address is not
     applicable.
     """
-    observation = _seen(leg)
-    observation = replace(
-        observation, summary=mask(observation.summary), at_work=tuple(leg.at_work)
-    )
+    seen = _seen(leg)
+    observation = replace(seen, summary=mask(seen.summary), at_work=tuple(leg.at_work))
     path = unknown_address(leg.last_replies[-1]) if leg.last_replies else ""
     if path and (
         observation.absent or (observation.kind, observation.phase) == (Kind.EXCEPTION, TEST)
@@ -187,21 +181,17 @@ def target_of(item: pytest.Item) -> Target | None:
 def rewrite(item: pytest.Item, judged: JudgedLeg) -> list[pytest.TestReport]:
     """Return the test's reports with the verdict in the deciding one."""
     reports = judged.subject.reports
-    deciding = next((r for r in reports if r.failed or r.skipped), None) or next(
-        (r for r in reports if r.when == "call"), reports[0]
-    )
+    deciding = max(reports, key=lambda r: (r.failed or r.skipped, r.when == "call"))
     case, verdict = judged.case, judged.decision.verdict
     message = f"{verdict.name}: {sanitize(judged.decision.reason)}"
     if verdict is not Verdict.FIXED and case.upstream:
         message += f"; upstream: {case.upstream[0]}; first fixed version: {case.first_fixed() or 'none known'}"
     setattr(deciding, ATTRIBUTE, _result(item, judged))
-    deciding.user_properties += [("vllm_case", case.id), ("vllm_verdict", verdict.name)]
+    facts = {"vllm_case": case.id, "vllm_verdict": verdict.name}
     if judged.target is not None:
-        version = judged.target.versions.get("vllm", "?")
-        deciding.user_properties += [
-            ("vllm_device", judged.target.device),
-            ("vllm_version", version),
-        ]
+        facts["vllm_device"] = judged.target.device
+        facts["vllm_version"] = judged.target.versions.get("vllm", "?")
+    deciding.user_properties += facts.items()
     if verdict is Verdict.REPRODUCED and not settings_of(item.config).fail_on_known:
         deciding.outcome = "skipped"
         deciding.wasxfail = message  # how pytest's own xfail marks a report
@@ -213,18 +203,16 @@ def rewrite(item: pytest.Item, judged: JudgedLeg) -> list[pytest.TestReport]:
         before = f"\n\n{deciding.longreprtext}" if deciding.longrepr else ""
         deciding.longrepr = message + before
         if judged.control is not None and judged.control.error is not None:
-            deciding.sections.append(
-                ("control leg", sanitize(str(judged.control.error))[:MAX_SHOWN])
-            )
+            text = sanitize(str(judged.control.error))[:MAX_SHOWN]
+            deciding.sections.append(("control leg", text))
     return reports
 
 
 def _result(item: pytest.Item, judged: JudgedLeg) -> TestResult:
     target, subject, case = judged.target, judged.subject, judged.case
     name = target.name if target else environment_of(item)
-    command = f"pytest {test_id(item)!r} --vllm-env={name!r}" + (
-        f" --vllm-device {target.device}" if target else ""
-    )
+    command = f"pytest {test_id(item)!r} --vllm-env={name!r}"
+    command += f" --vllm-device {target.device}" if target else ""
     error_text = mask(str(subject.error)) if subject.error is not None else ""
     minimized = f"\n\n---- minimized ----\n{subject.minimized}" if subject.minimized else ""
     control = judged.control_observed

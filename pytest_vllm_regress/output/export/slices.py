@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 OWN_PACKAGE = "pytest_vllm_regress"
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class SourceSlice:
     """``imports`` and ``text``: source of the imports and definitions. ``own``: names that come
     from this project. ``attributes``: what is read of each name, for example ``{"vllm_server":
@@ -61,8 +61,7 @@ class TestModule:
         return {
             name: tuple(argument.arg for argument in node.args.args)
             for name, node in self._nodes.items()
-            if isinstance(node, ast.FunctionDef)
-            and any("fixture" in ast.unparse(d) for d in node.decorator_list)
+            if isinstance(node, ast.FunctionDef) and self.is_decorated_by(name, "fixture")
         }
 
     def is_generator(self, name: str) -> bool:
@@ -73,17 +72,15 @@ class TestModule:
 
     def is_decorated_by(self, name: str, word: str) -> bool:
         """Whether a decorator of the function has this word in its source."""
-        node = self._nodes[name]
-        return isinstance(node, Definition) and any(
-            word in ast.unparse(d) for d in node.decorator_list
-        )
+        decorators = getattr(self._nodes[name], "decorator_list", ())
+        return any(word in ast.unparse(decorator) for decorator in decorators)
 
     def members_of(self, name: str) -> set[str]:
         """Return the methods of a class."""
         return {
             node.name
             for node in getattr(self._nodes[name], "body", ())
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            if isinstance(node, Definition)
         }
 
     def slice(self, functions: Iterable[str]) -> SourceSlice:

@@ -8,24 +8,29 @@ directly (``data/``), probes are copied.
 from __future__ import annotations
 
 import ast
-import dataclasses
-import importlib.resources
 import json
 import pprint
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from ...cases.collection import CollectedTest, collect
+import pytest
+from packaging.version import Version
+
+from ...cases.collection import engine_marker, items, parameters
 from ...cases.model import Case
 from ...cases.proofs.rejudge import load_observations
 from ...cases.results import TestResult
 from ...cases.verdict import Verdict
+from ...engines.probe import BUILT_IN, TARGET, built_in_sources
 from ...engines.spec import EngineSpec, thaw
 from ...environments.recipes import RELEASE, find_file, load
 from ...environments.sources import parse_name
 from ...errors import Kind, UsageError
 from ...util.text import render_text
+from ...util.versions import version_of
 from .slices import SourceSlice, TestModule
 
 DEFAULT_MODEL = "Qwen/Qwen2.5-0.5B-Instruct"
@@ -63,10 +68,9 @@ MODULES = [
     "urllib.request",
 ]
 """Modules of the standard library that the templates use."""
-_PROBE_PACKAGES = frozenset({"parsers", "frontend", "grammars"})
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class StandaloneScript:
     """A standalone script. ``test``: the test that it repeats.
 
@@ -108,9 +112,12 @@ def export_script(case: Case) -> StandaloneScript:
         raise NotExportable(
             f"{case.id}: observations.json has no test that showed the failure: run `vllm-regress validate` first"
         )
-    tests = {test.id: test for test in collect(case)}
+    tests = {item.name: item for item in items(case)}
     reasons: dict[str, None] = {}
-    for result in sorted(shown, key=_rank):
+    # Prefer a test on text alone, and the latest release that has the failure.
+    shown.sort(key=lambda result: result.test)
+    shown.sort(key=lambda result: ("vision" not in result.test, _release(result)), reverse=True)
+    for result in shown:
         name = result.test.partition("::")[2]
         try:
             if name not in tests:
@@ -121,87 +128,93 @@ def export_script(case: Case) -> StandaloneScript:
     raise NotExportable(f"{case.id}: no script: {'; '.join(reasons)}")
 
 
-def _rank(result: TestResult) -> tuple[bool, tuple[int, ...], str]:
-    """Prefer a test on text alone, and the latest release that has the failure."""
-    digits = [
-        int(part) if part.isdigit() else 0
-        for part in result.versions.get("vllm", "0").split(".")[:3]
-    ]
-    return "vision" in result.test, tuple(-number for number in digits), result.test
+def _release(result: TestResult) -> Version:
+    return version_of(result.versions.get("vllm", "0")) or Version("0")
 
 
-def _script(case: Case, test: CollectedTest, result: TestResult) -> str:
-    module = TestModule(test.file.read_text(encoding="utf-8"))
-    autouse = [name for name in test.fixtures if name in module.fixtures()]
-    used = module.slice([*autouse, test.function])
-    arguments = (*test.arguments, *(name for f in autouse for name in used.fixtures[f]))
+def _script(case: Case, item: pytest.Function, result: TestResult) -> str:
+    module = TestModule(item.path.read_text(encoding="utf-8"))
+    function, known, marker = item.originalname, item._fixtureinfo, engine_marker(item)
+    values = parameters(item)
+    spec = EngineSpec.create(**marker.fixed, **values.pop("engine_spec", {}))
+    values.pop("vllm_env", None)
+    autouse = [name for name in known.names_closure if name in module.fixtures()]
+    used = module.slice([*autouse, function])
+    arguments = (*known.argnames, *(name for f in autouse for name in used.fixtures[f]))
     fixtures = {name for name in arguments if name.startswith("vllm_")}
-    for obstacle in _obstacles(test, module, used, autouse, fixtures):
-        raise NotExportable(obstacle)
-    engine = next(iter(sorted(ENGINES & fixtures)), None)
-    parts = [
-        f'MODEL = sys.argv[1] if len(sys.argv) > 1 else "{DEFAULT_MODEL}"\n"""A folder or a name on the Hugging Face Hub."""',
-        f"PATTERN = {case.symptom.pattern!r}",
-    ]
-    if engine:
-        parts += _engine_constants(test.spec, test.front)
-        parts += [] if test.front == "serve" else [_template("results")]
-        parts.append(_template(TEMPLATES[test.front][0]))
+    obstacles = list(_obstacles(module, used, autouse, fixtures))
+    if module.is_decorated_by(function, "given"):
+        obstacles.insert(0, "draws its values with Hypothesis")
+    if ENGINES & fixtures:
+        obstacles += _obstacles_of_engine(spec, marker.front, used)
+    if obstacles:
+        raise NotExportable(f"{function} {obstacles[0]}")
+    parts, contexts = [], []
     if "vllm_probe" in fixtures:
-        parts += [_files(case, used, test), _template("probe")]
-    parts += [used.text, _run(test, used, autouse, engine, fixtures), _template("main")]
-    body = "\n\n\n".join(part.strip("\n") for part in parts)
+        contexts.append("Probe() as vllm_probe")
+    if engines := sorted(ENGINES & fixtures):
+        template, class_name = TEMPLATES[marker.front]
+        contexts.append(f"{class_name}() as {engines[0]}")
+        parts += _engine_constants(spec, marker.front)
+        parts += [] if marker.front == "serve" else [_template("results")]
+        parts.append(_template(template))
+    if "vllm_probe" in fixtures:
+        parts += [_files(case, used), _template("probe")]
+    body = render_text(
+        "script_body.py.txt",
+        model=DEFAULT_MODEL,
+        pattern=repr(case.symptom.pattern),
+        parts=[*parts, used.text],
+        test=item.name,
+        function=function,
+        arguments=known.argnames,
+        fixtures=fixtures,
+        calls={name: used.fixtures[name] for name in autouse},
+        values={name: _literal(name, value) for name, value in values.items()},
+        contexts=contexts,
+        main=_template("main"),
+    )
     standard = [name for name in MODULES if re.search(rf"(?<![.\w]){re.escape(name)}\.", body)]
-    versions = sorted(result.versions.items())
-    needed = [
-        name for name in ("httpx", "jsonschema", "pytest") if f"import {name}" in used.imports
-    ]
     return render_text(
         "script.py.txt",
-        pins=[*(f"{name}=={version.partition('+')[0]}" for name, version in versions), *needed],
+        pins=[
+            *(f"{name}=={v.partition('+')[0]}" for name, v in sorted(result.versions.items())),
+            *(n for n in ("httpx", "jsonschema", "pytest") if f"import {n}" in used.imports),
+        ],
         settings=_uv_settings(result.environment),
-        doc=_doc(case),
+        case=case,
         imports=sorted({*(f"import {name}" for name in standard), *used.imports}),
-        body=body,
+        body=body.rstrip("\n"),
     )
 
 
 def _obstacles(
-    test: CollectedTest,
-    module: TestModule,
-    used: SourceSlice,
-    autouse: Sequence[str],
-    fixtures: set[str],
+    module: TestModule, used: SourceSlice, autouse: Sequence[str], fixtures: set[str]
 ) -> Iterator[str]:
-    """Yield what only the harness can do."""
-    if module.is_decorated_by(test.function, "given"):
-        yield f"{test.function} draws its values with Hypothesis"
+    """Yield what of a test only the harness can do."""
     if unknown := sorted(used.own - TYPES_ONLY):
-        yield f"{test.function} uses {', '.join(unknown)} of this project"
+        yield f"uses {', '.join(unknown)} of this project"
     if unknown := sorted(fixtures - SUPPORTED):
-        yield f"{test.function} uses {', '.join(unknown)}"
+        yield f"uses {', '.join(unknown)}"
     if generators := [name for name in autouse if module.is_generator(name)]:
-        yield f"the fixture {generators[0]} of {test.function} yields"
-    if not ENGINES & fixtures:
-        return
-    spec = test.spec
+        yield f"has the fixture {generators[0]}, which yields"
+
+
+def _obstacles_of_engine(spec: EngineSpec, front: str, used: SourceSlice) -> Iterator[str]:
+    """Yield what of a test's engine only the harness can do."""
     if spec.model != "text" or spec.task != "generate":
-        yield f"{test.function} needs a model for {spec.model if spec.model != 'text' else spec.task}"
-    if (
-        spec.tokenizer_pool_size is not None
-        or spec.structured_output_backend != "auto"
-        or spec.import_path
-        or spec.draft
-    ):
-        yield f"{test.function} sets engine arguments that have other names in other releases"
+        yield f"needs a model for {spec.model if spec.model != 'text' else spec.task}"
+    renamed = ("tokenizer_pool_size", "structured_output_backend", "import_path", "draft")
+    if any(getattr(spec, name) != getattr(EngineSpec(), name) for name in renamed):
+        yield "sets engine arguments that have other names in other releases"
     if spec.executor in ("ray", "ray-2-nodes"):
-        yield f"{test.function} needs Ray"
-    template, class_name = TEMPLATES[test.front]
+        yield "needs Ray"
+    template, class_name = TEMPLATES[front]
     offered = TestModule(_template(template)).members_of(class_name)
     for name in ("vllm_engine", "vllm_server", "engine", "server"):
         reads = used.attributes.get(name, frozenset())
         if unknown := sorted(reads - offered - {"spec", "model", "root_url"}):
-            yield f"{test.function} uses {class_name}.{unknown[0]}"
+            yield f"uses {class_name}.{unknown[0]}"
 
 
 def _literal(name: str, value: Any) -> str:
@@ -232,16 +245,6 @@ def _uv_settings(environment: str) -> list[str]:
     if recipe.overrides:
         lines.append(f"override-dependencies = {json.dumps(recipe.overrides)}")
     return lines
-
-
-def _doc(case: Case) -> str:
-    text = (
-        f"{case.title}\n\n"
-        + "\n".join(case.upstream)
-        + f"\n\nAffected: {case.affected_text()}. Usage: uv run SCRIPT [MODEL]\n"
-        "Exit status: 1 the failure shows, 0 it does not, 2 the script cannot tell.\n"
-    )
-    return text.replace("\\", "\\\\").replace('"""', "'''")
 
 
 def _engine_constants(spec: EngineSpec, front: str) -> list[str]:
@@ -280,32 +283,21 @@ def _flags(options: Mapping[str, Any]) -> list[str]:
     return flags
 
 
-def _files(case: Case, used: SourceSlice, test: CollectedTest) -> str:
+def _files(case: Case, used: SourceSlice) -> str:
     """Return the probe modules that the test names, as a dictionary of file names and texts."""
-    names = {
-        node.value
-        for node in ast.walk(ast.parse(used.text))
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-    }
-    packages = sorted({name.partition(":")[0] for name in names if ":" in name} & _PROBE_PACKAGES)
-    root = importlib.resources.files("pytest_vllm_regress") / "target_site" / "vllm_regress_target"
-    files: dict[str, str] = {}
-    if packages:
-        files["reproduction/__init__.py"] = (root / "__init__.py").read_text(encoding="utf-8")
-    for package in packages:
-        folder = root / package
-        if folder.is_dir():
-            for file in sorted(folder.iterdir(), key=lambda file: file.name):
-                if file.name.endswith(".py"):
-                    files[f"reproduction/{package}/{file.name}"] = file.read_text(encoding="utf-8")
-        else:
-            files[f"reproduction/{package}.py"] = (root / f"{package}.py").read_text(
-                encoding="utf-8"
-            )
-    own = case.directory / "probe.py"
-    if own.exists():
-        files["probe.py"] = own.read_text(encoding="utf-8")
-    entries = "".join(f"    {name!r}: {_text_literal(text)},\n" for name, text in files.items())
+    files: dict[str, Path] = {}
+    for module in BUILT_IN:
+        if re.search(rf"[\"']{module}:", used.text):
+            for file in built_in_sources(module):
+                files[f"reproduction/{file.relative_to(TARGET).as_posix()}"] = file
+    if files:
+        files = {"reproduction/__init__.py": TARGET / "__init__.py", **files}
+    if (own := case.directory / "probe.py").exists():
+        files["probe.py"] = own
+    entries = "".join(
+        f"    {name!r}: {_text_literal(file.read_text(encoding='utf-8'))},\n"
+        for name, file in files.items()
+    )
     return f"FILES = {{\n{entries}}}\n" + '"""Functions that the test calls, by file."""'
 
 
@@ -315,43 +307,5 @@ def _text_literal(text: str) -> str:
     return "r'''" + text + "'''"
 
 
-def _run(
-    test: CollectedTest,
-    used: SourceSlice,
-    autouse: Sequence[str],
-    engine: str | None,
-    fixtures: set[str],
-) -> str:
-    """Return the function that runs the test once."""
-    contexts = ["Probe() as vllm_probe"] if "vllm_probe" in fixtures else []
-    if engine:
-        contexts.append(f"{TEMPLATES[test.front][1]}() as {engine}")
-    body = []
-    if "vllm_model_path" in fixtures:
-        body.append("vllm_model_path = model_path()")
-    if "vllm_leg" in fixtures:
-        body.append('vllm_leg = "subject"')
-    for name in autouse:
-        body.append(
-            f"{'' if name not in test.arguments else name + ' = '}{_call(name, used.fixtures[name])}"
-        )
-    for name, value in test.values.items():
-        body.append(f"{name} = {_literal(name, value)}")
-    body.append(_call(test.function, test.arguments))
-    if contexts:
-        body = [
-            f"with {', '.join(contexts)}:",
-            *("    " + line for part in body for line in part.splitlines()),
-        ]
-    lines = "\n".join("    " + line for part in body for line in part.splitlines())
-    return f'def run():\n    """Run the test of the case once: {test.id.translate({92: "/", 34: "."})}."""\n{lines}'
-
-
-def _call(name: str, parameters: Sequence[str]) -> str:
-    return f"{name}({', '.join(f'{parameter}={parameter}' for parameter in parameters)})"
-
-
 def _template(name: str) -> str:
-    return (importlib.resources.files(__package__) / "data" / f"{name}.py.txt").read_text(
-        encoding="utf-8"
-    )
+    return (Path(__file__).parent / "data" / f"{name}.py.txt").read_text(encoding="utf-8")

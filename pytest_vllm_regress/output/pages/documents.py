@@ -5,10 +5,10 @@ Markdown rendered without raw HTML, and relative links that lead to pages or cop
 
 from __future__ import annotations
 
-import dataclasses
 import posixpath
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from markdown_it import MarkdownIt
@@ -24,7 +24,7 @@ _ABSOLUTE = re.compile(r"[a-z][a-z0-9+.-]*:|//", re.IGNORECASE)
 _PARSER = MarkdownIt("commonmark", {"html": False}).enable("table")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Sources:
     """Where relative links lead. ``pages``: the page of each document or folder, by its path below
     ``root``.
@@ -38,7 +38,7 @@ class Sources:
     complete: bool = True
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class RenderedDocument:
     """A rendered document. ``files``: the files that it links to, by path."""
 
@@ -69,7 +69,7 @@ def render_document(sources: Sources, name: str, page: str) -> RenderedDocument:
         )
     text = printable(read_bounded(path, MAX_DOCUMENT, what="a document").decode("utf-8", "replace"))
     tokens = _PARSER.parse(text)
-    links = _Links(sources, name, page)
+    files: dict[str, bytes] = {}
     anchors: dict[str, int] = {}
     title = ""
     for token, following in zip(tokens, [*tokens[1:], None], strict=True):
@@ -79,51 +79,36 @@ def render_document(sources: Sources, name: str, page: str) -> RenderedDocument:
             title = title or heading
             token.attrSet("id", _anchor(heading, anchors))
         for child in token.children or ():
-            links.rewrite(child)
+            if attribute := {"link_open": "href", "image": "src"}.get(child.type):
+                address = str(child.attrs.pop(attribute, ""))
+                if _ABSOLUTE.match(address):
+                    child.attrSet("rel", "noopener noreferrer")
+                elif not address.startswith("#"):
+                    address = _target(sources, name, page, address, files)
+                if address:
+                    child.attrs = {attribute: address, **child.attrs}
     html = Markup(_PARSER.renderer.render(tokens, _PARSER.options, {}))
-    return RenderedDocument(title or name, html, links.files)
+    return RenderedDocument(title or name, html, files)
 
 
-class _Links:
-    """Rewrites the links of one document, and collects the files that they need."""
-
-    def __init__(self, sources: Sources, name: str, page: str) -> None:
-        self._sources = sources
-        self._folder = posixpath.dirname(name)
-        self._page_folder = posixpath.dirname(page)
-        self.files: dict[str, bytes] = {}
-
-    def rewrite(self, token: Token) -> None:
-        attribute = {"link_open": "href", "image": "src"}.get(token.type)
-        if attribute is None:
-            return
-        address = str(token.attrGet(attribute) or "")
-        if _ABSOLUTE.match(address):
-            token.attrSet("rel", "noopener noreferrer")
-        elif not address.startswith("#"):
-            target = self._target(address)
-            if target:
-                token.attrSet(attribute, target)
-            else:
-                token.attrs.pop(attribute)
-
-    def _target(self, address: str) -> str:
-        """Return the address from the page; empty for a folder that has no page, and for what is
-        missing."""
-        path, _, anchor = address.partition("#")
-        place = posixpath.normpath(posixpath.join(self._folder, path))
-        page = self._sources.pages.get(place)
-        if page is None and not self._sources.complete:
+def _target(sources: Sources, name: str, page: str, address: str, files: dict[str, bytes]) -> str:
+    """Return the address of a relative link from the page; empty for a folder that has no page, and
+    for what is missing. Add to ``files`` what it needs."""
+    path, _, anchor = address.partition("#")
+    place = posixpath.normpath(posixpath.join(posixpath.dirname(name), path))
+    target = sources.pages.get(place)
+    if target is None:
+        if not sources.complete:
             return ""
-        if page is None:
-            file = (self._sources.root / place).resolve()
-            if not file.exists() or not file.is_relative_to(self._sources.root.resolve()):
-                return address  # ``broken_links`` reports it
-            if file.is_dir():
-                return ""
-            self.files[place] = read_bounded(file, MAX_DOCUMENT, what="a file of the project")
-            page = place
-        return posixpath.relpath(page, self._page_folder or ".") + (f"#{anchor}" if anchor else "")
+        file = (sources.root / place).resolve()
+        if not file.exists() or not file.is_relative_to(sources.root.resolve()):
+            return address  # ``broken_links`` reports it
+        if file.is_dir():
+            return ""
+        files[place] = read_bounded(file, MAX_DOCUMENT, what="a file of the project")
+        target = place
+    relative = posixpath.relpath(target, posixpath.dirname(page) or ".")
+    return relative + (f"#{anchor}" if anchor else "")
 
 
 def _anchor(heading: str, taken: dict[str, int]) -> str:

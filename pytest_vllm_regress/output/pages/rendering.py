@@ -15,7 +15,7 @@ import json
 import posixpath
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,9 @@ from urllib.parse import unquote
 
 from ..._version import __version__
 from ...answers.audit.severity import severity
+from ...cases.results import TestResult
 from ...errors import UsageError
-from ...util.documents import load_json
+from ...util.codec import load
 from ...util.files import parts_below, write_atomically
 from ...util.paths import DATA
 from ...util.text import printable
@@ -63,7 +64,7 @@ def file_name(name: str) -> str:
 
 def place_of(environment: str, device: str) -> str:
     """Return the anchor of an environment and a device on a case's page."""
-    return file_name(f"{environment}.{device}".lower())
+    return file_name(f"{environment}.{device}")
 
 
 def case_page(case_id: str) -> str:
@@ -99,12 +100,7 @@ def _written_before(folder: Path) -> set[str]:
                 "folder"
             )
         return set()
-    names = load_json(folder / LIST, _MAX_LIST, what="a list of pages")
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise UsageError(
-            f"{folder / LIST}: not a list of names. Remove the folder, or choose another one"
-        )
-    return set(names)
+    return set(load(list[str], folder / LIST, _MAX_LIST, what="a list of pages"))
 
 
 def broken_links(files: Mapping[str, str | bytes]) -> list[str]:
@@ -150,6 +146,11 @@ class _PageLinks(HTMLParser):
 _ABSOLUTE = ("https://", "http://", "mailto:")
 
 
+def versions_of(results: Iterable[TestResult]) -> list[tuple[str, str]]:
+    """Return the distributions of an environment, by name."""
+    return sorted({name: v for result in results for name, v in result.versions.items()}.items())
+
+
 def _link_name(url: str) -> str:
     """Return a short text for an upstream link: ``vllm#17173``."""
     parts = url.rstrip("/").split("/")
@@ -187,7 +188,8 @@ def _templates() -> Any:
         finalize=_without_control_characters,
     )
     environment.filters["shown"] = shown
-    environment.filters["severity"] = lambda case: severity(case).value
+    environment.filters["severity"] = severity
+    environment.filters["versions"] = versions_of
     environment.filters["link_name"] = _link_name
     environment.filters["duration"] = _duration
     environment.filters["date"] = date_text

@@ -7,7 +7,8 @@ it. A folder has an overview that stays small however many environments there ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...cases.model import Case
@@ -19,8 +20,7 @@ from ...cases.results import (
     group_into_cells,
     is_sparse,
 )
-from ...util.files import write_atomically
-from .overview import Column, Entry, Grid, Mark, Row, unexpected_first, versions_of
+from .overview import Column, Grid, Mark, Row, ShownCell
 from .rendering import (
     MAX_TEXT,
     case_page,
@@ -32,14 +32,20 @@ from .rendering import (
     write_folder,
 )
 
-Address = Callable[[Cell, int], str]
-"""The address of the evidence of a cell, of which the number is given, from the overview."""
 
+@dataclass(frozen=True)
+class _Layout:
+    """Where things are, seen from the overview: cases, the cells of a case behind ``separator``, and
+    environments in the order of the columns."""
 
-def write_page(path: Path, run: RunResult, cases: Sequence[Case] = ()) -> Path:
-    """Write the page to ``path``. Raises ``UsageError`` if that fails."""
-    write_atomically(path, page(run, cases))
-    return path
+    cases: Mapping[str, Case]
+    of_case: Callable[[str], str]
+    separator: str
+    environments: Mapping[str, str]
+
+    def address(self, cell: Cell) -> str:
+        place = place_of(cell.environment, cell.device)
+        return f"{self.of_case(cell.case_id)}{self.separator}{place}"
 
 
 def write_pages(folder: Path, run: RunResult, cases: Sequence[Case] = ()) -> Path:
@@ -57,31 +63,20 @@ def page(run: RunResult, cases: Sequence[Case] = (), now: float | None = None) -
     ``cases``: for titles, ranges and links.
     ``now``: in seconds since the epoch.
     """
-    by_id = {case.id: case for case in cases}
-    cells = group_into_cells(run.results)
     environments = _by_environment(run)
-    places = {name: f"#environment-{number}" for number, name in enumerate(environments)}
-    entries: dict[str, list[Entry]] = {}
-    for number, cell in enumerate(cells):
-        anchor, case = f"evidence-{number}", by_id.get(cell.case_id)
-        entry = Entry(cell, case, run.tool_version, anchor, places[cell.environment])
-        entries.setdefault(cell.case_id, []).append(entry)
+    layout = _Layout(
+        {case.id: case for case in cases},
+        of_case=lambda case_id: f"#case-{file_name(case_id)}",
+        separator=".",
+        environments={name: f"#environment-{number}" for number, name in enumerate(environments)},
+    )
+    cells = group_into_cells(run.results)
     return render(
         "run.html",
-        grid=_grid(
-            cells,
-            by_id,
-            places,
-            address=lambda _, number: f"#evidence-{number}",
-            of_case=lambda case_id: f"#{_anchor(case_id)}",
-        ),
-        sections=[
-            (_anchor(case_id), case_id, by_id.get(case_id), of_case)
-            for case_id, of_case in entries.items()
-        ],
-        environments=[
-            (places[name][1:], name, versions_of(results)) for name, results in environments.items()
-        ],
+        grid=_grid(cells, layout),
+        sections=_shown_cells(cells, run, layout),
+        case_anchor=layout.of_case,
+        environments=environments,
         **_head(run, now),
     )
 
@@ -91,59 +86,38 @@ def pages(run: RunResult, cases: Sequence[Case] = (), now: float | None = None) 
 
     ``index.html``, ``cases/CASE.html``, ``environments/NAME.html``.
     """
-    by_id = {case.id: case for case in cases}
-    cells = group_into_cells(run.results)
     environments = _by_environment(run)
-    places = {name: f"environments/{file_name(name)}.html" for name in environments}
-
-    def address(cell: Cell, _: int) -> str:
-        return f"{case_page(cell.case_id)}#{place_of(cell.environment, cell.device)}"
-
-    grid = _grid(cells, by_id, places, address, case_page)
-    head = _head(run, now)
-    written = {"index.html": render("run.html", grid=grid, sections=(), environments=(), **head)}
+    layout = _Layout(
+        {case.id: case for case in cases},
+        of_case=case_page,
+        separator="#",
+        environments={name: f"environments/{file_name(name)}.html" for name in environments},
+    )
+    cells = group_into_cells(run.results)
+    grid, head = _grid(cells, layout), _head(run, now)
+    written = {"index.html": render("run.html", grid=grid, sections={}, **head)}
     below = {"nav": (("Overview", "../index.html"),), "made": head["made"]}
-    by_case: dict[str, list[Cell]] = {}
-    for cell in cells:
-        by_case.setdefault(cell.case_id, []).append(cell)
-    for case_id, of_case in by_case.items():
-        case = by_id.get(case_id)
+    by_case = _shown_cells(sorted(cells, key=lambda cell: cell.expected), run, layout, "../")
+    for case_id, entries in by_case.items():
         written[case_page(case_id)] = render(
             "case.html",
             case_id=case_id,
-            case=case,
-            entries=[
-                Entry(
-                    cell,
-                    case,
-                    run.tool_version,
-                    place_of(cell.environment, cell.device),
-                    f"../{places[cell.environment]}",
-                )
-                for cell in sorted(of_case, key=lambda cell: cell.expected)
-            ],
+            case=entries[0].case,
+            entries=entries,
             record=None,
             **below,
         )
     for name, results in environments.items():
-        written[places[name]] = render(
+        written[layout.environments[name]] = render(
             "environment.html",
             name=name,
             grid=_grid(
-                [cell for cell in cells if cell.environment == name],
-                by_id,
-                {name: ""},
-                address=lambda cell, number: f"../{address(cell, number)}",
-                of_case=lambda case_id: f"../{case_page(case_id)}",
+                group_into_cells(results), replace(layout, environments={name: ""}), below="../"
             ),
-            versions=versions_of(results),
+            results=results,
             **below,
         )
     return written
-
-
-def _anchor(case_id: str) -> str:
-    return f"case-{file_name(case_id)}"
 
 
 def _head(run: RunResult, now: float | None) -> dict[str, object]:
@@ -163,43 +137,51 @@ def _by_environment(run: RunResult) -> dict[str, list[TestResult]]:
     return results
 
 
-def _grid(
-    cells: Sequence[Cell],
-    by_id: Mapping[str, Case],
-    places: Mapping[str, str],
-    address: Address,
-    of_case: Callable[[str], str],
-) -> Grid:
-    """Return the overview of the cells.
+def _shown_cells(
+    cells: Iterable[Cell], run: RunResult, layout: _Layout, below: str = ""
+) -> dict[str, list[ShownCell]]:
+    """Return the cells of each case. ``below``: the way from their page to the overview's folder."""
+    by_case: dict[str, list[ShownCell]] = {}
+    for cell in cells:
+        entry = ShownCell(
+            cell,
+            layout.cases.get(cell.case_id),
+            tool=run.tool_version,
+            anchor=layout.address(cell).partition("#")[2],
+            environment_href=below + layout.environments[cell.environment],
+        )
+        by_case.setdefault(cell.case_id, []).append(entry)
+    return by_case
 
-    ``places``: the addresses of the environments, in the order of the columns.
-    """
+
+def _grid(cells: Sequence[Cell], layout: _Layout, below: str = "") -> Grid:
+    """Return the overview of the cells."""
     sparse = is_sparse(cells)
     rows: dict[str, dict[str, list[Mark]]] = {}
-    for number, cell in enumerate(cells):
-        name = shown(cell.environment)
+    for cell in cells:
         mark = Mark(
             verdict=cell.verdict.value,
-            href=address(cell, number),
+            href=below + layout.address(cell),
             expected=cell.expected,
             device=shown(cell.device),
-            note=name if sparse else "",
+            note=shown(cell.environment) if sparse else "",
         )
         row = rows.setdefault(cell.case_id, {})
         row.setdefault("" if sparse else cell.environment, []).append(mark)
-    columns = [""] if sparse else list(places)
-    return Grid(
-        columns=[Column("Environments")]
+    columns = (
+        {"": Column("Environments")}
         if sparse
-        else [Column(shown(name), places[name]) for name in columns],
-        rows=unexpected_first(
+        else {name: Column(shown(name), href) for name, href in layout.environments.items()}
+    )
+    return Grid.unexpected_first(
+        list(columns.values()),
+        (
             Row(
                 case_id,
-                by_id.get(case_id),
-                of_case(case_id),
+                layout.cases.get(case_id),
+                below + layout.of_case(case_id),
                 [marks.get(name, ()) for name in columns],
             )
             for case_id, marks in rows.items()
         ),
-        sparse=sparse,
     )

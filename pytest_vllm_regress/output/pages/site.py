@@ -7,27 +7,24 @@ and the locks.
 
 from __future__ import annotations
 
-import dataclasses
 import posixpath
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ...answers.audit.boundaries import Boundary, boundaries
-from ...answers.audit.severity import Severity, severity
+from ...answers.audit.severity import severity
 from ...answers.audit.upgrades import better
 from ...answers.audit.verdict_table import Recorded, read_table
 from ...cases.model import Case
-from ...cases.proofs.proof import FILE as PROOF
-from ...cases.proofs.proof import read_proof
+from ...cases.proofs.proof import recorded_proof
 from ...cases.proofs.rejudge import load_observations
 from ...cases.results import group_into_cells
 from ...errors import UsageError
 from ...surveys.drift import Drift, open_drifts
 from .documents import RenderedDocument, Sources, documents_of, render_document
-from .knowledge import Knowledge, ReleaseState
-from .overview import IN_RANGE, SIGNS, Column, Entry, Grid, Mark, Row, unexpected_first
+from .knowledge import Knowledge
+from .overview import IN_RANGE, Column, Grid, Mark, Row, ShownCell
 from .rendering import broken_links, case_page, date_text, place_of, render, shown, write_folder
 
 DRIFT = "docs/records/drift.jsonl"
@@ -36,16 +33,6 @@ MAX_COMMANDS = 2
 _COLORS = ((0, "#1a7f37"), (10, "#9a6700"))
 """The colour of a badge up to a number of failures."""
 _MANY = "#a4141c"
-
-
-@dataclasses.dataclass(frozen=True)
-class KnownFailure:
-    """A known failure of a release: observed by a run, or in the range for a reason."""
-
-    case: Case
-    observed: Recorded | None
-    reason: str
-    href: str
 
 
 def write_site(
@@ -103,16 +90,13 @@ class _Site:
 
     def add_case(self, case: Case, ends: Sequence[Boundary], text: RenderedDocument | None) -> None:
         entries = [
-            Entry(cell, case, run.tool_version, place_of(cell.environment, cell.device))
+            ShownCell(cell, case, run.tool_version, place_of(cell.environment, cell.device))
             for run in load_observations(case)
             for cell in group_into_cells(run.results)
         ]
         anchors = {entry.anchor for entry in entries}
-        history = []
-        for event in self.knowledge.history(case):
-            place = place_of(event.environment, event.device)
-            history.append((event, "" if place in anchors else place))
-        proof = case.directory / PROOF
+        recorded = self.knowledge.recorded[case.id]
+        proof = recorded_proof(case)
         self.files |= text.files if text else {}
         self.add(
             case_page(case.id),
@@ -121,43 +105,49 @@ class _Site:
             case=case,
             entries=entries,
             record={
-                "bars": _bars(case, self.knowledge, ends),
+                "states": self.knowledge.states(case),
+                "edges": _edges(self.knowledge, ends),
                 "boundaries": ends,
-                "commits": read_proof(proof).commits if proof.exists() else (),
+                "commits": proof.commits if proof else (),
                 "commands": [
                     f"vllm-regress run {case.id} --env {name}"
                     for listed in (case.evidence.affected, case.evidence.fixed)
                     for name in listed[:MAX_COMMANDS]
                 ],
-                "history": history,
+                "history": [
+                    (
+                        event,
+                        ""
+                        if (place := place_of(event.environment, event.device)) in anchors
+                        else place,
+                    )
+                    for event in sorted(recorded, key=lambda event: event.date, reverse=True)
+                ],
                 "text": text.html if text else "",
             },
             images=True,
         )
 
     def add_releases(self, drifts: Mapping[str, Drift]) -> None:
-        rows = []
-        names = ("", *self.knowledge.releases, "")
-        for earlier, name, later in zip(names, names[1:], names[2:], strict=False):
-            failures = _failures(self.knowledge, name)
-            counted = Counter(severity(failure.case) for failure in failures)
-            severities = [(grade.value, counted[grade]) for grade in Severity if counted[grade]]
+        releases = {name: _failures(self.knowledge, name) for name in self.knowledge.releases}
+        names = ("", *releases, "")
+        for earlier, later, (name, failures) in zip(
+            names, names[2:], releases.items(), strict=False
+        ):
             self.files[f"badges/{name}.svg"] = badge(f"vLLM {name}", len(failures))
             self.add(
                 release_page(name),
                 "release.html",
                 release=name,
                 failures=failures,
-                severities=severities,
                 advice=str(better(self.knowledge.findings(name), self.knowledge.cases) or ""),
                 drift=drifts.get(name),
-                has_lock=self.knowledge.has_lock(name),
+                has_lock=len(self.knowledge.inventories[name].versions) > 1,
                 earlier=earlier,
                 later=later,
                 images=True,
             )
-            rows.append((name, failures, severities))
-        self.add("releases/index.html", "releases.html", releases=rows[::-1])
+        self.add("releases/index.html", "releases.html", releases=releases)
 
 
 def overview(knowledge: Knowledge) -> Grid:
@@ -169,10 +159,18 @@ def overview(knowledge: Knowledge) -> Grid:
     ]
     rows = []
     for case in knowledge.cases:
-        cells = [_marks(case, knowledge.in_environment(case, name)) for name in knowledge.others]
-        cells += [_release_marks(case, state) for state in knowledge.states(case).values()]
+        recorded = knowledge.recorded[case.id]
+        cells = [
+            _marks(case, [entry for entry in recorded if entry.environment == name])
+            for name in knowledge.others
+        ]
+        for state in knowledge.states(case).values():
+            marks = _marks(case, state.recorded)
+            if state.failing and state.observed is None:  # no verdict is clear
+                marks.append(Mark(IN_RANGE, case_page(case.id)))
+            cells.append(marks)
         rows.append(Row(case.id, case, case_page(case.id), cells))
-    return Grid(columns, unexpected_first(rows))
+    return Grid.unexpected_first(columns, rows)
 
 
 def release_page(name: str) -> str:
@@ -194,14 +192,6 @@ def badge(label: str, failures: int) -> str:
     )
 
 
-def _release_marks(case: Case, state: ReleaseState) -> list[Mark]:
-    """Return the verdicts; if none of them is clear, also what the range says."""
-    marks = _marks(case, state.recorded)
-    if state.failing and state.observed is None:
-        marks.append(Mark(IN_RANGE, case_page(case.id)))
-    return marks
-
-
 def _marks(case: Case, recorded: Sequence[Recorded]) -> list[Mark]:
     page = case_page(case.id)
     return [
@@ -215,48 +205,31 @@ def _marks(case: Case, recorded: Sequence[Recorded]) -> list[Mark]:
     ]
 
 
-def _bars(case: Case, knowledge: Knowledge, ends: Sequence[Boundary]) -> list[dict[str, str]]:
-    """Return a bar for each release; none if the range does not name vLLM and nothing was run."""
-    edges = {
+def _edges(knowledge: Knowledge, ends: Sequence[Boundary]) -> dict[str, str]:
+    """Return the releases at the ends of the affected range, and whether each end was observed."""
+    return {
         max(end.inside, end.outside, key=knowledge.releases.index): "observed-edge"
         if end.observed
         else "inferred-edge"
         for end in ends
         if end.package == "vllm" and {end.inside, end.outside} <= set(knowledge.releases)
     }
+
+
+def _failures(knowledge: Knowledge, name: str) -> list[dict[str, object]]:
+    """Return the known failures of a release, the gravest first: observed by a run, or in the range
+    for a reason."""
+    reasons = {match.case.id: match.reason for match in knowledge.findings(name)}
+    states = {case: knowledge.states(case)[name] for case in knowledge.cases}
+    failing = [case for case, state in states.items() if state.failing]
     return [
-        {"release": name, "edge": edges.get(name, ""), **_bar(state)}
-        for name, state in knowledge.states(case).items()
-    ]
-
-
-def _bar(state: ReleaseState) -> dict[str, str]:
-    """Return class, sign and words of a release on a case's page."""
-    if state.recorded:
-        clear = next((r for r in state.recorded if r.shown is not None), state.recorded[0])
-        kind, sign = clear.verdict.value, clear.verdict.symbol
-        word = f"{kind.replace('_', ' ')}, {clear.device}, {clear.date}"
-    elif state.in_range:
-        kind, sign, word = IN_RANGE, SIGNS[IN_RANGE], "not run, in the affected range"
-    elif state.in_range is None:
-        word = "not run, and the versions of its packages are not known"
-        kind, sign = "unknown", "?"
-    else:
-        kind, sign, word = "outside", "·", "not run, outside the affected range"
-    return {"state": kind, "sign": sign, "word": word}
-
-
-def _failures(knowledge: Knowledge, name: str) -> list[KnownFailure]:
-    """Return the known failures of a release, the gravest first."""
-    reasons = {
-        finding.case.id: finding.reason.removeprefix("affected: ")
-        for finding in knowledge.findings(name)
-    }
-    states = [(case, knowledge.states(case)[name]) for case in knowledge.cases]
-    return [
-        KnownFailure(case, state.observed, reasons.get(case.id, ""), case_page(case.id))
-        for case, state in sorted(states, key=lambda item: (severity(item[0]).rank, item[0].id))
-        if state.failing
+        {
+            "case": case,
+            "observed": states[case].observed,
+            "reason": reasons.get(case.id, "").removeprefix("affected: "),
+            "href": case_page(case.id),
+        }
+        for case in sorted(failing, key=lambda case: (severity(case).rank, case.id))
     ]
 
 
@@ -264,14 +237,19 @@ def _link_targets(
     cases: Sequence[Case], documents: Mapping[str, str], project: Path | None
 ) -> dict[str, str]:
     """Return the pages that links in documents lead to, by the path of what they name."""
-    if not documents:
+    if not documents or project is None:
         return {}
     targets = {**documents, "cases": "index.html", "docs": "docs/index.html"}
-    for case in cases:
-        if project is not None and case.directory.is_relative_to(project):
-            place = case.directory.relative_to(project).as_posix()
-            targets |= {place: case_page(case.id), f"{place}/README.md": case_page(case.id)}
-    return targets
+    inside = [case for case in cases if case.directory.is_relative_to(project)]
+    return targets | _case_targets(inside, project)
+
+
+def _case_targets(cases: Iterable[Case], root: Path) -> dict[str, str]:
+    return {
+        f"{case.directory.relative_to(root).as_posix()}{end}": case_page(case.id)
+        for case in cases
+        for end in ("", "/README.md")
+    }
 
 
 def _description(case: Case, cases: Sequence[Case], sources: Sources) -> RenderedDocument | None:
@@ -283,10 +261,5 @@ def _description(case: Case, cases: Sequence[Case], sources: Sources) -> Rendere
     if not sources.pages or not path.is_relative_to(sources.root):
         folder = case.directory.parent
         beside = [other for other in cases if other.directory.parent == folder]
-        targets = {
-            f"{other.directory.name}{end}": case_page(other.id)
-            for other in beside
-            for end in ("", "/README.md")
-        }
-        sources = Sources(folder, targets, complete=False)
+        sources = Sources(folder, _case_targets(beside, folder), complete=False)
     return render_document(sources, path.relative_to(sources.root).as_posix(), case_page(case.id))

@@ -256,7 +256,9 @@ def test_owners(
     assert owner.state() is state
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     run = RunDir.create()
-    (run.path / "run.json").write_text(json.dumps({"owner": dataclasses.asdict(owner), "tag": run.tag}))
+    (run.path / "run.json").write_text(
+        json.dumps({"owner": dataclasses.asdict(owner), "tag": run.tag})
+    )
     assert [abandoned_run.run for abandoned_run in abandoned_runs()] == (
         [run] if state is State.GONE else []
     )

@@ -74,17 +74,6 @@ def test_trial_problem_by_verdict_and_impostor(
     assert trial(verdict, impostor).flaw == fault
 
 
-def test_rejected_impostors_are_counted_by_environment() -> None:
-    trials = [
-        trial(Verdict.INCONCLUSIVE),
-        trial(Verdict.INCONCLUSIVE),  # a duplicate
-        trial(Verdict.INCONCLUSIVE, Impostor.FLOODED_LOG),
-        trial(Verdict.REGRESSED, environment="new"),
-        ImpostorRun("another", "old", "t", Impostor.EMPTY_ANSWER, Verdict.INCONCLUSIVE, ""),
-    ]
-    assert impostors.count_rejected(trials, "demo") == {"old": 2, "new": 0}
-
-
 def test_trials_survive_a_round_trip(tmp_path: Path) -> None:
     trials = (trial(Verdict.INCONCLUSIVE), trial(Verdict.REGRESSED, Impostor.ERROR_STATUS))
     impostors.write_impostor_runs(tmp_path / "met.json", trials)

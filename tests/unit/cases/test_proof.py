@@ -103,6 +103,21 @@ def proven(case: Case) -> proof.Proof:
     return evidence
 
 
+def test_rejected_impostors_are_counted_once_by_case_and_environment(case: Case) -> None:
+    evidence, _ = proof.make_proof(case, [GOOD], lock)
+    (first, *_) = (run for run in REJECTED if run.environment == "old")
+    runs = [
+        first,
+        first,
+        dataclasses.replace(first, impostor=Impostor.FLOODED_LOG),
+        dataclasses.replace(first, environment="new", verdict=Verdict.REGRESSED),
+        dataclasses.replace(first, case="another", impostor=Impostor.EMPTY_ANSWER),
+    ]
+    counted, _ = proof.with_impostor_runs(case, evidence, runs)
+    counts = {entry.environment: entry.impostors for entry in counted.environments}
+    assert counts == {"old": 2, "new": 0}
+
+
 def test_proof_round_trip(case: Case) -> None:
     evidence, wrong = proof.make_proof(
         case, [GOOD, [*GOOD, result("old", Verdict.FIXED, test="control group")]], lock

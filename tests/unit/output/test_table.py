@@ -158,7 +158,7 @@ def test_environments_without_room_for_words_are_numbered_and_explained() -> Non
 
 
 def test_numbered_environments_are_explained_on_a_narrow_screen() -> None:
-    assert "1 vllm-0.8.0 2 vllm-0.8.1" in lines(dense(8), 40)
+    assert "1 vllm-0.8.0 2 vllm-0.8.1 3 vllm-0.8.2" in lines(dense(8), 40)
 
 
 def test_a_table_that_would_be_mostly_empty_lists_the_environments_of_each_case() -> None:
