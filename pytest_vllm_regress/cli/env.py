@@ -3,46 +3,20 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from ..errors import BuildError, RegressError, UsageError
 from ..util.files import peek, write_atomically
 from ..util.sizes import GIB
-from .context import (
-    HELP,
-    TextOrJson,
-    complete_environments,
-    invocation,
-    print_columns,
-    print_json,
-    say,
-    warn,
-)
+from .context import Invocation, TextOrJson, print_columns, print_json, say, warn
 
 if TYPE_CHECKING:
     from ..environments.recipes import EnvironmentFile, Recipe
 
-app = typer.Typer(
-    help="List, build, lock and remove environments.",
-    no_args_is_help=True,
-    context_settings=HELP,
-    add_completion=False,
-)
 _DAY_S = 86400
 _MAX_LOCK = 16 * 1024 * 1024
-Names = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="NAME",
-        help="Names from environments.toml, or PACKAGE-VERSION[+OTHER==VERSION].",
-        autocompletion=complete_environments,
-    ),
-]
 
 
-@app.command("list")
 def list_environments(format: TextOrJson = "text") -> None:
     """List the environments of environments.toml and the cache."""
     from ..environments.cache import EnvironmentCache
@@ -86,14 +60,7 @@ def list_environments(format: TextOrJson = "text") -> None:
     )
 
 
-@app.command()
-def build(
-    context: typer.Context,
-    names: Names = None,
-    everything: Annotated[
-        bool, typer.Option("--all", help="All environments of environments.toml.")
-    ] = False,
-) -> None:
+def build(command: Invocation, names: list[str] | None = None, everything: bool = False) -> None:
     """Build environments that are not built yet.
 
     The progress of uv is shown on standard error.
@@ -105,7 +72,7 @@ def build(
             "name the environments to build (`vllm-regress env list` shows some), or give --all"
         )
     recipes = _recipes(names)
-    invocation(context).confirm_downloads([recipe.name for recipe in recipes], warn)
+    command.confirm_downloads([recipe.name for recipe in recipes], warn)
     cache, failures = EnvironmentCache(), []
     for recipe in recipes:
         try:
@@ -119,8 +86,7 @@ def build(
         )
 
 
-@app.command()
-def lock(names: Names = None) -> None:
+def lock(names: list[str] | None = None) -> None:
     """Resolve environments again and write their locks.
 
     These are the files locks/NAME.txt beside environments.toml (default: all of environments.toml).
@@ -151,19 +117,7 @@ def lock(names: Names = None) -> None:
             say(f"{path}: {state}, {text.count('==')} packages")
 
 
-@app.command()
-def prune(
-    names: Names = None,
-    everything: Annotated[
-        bool, typer.Option("--all", help="All environments of the cache.")
-    ] = False,
-    older_than: Annotated[
-        float | None,
-        typer.Option(
-            metavar="DAYS", min=0, help="Remove environments that were not used for this many days."
-        ),
-    ] = None,
-) -> None:
+def prune(names: list[str] | None = None, older_than: float | None = None) -> None:
     """Remove environments that are not in use.
 
     Without NAME or option: those of outdated recipes, and what interrupted builds left. With NAME
@@ -176,8 +130,8 @@ def prune(
     from ..engines.gpus import compiled
     from ..environments.cache import EnvironmentCache
 
-    if sum((bool(names), everything, older_than is not None)) > 1:
-        raise UsageError("env prune: give either names, --all or --older-than DAYS")
+    if names and older_than is not None:
+        raise UsageError("env prune: give either names or --older-than DAYS")
     cache, file = EnvironmentCache(), _file()
     current = {cache.place(recipe) for recipe in file.recipes.values()}
     listed, kernels = cache.listing(), compiled.list_kernels()
@@ -187,8 +141,8 @@ def prune(
         if names:
             return name in names
         if older_than is not None:
-            return time.time() - used > older_than * _DAY_S
-        return everything or is_outdated
+            return time.time() - used >= older_than * _DAY_S
+        return is_outdated
 
     for entry in listed:
         is_outdated = entry.name in file.recipes and entry.path not in current
@@ -209,16 +163,7 @@ def prune(
         )
 
 
-@app.command()
-def path(
-    name: Annotated[
-        str,
-        typer.Argument(
-            help="A name from environments.toml, or PACKAGE-VERSION[+OTHER==VERSION].",
-            autocompletion=complete_environments,
-        ),
-    ],
-) -> None:
+def path(name: str) -> None:
     """Print the path of an environment's interpreter.
 
     It is not built for that.
@@ -242,3 +187,12 @@ def _recipes(names: list[str] | None) -> list[Recipe]:
     from ..environments.names import resolve
 
     return [resolve(name) for name in dict.fromkeys(names or _file().recipes)]
+
+
+COMMANDS = {
+    "list": list_environments,
+    "build": build,
+    "lock": lock,
+    "prune": prune,
+    "path": path,
+}

@@ -5,7 +5,6 @@ errors become exit codes.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import errno
 import importlib
 import io
@@ -17,6 +16,7 @@ import shlex
 import sys
 import traceback
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
@@ -41,7 +41,7 @@ from .context import (
 )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Entry:
     """A command in the list that ``vllm-regress --help`` shows, in its panel.
 
@@ -55,6 +55,8 @@ class Entry:
     starts: bool = False
     passes_on: bool = False
     """It takes arguments after ``--``: for pytest, or (``ask``) a command to run."""
+    resumes: bool = False
+    """The same command goes on where it was interrupted."""
 
 
 COMMANDS = {
@@ -63,10 +65,12 @@ COMMANDS = {
     "compare": Entry("Answer", "Say what a change of versions breaks, fixes and leaves"),
     "uses": Entry("Answer", "Find the releases that have everything a project uses"),
     "run": Entry("Run", "Run cases where they must fail and where they must pass", True, True),
-    "matrix": Entry("Run", "Run cases over many environments: case by version", True, True),
-    "bisect": Entry("Run", "Find the release or commit that fixed or broke a case", True, True),
-    "try": Entry("Run", "Say which cases a patch to vLLM fixes and breaks", True, True),
-    "watch": Entry("Run", "Run cases on new releases and correct their ranges", True, True),
+    "matrix": Entry("Run", "Run cases over many environments: case by version", True, True, True),
+    "bisect": Entry(
+        "Run", "Find the release or commit that fixed or broke a case", True, True, True
+    ),
+    "try": Entry("Run", "Say which cases a patch to vLLM fixes and breaks", True, True, True),
+    "watch": Entry("Run", "Run cases on new releases and correct their ranges", True, True, True),
     "list": Entry("Cases", "List the cases: id, family, affected versions, title"),
     "show": Entry("Cases", "Show all fields of a case and the ends of its range"),
     "new": Entry("Cases", "Write a new case: case.toml, a test that runs, a README"),
@@ -75,7 +79,9 @@ COMMANDS = {
     "report": Entry("Share", "Merge result files and show them in any format"),
     "site": Entry("Share", "Write a web site of all cases, releases and verdicts"),
     "export": Entry("Share", "Write a case as a script, a bug report or an OSV record"),
-    "survey": Entry("Survey", "Measure what releases of vLLM can do, survive and need", True, True),
+    "survey": Entry(
+        "Survey", "Measure what releases of vLLM can do, survive and need", True, True, True
+    ),
     "fuzz": Entry("Hunt", "Search for failures that nobody has reported", True),
     "env": Entry("Maintain", "List, build, lock and remove environments", True),
     "doctor": Entry("Maintain", "Find and remove what earlier runs left behind", True),
@@ -103,18 +109,27 @@ class LazyCommand(typer.core.TyperCommand):
         super().__init__(name, help=entry.line, rich_help_panel=entry.panel)
 
     def load(self) -> Any:
-        """Return the command itself: the function with its name in its module, or ``app`` there."""
+        """Return the command itself: of ``COMMANDS`` in its module, or else of the function with
+        its name."""
+        from .parameters import as_command
+
         assert self.name is not None
-        module = importlib.import_module(f".{module_of(self.name)}", __package__)
-        app = getattr(module, "app", None)
-        if app is None:
-            app = typer.Typer(context_settings=HELP, add_completion=False)
-            function = getattr(module, self.name, None) or getattr(module, f"{self.name}_")
-            app.command(self.name, epilog=getattr(module, "EPILOG", None))(function)
+        entry, home = COMMANDS[self.name], module_of(self.name)
+        module = importlib.import_module(f".{home}", __package__)
+        group: dict[str, Any] = getattr(module, "COMMANDS", {})
+        app = typer.Typer(
+            context_settings=HELP,
+            add_completion=False,
+            no_args_is_help=bool(group),
+            help=f"{entry.line}.",
+        )
+        functions = group or {"": getattr(module, f"{self.name}_", None) or getattr(module, home)}
+        for name, function in functions.items():
+            full = f"{self.name} {name}".strip()
+            app.command(name or self.name)(as_command(function, full, resumes=entry.resumes))
         command: Any = typer.main.get_command(app)
-        command = getattr(command, "commands", {}).get(self.name, command)
         command.name = self.name
-        command.epilog = f"{command.epilog or ''} {_ANYWHERE}".strip()
+        command.epilog = _ANYWHERE
         return command
 
     def make_context(

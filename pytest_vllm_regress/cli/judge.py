@@ -3,34 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from ..errors import UsageError
-from .context import OK, UNEXPECTED, CaseId, invocation, say, warn
+from .context import OK, UNEXPECTED, Invocation, say, warn
 
 
 def judge(
-    context: typer.Context,
-    case_id: CaseId,
-    stored: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="[FILE|DIR]",
-            help="Result files, or directories of them (default: the observations of the case's proof, and your last runs).",
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            metavar="FILE.json",
-            help="Write the results with their new verdicts to FILE.json.",
-        ),
-    ] = None,
-) -> None:
+    command: Invocation, case_id: str, stored: list[Path] | None = None, out: Path | None = None
+) -> int:
     """Judge stored results again after a change of the case.
 
     Recomputes the verdicts after the kind, pattern, parts or range were changed. Runs nothing.
@@ -43,7 +23,6 @@ def judge(
     from ..cases.stored import read_stored, stored_results
     from ..util.files import check_distinct
 
-    command = invocation(context)
     (case,) = command.select([case_id])
     files = stored_results(case, stored or ())
     if out is not None:
@@ -67,6 +46,4 @@ def judge(
     say(
         f"observations judged again: {len(judgements)}; verdicts changed: {changed}; out of date: {stale}"
     )
-    raise typer.Exit(
-        OK if all(entry.now.expected and not entry.stale for entry in judgements) else UNEXPECTED
-    )
+    return OK if all(entry.now.expected and not entry.stale for entry in judgements) else UNEXPECTED

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import typer
-
 from ..util.text import one_line
-from .context import CaseId, TextOrJson, invocation, print_json, say, warn
+from .context import Invocation, TextOrJson, print_json, say, warn
 
 
-def show(context: typer.Context, case_id: CaseId, format: TextOrJson = "text") -> None:
+def show(command: Invocation, case_id: str, format: TextOrJson = "text") -> None:
     """Show all fields of a case and the ends of its range.
 
     It says which of these ends were observed.
@@ -21,7 +19,6 @@ def show(context: typer.Context, case_id: CaseId, format: TextOrJson = "text") -
     from ..cases.fields import fields_of
     from ..cases.proofs import lint
 
-    command = invocation(context)
     (case,) = command.select([case_id])
     # Tests check the built-in cases, and the check takes a second.
     if command.cases_dir is not None:

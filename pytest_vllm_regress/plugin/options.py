@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -40,6 +41,7 @@ class _Option(NamedTuple):
 
 
 _PHASES = {name.replace("_", "-"): name for name in TIMEOUTS_S}
+_LIMITS = ("engines", "memory", "processes", "log", "session", "gpu-wait")
 OPTIONS = (
     _Option(
         "vllm_gpu",
@@ -92,29 +94,22 @@ OPTIONS = (
         "what an engine leaves behind: warn (default) or fail the test that left it",
         choices=("warn", "fail"),
     ),
-    _Option("vllm_max_engines", f"engines alive at the same time (default {MAX_ENGINES})", "N"),
     _Option(
-        "vllm_max_memory",
-        f"GiB that an engine and all its processes may use (default: {100 * MEMORY_SHARE:g} % of the machine's or the container's)",
-        "GIB",
-    ),
-    _Option(
-        "vllm_max_processes", f"processes that an engine may have (default {MAX_PROCESSES})", "N"
-    ),
-    _Option(
-        "vllm_max_log",
-        f"MiB that an engine's log may have; else its middle goes (default {MAX_LOG_MIB})",
-        "MIB",
+        "vllm_limit",
+        f"a limit; repeatable. engines: alive at the same time (default {MAX_ENGINES}). memory: GiB "
+        "that an engine and all its processes may use (default: "
+        f"{100 * MEMORY_SHARE:g} % of the machine's or the container's). processes: that an engine may "
+        f"have (default {MAX_PROCESSES}). log: MiB that an engine's log may have; else its middle goes "
+        f"(default {MAX_LOG_MIB}). session: seconds for all tests together; then engines are ended and "
+        "none is started (default: no limit). gpu-wait: seconds an engine waits for GPUs that other "
+        f"runs hold (default {GPU_WAIT_S:g})",
+        "NAME=NUMBER",
+        many=True,
     ),
     _Option(
         "vllm_full_deadlines",
         "wait for every deadline, even when the text of a documented hang was seen and nothing moves any more, or an engine's process was killed",
         flag=True,
-    ),
-    _Option(
-        "vllm_session_timeout",
-        "seconds for all tests together; then engines are ended and none is started (default: no limit)",
-        "SECONDS",
     ),
     _Option(
         "vllm_start_method",
@@ -129,11 +124,6 @@ OPTIONS = (
         "kernels are compiled",
         "PHASE=SECONDS",
         many=True,
-    ),
-    _Option(
-        "vllm_gpu_wait",
-        f"seconds an engine waits for GPUs that other runs hold (default {GPU_WAIT_S:g})",
-        "SECONDS",
     ),
 )
 
@@ -212,6 +202,8 @@ def resolve(config: pytest.Config) -> Settings:
             )
         device = "gpu"
     report, model = _value(config, "vllm_report"), _value(config, "vllm_model")
+    timeouts = _numbers(config, "vllm_timeout", "PHASE=SECONDS", _PHASES)
+    limits = _numbers(config, "vllm_limit", "NAME=NUMBER", _LIMITS)
     try:
         places, index = _value(config, "vllm_source"), _value(config, "vllm_wheel_index")
         if places or index:  # the import takes time
@@ -230,20 +222,20 @@ def resolve(config: pytest.Config) -> Settings:
         environments=tuple(dict.fromkeys(_value(config, "vllm_env") or ())),
         device=device,
         model=str(expand_home(model)) if model and model.startswith("~") else model,
-        timeouts=Timeouts(**_timeouts(config)),
+        timeouts=Timeouts(**{f"{_PHASES[name]}_s": value for name, value in timeouts.items()}),
         fail_on_known=bool(_value(config, "vllm_fail_on_known")),
         report=expand_home(report) if report else None,
         leftovers=_value(config, "vllm_leftovers") or default.leftovers,
-        max_engines=int(_number(config, "vllm_max_engines", MAX_ENGINES)),
+        max_engines=int(limits.get("engines", MAX_ENGINES)),
         limits=Limits(
-            session_s=_number(config, "vllm_session_timeout", 0.0) or None,
-            memory_bytes=_number(config, "vllm_max_memory", 0.0) * GIB or None,
-            processes=int(_number(config, "vllm_max_processes", MAX_PROCESSES)),
-            log_bytes=_number(config, "vllm_max_log", MAX_LOG_MIB) * MIB,
+            session_s=limits.get("session"),
+            memory_bytes=limits.get("memory", 0.0) * GIB or None,
+            processes=int(limits.get("processes", MAX_PROCESSES)),
+            log_bytes=limits.get("log", MAX_LOG_MIB) * MIB,
         ),
         start_method=_value(config, "vllm_start_method") or default.start_method,
         minimize=bool(_value(config, "vllm_minimize")),
-        gpu_wait_s=_number(config, "vllm_gpu_wait", GPU_WAIT_S),
+        gpu_wait_s=limits.get("gpu-wait", GPU_WAIT_S),
         full_deadlines=bool(_value(config, "vllm_full_deadlines")),
     )
 
@@ -261,39 +253,32 @@ def _value(config: pytest.Config, name: str):  # type: ignore[no-untyped-def]  #
     return value
 
 
-def _timeouts(config: pytest.Config) -> dict[str, float]:
-    """Return the fields of ``Timeouts`` that are set; the command line wins for each phase."""
-    seconds: dict[str, float] = {}
+def _numbers(
+    config: pytest.Config, option: str, form: str, allowed: Collection[str]
+) -> dict[str, float]:
+    """Return the numbers that are set as NAME=NUMBER; the command line wins for each name."""
+    numbers: dict[str, float] = {}
     for source, texts in (
-        (f"ini file {config.inipath}", config.getini("vllm_timeout")),
-        ("command line", config.getoption("vllm_timeout", None)),
+        (f"ini file {config.inipath}", config.getini(option)),
+        ("command line", config.getoption(option, None)),
     ):
         for text in texts or ():
-            phase, _, value = text.partition("=")
-            if phase not in _PHASES:
+            name, _, value = text.partition("=")
+            if name not in allowed:
                 from ..util.validation import did_you_mean
 
                 raise pytest.UsageError(
-                    f"vllm_timeout = {text!r} (from the {source}): expected PHASE=SECONDS."
-                    f"{did_you_mean(phase, _PHASES)} Phases: {', '.join(_PHASES)}"
+                    f"{option} = {text!r} (from the {source}): expected {form}."
+                    f"{did_you_mean(name, allowed)} {form.partition('=')[0].capitalize()}s: "
+                    f"{', '.join(allowed)}"
                 )
-            seconds[f"{_PHASES[phase]}_s"] = _positive(f"vllm_timeout {phase}", value, source)
-    return seconds
-
-
-def _number(config: pytest.Config, name: str, default: float) -> float:
-    value = _value(config, name)
-    if value in (None, ""):
-        return default
-    given = config.getoption(name, None) is not None
-    return _positive(name, value, "command line" if given else f"ini file {config.inipath}")
-
-
-def _positive(name: str, value: str, source: str) -> float:
-    try:
-        number = float(value)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < 1e6:
-        raise pytest.UsageError(f"{name} = {value!r} (from the {source}) is not a positive number")
-    return number
+            try:
+                number = float(value)
+            except ValueError:
+                number = 0.0
+            if not 0 < number < 1e6:
+                raise pytest.UsageError(
+                    f"{option} {name} = {value!r} (from the {source}) is not a positive number"
+                )
+            numbers[name] = number
+    return numbers
