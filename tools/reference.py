@@ -26,6 +26,8 @@ from pytest_vllm_regress.util.codec import json_schema
 
 PAGES = Path(__file__).parents[1] / "docs" / "reference"
 WORDS = {
+    "--limit": "a limit by its name, `NAME=VALUE`: repeatable. Which names there are and what they mean, the command says",
+    "--set": "a field by its name, `FIELD=VALUE`: repeatable",
     "--all": "everything that there is to name",
     "--commits": "search commits, in the clone of `--source`",
     "--disk": "most disk space for downloads and environments",

@@ -105,7 +105,7 @@ _WITHOUT: Mapping[str, tuple[str, ...]] = {
 """Phases in which a kind of failure cannot occur: no assertion comes before the engine runs, and a
 server that fails to start raises no exception."""
 _NOT_READY = (
-    ". A server that does not start either ends or hangs while the harness waits until it is ready: use --phase ready with --kind crash, hang "
+    ". A server that does not start either ends or hangs while the harness waits until it is ready: use --set phase=ready with --kind crash, hang "
     "or engine-death"
 )
 
@@ -126,7 +126,7 @@ def check_phase(front: str, phase: str, kind: str) -> None:
         return
     hint = _NOT_READY if front == "serve" and phase in ("start", "ready") else ""
     raise UsageError(
-        f"--front {front} --phase {phase} --kind {kind}: phases with this front and kind are {', '.join(allowed)}{hint}"
+        f"--front {front} --set phase={phase} --kind {kind}: phases with this front and kind are {', '.join(allowed)}{hint}"
     )
 
 
@@ -171,7 +171,7 @@ class GitHubReport:
                 f"https://github.com/{pull['repository'] or self.repository}/pull/{pull['number']}"
             )
         raise UsageError(
-            f"--fixed-by {format_value(text)}: allowed are a pull request (its number, owner/name#number), a commit (at least 10 digits of its "
+            f"--set fixed-by={format_value(text)}: allowed are a pull request (its number, owner/name#number), a commit (at least 10 digits of its "
             "hash, owner/name@hash), or an address"
         )
 
@@ -310,12 +310,12 @@ def create_case(cases_dir: Path, upstream: GitHubReport | Unreported, draft: Dra
         raise UsageError("\n".join(unknown))
     draft = draft.filled(upstream)
     if not is_case_id(draft.id):
-        raise UsageError(f"--id {format_value(draft.id)}: an id is {CASE_ID}")
+        raise UsageError(f"--set id={format_value(draft.id)}: an id is {CASE_ID}")
     target = cases_dir / draft.id
     if os.path.lexists(target):
         raise UsageError(
             f"{target}: exists already. Edit {target / CASE_FILE}, or give a second failure of this report an id of its own: "
-            f"--id {upstream.slug}-WORD"
+            f"--set id={upstream.slug}-WORD"
         )
     is_new = not cases_dir.exists()
     try:
