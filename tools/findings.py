@@ -22,7 +22,6 @@ from typing import Any
 from pytest_vllm_regress.engines.standalone import bare_session
 from pytest_vllm_regress.errors import ChildError, Unsupported
 from pytest_vllm_regress.fuzz.api.api_hunter import ApiFinding
-from pytest_vllm_regress.fuzz.api.servers import LIMITS
 from pytest_vllm_regress.fuzz.engines.pair_hunter import EngineFinding
 from pytest_vllm_regress.fuzz.finding import Finding, ReplayAnswer, UpstreamSearch
 from pytest_vllm_regress.fuzz.hunters import hunter_named, load
@@ -445,9 +444,8 @@ def with_releases(findings: Sequence[Any], environments: Sequence[str]) -> list[
     """Ask every finding again in each environment."""
     answers: dict[str, dict[str, ReplayAnswer]] = defaultdict(dict)
     for hunter in dict.fromkeys(finding.hunter for finding in findings):
-        limits = LIMITS if hunter == "api" else None
         for environment in environments:
-            with bare_session(max_engines=4, limits=limits) as session:
+            with bare_session(max_engines=4, limits=hunter_named(hunter).limits) as session:
                 asker = hunter_named(hunter).of([session], environment)
                 with asker.lanes:
                     for finding in findings:

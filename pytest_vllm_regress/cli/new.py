@@ -89,13 +89,15 @@ def new(
 def _with_fields(draft: Draft, settings: Sequence[str]) -> Draft:
     """Return the draft with fields set as FIELD=VALUE. Raises ``UsageError``."""
     for setting in settings:
-        field, equals, value = setting.partition("=")
+        field, _, value = setting.partition("=")
         group, _, argument = field.partition(".")
-        if field in FIELDS and equals:
+        if not value.strip():
+            raise UsageError(f"--set {format_value(setting)}: the value is empty")
+        if field in FIELDS:
             draft = replace(draft, **{field: value})  # type: ignore[arg-type]  # these are texts
-        elif field == "fixed-by" and equals:
+        elif field == "fixed-by":
             draft = replace(draft, fixed_by=(*draft.fixed_by, value))
-        elif group == "control" and argument and equals:
+        elif group == "control" and argument:
             draft = replace(draft, control={**draft.control, argument: _scalar(value)})
         else:
             raise UsageError(

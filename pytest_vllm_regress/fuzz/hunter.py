@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 from ..engines.session import Session
+from ..engines.settings import Limits
 from ..environments.installed import read_installed
 from ..errors import Unsupported
 from .finding import Finding, Problem, ReplayAnswer
@@ -65,6 +66,8 @@ class Hunter(abc.ABC, Generic[L, Part, Q, R, F]):
     batch: ClassVar[int] = 1
     most_of_kind: ClassVar[int] = 10**6
     most_fruitless: ClassVar[int] = 10**6
+    limits: ClassVar[Limits | None] = None
+    """What a session is limited to; None for the usual limits."""
     right: ClassVar[str] = "the answer is right"
     """What a replay says if nothing is wrong."""
 

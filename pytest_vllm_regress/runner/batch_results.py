@@ -14,6 +14,7 @@ from ..cases.proofs.proof import EXPECTED_VERDICTS
 from ..cases.results import RunResult, TestResult
 from ..cases.verdict import Verdict, combine
 from ..errors import BuildError
+from ..util import codec
 from .batch import Batch, RunOptions
 
 _UNEXPLAINED = "pytest failed, but no verdict says why: see its output above"
@@ -41,7 +42,7 @@ def apply_expectations(run: RunResult, batch: Batch, options: RunOptions) -> Run
 def _judge_result(
     result: TestResult, results: tuple[TestResult, ...], batch: Batch, options: RunOptions
 ) -> TestResult:
-    result = dataclasses.replace(
+    result = codec.replace(
         result, command=options.repeat_command(result.case_id, result.environment)
     )
     role = batch.roles.get(result.case_id)
@@ -54,7 +55,7 @@ def _judge_result(
     if case_verdict is expected or not result.expected or result.verdict is not case_verdict:
         return result
     because = f"{batch.environment} is evidence that the case is {expected.value}, and it was {case_verdict.value}"
-    return dataclasses.replace(result, not_expected_because=because)
+    return codec.replace(result, not_expected_because=because)
 
 
 def inconclusive_results(batch: Batch, cases: Sequence[Case], why: str) -> tuple[TestResult, ...]:

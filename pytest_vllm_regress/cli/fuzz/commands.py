@@ -5,18 +5,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...defaults import MAX_ENGINES
 from ...errors import Unsupported, UsageError
 from ...util.sizes import GIB
 from ..context import OK, UNEXPECTED, TextOrJson, limits, print_json, say, speaker, warn
 
 if TYPE_CHECKING:
-    from ...engines.session import Session
-    from ...fuzz.hunter import CampaignPlan, Hunter
+    from ...fuzz.hunter import Hunter
 
 
 @dataclass(frozen=True)
@@ -31,38 +30,45 @@ class Hunt:
     out: Path = Path("findings")
     format: TextOrJson = "text"
 
-    @property
-    def plan(self) -> CampaignPlan:
-        from ...fuzz.hunter import CampaignPlan
-
-        rounds = self.rounds if self.rounds or self.minutes else 1
-        return CampaignPlan(self.seed, rounds, self.minutes, self.examples)
-
-    @contextlib.contextmanager
-    def sessions(
-        self, count: int = 1, *, environments: int = 1, **settings: Any
-    ) -> Iterator[tuple[list[str], list[Session]]]:
-        """Provide the environments, and sessions for them. Raises ``UsageError`` for more
-        environments than can be tested."""
+    def run(
+        self,
+        name: str,
+        lanes: int = 1,
+        engines: int = MAX_ENGINES,
+        environments: int = 1,
+        **options: Any,
+    ) -> int:
+        """Run a campaign of a hunter with a session for each lane. Raises ``UsageError`` for more
+        environments than it tests: further ones are of the option ``against``."""
         from ...engines.standalone import bare_session
+        from ...fuzz.hunters import hunter_named
 
-        names = self.env or []
-        if not 0 < len(names) <= environments:
+        environment, *others = self.env or [""]
+        if not environment or len(others) >= environments:
             raise UsageError("name one environment with --env, for example --env vllm-0.33.0")
+        if others:
+            options["against"] = others[0]
+        hunter = hunter_named(name)
         with contextlib.ExitStack() as stack:
-            sessions = [stack.enter_context(bare_session(warn, **settings)) for _ in range(count)]
+            sessions = [
+                stack.enter_context(bare_session(warn, max_engines=engines, limits=hunter.limits))
+                for _ in range(lanes)
+            ]
             try:
-                yield names, sessions
+                return self.campaign(hunter.of(sessions, environment, **options))
             except Unsupported as error:
-                raise UsageError(str(error.args[0])) from None
+                raise UsageError(f"fuzz {name}: {error.args[0]}") from None
 
-    def run(self, hunter: Hunter[Any, Any, Any, Any, Any]) -> int:
+    def campaign(self, hunter: Hunter[Any, Any, Any, Any, Any]) -> int:
         """Run a campaign."""
         from ...fuzz.campaign import Campaign
+        from ...fuzz.hunter import CampaignPlan
 
         show = speaker(self.format)
+        rounds = self.rounds if self.rounds or self.minutes else 1
+        plan = CampaignPlan(self.seed, rounds, self.minutes, self.examples)
         os.makedirs(self.out, exist_ok=True)
-        campaign = Campaign(hunter, self.plan, self.out, show)
+        campaign = Campaign(hunter, plan, self.out, show)
         show(f"{hunter.title}: seed {self.seed}")
         with hunter.lanes:
             campaign.run()
@@ -94,11 +100,7 @@ def parsers(
     Exit codes: 0 no problems; 1 findings; 2 usage or bad input; 3 an environment could not be
     built; 130 interrupted.
     """
-    from ...fuzz.parsers.parser_hunter import ParserHunter
-
-    most = limits(limit, seconds=30)
-    with hunt.sessions() as ((environment,), sessions):
-        return hunt.run(ParserHunter.of(sessions, environment, names=parser or (), **most))
+    return hunt.run("parsers", names=parser or (), seconds=limits(limit, seconds=30)["seconds"])
 
 
 def api(
@@ -118,21 +120,14 @@ def api(
     Exit codes: 0 no problems; 1 findings; 2 usage or bad input; 3 an environment could not be
     built; 130 interrupted.
     """
-    from ...fuzz.api.api_hunter import ApiHunter
-    from ...fuzz.api.servers import LIMITS
-
-    most = limits(limit, seconds=20)
-    with hunt.sessions(limits=LIMITS) as ((environment,), sessions):
-        hunter = ApiHunter.of(
-            sessions,
-            environment,
-            seconds=most["seconds"],
-            jobs=_lanes(jobs),
-            servers=server or (),
-            routes=route or (),
-            growth=growth,
-        )
-        return hunt.run(hunter)
+    return hunt.run(
+        "api",
+        jobs=_lanes(jobs),
+        servers=server or (),
+        routes=route or (),
+        growth=growth,
+        seconds=limits(limit, seconds=20)["seconds"],
+    )
 
 
 def engines(
@@ -150,21 +145,16 @@ def engines(
     Exit codes: 0 no problems; 1 findings; 2 usage or bad input; 3 an environment could not be
     built; 130 interrupted.
     """
-    from ...fuzz.engines.pair_hunter import PairHunter
-
     lanes = _lanes(jobs)
     most = limits(limit, seconds=30, engines=8)
-    of_lane = max(2, int(most["engines"]) // lanes)
-    with hunt.sessions(lanes, environments=2, max_engines=of_lane) as (names, sessions):
-        environment, *others = names
-        hunter = PairHunter.of(
-            sessions,
-            environment,
-            names=pair or (),
-            against="".join(others),
-            seconds=most["seconds"],
-        )
-        return hunt.run(hunter)
+    return hunt.run(
+        "engines",
+        lanes,
+        max(2, int(most["engines"]) // lanes),
+        environments=2,
+        names=pair or (),
+        seconds=most["seconds"],
+    )
 
 
 def lifecycle(
@@ -179,10 +169,7 @@ def lifecycle(
     Exit codes: 0 no problems; 1 findings; 2 usage or bad input; 3 an environment could not be
     built; 130 interrupted.
     """
-    from ...fuzz.lifecycle.story_hunter import StoryHunter
-
-    with hunt.sessions(_lanes(jobs), max_engines=3) as ((environment,), sessions):
-        return hunt.run(StoryHunter.of(sessions, environment))
+    return hunt.run("lifecycle", _lanes(jobs), engines=3)
 
 
 def schemas(
@@ -229,4 +216,4 @@ def schemas(
             fronts=engine or (),
             corpus=corpus or (),
         )
-        return hunt.run(hunter)
+        return hunt.campaign(hunter)

