@@ -42,7 +42,7 @@ from .context import (
 
 
 @dataclass(frozen=True)
-class Entry:
+class CommandEntry:
     """A command in the list that ``vllm-regress --help`` shows, in its panel.
 
     ``line`` is the first line of its own help, at most 60 characters. ``starts``: it starts
@@ -60,32 +60,32 @@ class Entry:
 
 
 COMMANDS = {
-    "audit": Entry("Answer", "Find the documented failures of a combination of versions"),
-    "explain": Entry("Answer", "Say which documented failures a log shows, and what to do"),
-    "compare": Entry("Answer", "Say what a change of versions breaks, fixes and leaves"),
-    "uses": Entry("Answer", "Find the releases that have everything a project uses"),
-    "run": Entry("Run", "Run cases where they must fail and where they must pass", True, True),
-    "matrix": Entry("Run", "Run cases over many environments: case by version", True, True, True),
-    "bisect": Entry(
+    "audit": CommandEntry("Answer", "Find the documented failures of a combination of versions"),
+    "explain": CommandEntry("Answer", "Say which documented failures a log shows, and what to do"),
+    "compare": CommandEntry("Answer", "Say what a change of versions breaks, fixes and leaves"),
+    "uses": CommandEntry("Answer", "Find the releases that have everything a project uses"),
+    "run": CommandEntry("Run", "Run cases where they must fail and where they must pass", True, True),
+    "matrix": CommandEntry("Run", "Run cases over many environments: case by version", True, True, True),
+    "bisect": CommandEntry(
         "Run", "Find the release or commit that fixed or broke a case", True, True, True
     ),
-    "try": Entry("Run", "Say which cases a patch to vLLM fixes and breaks", True, True, True),
-    "watch": Entry("Run", "Run cases on new releases and correct their ranges", True, True, True),
-    "list": Entry("Cases", "List the cases: id, family, affected versions, title"),
-    "show": Entry("Cases", "Show all fields of a case and the ends of its range"),
-    "new": Entry("Cases", "Write a new case: case.toml, a test that runs, a README"),
-    "validate": Entry("Cases", "Prove cases and write the proof beside them", True, True),
-    "judge": Entry("Cases", "Judge stored results again after a change of the case"),
-    "report": Entry("Share", "Merge result files and show them in any format"),
-    "site": Entry("Share", "Write a web site of all cases, releases and verdicts"),
-    "export": Entry("Share", "Write a case as a script, a bug report or an OSV record"),
-    "survey": Entry(
+    "try": CommandEntry("Run", "Say which cases a patch to vLLM fixes and breaks", True, True, True),
+    "watch": CommandEntry("Run", "Run cases on new releases and correct their ranges", True, True, True),
+    "list": CommandEntry("Cases", "List the cases: id, family, affected versions, title"),
+    "show": CommandEntry("Cases", "Show all fields of a case and the ends of its range"),
+    "new": CommandEntry("Cases", "Write a new case: case.toml, a test that runs, a README"),
+    "validate": CommandEntry("Cases", "Prove cases and write the proof beside them", True, True),
+    "judge": CommandEntry("Cases", "Judge stored results again after a change of the case"),
+    "report": CommandEntry("Share", "Merge result files and show them in any format"),
+    "site": CommandEntry("Share", "Write a web site of all cases, releases and verdicts"),
+    "export": CommandEntry("Share", "Write a case as a script, a bug report or an OSV record"),
+    "survey": CommandEntry(
         "Survey", "Measure what releases of vLLM can do, survive and need", True, True, True
     ),
-    "fuzz": Entry("Hunt", "Search for failures that nobody has reported", True),
-    "env": Entry("Maintain", "List, build, lock and remove environments", True),
-    "doctor": Entry("Maintain", "Find and remove what earlier runs left behind", True),
-    "ask": Entry("Maintain", "Call a probe or a server by hand in any environment", True, True),
+    "fuzz": CommandEntry("Hunt", "Search for failures that nobody has reported", True),
+    "env": CommandEntry("Maintain", "List, build, lock and remove environments", True),
+    "doctor": CommandEntry("Maintain", "Find and remove what earlier runs left behind", True),
+    "ask": CommandEntry("Maintain", "Call a probe or a server by hand in any environment", True, True),
 }
 """All commands in the order in which people need them. The module of each has its name."""
 _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
