@@ -39,55 +39,28 @@ from .context import (
     say,
     warn,
 )
+from .parameters import as_command, declared, words
 
 
 @dataclass(frozen=True)
 class CommandEntry:
-    """A command in the list that ``vllm-regress --help`` shows, in its panel.
-
-    ``line`` is the first line of its own help, at most 60 characters. ``starts``: it starts
-    processes in target environments, so it is for Linux only; the others only read files and work
-    everywhere.
-    """
+    """A command in ``data/commands.toml``."""
 
     panel: str
     line: str
     starts: bool = False
     passes_on: bool = False
-    """It takes arguments after ``--``: for pytest, or (``ask``) a command to run."""
     resumes: bool = False
-    """The same command goes on where it was interrupted."""
 
 
 COMMANDS = {
-    "audit": CommandEntry("Answer", "Find the documented failures of a combination of versions"),
-    "explain": CommandEntry("Answer", "Say which documented failures a log shows, and what to do"),
-    "compare": CommandEntry("Answer", "Say what a change of versions breaks, fixes and leaves"),
-    "uses": CommandEntry("Answer", "Find the releases that have everything a project uses"),
-    "run": CommandEntry("Run", "Run cases where they must fail and where they must pass", True, True),
-    "matrix": CommandEntry("Run", "Run cases over many environments: case by version", True, True, True),
-    "bisect": CommandEntry(
-        "Run", "Find the release or commit that fixed or broke a case", True, True, True
-    ),
-    "try": CommandEntry("Run", "Say which cases a patch to vLLM fixes and breaks", True, True, True),
-    "watch": CommandEntry("Run", "Run cases on new releases and correct their ranges", True, True, True),
-    "list": CommandEntry("Cases", "List the cases: id, family, affected versions, title"),
-    "show": CommandEntry("Cases", "Show all fields of a case and the ends of its range"),
-    "new": CommandEntry("Cases", "Write a new case: case.toml, a test that runs, a README"),
-    "validate": CommandEntry("Cases", "Prove cases and write the proof beside them", True, True),
-    "judge": CommandEntry("Cases", "Judge stored results again after a change of the case"),
-    "report": CommandEntry("Share", "Merge result files and show them in any format"),
-    "site": CommandEntry("Share", "Write a web site of all cases, releases and verdicts"),
-    "export": CommandEntry("Share", "Write a case as a script, a bug report or an OSV record"),
-    "survey": CommandEntry(
-        "Survey", "Measure what releases of vLLM can do, survive and need", True, True, True
-    ),
-    "fuzz": CommandEntry("Hunt", "Search for failures that nobody has reported", True),
-    "env": CommandEntry("Maintain", "List, build, lock and remove environments", True),
-    "doctor": CommandEntry("Maintain", "Find and remove what earlier runs left behind", True),
-    "ask": CommandEntry("Maintain", "Call a probe or a server by hand in any environment", True, True),
+    name: CommandEntry(
+        **{key: value for key, value in table.items() if not isinstance(value, dict)}
+    )
+    for name, table in words().items()
+    if "panel" in table
 }
-"""All commands in the order in which people need them. The module of each has its name."""
+"""The module of each command has its name."""
 _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Errors that mean that output cannot be written: a full disk, an exceeded quota or file size, a
 closed terminal."""
@@ -111,8 +84,6 @@ class LazyCommand(typer.core.TyperCommand):
     def load(self) -> Any:
         """Return the command itself: of ``COMMANDS`` in its module, or else of the function with
         its name."""
-        from .parameters import as_command
-
         assert self.name is not None
         entry, home = COMMANDS[self.name], module_of(self.name)
         module = importlib.import_module(f".{home}", __package__)
@@ -251,53 +222,14 @@ def _print_version(requested: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def root(
     context: typer.Context,
-    cases: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", help="Directory of cases (default: ./cases, else the built-in cases)."
-        ),
-    ] = None,
-    source: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="[PACKAGE=]PATH|URL",
-            help="The clone in which names with @REV are looked up (default package: vllm). A URL "
-            "is cloned once, into the cache; repeatable.",
-        ),
-    ] = None,
-    wheel_index: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="A package index with {commit} in its address: vllm@REV then installs the "
-            "commit's own wheel, for every device.",
-        ),
-    ] = None,
-    yes: Annotated[
-        bool,
-        typer.Option(
-            "--yes", "-y", help="Download without asking. Without a terminal nothing is asked."
-        ),
-    ] = False,
-    verbose: Annotated[
-        int,
-        typer.Option(
-            "--verbose",
-            "-v",
-            count=True,
-            show_default=False,
-            metavar="",
-            help="Say more: everything about each failure or test, pytest's output, and on "
-            "standard error what is started; -vv also waits and deadlines.",
-        ),
-    ] = 0,
-    log_file: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Append the log of -vv to FILE, whatever is shown."),
-    ] = None,
+    cases: Path | None = None,
+    source: list[str] | None = None,
+    wheel_index: str | None = None,
+    yes: bool = False,
+    verbose: int = 0,
+    log_file: Path | None = None,
     version: Annotated[
         bool,
         typer.Option(
@@ -305,6 +237,7 @@ def root(
         ),
     ] = False,
 ) -> None:
+    """Take the options of all commands."""
     own_args, pytest_args = context.obj
     command = COMMANDS.get(context.invoked_subcommand or "")
     if (
@@ -328,6 +261,9 @@ def root(
     context.with_resource(logging_to(verbose, log_file, warn))
     LOGGER.info("vllm-regress %s: %s", __version__, shlex.join([*own_args, *pytest_args]))
     context.obj = Invocation(cases, pytest_args, verbose > 0, yes, tuple(source or ()), wheel_index)
+
+
+app.callback()(declared(root, "root", root))
 
 
 def split_arguments(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:

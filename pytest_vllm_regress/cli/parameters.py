@@ -1,9 +1,10 @@
-"""Make commands of functions: their options and arguments in the words of ``data/options.toml``,
+"""Make commands of functions: their options and arguments in the words of ``data/commands.toml``,
 and what is done around every command.
 
 The parameters of a function are those of its command; their names, types and defaults stand there.
 Two types are not for the command line: ``Invocation``, which are the options of ``vllm-regress``
-itself, and a frozen dataclass, whose fields are options that several commands share.
+itself, and a frozen dataclass, whose fields are options that several commands share; its default is
+an instance.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from __future__ import annotations
 import functools
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from inspect import Parameter, Signature, signature
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_origin, get_type_hints
 
 import typer
 
@@ -32,7 +33,6 @@ def as_command(
     """
     kinds: dict[str, Any] = get_type_hints(function)
     kinds.pop("return", None)
-    given = signature(function).parameters
 
     @functools.wraps(function)
     def run(context: typer.Context, **values: Any) -> None:
@@ -48,62 +48,64 @@ def as_command(
             warn(f"interrupted{': repeat the command to resume' if resumes else ''}")
             raise typer.Exit(INTERRUPTED) from None
 
-    context = Parameter("context", Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+    return declared(run, name, function)
+
+
+def declared(
+    run: Callable[..., None], name: str, function: Callable[..., object]
+) -> Callable[..., None]:
+    """Give ``run`` the parameters of ``function`` as typer reads them."""
+    kinds = get_type_hints(function, include_extras=True)
     options = [
-        option
-        for key, kind in kinds.items()
-        for option in _options(name, given[key].replace(annotation=kind))
+        Parameter("context", Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context),
+        *(
+            option
+            for parameter in signature(function).parameters.values()
+            for option in _options(name, parameter.replace(annotation=kinds[parameter.name]))
+        ),
     ]
-    run.__signature__ = Signature([context, *options])  # type: ignore[attr-defined]  # for typer
-    run.__annotations__ = {option.name: option.annotation for option in (context, *options)}
+    run.__signature__ = Signature(options)  # type: ignore[attr-defined]
+    run.__annotations__ = {option.name: option.annotation for option in options}
     return run
 
 
 def _options(command: str, parameter: Parameter) -> Iterator[Parameter]:
     """Yield what a parameter of a function is on the command line."""
     kind = parameter.annotation
-    if kind is Invocation:
+    if kind in (Invocation, typer.Context):
         return
-    if not is_dataclass(kind):
+    if get_origin(kind) is Annotated:
+        yield parameter.replace(kind=Parameter.KEYWORD_ONLY)
+    elif not is_dataclass(kind):
         yield Parameter(
             parameter.name,
             Parameter.KEYWORD_ONLY,
             default=parameter.default,
             annotation=Annotated[kind, _described(command, parameter.name)],
         )
-        return
-    hints = get_type_hints(kind)
-    for field in fields(kind):
-        default = getattr(parameter.default, field.name, field.default)
-        option = Parameter(
-            field.name,
-            Parameter.KEYWORD_ONLY,
-            default=Parameter.empty if default is MISSING else default,
-            annotation=hints[field.name],
-        )
-        yield from _options(command, option)
+    else:
+        for name, hint in get_type_hints(kind).items():
+            default = getattr(parameter.default, name)
+            option = Parameter(name, parameter.kind, default=default, annotation=hint)
+            yield from _options(command, option)
 
 
 def _described(command: str, parameter: str) -> Any:
     """Return the declaration for typer."""
-    tables = ("all", command.split(" ")[0], command)
-    words = {
-        key: value
-        for table in tables
-        for key, value in _words().get(table, {}).get(parameter, {}).items()
-    }
-    words["autocompletion"] = COMPLETIONS.get(words.pop("complete", ""))
-    if words.pop("argument", False):
-        return typer.Argument(**words)
-    names = [words.pop("option", f"--{parameter.replace('_', '-')}")]
-    if "short" in words:
-        names.append(words.pop("short"))
-    return typer.Option(*names, **words)
+    chosen: dict[str, Any] = {}
+    for table in ("all", command.split(" ")[0], command):
+        chosen |= words().get(table, {}).get(parameter, {})
+    chosen["autocompletion"] = COMPLETIONS.get(chosen.pop("complete", ""))
+    if chosen.pop("argument", False):
+        return typer.Argument(**chosen)
+    long = chosen.pop("option", f"--{parameter.replace('_', '-')}")
+    return typer.Option(*filter(None, (long, chosen.pop("short", ""))), **chosen)
 
 
 @functools.cache
-def _words() -> dict[str, Any]:
-    return tomllib.loads((DATA / "options.toml").read_text(encoding="utf-8"))
+def words() -> dict[str, Any]:
+    """Return ``data/commands.toml``."""
+    return tomllib.loads((DATA / "commands.toml").read_text(encoding="utf-8"))
 
 
 def _case_ids(context: typer.Context, incomplete: str) -> list[str]:
