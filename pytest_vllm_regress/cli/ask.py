@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..engines.session import Session
+from ..engines.spec import EngineSpec
+from ..engines.standalone import bare_session, probe_in, run_client
 from ..errors import ChildError, Unsupported, UsageError
 from .context import OK, UNEXPECTED, Device, Invocation, print_json, warn
-
-if TYPE_CHECKING:
-    from ..engines.session import Session
 
 
 def ask(
@@ -35,7 +35,6 @@ def ask(
     Exit codes: 0 answered, or else the exit status of the command; 1 vLLM or the probe failed; 2
     usage or bad input; 3 the environment could not be built; 130 interrupted.
     """
-    from ..engines.standalone import bare_session
 
     words = command.pytest_args
     if (probe is None) != bool(words):
@@ -58,7 +57,6 @@ def ask(
 
 
 def _probed(session: Session, environment: str, probe: str, arguments: dict[str, Any]) -> Any:
-    from ..engines.standalone import probe_in
 
     file, _, function = probe.rpartition(":")
     in_file = file.endswith(".py")
@@ -82,8 +80,6 @@ def _served(
     command: Sequence[str],
     show_log: bool,
 ) -> int:
-    from ..engines.spec import EngineSpec
-    from ..engines.standalone import run_client
 
     spec = EngineSpec.create(**fields).relative_to(Path.cwd())
     server = session.server(session.target(environment), spec, user="ask", fresh=False)

@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from ..answers.audit import audit as answers
+from ..answers.audit.audit import Audit
+from ..answers.audit.inventory import Inventory
+from ..answers.audit.matching import AuditMatch
+from ..answers.audit.preflight import Concern, inspect_host
 from ..answers.audit.severity import severity
+from ..answers.audit.target import read_interpreter, read_side, read_target
+from ..answers.audit.upgrades import overview, table
+from ..answers.deployments.configuration import read_deployments
+from ..cases.model import Case
+from ..environments.recipes import find_file, load
 from ..errors import UsageError
+from ..util.validation import format_value
+from ..util.versions import specifiers_of
 from .context import (
     OK,
     UNEXPECTED,
@@ -18,13 +30,6 @@ from .context import (
     say,
     warn,
 )
-
-if TYPE_CHECKING:
-    from ..answers.audit.audit import Audit
-    from ..answers.audit.inventory import Inventory
-    from ..answers.audit.matching import AuditMatch
-    from ..answers.audit.preflight import Concern
-    from ..cases.model import Case
 
 SCHEMA_VERSION = 1
 MAX_LINE = 100
@@ -50,10 +55,6 @@ def audit(
     Exit codes: 0 nothing found (with --serve: nothing that can show); 1 something found; 2 usage or
     bad input; 4 internal error.
     """
-    from ..answers.audit import audit as answers
-    from ..answers.audit.preflight import inspect_host
-    from ..answers.audit.target import read_interpreter, read_target
-    from ..answers.deployments.configuration import read_deployments
 
     cases = command.cases()
     if releases is not None:
@@ -87,7 +88,6 @@ def audit(
 
 
 def _environment(name: str, cases: tuple[Case, ...]) -> Inventory:
-    from ..answers.audit.target import read_interpreter, read_side
     from ..environments.sources import names_interpreter
 
     if names_interpreter(name) or Path(name).exists():
@@ -96,10 +96,6 @@ def _environment(name: str, cases: tuple[Case, ...]) -> Inventory:
 
 
 def _print_releases(cases: tuple[Case, ...], releases: str, *, as_json: bool) -> None:
-    from ..answers.audit.upgrades import overview, table
-    from ..environments.recipes import find_file, load
-    from ..util.validation import format_value
-    from ..util.versions import specifiers_of
 
     specifiers = specifiers_of(releases)
     if specifiers is None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Literal, TextIO
 
@@ -16,7 +15,7 @@ from ..history.algorithm import Direction
 from ..history.bisect import BisectRequest
 from ..history.bisect import bisect as search
 from ..history.candidates import CandidateRunner, output_file
-from ..runner.batch import RunOptions
+from ..runner.batch import Executor, RunOptions
 from ..runner.build import build_with_cache, check_gpu_fits
 from ..runner.executors import SequentialExecutor
 from ..runner.progress import BatchHeaders, OutputInOrder, Progress, Say, WithBar
@@ -98,8 +97,12 @@ def bisect(
     if on is None and options.asks_for_gpu:
         check_gpu_fits((*case.evidence.affected, *case.evidence.fixed))
     show = speaker(format)
-    with cluster(on), _output(options, case.id, show, to_stdout=format == "text") as output:
-        report = search(request, _candidate_runner(options, on, output, show, ahead=jobs != 1))
+    with cluster(on), _output(options, case.id, show, format) as (write, stream):
+        # The next environments are built while one runs.
+        build = build_with_cache(write) if on is None else None
+        batches = _batch_runner(options, on, build, write, stream)
+        ahead = build if jobs != 1 else None
+        report = search(request, CandidateRunner(batches.run, ahead, show))
     if format == "json":
         print_json(report.to_json())
     else:
@@ -108,23 +111,14 @@ def bisect(
     return OK if report.found_change else UNEXPECTED if report.conclusive else UNBUILT
 
 
-@dataclass(frozen=True)
-class _Output:
-    """Where builds and pytest write:
-
-    ``say`` their lines, ``stream`` the rest (None: standard output).
-    """
-
-    say: Say
-    stream: TextIO | None
-    to_file: bool
-
-
 @contextlib.contextmanager
-def _output(options: RunOptions, case_id: str, show: Say, *, to_stdout: bool) -> Iterator[_Output]:
-    """Write output to the case's file, or with live output to our own terminal."""
+def _output(
+    options: RunOptions, case_id: str, show: Say, format: str
+) -> Iterator[tuple[Say, TextIO | None]]:
+    """Provide what builds and pytest write to: a function for their lines, a stream for the rest
+    (None: standard output). That is the case's file, or our own terminal with live output."""
     if options.live:
-        yield _Output(show, None if to_stdout else sys.stderr, to_file=False)
+        yield show, None if format == "text" else sys.stderr
         return
     path = output_file(case_id)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -135,27 +129,24 @@ def _output(options: RunOptions, case_id: str, show: Say, *, to_stdout: bool) ->
             stream.write(f"{printable(mask(line))}\n")
             stream.flush()
 
-        yield _Output(say_to_file, stream, to_file=True)
+        yield say_to_file, stream
 
 
-def _candidate_runner(
-    options: RunOptions, on: str | None, output: _Output, show: Say, *, ahead: bool
-) -> CandidateRunner:
-    """Run candidates here or on the cluster ``on``. ``show`` tells the user about each; ``ahead``:
-    build the next environments while one runs."""
-    build = build_with_cache(output.say)
-    stream = output.stream.buffer if output.stream else None
-    executor = (
-        SequentialExecutor(build, partial(run_command, output=stream))
-        if on is None
-        else make_executor(on, None, output.say)
-    )
-
-    def progress() -> Progress:
-        lines: Progress = (
-            BatchHeaders(output.say) if on is None else OutputInOrder(output.say, output.stream)
-        )
-        return WithBar(lines) if output.to_file else lines
-
-    runner = BatchRunner(executor, options, progress)
-    return CandidateRunner(runner.run, build if ahead and on is None else None, show)
+def _batch_runner(
+    options: RunOptions,
+    on: str | None,
+    build: Callable[[str], None] | None,
+    write: Say,
+    stream: TextIO | None,
+) -> BatchRunner:
+    """Run candidates here, with ``build``, or on the cluster ``on``."""
+    executor: Executor
+    progress: Callable[[], Progress]
+    if build is not None:
+        start = partial(run_command, output=stream.buffer if stream else None)
+        executor = SequentialExecutor(build, start)
+        progress = partial(BatchHeaders, write)
+    else:
+        executor = make_executor(on, None, write)
+        progress = partial(OutputInOrder, write, stream)
+    return BatchRunner(executor, options, progress if options.live else lambda: WithBar(progress()))

@@ -5,13 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import typer
-
+from ..answers.audit import comparison
+from ..answers.audit.severity import severity
+from ..answers.audit.target import read_sides
+from ..cases.model import Case
+from ..cases.results import TestResult
 from ..errors import UsageError
+from ..util.versions import is_version
 from .context import (
-    INTERRUPTED,
     OK,
     UNEXPECTED,
     Format,
@@ -21,10 +23,6 @@ from .context import (
     say,
     warn,
 )
-
-if TYPE_CHECKING:
-    from ..cases.model import Case
-    from ..cases.results import TestResult
 
 
 def compare(
@@ -37,9 +35,6 @@ def compare(
     Exit codes: 0 nothing new breaks; 1 the change has a failure that was not there before; 2 usage
     or bad input; 4 internal error.
     """
-    from ..answers.audit import comparison
-    from ..answers.audit.severity import severity
-    from ..answers.audit.target import read_sides
 
     cases = command.cases()
     old, new = read_sides(before, after)
@@ -72,7 +67,6 @@ def _environment(side: str) -> str:
 
     Raises ``UsageError`` for a list of packages.
     """
-    from ..util.versions import is_version
 
     if Path(side).exists():
         raise UsageError(
@@ -84,18 +78,13 @@ def _environment(side: str) -> str:
 def _run(command: Invocation, missing: Mapping[str, tuple[Case, ...]]) -> tuple[TestResult, ...]:
     """Run the cases that are missing in each environment, and return their results."""
     from ..runner.batch import Batch
-    from ..runner.build import build_with_cache
-    from ..runner.run import LocalMachine, local_request, run_batches
-    from ..runner.slots import Spare, machine_room
+    from ..runner.run import run_batches
 
     if sys.platform != "linux":
         raise UsageError("--run: Linux only, because it starts engines")
     batches = [Batch(name, cases, {}) for name, cases in missing.items() if cases]
     options = command.run_options(None)
-    command.prepare(batches, options, warn)
-    machine = LocalMachine(build_with_cache(warn), machine_room(), Spare.of_machine())
-    outcome = run_batches(local_request(batches, machine, options, warn))
+    outcome = run_batches(command.request_here(batches, options, None, warn))
     if outcome.interrupted:
-        warn("interrupted: not everything was run")
-        raise typer.Exit(INTERRUPTED)
+        raise KeyboardInterrupt
     return outcome.run.results

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ..output.formats import OutputFiles
     from ..runner.batch import Batch, Executor, RunOptions
     from ..runner.progress import CaseLines, Say
+    from ..runner.run import RunRequest
     from ..util.report import Report
 
 OK, UNEXPECTED, USAGE, UNBUILT, INTERNAL, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 4, 130, 141
@@ -97,6 +98,19 @@ class Invocation:
 
         check_environments(batches, gpu=options.asks_for_gpu)
         self.confirm_downloads([batch.environment for batch in batches], show)
+
+    def request_here(
+        self, batches: Sequence[Batch], options: RunOptions, jobs: int | None, show: Say
+    ) -> RunRequest:
+        """Return the request to run batches on this machine, whose environments are checked."""
+        from ..runner.build import build_with_cache
+        from ..runner.run import LocalMachine, local_request
+        from ..runner.slots import Spare, machine_room
+
+        self.prepare(batches, options, show)
+        spare = None if jobs else Spare.of_machine()
+        machine = LocalMachine(build_with_cache(show), jobs or machine_room(), spare)
+        return local_request(batches, machine, options, show)
 
     def confirm(self) -> None:
         """On a terminal, ask whether to go on, unless ``--yes`` was given.

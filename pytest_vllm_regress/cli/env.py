@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..engines.gpus import compiled
+from ..environments.cache import CachedEnvironment, EnvironmentCache
+from ..environments.locks import lock_text
+from ..environments.names import resolve
+from ..environments.recipes import EnvironmentFile, Recipe, find_file, load
 from ..errors import BuildError, RegressError, UsageError
 from ..util.files import peek, write_atomically
 from ..util.sizes import GIB
 from .context import Invocation, TextOrJson, print_columns, print_json, say, warn
-
-if TYPE_CHECKING:
-    from ..environments.recipes import EnvironmentFile, Recipe
 
 _DAY_S = 86400
 _MAX_LOCK = 16 * 1024 * 1024
@@ -19,45 +21,50 @@ _MAX_LOCK = 16 * 1024 * 1024
 
 def list_environments(format: TextOrJson = "text") -> None:
     """List the environments of environments.toml and the cache."""
-    from ..environments.cache import EnvironmentCache
 
     cache, file = EnvironmentCache(), _file()
     built = {entry.path: entry for entry in cache.listing()}
-    rows: list[dict[str, Any]] = []
-    for recipe in file.recipes.values():
-        cached = built.pop(cache.place(recipe), None)
-        rows.append(
-            {
-                "name": recipe.name,
-                "device": recipe.device,
-                "built": cached is not None,
-                "size": cached.size if cached else None,
-                "locked": recipe.lock is not None,
-                "description": recipe.description,
-            }
+    rows = [
+        _row(
+            recipe.name,
+            built.pop(cache.place(recipe), None),
+            recipe.description,
+            recipe.device,
+            locked=recipe.lock is not None,
         )
+        for recipe in file.recipes.values()
+    ]
     for entry in built.values():
         origin = "from an earlier recipe" if entry.name in file.recipes else "defined by its name"
-        row = {"name": entry.name, "device": "", "built": True, "size": entry.size}
-        rows.append({**row, "locked": False, "description": origin})
+        rows.append(_row(entry.name, entry, origin))
     if format == "json":
         print_json({"cache": str(cache.root), "default": file.default, "environments": rows})
         return
-    print_columns(
-        ("name", "device", "built", "description"),
-        [
-            (
-                row["name"],
-                row["device"],
-                f"{row['size'] / GIB:.1f} GiB" if row["built"] else "-",
-                row["description"],
-            )
-            for row in rows
-        ],
-    )
+    for row in rows:
+        row["built"] = f"{row['size'] / GIB:.1f} GiB" if row["built"] else "-"
+    titles = ("name", "device", "built", "description")
+    print_columns(titles, [[row[title] for title in titles] for row in rows])
     say(
         f"{cache.root}: {cache.total_size() / GIB:.1f} GiB, files shared by hard links counted once"
     )
+
+
+def _row(
+    name: str,
+    entry: CachedEnvironment | None,
+    description: str,
+    device: str = "",
+    *,
+    locked: bool = False,
+) -> dict[str, Any]:
+    return {
+        "name": name,
+        "device": device,
+        "built": entry is not None,
+        "size": entry and entry.size,
+        "locked": locked,
+        "description": description,
+    }
 
 
 def build(command: Invocation, names: list[str] | None = None, everything: bool = False) -> None:
@@ -65,7 +72,6 @@ def build(command: Invocation, names: list[str] | None = None, everything: bool 
 
     The progress of uv is shown on standard error.
     """
-    from ..environments.cache import EnvironmentCache
 
     if bool(names) == everything:
         raise UsageError(
@@ -91,7 +97,6 @@ def lock(names: list[str] | None = None) -> None:
 
     These are the files locks/NAME.txt beside environments.toml (default: all of environments.toml).
     """
-    from ..environments.locks import lock_text
 
     file = _file()
     for recipe in _recipes(names):
@@ -127,8 +132,6 @@ def prune(names: list[str] | None = None, older_than: float | None = None) -> No
     uv keeps downloaded files in a cache of its own, which shares them with the environments by hard
     links: `uv cache prune` removes what no environment uses.
     """
-    from ..engines.gpus import compiled
-    from ..environments.cache import EnvironmentCache
 
     if names and older_than is not None:
         raise UsageError("env prune: give either names or --older-than DAYS")
@@ -168,7 +171,6 @@ def path(name: str) -> None:
 
     It is not built for that.
     """
-    from ..environments.cache import EnvironmentCache
 
     (recipe,) = _recipes([name])
     python = EnvironmentCache().built(recipe)
@@ -178,13 +180,11 @@ def path(name: str) -> None:
 
 
 def _file() -> EnvironmentFile:
-    from ..environments.recipes import find_file, load
 
     return load(find_file())
 
 
 def _recipes(names: list[str] | None) -> list[Recipe]:
-    from ..environments.names import resolve
 
     return [resolve(name) for name in dict.fromkeys(names or _file().recipes)]
 

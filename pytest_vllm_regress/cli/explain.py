@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from ..answers.explain import log, log_file
+from ..answers.explain.explanation import Explanation, LogMatch
+from ..answers.explain.unknown import UnknownFailure
 from ..util.text import one_line
 from .context import (
     OK,
@@ -17,10 +18,6 @@ from .context import (
     warn,
 )
 
-if TYPE_CHECKING:
-    from ..answers.explain.explanation import Explanation, LogMatch
-    from ..answers.explain.unknown import UnknownFailure
-
 SCHEMA_VERSION = 1
 MAX_SHOWN = 300
 
@@ -33,7 +30,6 @@ def explain(command: Invocation, file: str, format: TextOrJson = "text") -> int:
     Exit codes: 0 no documented failure; 1 a documented failure; 2 usage or bad input; 4 internal
     error.
     """
-    from ..answers.explain import log, log_file
 
     cases = command.cases()
     with log_file.opened(file, warn) as stream:

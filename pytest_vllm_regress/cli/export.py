@@ -5,15 +5,20 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from ..answers.audit.boundaries import boundaries
+from ..answers.audit.verdict_table import read_table
+from ..cases.model import Case
+from ..cases.proofs.proof import FILE, read_proof
+from ..cases.proofs.rejudge import load_observations
+from ..environments.recipes import find_file, load
 from ..errors import UsageError
+from ..output.export.issue import UpstreamReport
+from ..output.export.osv import osv_record
+from ..output.export.standalone import StandaloneScript, export_script
+from ..util.files import write_atomically
 from .context import Invocation, print_json, say, warn
-
-if TYPE_CHECKING:
-    from ..cases.model import Case
-    from ..output.export.issue import UpstreamReport
-    from ..output.export.standalone import StandaloneScript
 
 
 def export(
@@ -32,8 +37,6 @@ def export(
 
     Exit codes: 0 written; 2 usage, or a case that cannot be exported; 4 internal error.
     """
-    from ..output.export.standalone import export_script
-    from ..util.files import write_atomically
 
     if collect_env and format not in ("issue", "ci-failure"):
         raise UsageError("--collect-env fills a report: give --format issue or ci-failure with it")
@@ -60,11 +63,6 @@ def export(
 
 
 def _report(case: Case, script: StandaloneScript, *, collected: bool) -> UpstreamReport:
-    from ..answers.audit.boundaries import boundaries
-    from ..answers.audit.verdict_table import read_table
-    from ..cases.proofs.proof import FILE, read_proof
-    from ..environments.recipes import find_file, load
-    from ..output.export.issue import UpstreamReport
 
     output = ""
     if collected:
@@ -83,9 +81,6 @@ def _report(case: Case, script: StandaloneScript, *, collected: bool) -> Upstrea
 
 
 def _export_osv(command: Invocation, case_ids: list[str], out: Path | None) -> None:
-    from ..cases.proofs.rejudge import load_observations
-    from ..output.export.osv import osv_record
-    from ..util.files import write_atomically
 
     if out is not None and out.exists() and not out.is_dir():
         raise UsageError(

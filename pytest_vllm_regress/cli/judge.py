@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ..cases import results
+from ..cases.proofs.rejudge import rejudge_case
+from ..cases.stored import read_stored, stored_results
 from ..errors import UsageError
+from ..util.files import check_distinct
 from .context import OK, UNEXPECTED, Invocation, say, warn
 
 
@@ -18,10 +22,6 @@ def judge(
     changed since. Exit codes: 0 all verdicts as expected and no observation is out of date; 1
     otherwise; 2 usage or bad input.
     """
-    from ..cases import results
-    from ..cases.proofs.rejudge import rejudge_case
-    from ..cases.stored import read_stored, stored_results
-    from ..util.files import check_distinct
 
     (case,) = command.select([case_id])
     files = stored_results(case, stored or ())

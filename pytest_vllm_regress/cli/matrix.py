@@ -38,7 +38,6 @@ from .context import (
     print_columns,
     print_json,
     say,
-    warn,
 )
 
 
@@ -119,9 +118,8 @@ def matrix(
         files.save(outcome.run, command.cases, say)
     print_to_console(outcome.run)
     if outcome.interrupted:
-        warn("interrupted: repeat the command to resume")
-    else:
-        journal.close()
+        raise KeyboardInterrupt
+    journal.close()
     return outcome.exit_code
 
 

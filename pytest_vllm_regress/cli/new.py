@@ -6,14 +6,20 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from ..cases.loading import load_valid_cases
+from ..cases.proofs import lint
+from ..cases.scaffold import (
+    PLACEHOLDER,
+    TEMPLATES,
+    Draft,
+    GitHubReport,
+    Unreported,
+    create_case,
+)
 from ..errors import Kind, UsageError
 from ..util.validation import format_value
 from .context import Invocation, say, warn
-
-if TYPE_CHECKING:
-    from ..cases.scaffold import Draft
 
 ERROR_STATUS = (
     "`post`, `post_all`, `get` and `client` return an error status, and what the test asserts about it is a wrong-result. Only the other "
@@ -37,16 +43,6 @@ def new(
     set: list[str] | None = None,
 ) -> None:
     """Write a new case: case.toml, a test that runs, a README."""
-    from ..cases.loading import load_valid_cases
-    from ..cases.proofs import lint
-    from ..cases.scaffold import (
-        PLACEHOLDER,
-        TEMPLATES,
-        Draft,
-        GitHubReport,
-        Unreported,
-        create_case,
-    )
 
     if finding is None and upstream is None:
         raise UsageError("new: give the upstream report, as a URL, owner/name#number or a number")

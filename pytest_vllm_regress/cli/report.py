@@ -5,6 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
+from ..answers.audit import verdict_table
+from ..cases.results import merge_results, read_results, write_results
+from ..cases.stored import is_results_file, result_files
+from ..output.formats import OutputFiles, rendered
+from ..output.pages.run_page import write_pages
+from ..output.table import print_to_console
 from .context import OK, UNEXPECTED, Invocation, print_json, say, speaker
 
 
@@ -20,11 +26,6 @@ def report(
     The files may be of several runs, shards and machines. The later of two results for the same
     test counts. Exit code 0: all verdicts as expected.
     """
-    from ..cases.results import merge_results, read_results, write_results
-    from ..cases.stored import is_results_file, result_files
-    from ..output.formats import OutputFiles, rendered
-    from ..output.pages.run_page import write_pages
-    from ..output.table import print_to_console
 
     show = speaker(format)
     inputs = result_files(paths or [])
@@ -37,8 +38,6 @@ def report(
     elif files.results is not None:
         show(f"pages: {write_pages(files.results, merged, command.cases_if_any())}")
     if write:
-        from ..answers.audit import verdict_table
-
         cases = command.cases()
         place = cases[0].directory.parent
         count = verdict_table.record(place, cases, merged.results)

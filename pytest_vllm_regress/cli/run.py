@@ -34,11 +34,9 @@ def run(
     """
     from ..output.formats import OutputFiles
     from ..output.table import observation_lines, print_to_console
-    from ..runner.build import build_with_cache
     from ..runner.plan import plan_batches
-    from ..runner.run import LocalMachine, RunRequest, batch_progress, local_request, run_batches
+    from ..runner.run import RunRequest, batch_progress, run_batches
     from ..runner.shards import take_shard
-    from ..runner.slots import Spare, machine_room
 
     files = OutputFiles.of(out)
     cases = command.select(case_ids or [])
@@ -47,10 +45,7 @@ def run(
     files.check_results()
     options = command.run_options(device)
     if on is None:
-        command.prepare(batches, options)
-        spare = None if jobs else Spare.of_machine()
-        machine = LocalMachine(build_with_cache(say), jobs or machine_room(), spare)
-        request = local_request(batches, machine, options, say)
+        request = command.request_here(batches, options, jobs, say)
     else:
         executor = make_executor(on, jobs, say)
         request = RunRequest(batches, executor, options, batch_progress(options, say))

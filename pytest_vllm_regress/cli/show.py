@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..answers.audit.boundaries import boundaries
+from ..answers.audit.verdict_table import read_table
+from ..cases.fields import fields_of
+from ..cases.proofs import lint
 from ..util.text import one_line
 from .context import Invocation, TextOrJson, print_json, say, warn
 
@@ -14,10 +18,6 @@ def show(command: Invocation, case_id: str, format: TextOrJson = "text") -> None
 
     It says which of these ends were observed.
     """
-    from ..answers.audit.boundaries import boundaries
-    from ..answers.audit.verdict_table import read_table
-    from ..cases.fields import fields_of
-    from ..cases.proofs import lint
 
     (case,) = command.select([case_id])
     # Tests check the built-in cases, and the check takes a second.

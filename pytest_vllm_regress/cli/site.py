@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ..environments.recipes import find_file, load
+from ..output.pages.site import write_site
+from ..util.paths import shipped
 from .context import Invocation, say
 
 
@@ -18,9 +21,6 @@ def site(command: Invocation, out: Path) -> None:
     Exit codes: 0 written; 2 usage or bad input, such as a link that leads nowhere; 4 internal
     error.
     """
-    from ..environments.recipes import find_file, load
-    from ..output.pages.site import write_site
-    from ..util.paths import shipped
 
     project = shipped("cases").parent
     docs = project if (project / "docs" / "README.md").is_file() else None

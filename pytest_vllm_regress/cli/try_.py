@@ -21,7 +21,6 @@ from .context import (
     print_json,
     say,
     speaker,
-    warn,
 )
 
 
@@ -58,8 +57,7 @@ def try_(
     outcome = run_batches(RunRequest(comparison.batches, executor, options, progress, journal))
     if outcome.interrupted:
         files.save(outcome.run, command.cases, show)
-        warn("interrupted: repeat the command to resume")
-        return outcome.exit_code
+        raise KeyboardInterrupt
     journal.close()
     effects = comparison.effects(outcome.run.results)
     if format == "json":

@@ -5,12 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from ..answers.api_history.store import history
+from ..answers.uses.answer import answer
+from ..answers.uses.presentation import report, to_json, to_sarif
+from ..answers.uses.project import read_project
+from ..answers.uses.use import Project
 from ..errors import UsageError
 from .context import OK, UNEXPECTED, Invocation, print_json, print_report, warn
 
 if TYPE_CHECKING:
     from ..answers.uses.smoke import Smoke
-    from ..answers.uses.use import Project
 
 
 def uses(
@@ -30,10 +34,6 @@ def uses(
     declared; 1 one does, or an environment of --env lacks something or a server does not start
     there; 2 usage or bad input; 3 an environment could not be built; 4 internal error.
     """
-    from ..answers.api_history.store import history
-    from ..answers.uses.answer import answer
-    from ..answers.uses.presentation import report, to_json, to_sarif
-    from ..answers.uses.project import read_project
 
     if format == "sarif" and (diff or environments):
         raise UsageError("--format sarif does not go with --diff and --env")
@@ -55,7 +55,6 @@ def uses(
 
 def _smoke(project: Project, environments: list[str], command: Invocation) -> list[Smoke]:
     """Return what each environment has of a project."""
-    from ..answers.api_history.store import history
     from ..answers.uses.smoke import smoke
     from ..engines.standalone import bare_session
 
@@ -65,9 +64,7 @@ def _smoke(project: Project, environments: list[str], command: Invocation) -> li
 
 
 def _print_diff(versions: tuple[str, str], path: Path | None, format: str) -> int:
-    from ..answers.api_history.store import history
     from ..answers.uses.diff import diff, release_number, report, to_json
-    from ..answers.uses.project import read_project
 
     before, after = (release_number(history(), version) for version in versions)
     project = read_project(path, history()) if path is not None else None
