@@ -11,7 +11,7 @@ from ..engines.session import Session
 from ..engines.spec import EngineSpec
 from ..engines.standalone import bare_session, probe_in, run_client
 from ..errors import ChildError, Unsupported, UsageError
-from .context import OK, UNEXPECTED, Device, Invocation, print_json, warn
+from .context import OK, UNEXPECTED, Device, Invocation, print_json, settings, warn
 
 
 def ask(
@@ -48,8 +48,8 @@ def ask(
     try:
         with bare_session(warn, device=device or "auto") as session:
             if probe is None:
-                return _served(session, env, _values(set or ()), words, show_log)
-            print_json(_probed(session, env, probe, _values(arguments or ())))
+                return _served(session, env, _values(set), words, show_log)
+            print_json(_probed(session, env, probe, _values(arguments)))
             return OK
     except (ChildError, Unsupported) as error:
         warn(f"vllm-regress: {error}")
@@ -89,13 +89,10 @@ def _served(
     return status
 
 
-def _values(words: Sequence[str]) -> dict[str, Any]:
+def _values(words: Sequence[str] | None) -> dict[str, Any]:
     """Parse words ``NAME=VALUE``. A value that is not JSON is text."""
     values = {}
-    for word in words:
-        name, separator, text = word.partition("=")
-        if not separator:
-            raise UsageError(f"{word!r}: write NAME=VALUE")
+    for name, text in settings(words):
         try:
             values[name] = json.loads(text)
         except ValueError:

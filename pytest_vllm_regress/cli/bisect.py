@@ -106,8 +106,7 @@ def bisect(
     if format == "json":
         print_json(report.to_json())
     else:
-        for line in report.lines():
-            say(line)
+        say(*report.lines())
     return OK if report.found_change else UNEXPECTED if report.conclusive else UNBUILT
 
 

@@ -19,7 +19,7 @@ import shlex
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -233,22 +233,38 @@ def cluster_of(on: str) -> tuple[str, int | None]:
     return address, int(number)
 
 
+def settings(given: Sequence[str] | None) -> Iterator[tuple[str, str]]:
+    """Yield names and values of words NAME=VALUE. Raises ``UsageError``."""
+    for text in given or ():
+        name, _, value = text.partition("=")
+        if not name or "=" not in text:
+            raise UsageError(f"{format_value(text)}: write NAME=VALUE")
+        yield name, value
+
+
 def limits(given: Sequence[str] | None, **defaults: float) -> dict[str, float]:
     """Return the values of ``--limit NAME=VALUE``. Raises ``UsageError``."""
     values = dict(defaults)
-    for text in given or ():
-        name, _, value = text.partition("=")
+    for name, value in settings(given):
         try:
             number = float(value)
         except ValueError:
             number = 0.0
         if name not in defaults or not 0 < number < 1e6:
             raise UsageError(
-                f"--limit {format_value(text)}: allowed is NAME=VALUE, a number above 0 for "
+                f"--limit {name}={value}: allowed is NAME=VALUE, a number above 0 for "
                 f"{', '.join(defaults)}"
             )
         values[name] = number
     return values
+
+
+def warn_of(case: Case, cases: Sequence[Case]) -> None:
+    """Print what may be wrong with a valid case."""
+    from ..cases.proofs import lint
+
+    for line in lint.lint_case(case, cases):
+        warn(f"warning: {line}")
 
 
 def end_if_idle(batches: Sequence[object], shard: str | None, files: OutputFiles) -> None:
@@ -336,9 +352,10 @@ def print_upstream(case: Case) -> None:
     print_field("upstream", " ".join(dict.fromkeys((*case.upstream, *case.fixed_by))))
 
 
-def say(line: str) -> None:
-    """Print a line of output at once."""
-    print(printable(mask(line)), flush=True)
+def say(*lines: str) -> None:
+    """Print lines of output at once."""
+    for line in lines:
+        print(printable(mask(line)), flush=True)
 
 
 def warn(line: str) -> None:

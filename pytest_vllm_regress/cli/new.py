@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..cases.loading import load_valid_cases
-from ..cases.proofs import lint
 from ..cases.scaffold import (
     PLACEHOLDER,
     TEMPLATES,
@@ -18,8 +17,7 @@ from ..cases.scaffold import (
     create_case,
 )
 from ..errors import Kind, UsageError
-from ..util.validation import format_value
-from .context import Invocation, say, warn
+from .context import Invocation, say, settings, warn, warn_of
 
 ERROR_STATUS = (
     "`post`, `post_all`, `get` and `client` return an error status, and what the test asserts about it is a wrong-result. Only the other "
@@ -56,7 +54,7 @@ def new(
         fixed_env=tuple(fixed_env or ()),
         front=front,
     )
-    draft = _with_fields(draft, set or ())
+    draft = _with_fields(draft, set)
     report: GitHubReport | Unreported
     if finding is not None:
         from ..fuzz.draft import draft_from_file
@@ -69,8 +67,7 @@ def new(
     else:
         report = GitHubReport.parse(upstream or "")
     case = create_case(command.cases_dir or Path("cases"), report, draft)
-    for line in lint.lint_case(case, load_valid_cases(case.directory.parent).cases):
-        warn(f"warning: {line}")
+    warn_of(case, load_valid_cases(case.directory.parent).cases)
     if front == "serve" and Kind.EXCEPTION in case.symptom.kinds:
         warn(f"Note: {ERROR_STATUS}")
     for path in sorted(case.directory.iterdir()):
@@ -82,13 +79,12 @@ def new(
     warn(f"Next: write the test, then prove the case: {command.command('validate', case.id)}")
 
 
-def _with_fields(draft: Draft, settings: Sequence[str]) -> Draft:
+def _with_fields(draft: Draft, given: Sequence[str] | None) -> Draft:
     """Return the draft with fields set as FIELD=VALUE. Raises ``UsageError``."""
-    for setting in settings:
-        field, _, value = setting.partition("=")
-        group, _, argument = field.partition(".")
+    for field, value in settings(given):
         if not value.strip():
-            raise UsageError(f"--set {format_value(setting)}: the value is empty")
+            raise UsageError(f"--set {field}=: the value is empty")
+        group, _, argument = field.partition(".")
         if field in FIELDS:
             draft = replace(draft, **{field: value})  # type: ignore[arg-type]  # these are texts
         elif field == "fixed-by":
@@ -97,7 +93,7 @@ def _with_fields(draft: Draft, settings: Sequence[str]) -> Draft:
             draft = replace(draft, control={**draft.control, argument: _scalar(value)})
         else:
             raise UsageError(
-                f"--set {format_value(setting)}: allowed is FIELD=VALUE, FIELD one of "
+                f"--set {field}={value}: allowed is FIELD=VALUE, FIELD one of "
                 f"{', '.join(FIELDS)}, fixed-by and control.ARGUMENT, for example "
                 "control.tokenizer_pool_size=0"
             )

@@ -51,8 +51,8 @@ def run(
         request = RunRequest(batches, executor, options, batch_progress(options, say))
     outcome = run_batches(replace(request, rescue=files.rescue(warn)))
     files.save(outcome.run, command.cases, say)
-    for line in observation_lines(outcome.run.results) if command.verbose else ():
-        say(line)
+    if command.verbose:
+        say(*observation_lines(outcome.run.results))
     print_to_console(outcome.run)
     if outcome.interrupted:
         warn("interrupted: not everything was run")

@@ -8,9 +8,8 @@ from typing import Any
 from ..answers.audit.boundaries import boundaries
 from ..answers.audit.verdict_table import read_table
 from ..cases.fields import fields_of
-from ..cases.proofs import lint
 from ..util.text import one_line
-from .context import Invocation, TextOrJson, print_json, say, warn
+from .context import Invocation, TextOrJson, print_json, say, warn_of
 
 
 def show(command: Invocation, case_id: str, format: TextOrJson = "text") -> None:
@@ -22,8 +21,7 @@ def show(command: Invocation, case_id: str, format: TextOrJson = "text") -> None
     (case,) = command.select([case_id])
     # Tests check the built-in cases, and the check takes a second.
     if command.cases_dir is not None:
-        for line in lint.lint_case(case, command.loaded.cases):
-            warn(f"warning: {line}")
+        warn_of(case, command.loaded.cases)
     ends = boundaries(case, read_table([case]))
     if format == "json":
         print_json({**fields_of(case), "boundaries": [end.to_json() for end in ends]})

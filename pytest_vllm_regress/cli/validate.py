@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..cases.model import Case
-from ..cases.proofs import lint
 from ..cases.proofs.impostors import ImpostorRun
 from ..defaults import RACY_TRIALS
 from ..errors import UsageError
@@ -30,7 +29,7 @@ from ..runner.run import (
 )
 from ..runner.slots import machine_room
 from ..util.paths import writable_root
-from .context import OK, UNEXPECTED, Device, Invocation, make_executor, say, warn
+from .context import OK, UNEXPECTED, Device, Invocation, make_executor, say, warn, warn_of
 
 FULL_DEADLINES = ("--vllm-full-deadlines",)
 """A proof must not depend on a wait that ended early."""
@@ -86,13 +85,13 @@ def validate(
             say(f"{len(cases) - len(left)} of {len(cases)} cases have a proof that is up to date")
             return UNEXPECTED if left else OK
         cases = left
-    for line in (line for case in cases for line in lint.lint_case(case, command.loaded.cases)):
-        warn(f"warning: {line}")
+    for case in cases:
+        warn_of(case, command.loaded.cases)
     request = ValidateRequest(cases, trials, lambda case_id: command.command("validate", case_id))
     check_destination(out)
     report = prove(request, _proof_runner(options, on, jobs, out))
-    for line in (line for case_report in report.cases for line in case_report.lines()):
-        say(line)
+    for case_report in report.cases:
+        say(*case_report.lines())
     return OK if report.proven else UNEXPECTED
 
 
@@ -104,8 +103,9 @@ def _without_proof(
         case.id: evidence_problems(case, command.command("validate", case.id), record=record)
         for case in cases
     }
-    for line in (line for lines in problems.values() for line in lines):
-        show(line)
+    for lines in problems.values():
+        for line in lines:
+            show(line)
     return tuple(case for case in cases if problems[case.id])
 
 
@@ -158,7 +158,6 @@ def _trace(
         report = trace_case(
             case, case_options, runner, lambda case_id: command.command("validate", case_id)
         )
-        for line in report.lines():
-            say(line)
+        say(*report.lines())
         traced.append(report.path is not None)
     return OK if all(traced) else UNEXPECTED

@@ -149,8 +149,7 @@ def _print(report: WatchReport, format: str, show: Say) -> None:
     elif format == "markdown":
         say(report.markdown())
     else:
-        for line in (*report.lines(), *report.diff().splitlines()):
-            say(line)
+        say(*report.lines(), *report.diff().splitlines())
     if report.edits and not report.written:
         show(
             "nothing was written: the same command with --write applies this, without running anything again"

@@ -59,8 +59,7 @@ def upstream(
             listed_tests(files),
         )
         done = run_tests(request, out / "pytest.log", warn)
-    for line in done.lines():
-        say(line)
+    say(*done.lines())
     number = counts(done.results)
     rows = [(outcome, str(number[outcome])) for outcome in UpstreamOutcome if number[outcome]]
     print_columns(("outcome", "tests"), rows)

@@ -87,7 +87,7 @@ def test_list_and_show(cases: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["report", "none.json"], "none.json: cannot be read"),
         (["new", "17173x"], "upstream '17173x': allowed are a number"),
         (["new", "1", "--kind", "hangs"], "symptom.kind = 'hangs': allowed"),
-        (["new", "1", "--set", "control.=x"], "--set 'control.=x': allowed is FIELD=VALUE"),
+        (["new", "1", "--set", "control.=x"], "--set control.=x: allowed is FIELD=VALUE"),
         (
             ["new", "1", "--affected-env", "vllm-0.8.4", "--fixed-env", "vllm-0.8.4"],
             "vllm-0.8.4: both affected and fixed evidence",
