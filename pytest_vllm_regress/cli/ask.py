@@ -11,15 +11,15 @@ from ..engines.session import Session
 from ..engines.spec import EngineSpec
 from ..engines.standalone import bare_session, probe_in, run_client
 from ..errors import ChildError, Unsupported, UsageError
-from .context import OK, UNEXPECTED, Device, Invocation, print_json, settings, warn
+from .context import OK, UNEXPECTED, Device, Invocation, Names, print_json, settings, warn
 
 
 def ask(
     command: Invocation,
     env: str,
-    arguments: list[str] | None = None,
+    arguments: Names = None,
     probe: str | None = None,
-    set: list[str] | None = None,
+    set: Names = None,
     show_log: bool = False,
     device: Device = None,
 ) -> int:
@@ -89,7 +89,7 @@ def _served(
     return status
 
 
-def _values(words: Sequence[str] | None) -> dict[str, Any]:
+def _values(words: Names) -> dict[str, Any]:
     """Parse words ``NAME=VALUE``. A value that is not JSON is text."""
     values = {}
     for name, text in settings(words):

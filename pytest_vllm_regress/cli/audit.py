@@ -24,6 +24,7 @@ from .context import (
     OK,
     UNEXPECTED,
     Invocation,
+    Names,
     print_field,
     print_json,
     print_upstream,
@@ -38,12 +39,12 @@ MAX_LINE = 100
 
 def audit(
     command: Invocation,
-    targets: list[str] | None = None,
-    environments: list[str] | None = None,
+    targets: Names = None,
+    environments: Names = None,
     releases: str | None = None,
     serve: str | None = None,
     preflight: bool = False,
-    ignore: list[str] | None = None,
+    ignore: Names = None,
     format: Literal["text", "json", "sarif"] = "text",
 ) -> int:
     """Find the documented failures of a combination of versions.

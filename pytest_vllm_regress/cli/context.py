@@ -48,6 +48,9 @@ HELP = {"help_option_names": ["-h", "--help"]}
 Device = Literal["auto", "sim", "cpu", "gpu"] | None
 Format = Literal["text", "markdown", "json"]
 TextOrJson = Literal["text", "json"]
+Names = list[str] | None
+"""What a repeatable option or argument was given; None if it was not."""
+Paths = list[Path] | None
 
 
 @dataclass(frozen=True)
@@ -152,7 +155,7 @@ class Invocation:
             warn(f"warning: invalid case file, left out: {problem}")
         return self.loaded.cases
 
-    def select(self, case_ids: Sequence[str]) -> tuple[Case, ...]:
+    def select(self, case_ids: Names) -> tuple[Case, ...]:
         """Return the cases with these ids, or all cases if no id is given.
 
         An invalid file of another case is only a warning, and that case is left out. Raises
@@ -165,10 +168,10 @@ class Invocation:
         if problems and not case_ids:
             raise CaseFileError(f"{problems}\nCorrect this, or name the cases to use")
         valid_ids = {case.id for case in self.loaded.cases}
-        if problems and not valid_ids.issuperset(case_ids):
+        if problems and not valid_ids.issuperset(case_ids or ()):
             warn(f"invalid case files: {problems}")
-            return select_cases(self.loaded.cases, case_ids)
-        return select_cases(self.cases(), case_ids)
+            return select_cases(self.loaded.cases, case_ids or ())
+        return select_cases(self.cases(), case_ids or ())
 
     def cases_if_any(self) -> tuple[Case, ...]:
         """Return the valid cases, or none if there is no directory of cases: result files can be
@@ -233,7 +236,7 @@ def cluster_of(on: str) -> tuple[str, int | None]:
     return address, int(number)
 
 
-def settings(given: Sequence[str] | None) -> Iterator[tuple[str, str]]:
+def settings(given: Names) -> Iterator[tuple[str, str]]:
     """Yield names and values of words NAME=VALUE. Raises ``UsageError``."""
     for text in given or ():
         name, _, value = text.partition("=")
@@ -242,7 +245,7 @@ def settings(given: Sequence[str] | None) -> Iterator[tuple[str, str]]:
         yield name, value
 
 
-def limits(given: Sequence[str] | None, **defaults: float) -> dict[str, float]:
+def limits(given: Names, **defaults: float) -> dict[str, float]:
     """Return the values of ``--limit NAME=VALUE``. Raises ``UsageError``."""
     values = dict(defaults)
     for name, value in settings(given):
@@ -267,15 +270,24 @@ def warn_of(case: Case, cases: Sequence[Case]) -> None:
         warn(f"warning: {line}")
 
 
-def end_if_idle(batches: Sequence[object], shard: str | None, files: OutputFiles) -> None:
-    """End the command successfully if its shard is empty, with the result file that ``report``
-    looks for."""
+def batches_of_shard(
+    batches: Sequence[Batch], shard: str | None, files: OutputFiles
+) -> Sequence[Batch]:
+    """Return the batches of a shard, after a check that the results can be written.
+
+    Ends the command successfully if there are none, with the result file that ``report`` looks for.
+    """
+    from ..runner.shards import take_shard
+
+    batches = take_shard(batches, shard)
     if not batches and shard is not None:
         from ..cases.results import RunResult
 
         say(f"shard {shard} has nothing to do")
         files.save(RunResult(), tuple, say)
         raise typer.Exit(OK)
+    files.check_results()
+    return batches
 
 
 def cluster(on: str | None) -> contextlib.AbstractContextManager[None]:

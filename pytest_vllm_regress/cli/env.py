@@ -13,7 +13,7 @@ from ..environments.recipes import EnvironmentFile, Recipe, find_file, load
 from ..errors import BuildError, RegressError, UsageError
 from ..util.files import peek, write_atomically
 from ..util.sizes import GIB
-from .context import Invocation, TextOrJson, print_columns, print_json, say, warn
+from .context import Invocation, Names, TextOrJson, print_columns, print_json, say, warn
 
 _DAY_S = 86400
 _MAX_LOCK = 16 * 1024 * 1024
@@ -67,7 +67,7 @@ def _row(
     }
 
 
-def build(command: Invocation, names: list[str] | None = None, everything: bool = False) -> None:
+def build(command: Invocation, names: Names = None, everything: bool = False) -> None:
     """Build environments that are not built yet.
 
     The progress of uv is shown on standard error.
@@ -92,7 +92,7 @@ def build(command: Invocation, names: list[str] | None = None, everything: bool 
         )
 
 
-def lock(names: list[str] | None = None) -> None:
+def lock(names: Names = None) -> None:
     """Resolve environments again and write their locks.
 
     These are the files locks/NAME.txt beside environments.toml (default: all of environments.toml).
@@ -122,7 +122,7 @@ def lock(names: list[str] | None = None) -> None:
             say(f"{path}: {state}, {text.count('==')} packages")
 
 
-def prune(names: list[str] | None = None, older_than: float | None = None) -> None:
+def prune(names: Names = None, older_than: float | None = None) -> None:
     """Remove environments that are not in use.
 
     Without NAME or option: those of outdated recipes, and what interrupted builds left. With NAME

@@ -18,12 +18,12 @@ from ..output.export.issue import UpstreamReport
 from ..output.export.osv import osv_record
 from ..output.export.standalone import StandaloneScript, export_script
 from ..util.files import write_atomically
-from .context import Invocation, print_json, say, warn
+from .context import Invocation, Names, print_json, say, warn
 
 
 def export(
     command: Invocation,
-    case_ids: list[str] | None = None,
+    case_ids: Names = None,
     format: Literal["script", "issue", "ci-failure", "osv"] = "script",
     collect_env: bool = False,
     out: Path | None = None,
@@ -43,7 +43,7 @@ def export(
     if out == Path("-"):
         out = None
     if format == "osv":
-        _export_osv(command, case_ids or [], out)
+        _export_osv(command, case_ids, out)
         return
     if not case_ids or len(case_ids) != 1:
         raise UsageError(
@@ -80,7 +80,7 @@ def _report(case: Case, script: StandaloneScript, *, collected: bool) -> Upstrea
     return UpstreamReport(case, script, ends, commits, load(find_file()).locks, output)
 
 
-def _export_osv(command: Invocation, case_ids: list[str], out: Path | None) -> None:
+def _export_osv(command: Invocation, case_ids: Names, out: Path | None) -> None:
 
     if out is not None and out.exists() and not out.is_dir():
         raise UsageError(

@@ -9,12 +9,10 @@ from ..cases.proofs.rejudge import rejudge_case
 from ..cases.stored import read_stored, stored_results
 from ..errors import UsageError
 from ..util.files import check_distinct
-from .context import OK, UNEXPECTED, Invocation, say, warn
+from .context import OK, UNEXPECTED, Invocation, Paths, say, warn
 
 
-def judge(
-    command: Invocation, case_id: str, stored: list[Path] | None = None, out: Path | None = None
-) -> int:
+def judge(command: Invocation, case_id: str, stored: Paths = None, out: Path | None = None) -> int:
     """Judge stored results again after a change of the case.
 
     Recomputes the verdicts after the kind, pattern, parts or range were changed. Runs nothing.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Literal
 
 from ..answers.audit.remaining import Only, remaining
@@ -22,7 +21,7 @@ from ..runner.journal import Journal
 from ..runner.plan import named_environments, plan_batches
 from ..runner.progress import CaseLines
 from ..runner.run import RunRequest, run_batches
-from ..runner.shards import CiSystem, ci_job_matrix, shard_count, take_shard
+from ..runner.shards import CiSystem, ci_job_matrix, shard_count
 from ..runner.slots import machine_room
 from ..runner.sweep import DiskBudget, plan_sweep
 from ..util.paths import writable_root
@@ -32,8 +31,10 @@ from .context import (
     OK,
     Device,
     Invocation,
+    Names,
+    Paths,
+    batches_of_shard,
     disk_limit,
-    end_if_idle,
     make_executor,
     print_columns,
     print_json,
@@ -43,8 +44,8 @@ from .context import (
 
 def matrix(
     command: Invocation,
-    case_ids: list[str] | None = None,
-    environments: list[str] | None = None,
+    case_ids: Names = None,
+    environments: Names = None,
     releases: str | None = None,
     disk: str | None = None,
     only: list[Only] | None = None,
@@ -55,7 +56,7 @@ def matrix(
     on: str | None = None,
     shard: str | None = None,
     fresh: bool = False,
-    out: list[Path] | None = None,
+    out: Paths = None,
 ) -> int:
     """Run cases over many environments: case by version.
 
@@ -64,13 +65,21 @@ def matrix(
     command to resume an interrupted matrix. Arguments after -- go to pytest. Exit codes are those
     of `run`.
     """
-    cases = command.select(case_ids or [])
+    cases = command.select(case_ids)
     limit = _disk_limit(disk, releases, on)
     names = named_environments(cases, environments or [], releases)
     batches: Sequence[Batch] = remaining(cases, plan_batches(cases, names), only or ())
     if format != "text":
+        if not dry_run:
+            raise UsageError(
+                f"--format {format} prints jobs and runs nothing: give --dry-run with it"
+            )
         here = {"--out": out, "--jobs": jobs, "--on": on, "--fresh": fresh}
-        _check_plan(format, [option for option, value in here.items() if value], dry_run=dry_run)
+        if unused := [option for option, value in here.items() if value]:
+            raise UsageError(
+                f"--format {format} only prints jobs and does not pass on {', '.join(unused)}: "
+                "leave that out here"
+            )
         check_environments([b for b in batches if not names_interpreter(b.environment)])
         # Options as they were given, for the jobs of the CI system.
         given = [("--releases", releases), ("--disk", disk), ("--device", device)]
@@ -82,9 +91,7 @@ def matrix(
         print_json(ci_job_matrix(CiSystem(format), batches, count, words, command.pytest_args))
         return OK
     files = OutputFiles.of(out)
-    batches = take_shard(batches, shard)
-    end_if_idle(batches, shard, files)
-    files.check_results()
+    batches = batches_of_shard(batches, shard, files)
     progress = CaseLines(say, logs=False, bar=not command.verbose)
     options = command.run_options(device)
     executor: Executor
@@ -121,16 +128,6 @@ def matrix(
         raise KeyboardInterrupt
     journal.close()
     return outcome.exit_code
-
-
-def _check_plan(format: str, unused: list[str], *, dry_run: bool) -> None:
-    if not dry_run:
-        raise UsageError(f"--format {format} prints jobs and runs nothing: give --dry-run with it")
-    if unused:
-        raise UsageError(
-            f"--format {format} only prints jobs and does not pass on {', '.join(unused)}: "
-            "leave that out here"
-        )
 
 
 def _disk_limit(disk: str | None, releases: str | None, on: str | None) -> int | None:

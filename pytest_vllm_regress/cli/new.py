@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from ..cases.scaffold import (
     create_case,
 )
 from ..errors import Kind, UsageError
-from .context import Invocation, say, settings, warn, warn_of
+from .context import Invocation, Names, say, settings, warn, warn_of
 
 ERROR_STATUS = (
     "`post`, `post_all`, `get` and `client` return an error status, and what the test asserts about it is a wrong-result. Only the other "
@@ -36,9 +35,9 @@ def new(
     title: str | None = None,
     affected: str = ">=0",
     kind: str = "wrong-result",
-    affected_env: list[str] | None = None,
-    fixed_env: list[str] | None = None,
-    set: list[str] | None = None,
+    affected_env: Names = None,
+    fixed_env: Names = None,
+    set: Names = None,
 ) -> None:
     """Write a new case: case.toml, a test that runs, a README."""
 
@@ -79,7 +78,7 @@ def new(
     warn(f"Next: write the test, then prove the case: {command.command('validate', case.id)}")
 
 
-def _with_fields(draft: Draft, given: Sequence[str] | None) -> Draft:
+def _with_fields(draft: Draft, given: Names) -> Draft:
     """Return the draft with fields set as FIELD=VALUE. Raises ``UsageError``."""
     for field, value in settings(given):
         if not value.strip():

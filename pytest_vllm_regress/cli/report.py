@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal
 
 from ..answers.audit import verdict_table
@@ -11,14 +10,14 @@ from ..cases.stored import is_results_file, result_files
 from ..output.formats import OutputFiles, rendered
 from ..output.pages.run_page import write_pages
 from ..output.table import print_to_console
-from .context import OK, UNEXPECTED, Invocation, print_json, say, speaker
+from .context import OK, UNEXPECTED, Invocation, Paths, print_json, say, speaker
 
 
 def report(
     command: Invocation,
-    paths: list[Path] | None = None,
+    paths: Paths = None,
     format: Literal["text", "json", "html", "markdown", "junit"] = "text",
-    out: list[Path] | None = None,
+    out: Paths = None,
     write: bool = False,
 ) -> int:
     """Merge result files and show them in any format.

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
-from .context import Device, Invocation, end_if_idle, make_executor, say, warn
+from .context import Device, Invocation, Names, Paths, batches_of_shard, make_executor, say, warn
 
 
 def run(
     command: Invocation,
-    case_ids: list[str] | None = None,
-    environments: list[str] | None = None,
+    case_ids: Names = None,
+    environments: Names = None,
     device: Device = None,
-    out: list[Path] | None = None,
+    out: Paths = None,
     jobs: int | None = None,
     on: str | None = None,
     shard: str | None = None,
@@ -36,13 +35,10 @@ def run(
     from ..output.table import observation_lines, print_to_console
     from ..runner.plan import plan_batches
     from ..runner.run import RunRequest, batch_progress, run_batches
-    from ..runner.shards import take_shard
 
     files = OutputFiles.of(out)
-    cases = command.select(case_ids or [])
-    batches = take_shard(plan_batches(cases, environments or []), shard)
-    end_if_idle(batches, shard, files)
-    files.check_results()
+    cases = command.select(case_ids)
+    batches = batches_of_shard(plan_batches(cases, environments or []), shard, files)
     options = command.run_options(device)
     if on is None:
         request = command.request_here(batches, options, jobs, say)

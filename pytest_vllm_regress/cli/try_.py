@@ -15,6 +15,8 @@ from .context import (
     OK,
     UNEXPECTED,
     Invocation,
+    Names,
+    Paths,
     TextOrJson,
     make_executor,
     print_columns,
@@ -27,11 +29,11 @@ from .context import (
 def try_(
     command: Invocation,
     tree: Path,
-    case_ids: list[str] | None = None,
+    case_ids: Names = None,
     base: str | None = None,
     base_env: str | None = None,
     jobs: int | None = None,
-    out: list[Path] | None = None,
+    out: Paths = None,
     format: TextOrJson = "text",
 ) -> int:
     """Say which cases a patch to vLLM fixes and breaks.
@@ -42,7 +44,7 @@ def try_(
     2 usage; 3 an environment could not be built; 130 interrupted (repeat the command to resume).
     """
     show = speaker(format)
-    cases = command.select(case_ids or [])
+    cases = command.select(case_ids)
     files = OutputFiles.of(out).check_results()
     comparison = plan_comparison(PatchRequest(tree, cases, not case_ids, base, base_env))
     before = comparison.base.id[:10]

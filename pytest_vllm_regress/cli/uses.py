@@ -11,7 +11,7 @@ from ..answers.uses.presentation import report, to_json, to_sarif
 from ..answers.uses.project import read_project
 from ..answers.uses.use import Project
 from ..errors import UsageError
-from .context import OK, UNEXPECTED, Invocation, print_json, print_report, warn
+from .context import OK, UNEXPECTED, Invocation, Names, print_json, print_report, warn
 
 if TYPE_CHECKING:
     from ..answers.uses.smoke import Smoke
@@ -21,9 +21,9 @@ def uses(
     command: Invocation,
     path: Path | None = None,
     diff: tuple[str, str] | None = None,
-    ignore: list[str] | None = None,
+    ignore: Names = None,
     format: Literal["text", "json", "markdown", "sarif"] = "text",
-    environments: list[str] | None = None,
+    environments: Names = None,
 ) -> int:
     """Find the releases that have everything a project uses.
 

@@ -29,7 +29,7 @@ from ..runner.run import (
 )
 from ..runner.slots import machine_room
 from ..util.paths import writable_root
-from .context import OK, UNEXPECTED, Device, Invocation, make_executor, say, warn, warn_of
+from .context import OK, UNEXPECTED, Device, Invocation, Names, make_executor, say, warn, warn_of
 
 FULL_DEADLINES = ("--vllm-full-deadlines",)
 """A proof must not depend on a wait that ended early."""
@@ -37,7 +37,7 @@ FULL_DEADLINES = ("--vllm-full-deadlines",)
 
 def validate(
     command: Invocation,
-    case_ids: list[str] | None = None,
+    case_ids: Names = None,
     everything: bool = False,
     check: bool = False,
     trials: int | None = None,
@@ -75,7 +75,7 @@ def validate(
         )
     if not commits and base_env is not None:
         raise UsageError("--env is for --commits")
-    cases = command.select(case_ids or [])
+    cases = command.select(case_ids)
     options = command.run_options(device)
     if commits:
         return _trace(cases, command, base_env, trials, options)

@@ -33,6 +33,8 @@ from .context import (
     Device,
     Format,
     Invocation,
+    Names,
+    Paths,
     make_executor,
     print_json,
     say,
@@ -48,13 +50,13 @@ REPORTS = {".md": lambda report: report.markdown(), ".diff": lambda report: repo
 
 def watch(
     command: Invocation,
-    case_ids: list[str] | None = None,
+    case_ids: Names = None,
     state: Path | None = None,
     write: bool = False,
     fresh: bool = False,
     device: Device = None,
     jobs: int | None = None,
-    out: list[Path] | None = None,
+    out: Paths = None,
     format: Format = "text",
 ) -> int:
     """Run cases on new releases and correct their ranges.
@@ -70,7 +72,7 @@ def watch(
     usage or bad input; 3 an environment could not be built, and its release stays new; 4 internal
     error; 130 interrupted, repeat the command to resume.
     """
-    cases = command.select(case_ids or [])
+    cases = command.select(case_ids)
     show = speaker(format)
     place = state or default_place(command.directory(), case_ids or [])
     today = datetime.datetime.now(datetime.UTC).date().isoformat()

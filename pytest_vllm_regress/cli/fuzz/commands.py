@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, Any
 from ...defaults import MAX_ENGINES
 from ...errors import Unsupported, UsageError
 from ...util.sizes import GIB
-from ..context import OK, UNEXPECTED, TextOrJson, limits, print_json, say, speaker, warn
+from ..context import (
+    OK,
+    UNEXPECTED,
+    Names,
+    Paths,
+    TextOrJson,
+    limits,
+    print_json,
+    say,
+    speaker,
+    warn,
+)
 
 if TYPE_CHECKING:
     from ...fuzz.hunter import Hunter
@@ -22,7 +33,7 @@ if TYPE_CHECKING:
 class Hunt:
     """The options of all hunters."""
 
-    env: list[str] | None = None
+    env: Names = None
     seed: int = 0
     minutes: float | None = None
     rounds: int | None = None
@@ -88,8 +99,8 @@ def _lanes(jobs: int | None) -> int:
 
 def parsers(
     hunt: Hunt = Hunt(examples=200, out=Path("parser-findings")),
-    parser: list[str] | None = None,
-    limit: list[str] | None = None,
+    parser: Names = None,
+    limit: Names = None,
 ) -> int:
     """Tool and reasoning parsers, with answers in every cut.
 
@@ -105,9 +116,9 @@ def parsers(
 
 def api(
     hunt: Hunt = Hunt(examples=80, out=Path("api-findings")),
-    server: list[str] | None = None,
-    route: list[str] | None = None,
-    limit: list[str] | None = None,
+    server: Names = None,
+    route: Names = None,
+    limit: Names = None,
     growth: int = 0,
     jobs: int | None = None,
 ) -> int:
@@ -132,8 +143,8 @@ def api(
 
 def engines(
     hunt: Hunt = Hunt(out=Path("engine-findings")),
-    pair: list[str] | None = None,
-    limit: list[str] | None = None,
+    pair: Names = None,
+    limit: Names = None,
     jobs: int | None = None,
 ) -> int:
     """Pairs of configurations that must agree.
@@ -174,12 +185,12 @@ def lifecycle(
 
 def schemas(
     hunt: Hunt = Hunt(examples=200),
-    backend: list[str] | None = None,
+    backend: Names = None,
     profile: str | None = None,
     nodes: int = 12,
-    limit: list[str] | None = None,
-    corpus: list[Path] | None = None,
-    engine: list[str] | None = None,
+    limit: Names = None,
+    corpus: Paths = None,
+    engine: Names = None,
     statistics: bool = False,
 ) -> int:
     """Backends of structured output, with drawn schemas.

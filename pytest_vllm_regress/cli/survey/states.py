@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from ...errors import UsageError
 from ...surveys.states.measure import TABLES, measure_environment, open_states, report
-from ..context import OK, UNEXPECTED, Format, Invocation, print_report, warn
+from ..context import OK, UNEXPECTED, Format, Invocation, Names, print_report, warn
 from .shared import resumed
 
 
 def states(
     command: Invocation,
     environments: list[str],
-    only: list[str] | None = None,
+    only: Names = None,
     fresh: bool = False,
     format: Format = "text",
 ) -> int:

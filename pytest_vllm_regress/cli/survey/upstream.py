@@ -13,7 +13,7 @@ from ...surveys.upstream.tree import write_tree
 from ...surveys.upstream.triage import UpstreamOutcome, counts, listed_tests
 from ...util import codec
 from ...util.rundir import scratch
-from ..context import OK, UNEXPECTED, Invocation, limits, print_columns, say, warn
+from ..context import OK, UNEXPECTED, Invocation, Names, limits, print_columns, say, warn
 
 
 def upstream(
@@ -22,7 +22,7 @@ def upstream(
     ref: str,
     env: str,
     replace: str = "server",
-    limit: list[str] | None = None,
+    limit: Names = None,
     out: Path = Path("vllm-regress-upstream"),
 ) -> int:
     """Run vLLM's own tests on the simulated device.
