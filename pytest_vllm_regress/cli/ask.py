@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,17 @@ from ..engines.session import Session
 from ..engines.spec import EngineSpec
 from ..engines.standalone import bare_session, probe_in, run_client
 from ..errors import ChildError, Unsupported, UsageError
-from .context import OK, UNEXPECTED, Device, Invocation, Names, print_json, settings, warn
+from .context import (
+    OK,
+    UNEXPECTED,
+    Device,
+    Invocation,
+    Names,
+    json_or_text,
+    print_json,
+    settings,
+    warn,
+)
 
 
 def ask(
@@ -90,11 +99,4 @@ def _served(
 
 
 def _values(words: Names) -> dict[str, Any]:
-    """Parse words ``NAME=VALUE``. A value that is not JSON is text."""
-    values = {}
-    for name, text in settings(words):
-        try:
-            values[name] = json.loads(text)
-        except ValueError:
-            values[name] = text
-    return values
+    return {name: json_or_text(text) for name, text in settings(words)}

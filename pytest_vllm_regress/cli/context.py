@@ -22,7 +22,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
@@ -243,6 +243,14 @@ def settings(given: Names) -> Iterator[tuple[str, str]]:
         if not name or "=" not in text:
             raise UsageError(f"{format_value(text)}: write NAME=VALUE")
         yield name, value
+
+
+def json_or_text(text: str) -> Any:
+    """Return the value of a text that is JSON, else the text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def limits(given: Names, **defaults: float) -> dict[str, float]:

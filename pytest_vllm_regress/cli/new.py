@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from ..cases.scaffold import (
     create_case,
 )
 from ..errors import Kind, UsageError
-from .context import Invocation, Names, say, settings, warn, warn_of
+from .context import Invocation, Names, json_or_text, say, settings, warn, warn_of
 
 ERROR_STATUS = (
     "`post`, `post_all`, `get` and `client` return an error status, and what the test asserts about it is a wrong-result. Only the other "
@@ -89,7 +88,7 @@ def _with_fields(draft: Draft, given: Names) -> Draft:
         elif field == "fixed-by":
             draft = replace(draft, fixed_by=(*draft.fixed_by, value))
         elif group == "control" and argument:
-            draft = replace(draft, control={**draft.control, argument: _scalar(value)})
+            draft = replace(draft, control={**draft.control, argument: json_or_text(value)})
         else:
             raise UsageError(
                 f"--set {field}={value}: allowed is FIELD=VALUE, FIELD one of "
@@ -97,11 +96,3 @@ def _with_fields(draft: Draft, given: Names) -> Draft:
                 "control.tokenizer_pool_size=0"
             )
     return draft
-
-
-def _scalar(value: str) -> str | int | bool:
-    if value in ("true", "false"):
-        return value == "true"
-    with contextlib.suppress(ValueError):
-        return int(value)
-    return value
