@@ -180,11 +180,10 @@ def _run(arguments: Sequence[str] | None) -> int:
         app(args=own_args, prog_name="vllm-regress", obj=(own_args, pytest_args))
     except SystemExit as exit_request:
         # typer and rich turn it into an exit with 1, which means something else.
-        return (
-            BROKEN_PIPE
-            if isinstance(exit_request.__context__, BrokenPipeError)
-            else _status(exit_request.code)
-        )
+        if isinstance(exit_request.__context__, BrokenPipeError):
+            return BROKEN_PIPE
+        code = exit_request.code
+        return code if isinstance(code, int) else OK if code is None else USAGE
     except KeyboardInterrupt:
         warn("interrupted")
         return INTERRUPTED
@@ -304,7 +303,3 @@ def _refuse_empty(arguments: Sequence[str]) -> None:
             raise UsageError(
                 f"{which} is empty, perhaps because a variable is not set: give it, or leave it out"
             )
-
-
-def _status(code: object) -> int:
-    return code if isinstance(code, int) else OK if code is None else USAGE

@@ -136,10 +136,10 @@ def _disk_limit(disk: str | None, releases: str | None, on: str | None) -> int |
     if releases is not None and on is None:
         return disk_limit(disk or DISK)
     if disk is not None:
-        where = (
-            "on this machine; a node's cache has a limit of its own" if on else "Leave it out here"
+        raise UsageError(
+            "--disk limits what --releases downloads on this machine; a cluster's nodes have limits of "
+            "their own. Leave it out here"
         )
-        raise UsageError(f"--disk limits what --releases downloads{' ' if on else '. '}{where}")
     return None
 
 

@@ -44,23 +44,22 @@ def uses(
     path = path or Path()
     result = answer(read_project(path, history()), history(), ignore or ())
     source = str(path)
-    smokes = _smoke(result.project, environments, command) if environments else []
+    smokes: list[Smoke] = []
+    if environments:
+        from ..answers.uses.smoke import smoke
+        from ..engines.standalone import bare_session
+
+        command.confirm_downloads(environments)
+        with bare_session(warn, device="sim") as session:
+            smokes = [
+                smoke(session, name, result.project, history(), warn) for name in environments
+            ]
     if format == "sarif":
         print_json(to_sarif(result, source))
     else:
         print_report(format, report(result, source, smokes), to_json(result, source, smokes))
     _print_notes(result.project)
     return UNEXPECTED if result.broken or any(smoke.failed for smoke in smokes) else OK
-
-
-def _smoke(project: Project, environments: list[str], command: Invocation) -> list[Smoke]:
-    """Return what each environment has of a project."""
-    from ..answers.uses.smoke import smoke
-    from ..engines.standalone import bare_session
-
-    command.confirm_downloads(environments)
-    with bare_session(warn, device="sim") as session:
-        return [smoke(session, name, project, history(), warn) for name in environments]
 
 
 def _print_diff(versions: tuple[str, str], path: Path | None, format: str) -> int:

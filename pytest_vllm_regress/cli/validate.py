@@ -15,7 +15,7 @@ from ..history.trace import TraceOptions, trace_case
 from ..runner.batch import Batch, RunOptions, RunOutcome
 from ..runner.build import build_with_cache, check_environments
 from ..runner.executors import SequentialExecutor
-from ..runner.progress import BatchHeaders, Say
+from ..runner.progress import BatchHeaders
 from ..runner.prove import ProofRunner, ValidateRequest, evidence_problems, try_impostors
 from ..runner.prove import validate as prove
 from ..runner.result_files import check_destination, save_results
@@ -80,7 +80,12 @@ def validate(
     if commits:
         return _trace(cases, command, base_env, trials, options)
     if check or not (case_ids or everything):
-        left = _without_proof(cases, command, say if check else warn, record=not check)
+        left: tuple[Case, ...] = ()
+        for case in cases:
+            repeat = command.command("validate", case.id)
+            if problems := evidence_problems(case, repeat, record=not check):
+                (say if check else warn)("\n".join(problems))
+                left = (*left, case)
         if check or not left:
             say(f"{len(cases) - len(left)} of {len(cases)} cases have a proof that is up to date")
             return UNEXPECTED if left else OK
@@ -95,26 +100,11 @@ def validate(
     return OK if report.proven else UNEXPECTED
 
 
-def _without_proof(
-    cases: Sequence[Case], command: Invocation, show: Say, *, record: bool
-) -> tuple[Case, ...]:
-    """Return the cases whose proof is missing or out of date, and say why."""
-    problems = {
-        case.id: evidence_problems(case, command.command("validate", case.id), record=record)
-        for case in cases
-    }
-    for lines in problems.values():
-        for line in lines:
-            show(line)
-    return tuple(case for case in cases if problems[case.id])
-
-
 def _proof_runner(
     options: RunOptions, on: str | None, jobs: int | None, results: Path | None
 ) -> ProofRunner:
     """Run evidence environments here or on the cluster ``on``, and impostors here; save the results
     of every run."""
-    executor = make_executor(on, jobs, say)
     full_options = replace(options, pytest_args=(*FULL_DEADLINES, *options.pytest_args))
 
     def run_here(batches: Sequence[Batch], run_options: RunOptions) -> RunOutcome:
@@ -127,7 +117,12 @@ def _proof_runner(
             outcome = run_here(batches, full_options)
         else:
             outcome = run_batches(
-                RunRequest(batches, executor, full_options, batch_progress(full_options, say))
+                RunRequest(
+                    batches,
+                    make_executor(on, jobs, say),
+                    full_options,
+                    batch_progress(full_options, say),
+                )
             )
         try:
             save_results(outcome.run, results, writable_root() / "results", say)
