@@ -370,7 +370,7 @@ def test_validate_proves_and_skips_proven_cases(
     )
     monkeypatch.setattr("pytest_vllm_regress.cases.proofs.proof.check_proof.__defaults__", (lock,))
     monkeypatch.setattr("pytest_vllm_regress.cases.proofs.proof.make_proof.__defaults__", (lock,))
-    met = [REJECTED, [], [], []]
+    met = [REJECTED, []]
     offered: list[list[str]] = []
 
     def try_impostors(cases: Sequence[Case], *_: object) -> list[ImpostorRun]:
@@ -410,7 +410,7 @@ def test_validate_proves_and_skips_proven_cases(
     assert validate("demo") == 1
     assert "NOT PROVEN  demo" in capsys.readouterr().out
     assert (case.directory / proof.FILE).read_bytes() == before
-    assert offered[3:] == [[]]  # nor are failed ones
+    assert offered[1:] == [[]]  # nor are failed ones
     runner.answers.append(GOOD)
     met.append(REJECTED[:1])
     assert validate("demo") == 1
@@ -420,7 +420,7 @@ def test_validate_proves_and_skips_proven_cases(
         in output
     )
     assert "validate" not in output  # to repeat the same command would not help
-    assert validate() == 2
+    assert validate() == 0
     assert validate("--all", "--device", "tpu") == 2
 
 
