@@ -174,7 +174,7 @@ class Bench:
                 "-q",
                 "-rs",
                 *PLUGINS,
-                f"--vllm-gpu-wait={0.8 * self.left_s:.0f}",
+                f"--vllm-limit=gpu-wait={0.8 * self.left_s:.0f}",
             ),
             *(f"--vllm-env={self.env}", f"--vllm-device={self.device}", *arguments),
         ]

@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import typer
-
 import pytest_vllm_regress
 from pytest_vllm_regress import cli, plugin
 from pytest_vllm_regress.cases.loading import CaseFile
@@ -23,9 +21,12 @@ from pytest_vllm_regress.cases.results import ResultFile
 from pytest_vllm_regress.engines.probe import BUILT_IN, built_in_sources
 from pytest_vllm_regress.plugin import fixtures, options
 from pytest_vllm_regress.util.codec import json_schema
+from tools.options import commands, options_of
 
 PAGES = Path(__file__).parents[1] / "docs" / "reference"
 WORDS = {
+    "--limit": "a limit by its name, `NAME=VALUE`: repeatable. Which names there are and what they mean, the command says",
+    "--set": "a field by its name, `FIELD=VALUE`: repeatable",
     "--all": "everything that there is to name",
     "--commits": "search commits, in the clone of `--source`",
     "--disk": "most disk space for downloads and environments",
@@ -40,7 +41,6 @@ WORDS = {
     "decides which one, and the option is repeatable: `.json` results, `.html` a page, `.md` "
     "Markdown, `.xml` JUnit, `.diff` edits. A folder for commands that write folders",
     "--releases": "releases of vLLM on the index, as a specifier: `'>=0.8,<0.12'`",
-    "--seconds": "most time for one answer",
     "--write": "apply edits to the files of the project, and add verdicts to its tables",
 }
 """The one meaning of each option whose help differs from command to command, because it says what
@@ -114,26 +114,6 @@ def _resolved(schema: dict[str, Any], document: dict[str, Any]) -> dict[str, Any
         document["$defs"][schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
     )
     return resolved
-
-
-def commands() -> Iterator[tuple[str, Any]]:
-    """Yield all commands with their names, ``env list`` for one of a group; the program itself
-    without a name."""
-    program: Any = typer.main.get_command(cli.app)
-    yield "", program
-    for name, stand_in in program.commands.items():
-        command = stand_in.load()
-        yield name, command
-        yield from ((f"{name} {below}", c) for below, c in getattr(command, "commands", {}).items())
-
-
-def options_of(command: Any) -> Iterator[tuple[str, str]]:
-    """Yield the options that are ours, with their help: not ``--help`` and the shell completion of
-    typer."""
-    for option in command.params:
-        name = max(option.opts, key=len)
-        if option.param_type_name == "option" and not name.endswith("-completion"):
-            yield name, option.help
 
 
 def command_rows() -> Iterator[str]:

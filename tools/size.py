@@ -15,7 +15,8 @@ import tokenize
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+
+from tools.options import MOST_OPTIONS, counts
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "pytest_vllm_regress"
@@ -128,37 +129,6 @@ def repeated_classes(paths: Sequence[Path]) -> list[str]:
     return sorted(name for name, count in names.items() if count > 1)
 
 
-def option_counts() -> dict[str, int]:
-    """Return how many options each command has, and the plugin. ``--help`` does not count."""
-    import pytest
-    import typer
-    import typer.main
-
-    from pytest_vllm_regress import cli
-
-    counts: dict[str, int] = {}
-
-    def walk(name: str, command: Any) -> None:
-        options = [option for option in command.params if option.param_type_name == "option"]
-        counts[name] = sum("--help" not in option.opts for option in options)
-        if hasattr(command, "list_commands"):
-            context = typer.Context(command)
-            for child in command.list_commands(context):
-                walk(f"{name} {child}", command.get_command(context, child))
-
-    walk("vllm-regress", typer.main.get_command(cli.app))
-    config = pytest.Config.fromdictargs({}, [])
-    parser = config._parser
-    ours = [
-        option
-        for group in [*parser._groups, parser._anonymous]
-        for option in group.options
-        if any(name.startswith("--vllm") for name in option.names())
-    ]
-    counts["pytest"] = len(ours)
-    return counts
-
-
 def main() -> int:
     """Print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -176,13 +146,17 @@ def main() -> int:
     widest = max((row for row in everything if not row[3]), key=lambda row: row[2])
     names = Counter(path.stem for path in package if path.stem != "__init__")
     lines = [line for path in package for line in path.read_text(encoding="utf-8").splitlines()]
-    options = option_counts()
+    options = counts()
+    of_plugin = options.pop("pytest")
+    of_commands = sum(options.values())
     for what, value in (
         ("tokens of the package", f"{of_package:,} (goal 350,000)"),
         ("tokens of package and tools", f"{of_package + of_tools:,} (goal 385,000)"),
         ("modules", f"{len(package)} (goal 350)"),
         ("packages", f"{len(packages(PACKAGE))} (goal 14)"),
-        ("options", f"{sum(options.values())} of {len(options)} commands (goal 190)"),
+        ("options of the commands", f"{of_commands} of {len(options)} commands"),
+        ("options of the plugin", f"{of_plugin}"),
+        ("options together", f"{of_commands + of_plugin} (goal {MOST_OPTIONS})"),
         ("largest function", f"{largest[1]} lines: {largest[0]} (goal 80)"),
         ("most parameters", f"{widest[2]}: {widest[0]} (goal 8, commands apart)"),
         ("repeated code", f"{repeated_share(package):.2%} (goal 0.3 %)"),

@@ -103,7 +103,7 @@ _WITHOUT: Mapping[str, tuple[str, ...]] = {
 """Phases in which a kind of failure cannot occur: no assertion comes before the engine runs, and a
 server that fails to start raises no exception."""
 _NOT_READY = (
-    ". A server that does not start either ends or hangs while the harness waits until it is ready: use --phase ready with --kind crash, hang "
+    ". A server that does not start either ends or hangs while the harness waits until it is ready: use --set phase=ready with --kind crash, hang "
     "or engine-death"
 )
 
@@ -112,6 +112,20 @@ def phases_of(front: str, kind: str) -> tuple[str, ...]:
     """Return the phases in which a test of a front can show a failure of this kind."""
     never = _WITHOUT.get(kind, ())
     return tuple(phase for phase in TEMPLATES[front].phases if phase not in never)
+
+
+def check_phase(front: str, phase: str, kind: str) -> None:
+    """Raise ``UsageError`` if no test of a front shows a failure of this kind in this phase.
+
+    Unknown phases are left to the case file's check.
+    """
+    allowed = phases_of(front, kind)
+    if phase not in PHASES or phase in allowed:
+        return
+    hint = _NOT_READY if front == "serve" and phase in ("start", "ready") else ""
+    raise UsageError(
+        f"--front {front} --set phase={phase} --kind {kind}: phases with this front and kind are {', '.join(allowed)}{hint}"
+    )
 
 
 @dataclass(frozen=True)
@@ -155,7 +169,7 @@ class GitHubReport:
                 f"https://github.com/{pull['repository'] or self.repository}/pull/{pull['number']}"
             )
         raise UsageError(
-            f"--fixed-by {format_value(text)}: allowed are a pull request (its number, owner/name#number), a commit (at least 10 digits of its "
+            f"--set fixed-by={format_value(text)}: allowed are a pull request (its number, owner/name#number), a commit (at least 10 digits of its "
             "hash, owner/name@hash), or an address"
         )
 
@@ -301,12 +315,12 @@ def create_case(cases_dir: Path, upstream: GitHubReport | Unreported, draft: Dra
         raise UsageError("\n".join(unknown))
     draft = draft.filled(upstream)
     if not is_case_id(draft.id):
-        raise UsageError(f"--id {format_value(draft.id)}: an id is {CASE_ID}")
+        raise UsageError(f"--set id={format_value(draft.id)}: an id is {CASE_ID}")
     target = cases_dir / draft.id
     if os.path.lexists(target):
         raise UsageError(
             f"{target}: exists already. Edit {target / CASE_FILE}, or give a second failure of this report an id of its own: "
-            f"--id {upstream.slug}-WORD"
+            f"--set id={upstream.slug}-WORD"
         )
     is_new = not cases_dir.exists()
     try:

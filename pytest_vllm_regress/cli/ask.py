@@ -2,58 +2,36 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
-import typer
-
+from ..engines.session import Session
+from ..engines.spec import EngineSpec
+from ..engines.standalone import bare_session, probe_in, run_client
 from ..errors import ChildError, Unsupported, UsageError
-from .context import UNEXPECTED, Device, Environment, invocation, print_json, warn
-
-if TYPE_CHECKING:
-    from ..engines.session import Session
-
-EPILOG = (
-    "Exit codes: 0 answered, or else the exit status of the command; 1 vLLM or the probe failed; "
-    "2 usage or bad input; 3 the environment could not be built; 130 interrupted."
+from .context import (
+    OK,
+    UNEXPECTED,
+    Device,
+    Invocation,
+    Names,
+    json_or_text,
+    print_json,
+    settings,
+    warn,
 )
 
 
 def ask(
-    context: typer.Context,
-    env: Environment,
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="NAME=VALUE",
-            help="Arguments of the probe: JSON, or else text; {model} is the path of the tiny checkpoint.",
-        ),
-    ] = None,
-    probe: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE:FUNCTION",
-            help="Call this function, or a built-in one (parsers:tool_calls), and print its value.",
-        ),
-    ] = None,
-    fields: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="FIELD=VALUE",
-            help="Field of the server's EngineSpec: JSON, or else text; repeatable.",
-        ),
-    ] = None,
-    show_log: Annotated[
-        bool,
-        typer.Option(
-            "--show-log", help="At the end print what the server logged, on standard error."
-        ),
-    ] = False,
+    command: Invocation,
+    env: str,
+    arguments: Names = None,
+    probe: str | None = None,
+    set: Names = None,
+    show_log: bool = False,
     device: Device = None,
-) -> None:
+) -> int:
     """Call a probe or a server by hand in any environment.
 
     With --probe, a function of a file is called in the environment. Otherwise a server is started
@@ -62,32 +40,32 @@ def ask(
 
     Examples: ask --env vllm-0.8.5 --probe probe.py:count n=8; ask --env vllm-0.8.5 --set tp=2 --
     sh -c 'curl -H "Authorization: Bearer $OPENAI_API_KEY" $OPENAI_BASE_URL/models'
-    """
-    from ..engines.standalone import bare_session
 
-    command = invocation(context)
+    Exit codes: 0 answered, or else the exit status of the command; 1 vLLM or the probe failed; 2
+    usage or bad input; 3 the environment could not be built; 130 interrupted.
+    """
+
     words = command.pytest_args
     if (probe is None) != bool(words):
         raise UsageError(
             "ask: give either --probe FILE:FUNCTION, or after -- the command that asks a server"
         )
-    if probe and (show_log or fields):
+    if probe and (show_log or set):
         raise UsageError("ask: --set and --show-log are about a server, and --probe starts none")
     # Standard output is the command's, or JSON.
     command.confirm_downloads([env], warn)
     try:
         with bare_session(warn, device=device or "auto") as session:
-            if probe is not None:
-                print_json(_probed(session, env, probe, _values(arguments or ())))
-            else:
-                raise typer.Exit(_served(session, env, _values(fields or ()), words, show_log))
+            if probe is None:
+                return _served(session, env, _values(set), words, show_log)
+            print_json(_probed(session, env, probe, _values(arguments)))
+            return OK
     except (ChildError, Unsupported) as error:
         warn(f"vllm-regress: {error}")
-        raise typer.Exit(UNEXPECTED) from None
+        return UNEXPECTED
 
 
 def _probed(session: Session, environment: str, probe: str, arguments: dict[str, Any]) -> Any:
-    from ..engines.standalone import probe_in
 
     file, _, function = probe.rpartition(":")
     in_file = file.endswith(".py")
@@ -111,8 +89,6 @@ def _served(
     command: Sequence[str],
     show_log: bool,
 ) -> int:
-    from ..engines.spec import EngineSpec
-    from ..engines.standalone import run_client
 
     spec = EngineSpec.create(**fields).relative_to(Path.cwd())
     server = session.server(session.target(environment), spec, user="ask", fresh=False)
@@ -122,15 +98,5 @@ def _served(
     return status
 
 
-def _values(words: Sequence[str]) -> dict[str, Any]:
-    """Parse words ``NAME=VALUE``. A value that is not JSON is text."""
-    values = {}
-    for word in words:
-        name, separator, text = word.partition("=")
-        if not separator:
-            raise UsageError(f"{word!r}: write NAME=VALUE")
-        try:
-            values[name] = json.loads(text)
-        except ValueError:
-            values[name] = text
-    return values
+def _values(words: Names) -> dict[str, Any]:
+    return {name: json_or_text(text) for name, text in settings(words)}

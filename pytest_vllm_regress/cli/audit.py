@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Literal
 
-import typer
-
+from ..answers.audit import audit as answers
+from ..answers.audit.audit import Audit
+from ..answers.audit.inventory import Inventory
+from ..answers.audit.matching import AuditMatch
+from ..answers.audit.preflight import Concern, inspect_host
 from ..answers.audit.severity import severity
+from ..answers.audit.target import read_interpreter, read_side, read_target
+from ..answers.audit.upgrades import overview, table
+from ..answers.deployments.configuration import read_deployments
+from ..cases.model import Case
+from ..environments.recipes import find_file, load
 from ..errors import UsageError
+from ..util.validation import format_value
+from ..util.versions import specifiers_of
 from .context import (
-    FORMAT,
     OK,
     UNEXPECTED,
-    Environments,
-    invocation,
+    Invocation,
+    Names,
     print_field,
     print_json,
     print_upstream,
@@ -23,92 +32,46 @@ from .context import (
     warn,
 )
 
-if TYPE_CHECKING:
-    from ..answers.audit.audit import Audit
-    from ..answers.audit.inventory import Inventory
-    from ..answers.audit.matching import AuditMatch
-    from ..answers.audit.preflight import Concern, Host
-    from ..cases.model import Case
-
 SCHEMA_VERSION = 1
 MAX_LINE = 100
 """Characters of a line for one failure."""
-EPILOG = (
-    "Exit codes: 0 nothing found (with --serve: nothing that can show); 1 something found; "
-    "2 usage or bad input; 4 internal error."
-)
-Targets = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[DIR|LOCK|LIST|SBOM|vllm==VERSION|-]...",
-        help="Environment directories, lock files, lists of packages, SBOMs, a requirement. They "
-        "are read, not run (default: this interpreter).",
-    ),
-]
-Releases = Annotated[
-    str | None,
-    typer.Option(
-        metavar="RANGE",
-        help="Summarize the releases in this range that have a lock instead, one line each: '>=0.8'.",
-    ),
-]
-Serve = Annotated[
-    str | None,
-    typer.Option(
-        metavar="COMMAND|FILE",
-        help="Rank the failures by whether this deployment can show them: a command line with "
-        "`vllm serve` or `docker run`, a Dockerfile, a compose file, a Kubernetes manifest, or "
-        "Helm values. It is read, not run.",
-    ),
-]
-Ignore = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="ID", help="Id of a case or preflight check that does not count; repeatable."
-    ),
-]
 
 
 def audit(
-    context: typer.Context,
-    targets: Targets = None,
-    env: Environments = None,
-    releases: Releases = None,
-    serve: Serve = None,
-    preflight: Annotated[
-        bool, typer.Option("--preflight", help="Also check the environment itself.")
-    ] = False,
-    ignore: Ignore = None,
-    format: Annotated[Literal["text", "json", "sarif"], FORMAT] = "text",
-) -> None:
+    command: Invocation,
+    targets: Names = None,
+    environments: Names = None,
+    releases: str | None = None,
+    serve: str | None = None,
+    preflight: bool = False,
+    ignore: Names = None,
+    format: Literal["text", "json", "sarif"] = "text",
+) -> int:
     """Find the documented failures of a combination of versions.
 
     Reads metadata and lists; imports and runs nothing. An interpreter that is given as --env is
     started to ask for its path; of the name of an environment, its lock is read. With -v everything
     about each failure is printed, not one line.
-    """
-    from ..answers.audit import audit as answers
-    from ..answers.audit.target import read_interpreter, read_target
-    from ..answers.deployments.configuration import read_deployments
 
-    command = invocation(context)
+    Exit codes: 0 nothing found (with --serve: nothing that can show); 1 something found; 2 usage or
+    bad input; 4 internal error.
+    """
+
     cases = command.cases()
     if releases is not None:
-        if targets or env or preflight or ignore or serve or format == "sarif":
+        if targets or environments or preflight or ignore or serve or format == "sarif":
             raise UsageError(
                 "--releases summarizes releases: the only other option it takes is --format json"
             )
         _print_releases(cases, releases, as_json=format == "json")
-        raise typer.Exit(OK)
+        return OK
     ignored = set(ignore or ())
     answers.check_ignored(ignored, cases)
     inventories = [
         *map(read_target, targets or ()),
-        *(_environment(name, cases) for name in env or ()),
-    ]
-    if not inventories:
-        inventories = [read_interpreter(Path(sys.executable), cases)]
-    host = _host() if preflight else None
+        *(_environment(name, cases) for name in environments or ()),
+    ] or [read_interpreter(Path(sys.executable), cases)]
+    host = inspect_host() if preflight else None
     deployments = read_deployments(serve) if serve is not None else ()
     audits = [answers.audit(entry, cases, host, ignored, deployments) for entry in inventories]
     if format == "sarif":
@@ -122,17 +85,10 @@ def audit(
             _print(result, command.verbose)
     for note in dict.fromkeys(note for result in audits for note in result.notes):
         warn(f"note: {note}")
-    raise typer.Exit(OK if all(result.clean for result in audits) else UNEXPECTED)
-
-
-def _host() -> Host:
-    from ..answers.audit.preflight import inspect_host
-
-    return inspect_host()
+    return OK if all(result.clean for result in audits) else UNEXPECTED
 
 
 def _environment(name: str, cases: tuple[Case, ...]) -> Inventory:
-    from ..answers.audit.target import read_interpreter, read_side
     from ..environments.sources import names_interpreter
 
     if names_interpreter(name) or Path(name).exists():
@@ -141,10 +97,6 @@ def _environment(name: str, cases: tuple[Case, ...]) -> Inventory:
 
 
 def _print_releases(cases: tuple[Case, ...], releases: str, *, as_json: bool) -> None:
-    from ..answers.audit.upgrades import overview, table
-    from ..environments.recipes import find_file, load
-    from ..util.validation import format_value
-    from ..util.versions import specifiers_of
 
     specifiers = specifiers_of(releases)
     if specifiers is None:

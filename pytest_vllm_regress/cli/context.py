@@ -12,7 +12,6 @@ or error can control the terminal.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import itertools
 import json
@@ -21,12 +20,12 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
-from ..defaults import ASKED_DEVICES, RACY_TRIALS
 from ..errors import CaseFileError, UsageError
 from ..util.masking import mask, masker
 from ..util.sizes import size_of
@@ -37,160 +36,24 @@ if TYPE_CHECKING:
     from ..cases.loading import LoadedCases
     from ..cases.model import Case
     from ..output.formats import OutputFiles
-    from ..runner.batch import Executor, RunOptions
+    from ..runner.batch import Batch, Executor, RunOptions
     from ..runner.progress import CaseLines, Say
+    from ..runner.run import RunRequest
+    from ..util.report import Report
 
 OK, UNEXPECTED, USAGE, UNBUILT, INTERNAL, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 4, 130, 141
 DISK = "30GiB"
 HELP = {"help_option_names": ["-h", "--help"]}
 
-# Options that several commands share: one word, one meaning (docs/reference/options-of-commands.md).
-FORMAT = typer.Option("--format", help="What standard output looks like.")
-"""With the allowed formats as a ``Literal``."""
-FRESH = typer.Option("--fresh", help="Start over instead of resuming an interrupted command.")
-"""Resuming is the rule, so that an interrupted command is repeated as it is."""
-TextOrJson = Annotated[Literal["text", "json"], FORMAT]
-Outputs = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--out",
-        "-o",
-        metavar="FILE|DIR",
-        help="Write results.json, page.html, summary.md or junit.xml, by the ending; without one "
-        "a result file in that folder. Repeatable.",
-    ),
-]
-Results = Annotated[
-    Path | None,
-    typer.Option(
-        "--out",
-        "-o",
-        metavar="FILE.json|DIR",
-        help="Write the results of the runs as JSON to this file or into this folder.",
-    ),
-]
-Jobs = Annotated[
-    int | None,
-    typer.Option(
-        "--jobs", "-j", min=1, help="Environments at a time (default: by cores and memory)."
-    ),
-]
-Shard = Annotated[
-    str | None,
-    typer.Option(
-        metavar="K/N",
-        help="Run only shard K of N, divided by recorded durations; `report` merges the results.",
-    ),
-]
-On = Annotated[
-    str | None,
-    typer.Option(
-        metavar="ray|ray://HOST|HOST:PORT",
-        help="Use that Ray cluster (ray: RAY_ADDRESS, else the one on this machine, if you or "
-        "root started it).",
-    ),
-]
-GpusEach = Annotated[
-    int | None,
-    typer.Option(
-        "--gpus", min=1, metavar="N", help="With --on: GPUs for each environment (default 1)."
-    ),
-]
-Fresh = Annotated[bool, FRESH]
-State = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE.json",
-        help="Keep the state in FILE.json and resume from it (default: in the cache).",
-    ),
-]
-Trials = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        min=1,
-        max=100,
-        help=f"Run each test N times (default: 1; {RACY_TRIALS} where the case is racy).",
-    ),
-]
-Branch = Annotated[
-    str,
-    typer.Option(
-        metavar="REV",
-        help="Branch of the clone on which a release without a tag is found by its date.",
-    ),
-]
+Device = Literal["auto", "sim", "cpu", "gpu"] | None
+Format = Literal["text", "markdown", "json"]
+TextOrJson = Literal["text", "json"]
+Names = list[str] | None
+"""What a repeatable option or argument was given; None if it was not."""
+Paths = list[Path] | None
 
 
-def complete_case_ids(context: typer.Context, incomplete: str) -> list[str]:
-    """Complete the id of a case."""
-    from ..cases.loading import default_cases_dir
-
-    root = context.find_root().params.get("cases") or default_cases_dir()
-    ids = sorted(file.parent.name for file in Path(root).glob("*/case.toml"))
-    return [case_id for case_id in ids if case_id.startswith(incomplete)]
-
-
-def complete_environments(incomplete: str) -> list[str]:
-    """Complete the name of an environment."""
-    from ..environments.recipes import find_file, load
-
-    return [name for name in load(find_file()).recipes if name.startswith(incomplete)]
-
-
-def _asked_device(device: str | None) -> str | None:
-    if device is not None and device not in ASKED_DEVICES:
-        raise UsageError(f"--device {format_value(device)}: allowed are {', '.join(ASKED_DEVICES)}")
-    return device
-
-
-CaseIds = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="CASE", help="Ids of cases (default: all).", autocompletion=complete_case_ids
-    ),
-]
-CaseId = Annotated[
-    str, typer.Argument(metavar="CASE", help="The case's id.", autocompletion=complete_case_ids)
-]
-Environment = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME|PATH",
-        help="Environment or interpreter.",
-        autocompletion=complete_environments,
-    ),
-]
-Environments = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--env",
-        metavar="NAME|PATH",
-        help="Environment or interpreter; repeatable.",
-        autocompletion=complete_environments,
-    ),
-]
-BaseEnvironment = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Environment in which commits, or releases of another package, are installed in turn "
-        "(default: the one that fits best).",
-        autocompletion=complete_environments,
-    ),
-]
-Device = Annotated[
-    str | None,
-    typer.Option(
-        metavar="DEVICE",
-        help=f"{', '.join(ASKED_DEVICES)}: for all environments (default: each one's own).",
-        callback=_asked_device,
-        autocompletion=lambda: list(ASKED_DEVICES),
-    ),
-]
-
-
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Invocation:
     """Options of ``vllm-regress`` itself.
 
@@ -204,11 +67,11 @@ class Invocation:
     sources: tuple[str, ...] = ()
     wheel_index: str | None = None
 
-    def run_options(self, device: str | None, workers: str | None = None) -> RunOptions:
+    def run_options(self, device: str | None) -> RunOptions:
         """Return the options of a run of batches."""
         from ..runner.batch import RunOptions
 
-        return RunOptions(device, workers, self.pytest_args, self.cases_dir, self.verbose)
+        return RunOptions(device, None, self.pytest_args, self.cases_dir, self.verbose)
 
     def command(self, name: str, *arguments: str) -> str:
         """Return a command line for the user to copy, with the options of ``vllm-regress`` itself
@@ -229,6 +92,28 @@ class Invocation:
         if needed is not None:
             (show or say)(str(needed))
             self.confirm()
+
+    def prepare(
+        self, batches: Sequence[Batch], options: RunOptions, show: Say | None = None
+    ) -> None:
+        """Check the environments of a run on this machine, and confirm what it downloads."""
+        from ..runner.build import check_environments
+
+        check_environments(batches, gpu=options.asks_for_gpu)
+        self.confirm_downloads([batch.environment for batch in batches], show)
+
+    def request_here(
+        self, batches: Sequence[Batch], options: RunOptions, jobs: int | None, show: Say
+    ) -> RunRequest:
+        """Return the request to run batches on this machine, whose environments are checked."""
+        from ..runner.build import build_with_cache
+        from ..runner.run import LocalMachine, local_request
+        from ..runner.slots import Spare, machine_room
+
+        self.prepare(batches, options, show)
+        spare = None if jobs else Spare.of_machine()
+        machine = LocalMachine(build_with_cache(show), jobs or machine_room(), spare)
+        return local_request(batches, machine, options, show)
 
     def confirm(self) -> None:
         """On a terminal, ask whether to go on, unless ``--yes`` was given.
@@ -270,7 +155,7 @@ class Invocation:
             warn(f"warning: invalid case file, left out: {problem}")
         return self.loaded.cases
 
-    def select(self, case_ids: Sequence[str]) -> tuple[Case, ...]:
+    def select(self, case_ids: Names) -> tuple[Case, ...]:
         """Return the cases with these ids, or all cases if no id is given.
 
         An invalid file of another case is only a warning, and that case is left out. Raises
@@ -283,10 +168,10 @@ class Invocation:
         if problems and not case_ids:
             raise CaseFileError(f"{problems}\nCorrect this, or name the cases to use")
         valid_ids = {case.id for case in self.loaded.cases}
-        if problems and not valid_ids.issuperset(case_ids):
+        if problems and not valid_ids.issuperset(case_ids or ()):
             warn(f"invalid case files: {problems}")
-            return select_cases(self.loaded.cases, case_ids)
-        return select_cases(self.cases(), case_ids)
+            return select_cases(self.loaded.cases, case_ids or ())
+        return select_cases(self.cases(), case_ids or ())
 
     def cases_if_any(self) -> tuple[Case, ...]:
         """Return the valid cases, or none if there is no directory of cases: result files can be
@@ -308,27 +193,19 @@ def disk_limit(text: str) -> int:
     return limit
 
 
-def invocation(context: typer.Context) -> Invocation:
-    """Return the options of ``vllm-regress`` that a subcommand was given with."""
-    shared = context.obj
-    assert isinstance(shared, Invocation)
-    return shared
-
-
 def make_executor(
-    on: str | None, gpus: int | None, jobs: int | None, say: Say, progress: CaseLines | None = None
+    on: str | None, jobs: int | None, say: Say, progress: CaseLines | None = None
 ) -> Executor:
     """Return the executor that the options ask for: a cluster, or threads on this machine. Raises
     ``UsageError`` for options that contradict.
 
     ``progress`` shows what is built on this machine.
     """
-    from ..runner.build import build_with_cache
-    from ..runner.executors import ThreadsExecutor
-    from ..runner.slots import machine_room
-
     if on is None:
-        check_gpus(gpus)
+        from ..runner.build import build_with_cache
+        from ..runner.executors import ThreadsExecutor
+        from ..runner.slots import machine_room
+
         build = build_with_cache(say)
         return ThreadsExecutor(
             progress.watching(build) if progress else build, jobs or machine_room(), say
@@ -339,39 +216,110 @@ def make_executor(
         raise UsageError(
             "--jobs and --on contradict each other: on a cluster, its free resources decide how many batches run side by side"
         )
-    return RayExecutor(on, say, gpus)
+    address, gpus = cluster_of(on)
+    return RayExecutor(address, say, gpus)
 
 
-def check_gpus(gpus: int | None) -> None:
-    """Raise ``UsageError`` for --gpus without --on."""
-    if gpus is not None:
-        raise UsageError("--gpus goes with --on: here GPUs are leased as tests ask for them")
+def cluster_of(on: str) -> tuple[str, int | None]:
+    """Return the address of a cluster and the GPUs for each environment, of ADDRESS[,gpus=N].
+
+    Raises ``UsageError``.
+    """
+    address, comma, setting = on.partition(",")
+    if not comma:
+        return on, None
+    name, _, number = setting.partition("=")
+    if not address or name != "gpus" or not number.isdecimal() or not 0 < int(number) < 1000:
+        raise UsageError(
+            f"--on {format_value(on)}: allowed is ADDRESS[,gpus=N], such as ray,gpus=2"
+        )
+    return address, int(number)
 
 
-def end_if_idle(batches: Sequence[object], shard: str | None, files: OutputFiles) -> None:
-    """End the command successfully if its shard is empty, with the result file that ``report``
-    looks for."""
+def settings(given: Names) -> Iterator[tuple[str, str]]:
+    """Yield names and values of words NAME=VALUE. Raises ``UsageError``."""
+    for text in given or ():
+        name, _, value = text.partition("=")
+        if not name or "=" not in text:
+            raise UsageError(f"{format_value(text)}: write NAME=VALUE")
+        yield name, value
+
+
+def json_or_text(text: str) -> Any:
+    """Return the value of a text that is JSON, else the text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def limits(given: Names, **defaults: float) -> dict[str, float]:
+    """Return the values of ``--limit NAME=VALUE``. Raises ``UsageError``."""
+    values = dict(defaults)
+    for name, value in settings(given):
+        try:
+            number = float(value)
+        except ValueError:
+            number = 0.0
+        if name not in defaults or not 0 < number < 1e6:
+            raise UsageError(
+                f"--limit {name}={value}: allowed is NAME=VALUE, a number above 0 for "
+                f"{', '.join(defaults)}"
+            )
+        values[name] = number
+    return values
+
+
+def warn_of(case: Case, cases: Sequence[Case]) -> None:
+    """Print what may be wrong with a valid case."""
+    from ..cases.proofs import lint
+
+    for line in lint.lint_case(case, cases):
+        warn(f"warning: {line}")
+
+
+def batches_of_shard(
+    batches: Sequence[Batch], shard: str | None, files: OutputFiles
+) -> Sequence[Batch]:
+    """Return the batches of a shard, after a check that the results can be written.
+
+    Ends the command successfully if there are none, with the result file that ``report`` looks for.
+    """
+    from ..runner.shards import take_shard
+
+    batches = take_shard(batches, shard)
     if not batches and shard is not None:
         from ..cases.results import RunResult
 
         say(f"shard {shard} has nothing to do")
         files.save(RunResult(), tuple, say)
         raise typer.Exit(OK)
+    files.check_results()
+    return batches
 
 
-@contextlib.contextmanager
-def cluster(on: str | None) -> Iterator[None]:
-    """Keep one connection to the cluster while a command uses it.
-
-    Does nothing if no cluster was named.
-    """
+def cluster(on: str | None) -> contextlib.AbstractContextManager[None]:
+    """Keep one connection to the cluster, if one was named, while a command uses it."""
     if on is None:
-        yield
-    else:
-        from ..runner.ray_cluster import connected
+        return contextlib.nullcontext()
+    from ..runner.ray_cluster import connected
 
-        with connected(on):
-            yield
+    return connected(cluster_of(on)[0])
+
+
+def speaker(format: str) -> Say:
+    """Return what says what a command does: on standard error if standard output is a document."""
+    return say if format == "text" else warn
+
+
+def print_report(format: str, report: Report, document: object) -> None:
+    """Print a report as text or Markdown, or the document that is the same in JSON."""
+    from ..util.report import to_markdown, to_terminal
+
+    if format == "json":
+        print_json(document)
+    else:
+        say((to_markdown if format == "markdown" else to_terminal)(report).rstrip())
 
 
 def on_a_terminal() -> bool:
@@ -424,9 +372,10 @@ def print_upstream(case: Case) -> None:
     print_field("upstream", " ".join(dict.fromkeys((*case.upstream, *case.fixed_by))))
 
 
-def say(line: str) -> None:
-    """Print a line of output at once."""
-    print(printable(mask(line)), flush=True)
+def say(*lines: str) -> None:
+    """Print lines of output at once."""
+    for line in lines:
+        print(printable(mask(line)), flush=True)
 
 
 def warn(line: str) -> None:

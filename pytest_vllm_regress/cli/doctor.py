@@ -3,58 +3,44 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
-
-import typer
 
 from ..util.sizes import human
-from .context import OK, UNEXPECTED, On, TextOrJson, print_columns, print_json, say
+from .context import OK, UNEXPECTED, TextOrJson, cluster_of, print_columns, print_json, say
 
 Leftover = dict[str, str | int | float | bool]
-EPILOG = (
-    "Exit codes: 0 nothing is left behind; 1 something is left behind; 2 usage; 4 internal error."
-)
 
 
-def doctor(
-    remove: Annotated[bool, typer.Option("--remove", help="Remove what is found.")] = False,
-    on: On = None,
-    format: TextOrJson = "text",
-) -> None:
+def doctor(remove: bool = False, on: str | None = None, format: TextOrJson = "text") -> int:
     """Find and remove what earlier runs left behind.
 
     These are processes, shared memory, run directories and partial environments. Only what provably
     belongs to a run that has ended is listed or removed; anything of a running run, or of unknown
     origin, is not touched.
+
+    Exit codes: 0 nothing is left behind; 1 something is left behind; 2 usage; 4 internal error.
     """
-    leftovers = _on_this_machine(remove) if on is None else _on_cluster(on, remove)
+    leftovers: list[Leftover]
+    if on is None:
+        from ..engines.processes.abandoned import of_builds, of_runs
+
+        leftovers = [trace.to_json(remove=remove) for trace in (*of_runs(), *of_builds())]
+    else:
+        from ..runner.ray_cluster import leftovers as on_every_node
+
+        leftovers = on_every_node(cluster_of(on)[0], remove)
     if format == "json":
         print_json(leftovers)
     elif not leftovers:
         say("nothing is left behind")
     else:
-        node_column = [] if on is None else ["node"]
+        nodes = [] if on is None else ["node"]
         rows = [
-            [*(str(entry[name]) for name in node_column), *_row(entry, remove)]
-            for entry in leftovers
+            [*(str(entry[name]) for name in nodes), *_row(entry, remove)] for entry in leftovers
         ]
-        print_columns((*node_column, "what", "size", "since", "left by", "", "name"), rows)
+        print_columns((*nodes, "what", "size", "since", "left by", "", "name"), rows)
         if not remove:
             say(f"`vllm-regress doctor --remove` removes {'it' if len(leftovers) == 1 else 'them'}")
-    raise typer.Exit(OK if all(entry["removed"] for entry in leftovers) else UNEXPECTED)
-
-
-def _on_this_machine(remove: bool) -> list[Leftover]:
-    from ..engines.processes.abandoned import of_builds, of_runs
-
-    return [trace.to_json(remove=remove) for trace in (*of_runs(), *of_builds())]
-
-
-def _on_cluster(address: str, remove: bool) -> list[Leftover]:
-    """Return the leftovers on every node that is alive."""
-    from ..runner.ray_cluster import leftovers
-
-    return leftovers(address, remove)
+    return OK if all(entry["removed"] for entry in leftovers) else UNEXPECTED
 
 
 def _row(leftover: Leftover, remove: bool) -> tuple[str, ...]:

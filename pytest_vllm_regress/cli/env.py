@@ -3,109 +3,82 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
-import typer
-
+from ..engines.gpus import compiled
+from ..environments.cache import CachedEnvironment, EnvironmentCache
+from ..environments.locks import lock_text
+from ..environments.names import resolve
+from ..environments.recipes import EnvironmentFile, Recipe, find_file, load
 from ..errors import BuildError, RegressError, UsageError
 from ..util.files import peek, write_atomically
 from ..util.sizes import GIB
-from .context import (
-    HELP,
-    TextOrJson,
-    complete_environments,
-    invocation,
-    print_columns,
-    print_json,
-    say,
-    warn,
-)
+from .context import Invocation, Names, TextOrJson, print_columns, print_json, say, warn
 
-if TYPE_CHECKING:
-    from ..environments.recipes import EnvironmentFile, Recipe
-
-app = typer.Typer(
-    help="List, build, lock and remove environments.",
-    no_args_is_help=True,
-    context_settings=HELP,
-    add_completion=False,
-)
 _DAY_S = 86400
 _MAX_LOCK = 16 * 1024 * 1024
-Names = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="NAME",
-        help="Names from environments.toml, or PACKAGE-VERSION[+OTHER==VERSION].",
-        autocompletion=complete_environments,
-    ),
-]
 
 
-@app.command("list")
 def list_environments(format: TextOrJson = "text") -> None:
     """List the environments of environments.toml and the cache."""
-    from ..environments.cache import EnvironmentCache
 
     cache, file = EnvironmentCache(), _file()
     built = {entry.path: entry for entry in cache.listing()}
-    rows: list[dict[str, Any]] = []
-    for recipe in file.recipes.values():
-        cached = built.pop(cache.place(recipe), None)
-        rows.append(
-            {
-                "name": recipe.name,
-                "device": recipe.device,
-                "built": cached is not None,
-                "size": cached.size if cached else None,
-                "locked": recipe.lock is not None,
-                "description": recipe.description,
-            }
+    rows = [
+        _row(
+            recipe.name,
+            built.pop(cache.place(recipe), None),
+            recipe.description,
+            recipe.device,
+            locked=recipe.lock is not None,
         )
+        for recipe in file.recipes.values()
+    ]
     for entry in built.values():
         origin = "from an earlier recipe" if entry.name in file.recipes else "defined by its name"
-        row = {"name": entry.name, "device": "", "built": True, "size": entry.size}
-        rows.append({**row, "locked": False, "description": origin})
+        rows.append(_row(entry.name, entry, origin))
     if format == "json":
         print_json({"cache": str(cache.root), "default": file.default, "environments": rows})
         return
-    print_columns(
-        ("name", "device", "built", "description"),
-        [
-            (
-                row["name"],
-                row["device"],
-                f"{row['size'] / GIB:.1f} GiB" if row["built"] else "-",
-                row["description"],
-            )
-            for row in rows
-        ],
-    )
+    for row in rows:
+        row["built"] = f"{row['size'] / GIB:.1f} GiB" if row["built"] else "-"
+    titles = ("name", "device", "built", "description")
+    print_columns(titles, [[row[title] for title in titles] for row in rows])
     say(
         f"{cache.root}: {cache.total_size() / GIB:.1f} GiB, files shared by hard links counted once"
     )
 
 
-@app.command()
-def build(
-    context: typer.Context,
-    names: Names = None,
-    everything: Annotated[
-        bool, typer.Option("--all", help="All environments of environments.toml.")
-    ] = False,
-) -> None:
+def _row(
+    name: str,
+    entry: CachedEnvironment | None,
+    description: str,
+    device: str = "",
+    *,
+    locked: bool = False,
+) -> dict[str, Any]:
+    return {
+        "name": name,
+        "device": device,
+        "built": entry is not None,
+        "size": entry and entry.size,
+        "locked": locked,
+        "description": description,
+    }
+
+
+def build(command: Invocation, names: Names = None, everything: bool = False) -> None:
     """Build environments that are not built yet.
 
     The progress of uv is shown on standard error.
     """
-    from ..environments.cache import EnvironmentCache
 
     if bool(names) == everything:
         raise UsageError(
             "name the environments to build (`vllm-regress env list` shows some), or give --all"
         )
     recipes = _recipes(names)
-    invocation(context).confirm_downloads([recipe.name for recipe in recipes], warn)
+    command.confirm_downloads([recipe.name for recipe in recipes], warn)
     cache, failures = EnvironmentCache(), []
     for recipe in recipes:
         try:
@@ -119,13 +92,11 @@ def build(
         )
 
 
-@app.command()
 def lock(names: Names = None) -> None:
     """Resolve environments again and write their locks.
 
     These are the files locks/NAME.txt beside environments.toml (default: all of environments.toml).
     """
-    from ..environments.locks import lock_text
 
     file = _file()
     for recipe in _recipes(names):
@@ -151,19 +122,7 @@ def lock(names: Names = None) -> None:
             say(f"{path}: {state}, {text.count('==')} packages")
 
 
-@app.command()
-def prune(
-    names: Names = None,
-    everything: Annotated[
-        bool, typer.Option("--all", help="All environments of the cache.")
-    ] = False,
-    older_than: Annotated[
-        float | None,
-        typer.Option(
-            metavar="DAYS", min=0, help="Remove environments that were not used for this many days."
-        ),
-    ] = None,
-) -> None:
+def prune(names: Names = None, older_than: float | None = None) -> None:
     """Remove environments that are not in use.
 
     Without NAME or option: those of outdated recipes, and what interrupted builds left. With NAME
@@ -173,11 +132,9 @@ def prune(
     uv keeps downloaded files in a cache of its own, which shares them with the environments by hard
     links: `uv cache prune` removes what no environment uses.
     """
-    from ..engines.gpus import compiled
-    from ..environments.cache import EnvironmentCache
 
-    if sum((bool(names), everything, older_than is not None)) > 1:
-        raise UsageError("env prune: give either names, --all or --older-than DAYS")
+    if names and older_than is not None:
+        raise UsageError("env prune: give either names or --older-than DAYS")
     cache, file = EnvironmentCache(), _file()
     current = {cache.place(recipe) for recipe in file.recipes.values()}
     listed, kernels = cache.listing(), compiled.list_kernels()
@@ -187,8 +144,8 @@ def prune(
         if names:
             return name in names
         if older_than is not None:
-            return time.time() - used > older_than * _DAY_S
-        return everything or is_outdated
+            return time.time() - used >= older_than * _DAY_S
+        return is_outdated
 
     for entry in listed:
         is_outdated = entry.name in file.recipes and entry.path not in current
@@ -209,21 +166,11 @@ def prune(
         )
 
 
-@app.command()
-def path(
-    name: Annotated[
-        str,
-        typer.Argument(
-            help="A name from environments.toml, or PACKAGE-VERSION[+OTHER==VERSION].",
-            autocompletion=complete_environments,
-        ),
-    ],
-) -> None:
+def path(name: str) -> None:
     """Print the path of an environment's interpreter.
 
     It is not built for that.
     """
-    from ..environments.cache import EnvironmentCache
 
     (recipe,) = _recipes([name])
     python = EnvironmentCache().built(recipe)
@@ -233,12 +180,19 @@ def path(
 
 
 def _file() -> EnvironmentFile:
-    from ..environments.recipes import find_file, load
 
     return load(find_file())
 
 
 def _recipes(names: list[str] | None) -> list[Recipe]:
-    from ..environments.names import resolve
 
     return [resolve(name) for name in dict.fromkeys(names or _file().recipes)]
+
+
+COMMANDS = {
+    "list": list_environments,
+    "build": build,
+    "lock": lock,
+    "prune": prune,
+    "path": path,
+}

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
-
-import typer
-
+from ..answers.explain import log, log_file
+from ..answers.explain.explanation import Explanation, LogMatch
+from ..answers.explain.unknown import UnknownFailure
 from ..util.text import one_line
 from .context import (
     OK,
     UNEXPECTED,
+    Invocation,
     TextOrJson,
-    invocation,
     print_field,
     print_json,
     print_upstream,
@@ -19,33 +18,20 @@ from .context import (
     warn,
 )
 
-if TYPE_CHECKING:
-    from ..answers.explain.explanation import Explanation, LogMatch
-    from ..answers.explain.unknown import UnknownFailure
-
 SCHEMA_VERSION = 1
-EPILOG = "Exit codes: 0 no documented failure; 1 a documented failure; 2 usage or bad input; 4 internal error."
 MAX_SHOWN = 300
 
 
-def explain(
-    context: typer.Context,
-    file: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE|-",
-            help="A log, a traceback, a dossier, or the output of pytest or a CI job.",
-        ),
-    ],
-    format: TextOrJson = "text",
-) -> None:
+def explain(command: Invocation, file: str, format: TextOrJson = "text") -> int:
     """Say which documented failures a log shows, and what to do.
 
     Names the lines that show each failure. Reads the log and runs nothing.
-    """
-    from ..answers.explain import log, log_file
 
-    cases = invocation(context).cases()
+    Exit codes: 0 no documented failure; 1 a documented failure; 2 usage or bad input; 4 internal
+    error.
+    """
+
+    cases = command.cases()
     with log_file.opened(file, warn) as stream:
         explanation = log.explain(stream, cases, "standard input" if file == "-" else file)
     if format == "json":
@@ -54,7 +40,7 @@ def explain(
         _print(explanation)
     for note in explanation.notes:
         warn(f"note: {note}")
-    raise typer.Exit(UNEXPECTED if explanation.findings else OK)
+    return UNEXPECTED if explanation.findings else OK
 
 
 def _print(explanation: Explanation) -> None:

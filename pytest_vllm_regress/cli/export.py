@@ -5,42 +5,28 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Literal
 
-import typer
-
+from ..answers.audit.boundaries import boundaries
+from ..answers.audit.verdict_table import read_table
+from ..cases.model import Case
+from ..cases.proofs.proof import recorded_proof
+from ..cases.proofs.rejudge import load_observations
+from ..environments.recipes import find_file, load
 from ..errors import UsageError
-from .context import FORMAT, CaseIds, invocation, print_json, say, warn
-
-if TYPE_CHECKING:
-    from ..cases.model import Case
-    from ..output.export.issue import UpstreamReport
-    from ..output.export.standalone import StandaloneScript
-
-EPILOG = "Exit codes: 0 written; 2 usage, or a case that cannot be exported; 4 internal error."
+from ..output.export.issue import UpstreamReport
+from ..output.export.osv import osv_record
+from ..output.export.standalone import StandaloneScript, export_script
+from ..util.files import write_atomically
+from .context import Invocation, Names, print_json, say, warn
 
 
 def export(
-    context: typer.Context,
-    case_ids: CaseIds = None,
-    format: Annotated[Literal["script", "issue", "ci-failure", "osv"], FORMAT] = "script",
-    collected: Annotated[
-        bool,
-        typer.Option(
-            "--collect-env",
-            help="For issue and ci-failure: run upstream's collect_env.py in the environment in which the failure was recorded, which must be "
-            "built, and put its output into the text (Linux only).",
-        ),
-    ] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            metavar="FILE|DIR",
-            help="Write to this file (default, and -: print it); osv records to a file for each case in this folder.",
-        ),
-    ] = None,
+    command: Invocation,
+    case_ids: Names = None,
+    format: Literal["script", "issue", "ci-failure", "osv"] = "script",
+    collect_env: bool = False,
+    out: Path | None = None,
 ) -> None:
     """Write a case as a script, a bug report or an OSV record.
 
@@ -48,26 +34,26 @@ def export(
     It repeats a test that was recorded as REPRODUCED; pytest collects the case's tests for that,
     and none is run. issue and ci-failure are the texts of vLLM's forms for a bug and for a failing
     test in CI, with the script in them. osv is a record of the case file (without CASE: of all).
-    """
-    from ..output.export.standalone import export_script
-    from ..util.files import write_atomically
 
-    if collected and format not in ("issue", "ci-failure"):
+    Exit codes: 0 written; 2 usage, or a case that cannot be exported; 4 internal error.
+    """
+
+    if collect_env and format not in ("issue", "ci-failure"):
         raise UsageError("--collect-env fills a report: give --format issue or ci-failure with it")
     if out == Path("-"):
         out = None
     if format == "osv":
-        _export_osv(context, case_ids or [], out)
+        _export_osv(command, case_ids, out)
         return
     if not case_ids or len(case_ids) != 1:
         raise UsageError(
             "name one case: a script shows one failure. `vllm-regress list` lists the cases"
         )
-    (case,) = invocation(context).select(case_ids)
+    (case,) = command.select(case_ids)
     script = export_script(case)
     text = script.text
     if format != "script":
-        report = _report(case, script, collected=collected)
+        report = _report(case, script, collected=collect_env)
         text = report.text("bug" if format == "issue" else "ci-failure")
     if out is None:
         say(text.rstrip("\n"))
@@ -77,12 +63,6 @@ def export(
 
 
 def _report(case: Case, script: StandaloneScript, *, collected: bool) -> UpstreamReport:
-    from ..answers.audit.boundaries import boundaries
-    from ..answers.audit.verdict_table import read_table
-    from ..cases.proofs.proof import recorded_proof
-    from ..environments.recipes import find_file, load
-    from ..output.export.issue import UpstreamReport
-
     output = ""
     if collected:
         from ..environments.cache import EnvironmentCache
@@ -99,17 +79,14 @@ def _report(case: Case, script: StandaloneScript, *, collected: bool) -> Upstrea
     return UpstreamReport(case, script, ends, commits, load(find_file()).locks, output)
 
 
-def _export_osv(context: typer.Context, case_ids: list[str], out: Path | None) -> None:
-    from ..cases.proofs.rejudge import load_observations
-    from ..output.export.osv import osv_record
-    from ..util.files import write_atomically
+def _export_osv(command: Invocation, case_ids: Names, out: Path | None) -> None:
 
     if out is not None and out.exists() and not out.is_dir():
         raise UsageError(
             f"--out {out}: not a directory. For osv records, name a directory, which gets a file for each case"
         )
     records = []
-    for case in invocation(context).select(case_ids):
+    for case in command.select(case_ids):
         try:
             records.append(osv_record(case, load_observations(case)))
         except UsageError as error:

@@ -5,7 +5,6 @@ errors become exit codes.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import errno
 import importlib
 import io
@@ -17,6 +16,7 @@ import shlex
 import sys
 import traceback
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
@@ -39,49 +39,28 @@ from .context import (
     say,
     warn,
 )
+from .parameters import as_command, declared, words
 
 
-@dataclasses.dataclass(frozen=True)
-class Entry:
-    """A command in the list that ``vllm-regress --help`` shows, in its panel.
-
-    ``line`` is the first line of its own help, at most 60 characters. ``starts``: it starts
-    processes in target environments, so it is for Linux only; the others only read files and work
-    everywhere.
-    """
+@dataclass(frozen=True)
+class CommandEntry:
+    """A command in ``data/commands.toml``."""
 
     panel: str
     line: str
     starts: bool = False
     passes_on: bool = False
-    """It takes arguments after ``--``: for pytest, or (``ask``) a command to run."""
+    resumes: bool = False
 
 
 COMMANDS = {
-    "audit": Entry("Answer", "Find the documented failures of a combination of versions"),
-    "explain": Entry("Answer", "Say which documented failures a log shows, and what to do"),
-    "compare": Entry("Answer", "Say what a change of versions breaks, fixes and leaves"),
-    "uses": Entry("Answer", "Find the releases that have everything a project uses"),
-    "run": Entry("Run", "Run cases where they must fail and where they must pass", True, True),
-    "matrix": Entry("Run", "Run cases over many environments: case by version", True, True),
-    "bisect": Entry("Run", "Find the release or commit that fixed or broke a case", True, True),
-    "try": Entry("Run", "Say which cases a patch to vLLM fixes and breaks", True, True),
-    "watch": Entry("Run", "Run cases on new releases and correct their ranges", True, True),
-    "list": Entry("Cases", "List the cases: id, family, affected versions, title"),
-    "show": Entry("Cases", "Show all fields of a case and the ends of its range"),
-    "new": Entry("Cases", "Write a new case: case.toml, a test that runs, a README"),
-    "validate": Entry("Cases", "Prove cases and write the proof beside them", True, True),
-    "judge": Entry("Cases", "Judge stored results again after a change of the case"),
-    "report": Entry("Share", "Merge result files and show them in any format"),
-    "site": Entry("Share", "Write a web site of all cases, releases and verdicts"),
-    "export": Entry("Share", "Write a case as a script, a bug report or an OSV record"),
-    "survey": Entry("Survey", "Measure what releases of vLLM can do, survive and need", True, True),
-    "fuzz": Entry("Hunt", "Search for failures that nobody has reported", True),
-    "env": Entry("Maintain", "List, build, lock and remove environments", True),
-    "doctor": Entry("Maintain", "Find and remove what earlier runs left behind", True),
-    "ask": Entry("Maintain", "Call a probe or a server by hand in any environment", True, True),
+    name: CommandEntry(
+        **{key: value for key, value in table.items() if not isinstance(value, dict)}
+    )
+    for name, table in words().items()
+    if "panel" in table
 }
-"""All commands in the order in which people need them. The module of each has its name."""
+"""The module of each command has its name."""
 _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Errors that mean that output cannot be written: a full disk, an exceeded quota or file size, a
 closed terminal."""
@@ -103,18 +82,25 @@ class LazyCommand(typer.core.TyperCommand):
         super().__init__(name, help=entry.line, rich_help_panel=entry.panel)
 
     def load(self) -> Any:
-        """Return the command itself: the function with its name in its module, or ``app`` there."""
+        """Return the command itself: of ``COMMANDS`` in its module, or else of the function with
+        its name."""
         assert self.name is not None
-        module = importlib.import_module(f".{module_of(self.name)}", __package__)
-        app = getattr(module, "app", None)
-        if app is None:
-            app = typer.Typer(context_settings=HELP, add_completion=False)
-            function = getattr(module, self.name, None) or getattr(module, f"{self.name}_")
-            app.command(self.name, epilog=getattr(module, "EPILOG", None))(function)
+        entry, home = COMMANDS[self.name], module_of(self.name)
+        module = importlib.import_module(f".{home}", __package__)
+        group: dict[str, Any] = getattr(module, "COMMANDS", {})
+        app = typer.Typer(
+            context_settings=HELP,
+            add_completion=False,
+            no_args_is_help=bool(group),
+            help=f"{entry.line}.",
+        )
+        functions = group or {"": getattr(module, f"{self.name}_", None) or getattr(module, home)}
+        for name, function in functions.items():
+            full = f"{self.name} {name}".strip()
+            app.command(name or self.name)(as_command(function, full, resumes=entry.resumes))
         command: Any = typer.main.get_command(app)
-        command = getattr(command, "commands", {}).get(self.name, command)
         command.name = self.name
-        command.epilog = f"{command.epilog or ''} {_ANYWHERE}".strip()
+        command.epilog = _ANYWHERE
         return command
 
     def make_context(
@@ -194,11 +180,10 @@ def _run(arguments: Sequence[str] | None) -> int:
         app(args=own_args, prog_name="vllm-regress", obj=(own_args, pytest_args))
     except SystemExit as exit_request:
         # typer and rich turn it into an exit with 1, which means something else.
-        return (
-            BROKEN_PIPE
-            if isinstance(exit_request.__context__, BrokenPipeError)
-            else _status(exit_request.code)
-        )
+        if isinstance(exit_request.__context__, BrokenPipeError):
+            return BROKEN_PIPE
+        code = exit_request.code
+        return code if isinstance(code, int) else OK if code is None else USAGE
     except KeyboardInterrupt:
         warn("interrupted")
         return INTERRUPTED
@@ -236,53 +221,14 @@ def _print_version(requested: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def root(
     context: typer.Context,
-    cases: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", help="Directory of cases (default: ./cases, else the built-in cases)."
-        ),
-    ] = None,
-    source: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="[PACKAGE=]PATH|URL",
-            help="The clone in which names with @REV are looked up (default package: vllm). A URL "
-            "is cloned once, into the cache; repeatable.",
-        ),
-    ] = None,
-    wheel_index: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="A package index with {commit} in its address: vllm@REV then installs the "
-            "commit's own wheel, for every device.",
-        ),
-    ] = None,
-    yes: Annotated[
-        bool,
-        typer.Option(
-            "--yes", "-y", help="Download without asking. Without a terminal nothing is asked."
-        ),
-    ] = False,
-    verbose: Annotated[
-        int,
-        typer.Option(
-            "--verbose",
-            "-v",
-            count=True,
-            show_default=False,
-            metavar="",
-            help="Say more: everything about each failure or test, pytest's output, and on "
-            "standard error what is started; -vv also waits and deadlines.",
-        ),
-    ] = 0,
-    log_file: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Append the log of -vv to FILE, whatever is shown."),
-    ] = None,
+    cases: Path | None = None,
+    source: list[str] | None = None,
+    wheel_index: str | None = None,
+    yes: bool = False,
+    verbose: int = 0,
+    log_file: Path | None = None,
     version: Annotated[
         bool,
         typer.Option(
@@ -290,6 +236,7 @@ def root(
         ),
     ] = False,
 ) -> None:
+    """Take the options of all commands."""
     own_args, pytest_args = context.obj
     command = COMMANDS.get(context.invoked_subcommand or "")
     if (
@@ -313,6 +260,9 @@ def root(
     context.with_resource(logging_to(verbose, log_file, warn))
     LOGGER.info("vllm-regress %s: %s", __version__, shlex.join([*own_args, *pytest_args]))
     context.obj = Invocation(cases, pytest_args, verbose > 0, yes, tuple(source or ()), wheel_index)
+
+
+app.callback()(declared(root, "root", root))
 
 
 def split_arguments(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
@@ -353,7 +303,3 @@ def _refuse_empty(arguments: Sequence[str]) -> None:
             raise UsageError(
                 f"{which} is empty, perhaps because a variable is not set: give it, or leave it out"
             )
-
-
-def _status(code: object) -> int:
-    return code if isinstance(code, int) else OK if code is None else USAGE

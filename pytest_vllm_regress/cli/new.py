@@ -2,155 +2,57 @@
 
 from __future__ import annotations
 
-import contextlib
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
+from ..cases.loading import load_valid_cases
+from ..cases.scaffold import (
+    PLACEHOLDER,
+    TEMPLATES,
+    Draft,
+    GitHubReport,
+    Unreported,
+    create_case,
+)
 from ..errors import Kind, UsageError
-from .context import invocation, say, warn
+from .context import Invocation, Names, json_or_text, say, settings, warn, warn_of
 
 ERROR_STATUS = (
     "`post`, `post_all`, `get` and `client` return an error status, and what the test asserts about it is a wrong-result. Only the other "
     "methods of the server (chat, stream_chat, answers, embed, ...) raise it: an exception, or an engine-death if the engine is dead. For a test "
     "with `post` use --kind wrong-result"
 )
-FindingFile = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE", help="A finding of `vllm-regress fuzz`; the report is then optional."
-    ),
-]
-Front = Annotated[
-    str,
-    typer.Option(
-        help="What the test starts: an engine (offline, async, serve), or none (probe, finding). Default: offline; probe for a "
-        "structured-output package or an environment without vLLM."
-    ),
-]
-Id = Annotated[
-    str,
-    typer.Option(
-        "--id",
-        metavar="ID",
-        help="Id of the case, for a second failure of one report (default: that of the report).",
-    ),
-]
-Title = Annotated[str | None, typer.Option(help="The failure in a few words.")]
-Family = Annotated[
-    str | None,
-    typer.Option(
-        help="Kind of defect, for grouping (default: --kind; dependency for a structured-output package)."
-    ),
-]
-Package = Annotated[
-    str | None,
-    typer.Option(help="Distribution that has the failure (default: the repository's name)."),
-]
-Affected = Annotated[
-    str,
-    typer.Option(metavar="SPECIFIER", help="Affected versions, for example '>=0.7,<0.8.5'."),
-]
-FailureKind = Annotated[
-    str,
-    typer.Option(
-        help="Kind of failure: wrong-result, exception, hang, crash or engine-death. Decides which controls the test has."
-    ),
-]
-Phase = Annotated[
-    str,
-    typer.Option(
-        help="Phase of the failure: import, start, ready, request, stop or probe (default: by --front). With --front serve, "
-        "ready writes a test of a server that does not start, and stop one of signals and exit codes."
-    ),
-]
-Pattern = Annotated[
-    str | None,
-    typer.Option(
-        metavar="REGEX",
-        help="Pattern of the failure's text (default: that of the assertion in the test).",
-    ),
-]
-AffectedEnv = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME", help="Environment with the failure; repeatable."),
-]
-FixedEnv = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME", help="Environment without the failure; repeatable."),
-]
-FixedBy = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="N|OWNER/NAME#N|HASH|URL",
-        help="Pull request or commit that fixed it (fixed-by); repeatable.",
-    ),
-]
-Control = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="FIELD=VALUE",
-        help="Engine argument of the control leg (default: the test omits its trigger); repeatable.",
-    ),
-]
-Omits = Annotated[str, typer.Option(metavar="TEXT", help="What the control leg omits, in words.")]
+FIELDS = ("id", "family", "package", "phase", "pattern", "omits")
+"""Fields of a case that are set as ``--set FIELD=VALUE``, besides fixed-by and control."""
 
 
 def new(
-    context: typer.Context,
-    upstream: Annotated[
-        str | None, typer.Argument(metavar="[URL|OWNER/NAME#N|N]", help="The upstream report.")
-    ] = None,
-    finding: FindingFile = None,
-    front: Front = "",
-    case_id: Id = "",
-    title: Title = None,
-    family: Family = None,
-    package: Package = None,
-    affected: Affected = ">=0",
-    kind: FailureKind = "wrong-result",
-    phase: Phase = "",
-    pattern: Pattern = None,
-    affected_env: AffectedEnv = None,
-    fixed_env: FixedEnv = None,
-    fixed_by: FixedBy = None,
-    control: Control = None,
-    omits: Omits = "",
+    command: Invocation,
+    upstream: str | None = None,
+    finding: Path | None = None,
+    front: str = "",
+    title: str | None = None,
+    affected: str = ">=0",
+    kind: str = "wrong-result",
+    affected_env: Names = None,
+    fixed_env: Names = None,
+    set: Names = None,
 ) -> None:
     """Write a new case: case.toml, a test that runs, a README."""
-    from ..cases.loading import load_valid_cases
-    from ..cases.proofs import lint
-    from ..cases.scaffold import (
-        PLACEHOLDER,
-        TEMPLATES,
-        Draft,
-        GitHubReport,
-        Unreported,
-        create_case,
-    )
 
-    command = invocation(context)
     if finding is None and upstream is None:
         raise UsageError("new: give the upstream report, as a URL, owner/name#number or a number")
     if front and front not in TEMPLATES:
         raise UsageError(f"--front {front!r}: allowed are {', '.join(TEMPLATES)}")
     draft = Draft(
-        id=case_id,
         title=title and title.strip(),
-        family=family or "",
-        package=package,
         affected=affected,
         kind=kind,
-        phase=phase,
-        pattern=pattern or "",
         affected_env=tuple(affected_env or ()),
         fixed_env=tuple(fixed_env or ()),
-        control=dict(map(_control_field, control or [])),
-        omits=omits,
         front=front,
-        fixed_by=tuple(fixed_by or ()),
     )
+    draft = _with_fields(draft, set)
     report: GitHubReport | Unreported
     if finding is not None:
         from ..fuzz.draft import draft_from_file
@@ -163,8 +65,7 @@ def new(
     else:
         report = GitHubReport.parse(upstream or "")
     case = create_case(command.cases_dir or Path("cases"), report, draft)
-    for line in lint.lint_case(case, load_valid_cases(case.directory.parent).cases):
-        warn(f"warning: {line}")
+    warn_of(case, load_valid_cases(case.directory.parent).cases)
     if front == "serve" and Kind.EXCEPTION in case.symptom.kinds:
         warn(f"Note: {ERROR_STATUS}")
     for path in sorted(case.directory.iterdir()):
@@ -176,14 +77,22 @@ def new(
     warn(f"Next: write the test, then prove the case: {command.command('validate', case.id)}")
 
 
-def _control_field(text: str) -> tuple[str, str | int | bool]:
-    name, separator, value = text.partition("=")
-    if not separator or not name:
-        raise UsageError(
-            f"--control {text!r}: allowed is FIELD=VALUE, for example tokenizer_pool_size=0"
-        )
-    if value in ("true", "false"):
-        return name, value == "true"
-    with contextlib.suppress(ValueError):
-        return name, int(value)
-    return name, value
+def _with_fields(draft: Draft, given: Names) -> Draft:
+    """Return the draft with fields set as FIELD=VALUE. Raises ``UsageError``."""
+    for field, value in settings(given):
+        if not value.strip():
+            raise UsageError(f"--set {field}=: the value is empty")
+        group, _, argument = field.partition(".")
+        if field in FIELDS:
+            draft = replace(draft, **{field: value})  # type: ignore[arg-type]  # these are texts
+        elif field == "fixed-by":
+            draft = replace(draft, fixed_by=(*draft.fixed_by, value))
+        elif group == "control" and argument:
+            draft = replace(draft, control={**draft.control, argument: json_or_text(value)})
+        else:
+            raise UsageError(
+                f"--set {field}={value}: allowed is FIELD=VALUE, FIELD one of "
+                f"{', '.join(FIELDS)}, fixed-by and control.ARGUMENT, for example "
+                "control.tokenizer_pool_size=0"
+            )
+    return draft

@@ -5,28 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import typer
-
+from ..answers.audit.boundaries import boundaries
+from ..answers.audit.verdict_table import read_table
+from ..cases.model import fields_of
 from ..util.text import one_line
-from .context import CaseId, TextOrJson, invocation, print_json, say, warn
+from .context import Invocation, TextOrJson, print_json, say, warn_of
 
 
-def show(context: typer.Context, case_id: CaseId, format: TextOrJson = "text") -> None:
+def show(command: Invocation, case_id: str, format: TextOrJson = "text") -> None:
     """Show all fields of a case and the ends of its range.
 
     It says which of these ends were observed.
     """
-    from ..answers.audit.boundaries import boundaries
-    from ..answers.audit.verdict_table import read_table
-    from ..cases.model import fields_of
-    from ..cases.proofs import lint
 
-    command = invocation(context)
     (case,) = command.select([case_id])
     # Tests check the built-in cases, and the check takes a second.
     if command.cases_dir is not None:
-        for line in lint.lint_case(case, command.loaded.cases):
-            warn(f"warning: {line}")
+        warn_of(case, command.loaded.cases)
     ends = boundaries(case, read_table([case]))
     if format == "json":
         print_json({**fields_of(case), "boundaries": [end.to_json() for end in ends]})

@@ -3,36 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from .context import invocation, say
-
-EPILOG = "Exit codes: 0 written; 2 usage or bad input, such as a link that leads nowhere; 4 internal error."
+from ..environments.recipes import find_file, load
+from ..output.pages.site import write_site
+from ..util.paths import shipped
+from .context import Invocation, say
 
 
-def site(
-    context: typer.Context,
-    out: Annotated[
-        Path,
-        typer.Option(
-            "--out", "-o", metavar="DIR", help="A new or empty folder, or one of an earlier site."
-        ),
-    ],
-) -> None:
+def site(command: Invocation, out: Path) -> None:
     """Write a web site of all cases, releases and verdicts.
 
     It is for any static host and has everything that is recorded about the cases: an overview, a
     page and history for each case, a page and an SVG badge for each release of vLLM, and the
     documentation if this is a checkout of the project. Runs nothing. All links are checked first.
     DIR/index.html also works without a server.
+
+    Exit codes: 0 written; 2 usage or bad input, such as a link that leads nowhere; 4 internal
+    error.
     """
-    from ..environments.recipes import find_file, load
-    from ..output.pages.site import write_site
-    from ..util.paths import shipped
 
     project = shipped("cases").parent
     docs = project if (project / "docs" / "README.md").is_file() else None
-    count = write_site(out, invocation(context).cases(), load(find_file()).locks, docs)
+    count = write_site(out, command.cases(), load(find_file()).locks, docs)
     say(f"site: {out / 'index.html'} ({count} files)")

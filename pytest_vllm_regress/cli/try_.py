@@ -4,55 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from ..history.patch import CaseEffect, PatchEffect, PatchRequest, plan_comparison
 from ..output.formats import OutputFiles
-from ..runner.build import build_with_cache
-from ..runner.executors import ThreadsExecutor
 from ..runner.journal import Journal
 from ..runner.progress import CaseLines
 from ..runner.run import RunRequest, run_batches
-from ..runner.slots import machine_room
 from ..util.paths import writable_root
-from ..util.signals import terminate_as_interrupt
 from .context import (
     OK,
     UNEXPECTED,
-    BaseEnvironment,
-    CaseIds,
-    Jobs,
-    Outputs,
+    Invocation,
+    Names,
+    Paths,
     TextOrJson,
-    invocation,
+    make_executor,
     print_columns,
     print_json,
     say,
-    warn,
+    speaker,
 )
 
 
 def try_(
-    context: typer.Context,
-    tree: Annotated[
-        Path,
-        typer.Argument(metavar="PATH", help="A work tree of vLLM, with its uncommitted changes."),
-    ],
-    case_ids: CaseIds = None,
-    base: Annotated[
-        str | None,
-        typer.Option(
-            metavar="REV",
-            help="What to compare with (default: where the branch left upstream's, else HEAD).",
-        ),
-    ] = None,
-    env: BaseEnvironment = None,
-    jobs: Jobs = None,
-    out: Outputs = None,
+    command: Invocation,
+    tree: Path,
+    case_ids: Names = None,
+    base: str | None = None,
+    base_env: str | None = None,
+    jobs: int | None = None,
+    out: Paths = None,
     format: TextOrJson = "text",
-) -> None:
+) -> int:
     """Say which cases a patch to vLLM fixes and breaks.
 
     Runs all (or named) cases once on a work tree and once on its base, on the simulated device.
@@ -60,11 +43,10 @@ def try_(
     Arguments after -- go to pytest. Exit codes: 0 the patch breaks nothing; 1 it breaks something;
     2 usage; 3 an environment could not be built; 130 interrupted (repeat the command to resume).
     """
-    show = warn if format == "json" else say
-    command = invocation(context)
-    cases = command.select(case_ids or [])
+    show = speaker(format)
+    cases = command.select(case_ids)
     files = OutputFiles.of(out).check_results()
-    comparison = plan_comparison(PatchRequest(tree, cases, not case_ids, base, env))
+    comparison = plan_comparison(PatchRequest(tree, cases, not case_ids, base, base_env))
     before = comparison.base.id[:10]
     show(
         f"{len(comparison.changed)} changed files against {before} ({comparison.base.subject}); "
@@ -73,15 +55,11 @@ def try_(
     journal = Journal(writable_root() / "try", [*comparison.key, *command.pytest_args])
     options = command.run_options(None)
     progress = CaseLines(show, logs=False, bar=not command.verbose)
-    executor = ThreadsExecutor(
-        progress.watching(build_with_cache(show)), jobs or machine_room(), show
-    )
-    with terminate_as_interrupt():
-        outcome = run_batches(RunRequest(comparison.batches, executor, options, progress, journal))
+    executor = make_executor(None, jobs, show, progress)
+    outcome = run_batches(RunRequest(comparison.batches, executor, options, progress, journal))
     if outcome.interrupted:
         files.save(outcome.run, command.cases, show)
-        warn("interrupted: repeat the command to resume")
-        raise typer.Exit(outcome.exit_code)
+        raise KeyboardInterrupt
     journal.close()
     effects = comparison.effects(outcome.run.results)
     if format == "json":
@@ -93,10 +71,8 @@ def try_(
         _print_effects(effects, before)
     files.save(outcome.run, command.cases, show)
     if outcome.unbuilt:
-        raise typer.Exit(outcome.exit_code)
-    raise typer.Exit(
-        UNEXPECTED if any(effect.effect is PatchEffect.BREAKS for effect in effects) else OK
-    )
+        return outcome.exit_code
+    return UNEXPECTED if any(effect.effect is PatchEffect.BREAKS for effect in effects) else OK
 
 
 def _print_effects(effects: Sequence[CaseEffect], base: str) -> None:

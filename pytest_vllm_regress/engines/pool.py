@@ -11,7 +11,7 @@ control leg) and front. Exceptions:
   ended, or an injected fault ends the engine (``plugin/fixtures._is_spent``). One that is held and
   still works stays (``give_up``), unless a test has sent it a signal (``spent``).
 - The least recently used idle engine is stopped when there would be more than
-  ``--vllm-max-engines``, or when GPUs are needed (``drop_idle``).
+  ``--vllm-limit engines``, or when GPUs are needed (``drop_idle``).
   Idle: nobody holds it (``vllm_engines`` holds until ``release``), and the test that asks is not
   its last user.
 
@@ -91,7 +91,7 @@ class EnginePool:
         """
         while len(self._engines) >= self._capacity:
             if not self.drop_idle(user):
-                words = f"{user} asks for more engines at the same time than the {self._capacity} that --vllm-max-engines allows"
+                words = f"{user} asks for more engines at the same time than the {self._capacity} that --vllm-limit engines allows"
                 if in_use := sum(1 for key in self._engines if self._held[key]):
                     words += f"; {in_use} are held by vllm_engines until they are released"
                 raise LimitExceeded(words, phase="start")

@@ -409,7 +409,7 @@ class Session:
 
     def _check_budget(self) -> None:
         if self._until is not None and time.monotonic() > self._until:
-            words = f"the session's budget of {self.settings.limits.session_s:g} s is used up (--vllm-session-timeout): nothing more is started"
+            words = f"the session's budget of {self.settings.limits.session_s:g} s is used up (--vllm-limit session): nothing more is started"
             raise LimitExceeded(words, phase="start")
 
     @property

@@ -37,7 +37,6 @@ class BisectRequest:
     ``releases``: a PEP 440 specifier.
     ``good``, ``bad``: the ends: releases, or revisions if only commits are searched.
     ``environment``: the base environment that takes releases or commits in turn; None chooses one.
-    ``branch``: where a release without a tag is looked for.
     ``state_file``: where results are kept for resuming; None: in the cache, until the bisection is
     complete.
     """
@@ -51,7 +50,6 @@ class BisectRequest:
     search_releases: bool = True
     search_commits: bool = False
     every_parent: bool = False
-    branch: str = "HEAD"
     environment: str | None = None
     device: str | None = None
     repeat: int = 2
@@ -275,7 +273,7 @@ def _search_commits(
 ) -> CommitReport:
     project = PROJECTS[request.package]
     clone = clone_of(project)
-    first, second = (end_of(project, clone, end, request.branch) for end in ends)
+    first, second = (end_of(project, clone, end) for end in ends)
     search = CommitSearch(
         request.case,
         commits_between(project, clone, first, second, first_parent=not request.every_parent),

@@ -101,15 +101,24 @@ def around(project: SourceProject, repository: Repository, commit: Commit) -> Co
     return CommitHistory(project, repository, (parent, CommitGroup(commit)), 2)
 
 
-def end_of(project: SourceProject, repository: Repository, text: str, branch: str) -> str:
+UPSTREAM = ("upstream/main", "origin/main", "origin/HEAD", "main", "origin/master", "master")
+
+
+def main_branch(repository: Repository) -> str:
+    """Return upstream's branch as the clone knows it; HEAD if it does not."""
+    return next(filter(repository.has, UPSTREAM), "HEAD")
+
+
+def end_of(project: SourceProject, repository: Repository, text: str) -> str:
     """Return the id of the commit that ``text`` names: a revision, or a release.
 
-    A release is its tag, else the last commit on ``branch`` before the day of its upload.
+    A release is its tag, else the last commit on the main branch before the day of its upload.
     """
     # Without a dot it may be a commit id of digits only.
     version = version_of(text) if "." in text else None
     if version is None or repository.has(text):
         return repository.commit(text).id
+    branch = main_branch(repository)
     commit = bases.release_commit(project, repository, str(version), branch)
     if commit is None:
         raise UsageError(

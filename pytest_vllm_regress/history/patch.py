@@ -21,10 +21,10 @@ from ..runner.batch import Batch
 from ..util.files import expand_home, peek
 from .algorithm import CandidateState
 from .candidates import state_of
+from .commits import UPSTREAM
 
 _MAX_TEXT = 1024 * 1024
 
-_UPSTREAM = ("upstream/main", "origin/main", "origin/HEAD", "main", "origin/master", "master")
 _PULL = re.compile(r"/pull/(\d+)\Z")
 
 
@@ -63,7 +63,7 @@ def base_of(source: Source, against: str | None) -> Commit:
     if against is not None:
         return repository.commit(against)
     repository.need_history()
-    for name in _UPSTREAM:
+    for name in UPSTREAM:
         if repository.has(name):
             base = repository.merge_base(source.commit.id, name)
             if base is not None and base != source.commit.id:

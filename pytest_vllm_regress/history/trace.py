@@ -35,6 +35,7 @@ from .commits import (
     around,
     commits_between,
     end_of,
+    main_branch,
     search_commits,
 )
 
@@ -58,13 +59,11 @@ class TraceOptions:
     """How to search commits.
 
     ``env``: the base environment; None chooses the best matching release for each commit.
-    ``branch``: where a release without a tag is looked for.
     ``trials``, ``repeat``: as in ``candidates.BisectPlan``.
     ``arguments``: for pytest.
     """
 
     env: str | None = None
-    branch: str = "HEAD"
     trials: int = 1
     repeat: int = 2
     arguments: tuple[str, ...] = ()
@@ -123,7 +122,7 @@ def trace(
     environment = commit_environments(case, pair.package, options.env)
     nothing = CommitHistory(project, clone, (), 0)
     whole = CommitSearch(case, nothing, environment, options.repeat, options.trials)
-    for commit in _documented_commits(case, pair, clone, options.branch):
+    for commit in _documented_commits(case, pair, clone):
         history = around(project, clone, commit)
         documented = dataclasses.replace(whole, history=history, confirming_runs=0)
         found = _trace(documented, pair, options, runner)
@@ -132,9 +131,7 @@ def trace(
         runner.say(
             f"{case.id}: {commit.id[:10]} ({commit.subject}) is not the change, or its runs gave no clear verdict"
         )
-    older, younger = (
-        end_of(project, clone, release, options.branch) for release in (pair.older, pair.younger)
-    )
+    older, younger = (end_of(project, clone, release) for release in (pair.older, pair.younger))
     ends = (younger, older) if pair.is_fix else (older, younger)
     history = commits_between(project, clone, older, younger)
     return _trace(dataclasses.replace(whole, history=history, ends=ends), pair, options, runner)
@@ -164,15 +161,13 @@ def _trace(
     return CommitTrace(commits, tuple(problems), results)
 
 
-def _documented_commits(
-    case: Case, pair: ReleasePair, clone: Repository, branch: str
-) -> Iterator[Commit]:
+def _documented_commits(case: Case, pair: ReleasePair, clone: Repository) -> Iterator[Commit]:
     """Yield the commits that ``fixed-by`` or ``broken-by`` names, directly or by their pull
     request, if the clone has them."""
     repository = PROJECTS[pair.package].repository
     for url in case.fixed_by if pair.is_fix else case.broken_by:
         kind, _, name = url.removeprefix(f"{repository}/").partition("/")
-        commit = clone.merge_of(name, branch) if kind == "pull" else None
+        commit = clone.merge_of(name, main_branch(clone)) if kind == "pull" else None
         if kind == "commit" and clone.has(name):
             commit = clone.commit(name)
         if commit is not None and commit.parents:

@@ -4,30 +4,35 @@ once into ``Settings``."""
 from __future__ import annotations
 
 import argparse
-import functools
 import itertools
 import os
-import tomllib
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from .. import defaults
+from ..defaults import (
+    ASKED_DEVICES,
+    GPU_WAIT_S,
+    MAX_ENGINES,
+    MAX_LOG_MIB,
+    MAX_PROCESSES,
+    MEMORY_SHARE,
+    TIMEOUTS_S,
+)
 
 if TYPE_CHECKING:
     from ..engines.settings import Settings
 
 
 class _Option(NamedTuple):
-    """An option of ``data/plugin_options.toml``."""
-
     name: str
     help: str
     metavar: str | None = None
     many: bool = False
     flag: bool = False
-    choices: list[str] | None = None
+    choices: tuple[str, ...] | None = None
     path: bool = False
 
     @property
@@ -35,33 +40,104 @@ class _Option(NamedTuple):
         return "--" + self.name.replace("_", "-")
 
 
-_PHASES = {name.replace("_", "-"): name for name in defaults.TIMEOUTS_S}
-
-
-def _options() -> tuple[_Option, ...]:
-    values = {
-        **vars(defaults),
-        "MEMORY_PERCENT": 100 * defaults.MEMORY_SHARE,
-        "TIMEOUTS": ", ".join(
-            f"{phase}={defaults.TIMEOUTS_S[name]:g}" for phase, name in _PHASES.items()
-        ),
-    }
-    # Not by `util.codec`, which is heavy, and every start of pytest reads this file.
-    file = Path(__file__).parents[1] / "data" / "plugin_options.toml"
-    tables = tomllib.loads(file.read_text(encoding="utf-8"))
-    return tuple(
-        _Option(name, **{**table, "help": table["help"].format(**values)})
-        for name, table in tables.items()
-    )
-
-
-OPTIONS = _options()
+_PHASES = {name.replace("_", "-"): name for name in TIMEOUTS_S}
+_LIMITS = ("engines", "memory", "processes", "log", "session", "gpu-wait")
+OPTIONS = (
+    _Option(
+        "vllm_gpu",
+        "run on real GPUs; an error when there is none (short for --vllm-device gpu)",
+        flag=True,
+    ),
+    _Option(
+        "vllm_device",
+        "auto (cpu where a CPU build of vLLM is installed, else sim), sim, cpu or gpu",
+        choices=ASKED_DEVICES,
+    ),
+    _Option(
+        "vllm_env",
+        "environment to test: a name (see `vllm-regress env list`) or an interpreter's path; repeatable",
+        "NAME|PATH",
+        many=True,
+        path=True,
+    ),
+    _Option(
+        "vllm_source",
+        "where vllm@REV finds its commits: a clone's path, or a URL that is cloned once; PACKAGE=... for another package; repeatable",
+        "[PACKAGE=]PATH|URL",
+        many=True,
+        path=True,
+    ),
+    _Option(
+        "vllm_wheel_index",
+        "a package index with {commit} in its address: vllm@REV is then the commit's own wheel, for every device",
+        "URL",
+    ),
+    _Option(
+        "vllm_model",
+        "a real checkpoint (path or hub name) instead of the tiny forged ones",
+        "MODEL",
+        path=True,
+    ),
+    _Option(
+        "vllm_fail_on_known",
+        "a documented failure that is reproduced fails the test instead of being expected",
+        flag=True,
+    ),
+    _Option(
+        "vllm_minimize",
+        "run a failed test again on smaller engines: reports the smallest that fails and the largest that works",
+        flag=True,
+    ),
+    _Option("vllm_report", "write the verdicts to this JSON file", "FILE", path=True),
+    _Option(
+        "vllm_leftovers",
+        "what an engine leaves behind: warn (default) or fail the test that left it",
+        choices=("warn", "fail"),
+    ),
+    _Option(
+        "vllm_limit",
+        f"a limit; repeatable. engines: alive at the same time (default {MAX_ENGINES}). memory: GiB "
+        "that an engine and all its processes may use (default: "
+        f"{100 * MEMORY_SHARE:g} % of the machine's or the container's). processes: that an engine may "
+        f"have (default {MAX_PROCESSES}). log: MiB that an engine's log may have; else its middle goes "
+        f"(default {MAX_LOG_MIB}). session: seconds for all tests together; then engines are ended and "
+        "none is started (default: no limit). gpu-wait: seconds an engine waits for GPUs that other "
+        f"runs hold (default {GPU_WAIT_S:g})",
+        "NAME=NUMBER",
+        many=True,
+    ),
+    _Option(
+        "vllm_full_deadlines",
+        "wait for every deadline, even when the text of a documented hang was seen and nothing moves any more, or an engine's process was killed",
+        flag=True,
+    ),
+    _Option(
+        "vllm_start_method",
+        "how engine processes start: fork from the warm agent (default) or spawn",
+        choices=("fork", "spawn"),
+    ),
+    _Option(
+        "vllm_timeout",
+        "seconds that a phase may take; repeatable. Defaults: "
+        + ", ".join(f"{phase}={TIMEOUTS_S[name]:g}" for phase, name in _PHASES.items())
+        + ". first-start: start and ready on GPUs, until an environment has started once and its "
+        "kernels are compiled",
+        "PHASE=SECONDS",
+        many=True,
+    ),
+)
 
 
 def add_options(parser: pytest.Parser) -> None:
     """Declare every option and its ini twin."""
     group = parser.getgroup("vllm-regress", "vLLM regression harness")
-    group.addoption("--vllm-impostors", metavar="FOLDER", help=argparse.SUPPRESS)
+    group.addoption(
+        "--vllm-impostors",
+        dest="vllm_impostors",
+        metavar="FOLDER",
+        default=None,
+        help=argparse.SUPPRESS,
+    )
     for option in OPTIONS:
         if option.flag:
             how: dict[str, Any] = {"action": "store_const", "const": True}
@@ -117,18 +193,19 @@ def resolve(config: pytest.Config) -> Settings:
     from ..util.files import expand_home
     from ..util.sizes import GIB, MIB
 
-    value, number = functools.partial(_value, config), functools.partial(_number, config)
     default = Settings()
-    device = value("vllm_device") or default.device
-    if value("vllm_gpu"):
+    device = _value(config, "vllm_device") or default.device
+    if _value(config, "vllm_gpu"):
         if device not in ("auto", "gpu"):
             raise pytest.UsageError(
                 f"--vllm-gpu and --vllm-device {device} contradict each other: give one of them"
             )
         device = "gpu"
-    report, model = value("vllm_report"), value("vllm_model")
-    places, index = value("vllm_source"), value("vllm_wheel_index")
+    report, model = _value(config, "vllm_report"), _value(config, "vllm_model")
+    timeouts = _numbers(config, "vllm_timeout", "PHASE=SECONDS", _PHASES)
+    limits = _numbers(config, "vllm_limit", "NAME=NUMBER", _LIMITS)
     try:
+        places, index = _value(config, "vllm_source"), _value(config, "vllm_wheel_index")
         if places or index:  # the import takes time
             from ..environments import sources
 
@@ -142,24 +219,24 @@ def resolve(config: pytest.Config) -> Settings:
     except UsageError as error:
         raise pytest.UsageError(str(error)) from None
     return Settings(
-        environments=tuple(dict.fromkeys(value("vllm_env") or ())),
+        environments=tuple(dict.fromkeys(_value(config, "vllm_env") or ())),
         device=device,
         model=str(expand_home(model)) if model and model.startswith("~") else model,
-        timeouts=Timeouts(**_timeouts(config)),
-        fail_on_known=bool(value("vllm_fail_on_known")),
+        timeouts=Timeouts(**{f"{_PHASES[name]}_s": value for name, value in timeouts.items()}),
+        fail_on_known=bool(_value(config, "vllm_fail_on_known")),
         report=expand_home(report) if report else None,
-        leftovers=value("vllm_leftovers") or default.leftovers,
-        max_engines=int(number("vllm_max_engines", defaults.MAX_ENGINES)),
+        leftovers=_value(config, "vllm_leftovers") or default.leftovers,
+        max_engines=int(limits.get("engines", MAX_ENGINES)),
         limits=Limits(
-            session_s=number("vllm_session_timeout", 0.0) or None,
-            memory_bytes=number("vllm_max_memory", 0.0) * GIB or None,
-            processes=int(number("vllm_max_processes", defaults.MAX_PROCESSES)),
-            log_bytes=number("vllm_max_log", defaults.MAX_LOG_MIB) * MIB,
+            session_s=limits.get("session"),
+            memory_bytes=limits.get("memory", 0.0) * GIB or None,
+            processes=int(limits.get("processes", MAX_PROCESSES)),
+            log_bytes=limits.get("log", MAX_LOG_MIB) * MIB,
         ),
-        start_method=value("vllm_start_method") or default.start_method,
-        minimize=bool(value("vllm_minimize")),
-        gpu_wait_s=number("vllm_gpu_wait", defaults.GPU_WAIT_S),
-        full_deadlines=bool(value("vllm_full_deadlines")),
+        start_method=_value(config, "vllm_start_method") or default.start_method,
+        minimize=bool(_value(config, "vllm_minimize")),
+        gpu_wait_s=limits.get("gpu-wait", GPU_WAIT_S),
+        full_deadlines=bool(_value(config, "vllm_full_deadlines")),
     )
 
 
@@ -176,39 +253,32 @@ def _value(config: pytest.Config, name: str):  # type: ignore[no-untyped-def]  #
     return value
 
 
-def _timeouts(config: pytest.Config) -> dict[str, float]:
-    """Return the fields of ``Timeouts`` that are set; the command line wins for each phase."""
-    seconds: dict[str, float] = {}
+def _numbers(
+    config: pytest.Config, option: str, form: str, allowed: Collection[str]
+) -> dict[str, float]:
+    """Return the numbers that are set as NAME=NUMBER; the command line wins for each name."""
+    numbers: dict[str, float] = {}
     for source, texts in (
-        (f"ini file {config.inipath}", config.getini("vllm_timeout")),
-        ("command line", config.getoption("vllm_timeout", None)),
+        (f"ini file {config.inipath}", config.getini(option)),
+        ("command line", config.getoption(option, None)),
     ):
         for text in texts or ():
-            phase, _, value = text.partition("=")
-            if phase not in _PHASES:
+            name, _, value = text.partition("=")
+            if name not in allowed:
                 from ..util.validation import did_you_mean
 
                 raise pytest.UsageError(
-                    f"vllm_timeout = {text!r} (from the {source}): expected PHASE=SECONDS."
-                    f"{did_you_mean(phase, _PHASES)} Phases: {', '.join(_PHASES)}"
+                    f"{option} = {text!r} (from the {source}): expected {form}."
+                    f"{did_you_mean(name, allowed)} {form.partition('=')[0].capitalize()}s: "
+                    f"{', '.join(allowed)}"
                 )
-            seconds[f"{_PHASES[phase]}_s"] = _positive(f"vllm_timeout {phase}", value, source)
-    return seconds
-
-
-def _number(config: pytest.Config, name: str, default: float) -> float:
-    value = _value(config, name)
-    if value in (None, ""):
-        return default
-    given = config.getoption(name, None) is not None
-    return _positive(name, value, "command line" if given else f"ini file {config.inipath}")
-
-
-def _positive(name: str, value: str, source: str) -> float:
-    try:
-        number = float(value)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < 1e6:
-        raise pytest.UsageError(f"{name} = {value!r} (from the {source}) is not a positive number")
-    return number
+            try:
+                number = float(value)
+            except ValueError:
+                number = 0.0
+            if not 0 < number < 1e6:
+                raise pytest.UsageError(
+                    f"{option} {name} = {value!r} (from the {source}) is not a positive number"
+                )
+            numbers[name] = number
+    return numbers

@@ -90,7 +90,7 @@ def test_batches_on_gpus_run_where_gpus_are(
         cluster.nodes[-1].node_id[:8]
     }
     assert {cell["verdict"] for cell in cells} <= {"NOT_APPLICABLE", "INCONCLUSIVE"}
-    refused = cluster.run([*command, "--gpus", "2"])
+    refused = cluster.run([*command, "--on", f"{cluster.address},gpus=2"])
     assert refused.returncode == 2
     assert "2 GPUs" in refused.stderr
     cluster.wait_until_clean(LEFT_S)

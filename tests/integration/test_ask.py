@@ -142,7 +142,7 @@ def test_a_command_that_a_signal_ends_or_that_does_not_exist(
         (["--probe", "lexers:count"], "no built-in module 'lexers'"),
         (["--probe", "parsers:tool_calls", "8"], "'8': write NAME=VALUE"),
         (["--set", "tpp=2", "--", "ls"], "Did you mean tp"),
-        (["--device", "tpu", "--", "ls"], "--device 'tpu'"),
+        (["--device", "tpu", "--", "ls"], "'tpu' is not one of"),
     ],
 )
 def test_bad_input_ends_with_2(

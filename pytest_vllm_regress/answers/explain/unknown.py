@@ -62,10 +62,10 @@ class UnknownFailure:
         title = " ".join(_VARIABLE.sub("N", summary).split())[:_MAX_TITLE].rstrip()
         # zsh takes an unquoted == for the name of a program.
         affected = f" --affected '=={version}' --affected-env vllm-{version}" if version else ""
-        phase = ("--kind", "exception", "--phase", self.signature.phase)
+        phase = ("--kind", "exception", "--set", f"phase={self.signature.phase}")
         words = self._pattern().split(" ")
         while True:
-            options = shlex.join(["--title", title, *phase, "--pattern", " ".join(words)])
+            options = shlex.join(["--title", title, *phase, "--set", f"pattern={' '.join(words)}"])
             command = f"vllm-regress new REPORT {options}{affected}"
             if len(words) == 1 or mask(command) == command:
                 return command

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from ...errors import BuildError, ChildError, Unsupported, UsageError
 from ..context import OK, UNBUILT, UNEXPECTED, TextOrJson, print_json, say, warn
@@ -14,29 +12,14 @@ from ..context import OK, UNBUILT, UNEXPECTED, TextOrJson, print_json, say, warn
 if TYPE_CHECKING:
     from ...environments.recipes import Recipe
 
-EPILOG = "Exit codes: 0 all are FIXED; 1 at least one STILL FAILS; 2 usage or bad input; 3 at least one CANNOT RUN and none STILL FAILS."
-REPORT_EPILOG = "Exit codes: 0 printed; 2 usage or bad input."
 
-
-def replay(
-    files: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="FILE|DIR...",
-            help="Findings written by `vllm-regress fuzz`, or folders of findings.",
-        ),
-    ],
-    env: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="Environment to use instead of the one where it was found."
-        ),
-    ] = None,
-    output: TextOrJson = "text",
-) -> None:
+def replay(files: list[Path], env: str | None = None, format: TextOrJson = "text") -> int:
     """Check whether findings still fail.
 
     Prints STILL FAILS, FIXED or CANNOT RUN for each file.
+
+    Exit codes: 0 all are FIXED; 1 at least one STILL FAILS; 2 usage or bad input; 3 at least one
+    CANNOT RUN and none STILL FAILS.
     """
     from ...engines.standalone import bare_session
     from ...environments.cache import EnvironmentCache
@@ -68,20 +51,17 @@ def replay(
             except (BuildError, Unsupported, ChildError) as error:
                 answer, words = ReplayAnswer.CANNOT_RUN, str(error.args[0])
             answers.append({"file": str(path), "answer": answer.value, "words": words})
-            if output == "text":
+            if format == "text":
                 say(f"{answer.value:11}  {path}: {words}")
-    if output == "json":
+    if format == "json":
         print_json(answers)
     given = {entry["answer"] for entry in answers}
-    worst = UNBUILT if ReplayAnswer.CANNOT_RUN in given else OK
-    raise typer.Exit(UNEXPECTED if ReplayAnswer.STILL_FAILS in given else worst)
+    if ReplayAnswer.STILL_FAILS in given:
+        return UNEXPECTED
+    return UNBUILT if ReplayAnswer.CANNOT_RUN in given else OK
 
 
-def report(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A finding of `vllm-regress fuzz api`.")
-    ],
-) -> None:
+def report(file: Path) -> None:
     """A finding of `fuzz api` as the text of vLLM's bug form."""
     from ...fuzz.api.bug_form import bug_form
     from ...fuzz.hunters import load

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from ...errors import BuildError
 from ...runner.build import build_with_cache
 from ...surveys.conformance import (
@@ -16,37 +12,25 @@ from ...surveys.conformance import (
     suite_directory,
     unexplained,
 )
-from ...util.signals import terminate_as_interrupt
-from ..context import OK, UNBUILT, UNEXPECTED, Fresh, invocation, warn
-from .shared import Environments, Format, resumed, show
-
-EPILOG = (
-    "Exit codes: 0 a known upstream failure explains every failed check; 1 otherwise; "
-    "2 usage; 3 an environment could not be built; 130 interrupted."
-)
+from ..context import OK, UNBUILT, UNEXPECTED, Format, Invocation, print_report, warn
+from .shared import resumed
 
 
 def conformance(
-    context: typer.Context,
-    environments: Environments,
-    only: Annotated[
-        str | None,
-        typer.Option(
-            "-k", metavar="EXPRESSION", help="Run only the checks that pytest's -k selects."
-        ),
-    ] = None,
-    fresh: Fresh = False,
-    format: Format = "text",
-) -> None:
+    command: Invocation, environments: list[str], fresh: bool = False, format: Format = "text"
+) -> int:
     """Run the conformance suite: which features work.
 
-    Each check runs on each engine generation. Arguments after -- go to pytest: `-- -m smoke`.
+    Each check runs on each engine generation. Arguments after -- go to pytest: `-- -m smoke`, or
+    `-- -k EXPRESSION` for some of the checks.
+
+    Exit codes: 0 a known upstream failure explains every failed check; 1 otherwise; 2 usage; 3 an
+    environment could not be built; 130 interrupted.
     """
     suite = suite_directory()
     known = read_known(suite / "known.toml")
-    selection = [*(("-k", only) if only else ()), *invocation(context).pytest_args]
-    names = list(dict.fromkeys(environments))
-    with resumed(open_runs, [*names, *selection], fresh=fresh) as runs, terminate_as_interrupt():
+    selection, names = command.pytest_args, list(dict.fromkeys(environments))
+    with resumed(open_runs, [*names, *selection], fresh=fresh) as runs:
         measured = {ran.environment for ran in runs.entries.values()}
         unbuilt = False
         for name in names:
@@ -64,5 +48,5 @@ def conformance(
         results = list(runs.entries.values())
         if not unbuilt:
             runs.remove()
-    show(report(results, known), results, format)
-    raise typer.Exit(UNBUILT if unbuilt else UNEXPECTED if unexplained(results, known) else OK)
+    print_report(format, report(results, known), results)
+    return UNBUILT if unbuilt else UNEXPECTED if unexplained(results, known) else OK

@@ -6,9 +6,6 @@ import contextlib
 import datetime
 import re
 from collections.abc import Sequence
-from typing import Annotated
-
-import typer
 
 from ...environments.releases import releases_in
 from ...errors import UsageError
@@ -20,38 +17,18 @@ from ...surveys.drift import (
     open_drifts,
     report,
 )
-from ...util.signals import terminate_as_interrupt
 from ...util.versions import version_of
-from ..context import DISK, OK, UNEXPECTED, Fresh, disk_limit, say, warn
-from .shared import Format, resumed, show
-
-EPILOG = (
-    "Exit codes: 0 every release installs, starts and answers; 1 some do not; 2 usage; "
-    "3 the package index cannot be asked; 130 interrupted."
-)
+from ..context import DISK, OK, UNEXPECTED, Format, disk_limit, print_report, say, warn
+from .shared import resumed
 
 
 def drift(
-    releases: Annotated[
-        list[str],
-        typer.Option(
-            metavar="RANGE",
-            help="All stable releases of vLLM in this range, '>=0.8,<0.10', or one: 0.11.2. Repeatable.",
-        ),
-    ],
-    python: Annotated[
-        str, typer.Option(metavar="X.Y", help="Version of Python to install for.")
-    ] = "3.11",
-    disk: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SIZE",
-            help=f"Most disk space for downloads and installations (default {DISK}; for one release no limit).",
-        ),
-    ] = None,
-    fresh: Fresh = False,
+    releases: list[str],
+    python: str = "3.11",
+    disk: str | None = None,
+    fresh: bool = False,
     format: Format = "text",
-) -> None:
+) -> int:
     """Try whether releases still install and start today.
 
     A release is installed with the newest packages that its requirements allow today. Where it does
@@ -59,6 +36,9 @@ def drift(
     day after the release, its first bad version is bisected, and the pin that restores the release
     is confirmed by one more installation. Nothing but vLLM's own requirements is used: no lock, and
     no rule of environments.toml. The server runs on the simulated device.
+
+    Exit codes: 0 every release installs, starts and answers; 1 some do not; 2 usage; 3 the package
+    index cannot be asked; 130 interrupted.
     """
     if not re.fullmatch(r"3\.([89]|\d\d)", python):
         raise UsageError(f"--python {python!r}: allowed is a minor version of Python, such as 3.11")
@@ -67,11 +47,7 @@ def drift(
     size = disk or (DISK if len(chosen) > 1 else None)
     limited = limited_downloads(disk_limit(size)) if size else contextlib.nullcontext(lambda: None)
     command = [*chosen, python, today.isoformat()]
-    with (
-        resumed(open_drifts, command, fresh=fresh) as drifts,
-        terminate_as_interrupt(),
-        limited as make_room,
-    ):
+    with resumed(open_drifts, command, fresh=fresh) as drifts, limited as make_room:
         for version in chosen:
             if version not in drifts:
                 make_room()
@@ -79,11 +55,11 @@ def drift(
                 drifts.add(version, diagnose(DatedRelease(version, today, python), warn, known))
         results = dict(drifts.entries)
         drifts.remove()
-    show(report(results.values()), results, format)
+    print_report(format, report(results.values()), results)
     for drift in results.values() if format == "text" else ():
         if drift.confirmed:
             say(f"this works (installed and started): {drift.command}")
-    raise typer.Exit(OK if all(drift.sound for drift in results.values()) else UNEXPECTED)
+    return OK if all(drift.sound for drift in results.values()) else UNEXPECTED
 
 
 def chosen_releases(ranges: Sequence[str]) -> list[str]:

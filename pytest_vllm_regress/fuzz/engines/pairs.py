@@ -116,7 +116,7 @@ def pairs_named(names: Sequence[str], against: str = "") -> tuple[Pair, ...]:
     """
     known = {pair.name: pair for pair in pairs(against)}
     if "release" in names and not against:
-        raise UsageError("--pair release: name the other environment with --against")
+        raise UsageError("--pair release: name the other environment with a second --env")
     if unknown := sorted(set(names) - set(known)):
         raise UsageError(f"--pair {unknown[0]!r}: allowed are {', '.join(known)}")
     return tuple(pair for name, pair in known.items() if not names or name in names)

@@ -1,7 +1,7 @@
 """Ask one backend in one environment. The backend runs in a child process; a crash, hang or memory
 overrun becomes an outcome.
 
-Each question may take 10 s and 2 GiB (``Allowance``; ``--seconds`` and ``--memory`` of
+Each question may take 10 s and 2 GiB (``Allowance``; ``--limit`` of
 `vllm-regress fuzz schemas`). The controller kills the child at the deadline (TIME_OUT), the nanny
 when it exceeds a limit (OUT_OF_MEMORY; for too many processes CRASH). A child that ends otherwise
 is a CRASH, which is a finding like any other. The next question gets a new child.
@@ -33,7 +33,7 @@ BACKENDS = ("lm-format-enforcer", "xgrammar", "llguidance", "outlines")
 PACKAGES = {"outlines": "outlines-core"}
 """Distribution names of the backends that are named differently."""
 _IMPORT_S = 180.0
-_LIMIT_OPTIONS = {"memory": "--memory of vllm-regress fuzz schemas"}
+_LIMIT_OPTIONS = {"memory": "--limit memory of vllm-regress fuzz schemas"}
 
 
 class Allowance(Document, frozen=True, omit_defaults=False):

@@ -17,10 +17,10 @@ Limits = dict[str, float]
 OptionNames = Mapping[str, str]
 """The option that sets each limit, for messages. A missing key: the user cannot set it."""
 PYTEST_OPTIONS: OptionNames = {
-    "memory": "--vllm-max-memory",
-    "processes": "--vllm-max-processes",
-    "log": "--vllm-max-log",
-    "session": "--vllm-session-timeout",
+    "memory": "--vllm-limit memory",
+    "processes": "--vllm-limit processes",
+    "log": "--vllm-limit log",
+    "session": "--vllm-limit session",
 }
 _HEAD = 64 * 1024
 _NAMED = 4

@@ -65,6 +65,6 @@ TESTS = """
 def test_blocks_are_transferred(pytester: pytest.Pytester, user_caches: None) -> None:
     pytester.makepyfile(test_prefill_decode=TESTS)
     result = pytester.runpytest_subprocess(
-        "--vllm-env", "vllm-0.33.0", "--vllm-leftovers=fail", "--vllm-max-engines=2"
+        "--vllm-env", "vllm-0.33.0", "--vllm-leftovers=fail", "--vllm-limit=engines=2"
     )
     result.assert_outcomes(passed=4)

@@ -29,8 +29,8 @@ def command(folder: Path) -> list[str]:
         "25",
         "--seed",
         "1",
-        "--seconds",
-        "10",
+        "--limit",
+        "seconds=10",
     ]
     return [
         sys.executable,

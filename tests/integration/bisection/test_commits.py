@@ -225,10 +225,10 @@ def test_ends_are_revisions_or_releases(
     builder: RepositoryBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repository = Repository.at(builder.place)
-    assert end_of(VLLM, repository, "0.1", "main") == builder.git("rev-parse", "v0.1")
-    assert end_of(VLLM, repository, "main~1", "main") == builder.git("rev-parse", "main~1")
+    assert end_of(VLLM, repository, "0.1") == builder.git("rev-parse", "v0.1")
+    assert end_of(VLLM, repository, "main~1") == builder.git("rev-parse", "main~1")
     monkeypatch.setattr(bases, "release_date", lambda package, version: datetime.date(2025, 3, 4))
-    assert end_of(VLLM, repository, "0.1.5", "main") == builder.git(
+    assert end_of(VLLM, repository, "0.1.5") == builder.git(
         "rev-parse", "main~5"
     )  # the last one of 3 March
     builder.git("checkout", "--quiet", "-b", "release", "main~2")

@@ -100,7 +100,7 @@ def test_limits_are_told_apart_and_named_with_the_options_of_this_command(
 ) -> None:
     (memory,) = checker.ask(question("eat"))
     assert memory.kind == Outcome.OUT_OF_MEMORY
-    assert "300 MiB is the limit (--memory of vllm-regress fuzz schemas)" in memory.words
+    assert "300 MiB is the limit (--limit memory of vllm-regress fuzz schemas)" in memory.words
     (processes,) = checker.ask(question("multiply"))
     assert (processes.kind, processes.key) == (Outcome.CRASH, "processes")
     assert processes.words.endswith("and 64 is the limit")  # no option sets it

@@ -58,7 +58,7 @@ def nothing_left(agent: Agent) -> bool:
 
 
 def test_memory(agent: Agent, child: Child) -> None:
-    words = r"probe 1 was ended: it uses \d+ MiB of memory, and 200 MiB is the limit \(--vllm-max-memory\): \d+ python"
+    words = r"probe 1 was ended: it uses \d+ MiB of memory, and 200 MiB is the limit \(--vllm-limit memory\): \d+ python"
     with pytest.raises(LimitExceeded, match=words):
         ask(child, "allocate", mib=400, share=1, then_sleep=True)
     assert nothing_left(agent)
@@ -74,7 +74,7 @@ def test_memory_that_processes_share_counts_once(child: Child) -> None:
 
 def test_a_fork_bomb(agent: Agent, child: Child) -> None:
     with pytest.raises(
-        LimitExceeded, match=r"it has \d+ processes, and 40 is the limit \(--vllm-max-processes\)"
+        LimitExceeded, match=r"it has \d+ processes, and 40 is the limit \(--vllm-limit processes\)"
     ):
         ask(child, "fork_bomb", at_most=400)
     assert nothing_left(agent)
@@ -89,7 +89,7 @@ def test_a_long_log_keeps_head_and_tail(child: Child) -> None:
     ask(child, "say", text="after that")
     text = child.log.read_text()
     assert text.startswith("the first line")
-    assert "bytes left out: a log is limited to 1 MiB (--vllm-max-log)" in text
+    assert "bytes left out: a log is limited to 1 MiB (--vllm-limit log)" in text
     assert text.splitlines()[-2:] == ["the last line", "after that"]
 
 
@@ -100,7 +100,7 @@ def test_the_session_budget_ends_what_runs(run_dir: RunDir) -> None:
         child = agent.start_child("probe", Deadline.after("start", 60))
         with pytest.raises(
             LimitExceeded,
-            match=r"the session's budget of 5 s is used up \(--vllm-session-timeout\)",
+            match=r"the session's budget of 5 s is used up \(--vllm-limit session\)",
         ):
             ask(child, "sleep")
         assert nothing_left(agent)

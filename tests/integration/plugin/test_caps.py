@@ -25,14 +25,14 @@ def test_after_the_budget_every_test_says_so(
 ) -> None:
     demo(test=BUDGET)
     ran = pytester.runpytest_inprocess(
-        "--vllm-session-timeout=15", "--vllm-report=out.json", f"--vllm-env={affected_target}"
+        "--vllm-limit=session=15", "--vllm-report=out.json", f"--vllm-env={affected_target}"
     )
     assert ran.ret == 1
     first, *others = read_results(pytester.path / "out.json").results
     assert first.verdict.value == "UNEXPECTEDLY_FIXED"
     assert [result.verdict.value for result in others] == ["INCONCLUSIVE"] * 2
     assert all(
-        "the session's budget of 15 s is used up (--vllm-session-timeout)" in result.dossier
+        "the session's budget of 15 s is used up (--vllm-limit session)" in result.dossier
         for result in others
     )
     assert "nothing more is started" in others[1].dossier
@@ -40,8 +40,8 @@ def test_after_the_budget_every_test_says_so(
 
 @pytest.mark.parametrize("option", ["memory", "processes", "log", "engines"])
 def test_bad_values(pytester: pytest.Pytester, option: str) -> None:
-    ran = pytester.runpytest_inprocess(f"--vllm-max-{option}=lots")
+    ran = pytester.runpytest_inprocess(f"--vllm-limit={option}=lots")
     assert ran.ret == pytest.ExitCode.USAGE_ERROR
     ran.stderr.fnmatch_lines(
-        [f"*vllm_max_{option} = 'lots' (from the command line) is not a positive number*"]
+        [f"*vllm_limit {option} = 'lots' (from the command line) is not a positive number*"]
     )

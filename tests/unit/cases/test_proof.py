@@ -385,7 +385,7 @@ def test_validate_proves_and_skips_proven_cases(
     )
     monkeypatch.setattr("pytest_vllm_regress.cases.proofs.proof.check_proof.__defaults__", (lock,))
     monkeypatch.setattr("pytest_vllm_regress.cases.proofs.proof.make_proof.__defaults__", (lock,))
-    met = [REJECTED, [], [], []]
+    met = [REJECTED, []]
     offered: list[list[str]] = []
 
     def try_impostors(cases: Sequence[Case], *_: object) -> list[ImpostorRun]:
@@ -402,7 +402,7 @@ def test_validate_proves_and_skips_proven_cases(
     assert "evidence.json: missing" in output and output.endswith(
         "\n0 of 1 cases have a proof that is up to date\n"
     )
-    assert validate("--stale", "--trials", "2") == 0
+    assert validate("--trials", "2") == 0
     document = json.loads((case.directory / proof.FILE).read_text())
     assert [
         (environment["verdict"], environment["trials"]) for environment in document["environments"]
@@ -413,19 +413,19 @@ def test_validate_proves_and_skips_proven_cases(
     capsys.readouterr()
     assert validate("--check") == 0
     assert capsys.readouterr().out == "1 of 1 cases have a proof that is up to date\n"
-    assert validate("--stale") == 0
+    assert validate() == 0
     (case.directory / needs.FILE).unlink()
     assert validate("--check") == 1
     assert "needs.json: missing; run `vllm-regress " in capsys.readouterr().out
-    assert validate("--stale") == 0
+    assert validate() == 0
     assert (case.directory / needs.FILE).exists()
     assert runner.asked == [("old", "new")] * 2
-    assert offered == [["demo"], [], []]  # proven cases are not run again
+    assert offered == [["demo"]]  # proven cases are not run again
     before = (case.directory / proof.FILE).read_bytes()
     assert validate("demo") == 1
     assert "NOT PROVEN  demo" in capsys.readouterr().out
     assert (case.directory / proof.FILE).read_bytes() == before
-    assert offered[3:] == [[]]  # nor are failed ones
+    assert offered[1:] == [[]]  # nor are failed ones
     runner.answers.append(GOOD)
     met.append(REJECTED[:1])
     assert validate("demo") == 1
@@ -435,7 +435,7 @@ def test_validate_proves_and_skips_proven_cases(
         in output
     )
     assert "validate" not in output  # to repeat the same command would not help
-    assert validate() == 2
+    assert validate() == 0
     assert validate("--all", "--device", "tpu") == 2
 
 

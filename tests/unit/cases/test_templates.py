@@ -91,7 +91,7 @@ def test_a_control_by_engine_fields_needs_no_leg_in_the_test(tmp_path: Path) -> 
 def test_new_says_which_requests_raise_an_error_status(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    new = ["--cases", str(tmp_path), "new", "--front", "serve", "--fixed-by", "16863"]
+    new = ["--cases", str(tmp_path), "new", "--front", "serve", "--set", "fixed-by=16863"]
     assert cli.main([*new, "1", "--kind", "exception"]) == 0
     assert "`get` and `client` return an error status" in capsys.readouterr().err
     assert cli.main([*new, "2"]) == 0

@@ -70,7 +70,7 @@ def test_engines_of_the_test_that_asks_are_not_stopped(pool: EnginePool) -> None
     held = [acquire(pool, key, "t1") for key in "ab"]
     with pytest.raises(
         LimitExceeded,
-        match="t1 asks for more engines at the same time than the 2 that --vllm-max-engines allows",
+        match="t1 asks for more engines at the same time than the 2 that --vllm-limit engines allows",
     ) as caught:
         acquire(pool, "c", "t1")
     assert caught.value.kind == "limit"

@@ -105,7 +105,7 @@ class PoolMachine(RuleBasedStateMachine):
         if not room:
             with pytest.raises(
                 LimitExceeded,
-                match=f"{user} asks for more engines .* than the {self.capacity} that --vllm-max-engines allows",
+                match=f"{user} asks for more engines .* than the {self.capacity} that --vllm-limit engines allows",
             ):
                 self.pool.acquire(key, user, start)
         elif fails:

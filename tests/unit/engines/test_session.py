@@ -309,7 +309,7 @@ def test_an_agent_that_cannot_have_engines_says_why(
 
 def test_nothing_is_started_after_the_budget(agent: FakeAgent, make: Make) -> None:
     run = make(limits=Limits(session_s=-1))
-    with pytest.raises(LimitExceeded, match=r"budget of -1 s is used up .--vllm-session-timeout."):
+    with pytest.raises(LimitExceeded, match=r"budget of -1 s is used up .--vllm-limit session."):
         engine(run)
     assert agent.children == []
 

@@ -70,8 +70,7 @@ def command(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(watch, "releases", releases)
     monkeypatch.setattr(watch, "run_batches", run_batches)
-    monkeypatch.setattr(watch, "check_environments", lambda batches, gpu: None)
-    monkeypatch.setattr(Invocation, "confirm_downloads", lambda self, names, show: None)
+    monkeypatch.setattr(Invocation, "prepare", lambda self, batches, options, show: None)
     return lambda *arguments: cli.main(
         ["--cases", "cases", "watch", "--state", "state.jsonl", *arguments]
     )
@@ -116,7 +115,7 @@ def test_write_applies_the_edits_once(
     assert command("--write") == 1
     assert 'vllm = ">=0.7,<0.8.5 || >=0.34"' in cases[0].path.read_text()
     assert 'vllm = ">=0.15,<0.34"' in cases[1].path.read_text()
-    assert "validate --stale" in capsys.readouterr().out
+    assert "`vllm-regress validate`" in capsys.readouterr().out
     assert state() == ({"vllm 0.34.0"}, ())
     assert journals() == []
     count = len(runs.ran)

@@ -132,9 +132,8 @@ def test_errors_of_ray_are_described() -> None:
     ("arguments", "message"),
     [
         (["matrix", "--on", "ray", "--jobs", "2"], "--jobs and --on contradict"),
-        (["run", "--on", "ray", "-n", "2"], "-n and --on contradict"),
-        (["matrix", "--gpus", "2"], "--gpus goes with --on"),
-        (["bisect", "case-0", "--gpus", "2"], "--gpus goes with --on"),
+        (["matrix", "--on", "ray,gpus=0"], "allowed is ADDRESS[,gpus=N]"),
+        (["bisect", "case-0", "--on", ",gpus=2"], "allowed is ADDRESS[,gpus=N]"),
         (["bisect", "case-0", "--on", "ray", "--commits"], "commits need the clone"),
     ],
 )

@@ -128,7 +128,7 @@ def test_selected_checks_replace_their_cells_in_the_record_and_make_no_whole_run
 def suite(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, list[str]]:
     """Replace the suite and record its pytest arguments by environment.
 
-    It has two checks, of which ``-k`` selects the second. ``broken`` cannot be built.
+    It has two checks, of which ``-- -k`` selects the second. ``broken`` cannot be built.
     """
     requests: dict[str, list[str]] = {}
 
@@ -155,7 +155,7 @@ def suite(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, list[str
 def test_a_survey_prints_the_outcomes_of_each_environment(
     suite: dict[str, list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["survey", "conformance", "--env", "a", "--env", "b", "-k", "two"]) == 0
+    assert main(["survey", "conformance", "--env", "a", "--env", "b", "--", "-k", "two"]) == 0
     assert suite == {"a": ["-k", "two"], "b": ["-k", "two"]}
     assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
         ["environment", "vLLM", "ok", "n/a", "FAIL"],

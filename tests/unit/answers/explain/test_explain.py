@@ -100,7 +100,7 @@ def test_the_command_for_a_new_case_can_be_run(
     (line,) = (line for line in capsys.readouterr().out.splitlines() if "new case:" in line)
     assert line.endswith("--affected '==0.8.4' --affected-env vllm-0.8.4")
     words = shlex.split(line)
-    pattern = words[words.index("--pattern") + 1]
+    (pattern,) = (word[8:] for word in words if word.startswith("pattern="))
     assert re.search(pattern, f"ValueError: {message}") and "***" not in pattern
 
 
@@ -144,7 +144,7 @@ def test_other_failures_are_grouped_without_what_differs_between_runs() -> None:
     assert command.startswith("vllm-regress new REPORT ")
     assert "somebody" not in command
     assert "--affected '==0.8.4' --affected-env vllm-0.8.4" in command
-    pattern = re.search(r"--pattern '([^']+)'", command)
+    pattern = re.search(r"--set 'pattern=([^']+)'", command)
     assert pattern is not None
     assert re.search(pattern[1], TRACEBACK.format(n=7))
 

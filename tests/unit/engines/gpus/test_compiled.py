@@ -52,7 +52,7 @@ def test_kernels_are_listed() -> None:
         ([], ["vllm-0.8.5", "vllm-0.9.2"]),  # nothing indicates that they are unused
         (["vllm-0.9.2"], ["vllm-0.8.5"]),
         (["--older-than", "5"], ["vllm-0.9.2"]),
-        (["--all"], []),
+        (["--older-than", "0"], []),
     ],
 )
 def test_prune_removes_selected_kernels(
@@ -73,15 +73,15 @@ def test_a_name_that_is_not_cached_is_reported_after_the_others_are_removed(
 
 def test_kernels_in_use_are_kept(cache: Path, prune: Prune) -> None:
     with compiled.hold(compiled.folder_for("0.9.2")), compiled.hold(compiled.folder_for("0.9.2")):
-        output = prune("--all")
+        output = prune("--older-than", "0")
         assert "vllm-0.8.5, compiled kernels: removed" in output
         assert "vllm-0.9.2, compiled kernels: in use, kept" in output
         assert (cache / "compiled" / "vllm-0.9.2" / "kernel").exists()
-    prune("--all")
+    prune("--older-than", "0")
     assert names() == []
 
 
 def test_a_run_after_the_removal_gets_a_folder(cache: Path, prune: Prune) -> None:
-    prune("--all")
+    prune("--older-than", "0")
     with compiled.hold(compiled.folder_for("0.9.2")):
         assert (cache / "compiled" / "vllm-0.9.2").is_dir()

@@ -111,7 +111,7 @@ def test_the_journal_of_another_campaign_is_refused(tmp_path: Path) -> None:
 def test_an_unknown_pair_is_refused_with_all_names(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="'nonsense': allowed are script, batch"):
         run(StandIn(), tmp_path, pairs=("nonsense",))
-    with pytest.raises(UsageError, match="--against"):
+    with pytest.raises(UsageError, match="second --env"):
         run(StandIn(), tmp_path, pairs=("release",))
 
 
