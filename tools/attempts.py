@@ -11,9 +11,9 @@ shows how reproducible a case is.
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_vllm_regress.cases.loading import default_cases_dir, load_all_cases
@@ -28,7 +28,7 @@ FILE = "attempts.json"
 MAX_BYTES = 4 * 1024 * 1024
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Attempts:
     """Number of runs of a case in one environment of its proof, on one device.
 
@@ -49,7 +49,7 @@ class Attempts:
 
     def with_run(self, cell: Cell) -> Attempts:
         """Return the attempts with one more run."""
-        return dataclasses.replace(
+        return replace(
             self,
             runs=self.runs + 1,
             expected=self.expected + cell.expected,

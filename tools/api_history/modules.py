@@ -6,9 +6,9 @@ Nothing is imported.
 from __future__ import annotations
 
 import ast
-import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from pytest_vllm_regress.answers.api_history.source import (
     absolute,
@@ -28,7 +28,7 @@ _ANNOUNCED = re.compile(r"(?i)remov|instead|\bin v?\d|replaced|no effect|ignored
 MAX_MESSAGE = 400
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Module:
     """Symbols of a module by qualified name, modules whose names it imports by ``*``, and
     deprecations as message -> qualified name."""

@@ -7,10 +7,10 @@ Each reader returns names with a short text: a default, choices, methods, or a r
 from __future__ import annotations
 
 import ast
-import dataclasses
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from email.parser import BytesHeaderParser
 
 from pytest_vllm_regress.answers.api_history.definitions import Option
@@ -118,7 +118,7 @@ def _added_options(tree: ast.Module, fields: _Fields) -> dict[str, Option]:
             option = _option_of_call(call, sources, fields)
             aliases = (*long[1:], *(name for name in names if name not in long))
             added |= dict.fromkeys(long[1:], option)
-            added[long[0]] = dataclasses.replace(option, aliases=aliases)
+            added[long[0]] = replace(option, aliases=aliases)
     return added
 
 
@@ -127,13 +127,13 @@ def _option_of_call(call: ast.Call, sources: Mapping[str, str], fields: _Fields)
     for word in call.keywords:
         match word.arg, word.value:
             case "default", value:
-                option = dataclasses.replace(option, default=fields.default(shortened(value)))
+                option = replace(option, default=fields.default(shortened(value)))
             case "choices", value:
-                option = dataclasses.replace(option, choices=fields.choices(value))
+                option = replace(option, choices=fields.choices(value))
             case "action", ast.Constant(value="store_true"):
-                option = dataclasses.replace(option, default="False")
+                option = replace(option, default="False")
             case "action", ast.Attribute(attr="BooleanOptionalAction"):
-                option = dataclasses.replace(option, boolean=True)
+                option = replace(option, boolean=True)
             case None, ast.Subscript(value=ast.Name(id=name), slice=field):
                 option = fields.option(sources.get(name, ""), text_of(field))
     return option

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import hashlib
 import re
 import warnings
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from pytest_vllm_regress.answers.api_history.source import module_name
 
@@ -24,7 +24,7 @@ methods assign are left out."""
 Symbols = dict[str, dict[str, str]]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class ApiSnapshot:
     """``symbols``: definitions by module and qualified name. ``tables``: the sections by name."""
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from .definitions import Option, Signature, signature_of
 from .store import MOVES, SECTIONS, History, Timeline, definition_at
@@ -12,7 +12,7 @@ TABLES = tuple(section for section in SECTIONS if section not in ("modules", "de
 SYMBOLS = "symbols"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class ApiChange:
     """A change of a name of a section, or of a symbol (``module:name``). ``kind``: added, removed,
     moved or changed.
@@ -39,7 +39,7 @@ def changes(history: History, before: int, after: int) -> Iterator[ApiChange]:
             for change in _change(SYMBOLS, f"{module}:{name}", timeline, before, after):
                 place = history.entry(MOVES, change.name, after)
                 if change.kind == "removed" and place is not None:
-                    change = dataclasses.replace(change, kind="moved", text=place)
+                    change = replace(change, kind="moved", text=place)
                 yield change
 
 

@@ -6,8 +6,8 @@ A path is a dotted name; ``()`` after a class means an instance of it: ``vllm.LL
 
 from __future__ import annotations
 
-import dataclasses
 import functools
+from dataclasses import dataclass, replace
 
 from .definitions import Parameter, Signature, bases_of, is_class, signature_of
 from .store import History, definition_at
@@ -27,7 +27,7 @@ _MAKERS = ("from_", "create", "build")
 """How the names of class methods begin that return an instance of their class."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Symbol:
     """A symbol in a release. ``name`` is empty for a module.
 
@@ -126,7 +126,7 @@ class Lookup:
         if owner and "@classmethod" in symbol.definition and name.startswith(_MAKERS):
             definition = self._definition(symbol.module, owner) or ""
             symbol = Symbol(symbol.module, owner, definition)
-        return dataclasses.replace(_class(symbol), instance=True)
+        return replace(_class(symbol), instance=True)
 
     def member(self, owner: Symbol, name: str) -> Symbol:
         """Return a member of a class or of an instance of it; for an attribute with a known class,
@@ -135,7 +135,7 @@ class Lookup:
         for ancestor in classes:
             symbol = self._typed(ancestor.module, f"{ancestor.name}.{name}")
             if symbol is not None:
-                return dataclasses.replace(symbol, instance=symbol.instance or owner.instance)
+                return replace(symbol, instance=symbol.instance or owner.instance)
         makes_names = any(
             self._definition(c.module, f"{c.name}.__getattr__") is not None for c in classes
         )
@@ -173,7 +173,7 @@ class Lookup:
             return member
         self._open.add(key)
         try:
-            symbol = dataclasses.replace(self._class_in(module, first), instance=True)
+            symbol = replace(self._class_in(module, first), instance=True)
             return _class(self.member(symbol, attribute)) if attribute else symbol
         except (Missing, Unknown):
             return member
@@ -269,11 +269,11 @@ class Lookup:
         try:
             target = self._constructor(self._class_in(module, signature.forwards))
         except (Missing, Unknown):
-            return dataclasses.replace(signature, forwards="")
+            return replace(signature, forwards="")
         own = [parameter for parameter in signature.parameters if parameter.kind != "kwargs"]
         names = {parameter.name for parameter in own}
         passed = [
-            dataclasses.replace(parameter, kind="keyword", default=parameter.default or "...")
+            replace(parameter, kind="keyword", default=parameter.default or "...")
             for name, parameter in target.names().items()
             if name not in names
         ]

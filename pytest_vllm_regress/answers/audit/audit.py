@@ -3,8 +3,8 @@ them, and what to do."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .preflight import Concern, Host
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Audit:
     """Findings in one target, gravest first.
 
@@ -99,7 +99,7 @@ def audit(
     found = find(inventory, cases)
     table = read_table([finding.case for finding in found])
     findings = [
-        dataclasses.replace(finding, observed=observation(finding.case, finding.versions, table))
+        replace(finding, observed=observation(finding.case, finding.versions, table))
         for finding in found
     ]
     kept = [finding for finding in findings if finding.case.id not in ignore]
@@ -117,7 +117,7 @@ def audit(
             if deployments
         },
     )
-    return dataclasses.replace(
+    return replace(
         result,
         findings=tuple(sorted(kept, key=lambda finding: result.reach_of(finding).rank)),
         better=better(result.counted, [case for case in cases if case.id not in ignore]),

@@ -7,9 +7,9 @@ failure needs (NOT_APPLICABLE): it does not have the feature yet, or no longer.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from packaging.specifiers import SpecifierSet
@@ -27,7 +27,7 @@ Releases = Callable[[str], Sequence[Version]]
 """Stable releases of a package, oldest first."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Boundary:
     """An end of a range: ``inside`` is the release that must show the failure, ``outside`` the
     adjacent one that must not.

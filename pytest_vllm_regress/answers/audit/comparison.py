@@ -3,9 +3,9 @@ results or else by the cases' ranges."""
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from packaging.version import Version
@@ -34,7 +34,7 @@ class UpgradeEffect(enum.StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class ComparedCase:
     """A failure that one side or both have. ``before`` and ``after``: how that is known."""
 
@@ -55,7 +55,7 @@ class ComparedCase:
         }
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Comparison:
     """Two inventories, the versions of the packages that cases are about, and the changes, what
     breaks first."""

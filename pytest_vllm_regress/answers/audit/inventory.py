@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from ...environments.installed import VLLM, Interpreter, Package
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Inventory:
     """The packages of one target.
 
@@ -22,7 +22,7 @@ class Inventory:
 
     source: str
     packages: tuple[Package, ...]
-    unpinned: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    unpinned: Mapping[str, str] = field(default_factory=dict)
     interpreter: Interpreter | None = None
     unread: tuple[str, ...] = ()
     release: str = ""

@@ -6,9 +6,9 @@ the versions leave open is a note (``notes``).
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from packaging.version import Version
@@ -27,7 +27,7 @@ MAX_NAMED = 3
 """Maximum number of cases that a note names."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Form:
     """A variant of the failure: whether this combination of versions shows it, and why."""
 
@@ -36,7 +36,7 @@ class Form:
     reason: str
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class AuditMatch:
     """A documented failure of the combination ``versions``. ``package`` is the decisive package,
     ``forms`` are the case's variants.

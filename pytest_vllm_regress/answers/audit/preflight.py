@@ -7,11 +7,11 @@ All facts come from files and from NVML; no package of the interpreter is import
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ _PLUGINS = ("vllm.platform_plugins", "vllm.general_plugins")
 MAX_NAMED = 8
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Check:
     """What a check finds, and what to do about it."""
 
@@ -59,7 +59,7 @@ CHECKS = codec.load(
 """By id. ``engines/gpus/fit.py`` yields some of the ids."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Concern:
     """A problem, or (``counts`` False) a note.
 
@@ -90,7 +90,7 @@ class Concern:
         }
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Host:
     """The machine around the interpreter.
 

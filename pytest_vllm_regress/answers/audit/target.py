@@ -6,11 +6,11 @@ Nothing is started, except by ``read_interpreter``.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
@@ -33,7 +33,7 @@ from ...util.validation import format_value
 from ...util.versions import is_version, requirement_of, version_of
 from .inventory import Inventory
 from .matching import can_show
-from .package_lists import MAX_BYTES, applies, parse_list, read_list
+from .package_lists import MAX_BYTES, may_apply, parse_list, read_list
 
 STDIN = "-"
 ALLOWED = (
@@ -111,7 +111,7 @@ def read_side(target: str) -> Inventory:
             raise UsageError(f"{target}: {reason}")
         return release(target, locks)
     if target == os.path.basename(target) and (lock := locks / f"{target}.txt").is_file():
-        return dataclasses.replace(read_list(lock), source=target)
+        return replace(read_list(lock), source=target)
     if parse_name(target) is not None or versions_named_by(target):
         raise UsageError(
             unavailable_reason(target, ask=False)
@@ -143,7 +143,7 @@ def release(version: str, folder: Path) -> Inventory:
     inventory = (
         read_list(lock) if lock else parse_list(f"vllm=={version}\n".encode(), f"vllm {version}")
     )
-    return dataclasses.replace(inventory, source=f"vllm {version}", release=version)
+    return replace(inventory, source=f"vllm {version}", release=version)
 
 
 def _pinned(target: str, allowed: str) -> Inventory:
@@ -168,10 +168,10 @@ def _pinned(target: str, allowed: str) -> Inventory:
         raise UsageError(
             f"{target}: {format_value(version)} is not a version. Give one like vllm==0.8.4"
         )
-    if not applies(requirement):
+    if not may_apply(requirement.marker):
         raise UsageError(
             f"{target}: its marker holds for no Python on Linux, so there is nothing to check. Give a requirement that applies"
         )
     if name == "vllm":
-        return dataclasses.replace(release(version, load(find_file()).locks), source=target)
+        return replace(release(version, load(find_file()).locks), source=target)
     return parse_list(f"{requirement.name}=={version}\n".encode(), target)

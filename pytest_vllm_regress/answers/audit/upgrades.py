@@ -4,9 +4,9 @@ summarizes all releases."""
 from __future__ import annotations
 
 import collections
-import dataclasses
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from .target import locked
 _ENVIRONMENT = re.compile(r"vllm(?:-cpu)?-(\d+(?:\.\d+)*)")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class UpgradeAdvice:
     """Which release to switch to.
 
@@ -54,7 +54,7 @@ class UpgradeAdvice:
         return f"{text} ({self.other or 'no'} other documented failure{'' if self.other == 1 else 's'})"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class ReleaseSummary:
     """A release and its known failures, the gravest first.
 

@@ -7,11 +7,11 @@ are part of the table, but not of the file.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -36,7 +36,7 @@ _INSIDE = {Verdict.REGRESSED: Verdict.REPRODUCED, Verdict.FIXED: Verdict.UNEXPEC
 _OUTSIDE = {inside: outside for outside, inside in _INSIDE.items()}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Recorded:
     """The verdict of a case in an environment on a device. ``date``: ISO 8601.
 

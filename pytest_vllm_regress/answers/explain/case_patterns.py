@@ -3,10 +3,10 @@ found by the literal texts of each pattern; and where the recorded failures of a
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from ...cases.model import Case
 from ...cases.proofs.rejudge import load_observations
@@ -39,7 +39,7 @@ _OF_EXCEPTIONS = (Part.EXCEPTION, Part.TRACEBACK, Part.ASSERTION)
 _ASSERTIONS = (b"AssertionError: ", b"Failed: ", b"found in assertion")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class PatternMatch:
     """A case whose pattern matches a line of the kind ``part``."""
 
@@ -175,7 +175,7 @@ def required_literals(pattern: str) -> tuple[str, ...]:
     return longest if all(len(text) >= SHORTEST for text in longest) else ()
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class RecordedPlaces:
     """Functions of vLLM, as file and name, in the recorded tracebacks of a case.
 

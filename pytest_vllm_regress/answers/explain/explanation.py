@@ -7,9 +7,9 @@ certain only if the log names a version in its range (``findings_of``).
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...cases.model import Case
@@ -40,7 +40,7 @@ class Certainty(enum.StrEnum):
     """The text, in a version that is not documented to have the failure."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Occurrence:
     """One line that shows a case: what matched, and the failure that the line ends."""
 
@@ -49,14 +49,14 @@ class Occurrence:
     failure: LoggedFailure | None
 
 
-@dataclasses.dataclass
+@dataclass
 class CaseOccurrences:
     """Lines that show one case with the same ``versions`` of its packages, collected while the log
     is read."""
 
     case: Case
     versions: Mapping[str, str]
-    kept: list[Occurrence] = dataclasses.field(default_factory=list)
+    kept: list[Occurrence] = field(default_factory=list)
     count: int = 0
 
     def add(self, occurrences: Sequence[Occurrence], count: int) -> None:
@@ -65,7 +65,7 @@ class CaseOccurrences:
         self.kept += occurrences[: MAX_LINES - len(self.kept)]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class LogMatch:
     """A documented failure that the log shows.
 
@@ -80,7 +80,7 @@ class LogMatch:
     text: str
     lines: tuple[int, ...]
     count: int
-    versions: Mapping[str, str] = dataclasses.field(hash=False)
+    versions: Mapping[str, str] = field(hash=False)
     alternatives: tuple[str, ...] = ()
 
     def same_lines(self, other: LogMatch) -> bool:
@@ -105,7 +105,7 @@ class LogMatch:
         }
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Explanation:
     """What a log shows. ``notes``: what was not searched or not counted."""
 
@@ -223,4 +223,4 @@ def _with_alternatives(finding: LogMatch, findings: Sequence[LogMatch]) -> LogMa
     certainty = finding.certainty
     if others and certainty is Certainty.CERTAIN:
         certainty = Certainty.LIKELY
-    return dataclasses.replace(finding, alternatives=others, certainty=certainty)
+    return replace(finding, alternatives=others, certainty=certainty)

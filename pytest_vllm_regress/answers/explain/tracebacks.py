@@ -3,9 +3,9 @@ exception was its cause, and in which phase of an engine it happened."""
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from .log_lines import source_of, strip_prefix
 
@@ -31,7 +31,7 @@ _OF_REQUESTS = frozenset(
 """Functions of vLLM that run only once the engine is started."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Frame:
     """One call: its file, its line and the function that it is in."""
 
@@ -63,7 +63,7 @@ class Frame:
         )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class LoggedFailure:
     """An exception with its traceback, the innermost frame last.
 
@@ -112,7 +112,7 @@ class LoggedFailure:
         )
 
 
-@dataclasses.dataclass
+@dataclass
 class _Open:
     """A traceback whose exception has not been read yet (``ended``: it has).
 
@@ -123,7 +123,7 @@ class _Open:
     follows: bool
     until: int
     ended: bool = False
-    frames: list[Frame] = dataclasses.field(default_factory=list)
+    frames: list[Frame] = field(default_factory=list)
 
 
 class TracebackReader:

@@ -3,9 +3,9 @@ command that starts a case."""
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import shlex
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...util import codec
@@ -23,7 +23,7 @@ _MAX_PATTERN = 120
 _MAX_MESSAGE = 500
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class FailureSignature:
     """What two occurrences of one failure have in common: exception, innermost functions of vLLM
     (the last call first), phase."""
@@ -33,7 +33,7 @@ class FailureSignature:
     phase: str
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class UnknownFailure:
     """A group of failures that no case documents.
 
@@ -129,7 +129,7 @@ class UnknownFailures:
             count=0,
             versions=tuple(sorted(versions.items())),
         )
-        self._groups[signature] = dataclasses.replace(group, count=group.count + 1)
+        self._groups[signature] = replace(group, count=group.count + 1)
 
     def groups(self, others: bool) -> tuple[UnknownFailure, ...]:
         """Return the groups in the order of the log.
