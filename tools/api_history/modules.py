@@ -19,13 +19,18 @@ from pytest_vllm_regress.answers.api_history.source import (
     text_of,
 )
 
-from .texts import FunctionNode, class_text, function_text, shortened
-
 ROOT = "vllm"
 _LAZY = re.compile(r"(\.*)([\w.]*):(\w+)")
 _REMOVED = re.compile(r"(?i)deprecat")
 _ANNOUNCED = re.compile(r"(?i)remov|instead|\bin v?\d|replaced|no effect|ignored")
 MAX_MESSAGE = 400
+MAX_TEXT = 72
+"""Characters of a default or an annotation that are kept."""
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+_MARKS = frozenset(
+    {"staticmethod", "classmethod", "property", "cached_property", "abstractmethod", "overload"}
+)
+_COLLECTIONS = (ast.Dict, ast.List, ast.Set, ast.Tuple)
 
 
 @dataclass(frozen=True)
@@ -64,11 +69,6 @@ def targets_of(node: ast.AST) -> list[ast.expr]:
     return [part for group in parts for part in group if part is not None]
 
 
-def target_of(node: ast.Assign | ast.AnnAssign) -> ast.expr:
-    """Return the first thing that a statement assigns to."""
-    return node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
-
-
 def items_of(node: ast.AST | None) -> Iterator[tuple[ast.expr | None, ast.expr]]:
     """Yield keys and values of a dict that is written out; nothing for any other node."""
     if isinstance(node, ast.Dict):
@@ -103,7 +103,18 @@ class _Reader:
                 case _:
                     self.read([*inner_statements(node)], prefix, runtime=runtime)
             if isinstance(node, ast.Assign | ast.AnnAssign):
-                self._field_note(node, body[number + 1 : number + 2], prefix)
+                # A deprecation is announced in a constant, or in the text that follows a field.
+                notes = (
+                    [
+                        after.value
+                        for after in body[number + 1 : number + 2]
+                        if isinstance(after, ast.Expr)
+                    ]
+                    if prefix
+                    else [node.value]
+                )
+                for note in notes:
+                    self._note(text_of(note), prefix + getattr(targets_of(node)[0], "id", ""))
 
     def _add(self, name: str, definition: str, runtime: bool) -> None:
         kept = self.symbols.get(name, "")
@@ -192,27 +203,16 @@ class _Reader:
                 self._add(name, f"< {module}:{match[3]}", runtime=True)
 
     def _decorated(self, node: ast.ClassDef | FunctionNode, name: str) -> None:
-        for decorator in node.decorator_list:
-            if isinstance(decorator, ast.Call):
-                words = {word.arg: text_of(word.value) for word in decorator.keywords}
-                texts = [*map(text_of, decorator.args), words.get("additional_message", "")]
-                texts = list(filter(None, texts))
-                function = last_name(decorator.func)
-                if function == "deprecated" and texts:
-                    self._keep_note(f"deprecated: {texts[0]}", name)
-                elif function == "deprecate_kwargs" and texts:
+        for call in node.decorator_list:
+            if not isinstance(call, ast.Call):
+                continue
+            messages = [word.value for word in call.keywords if word.arg == "additional_message"]
+            texts = list(filter(None, map(text_of, (*call.args, *messages))))
+            match last_name(call.func), texts:
+                case "deprecated", [text, *_]:
+                    self._keep_note(f"deprecated: {text}", name)
+                case "deprecate_kwargs", [_, *_]:
                     self._keep_note(f"deprecated arguments: {' '.join(texts)}", name)
-
-    def _field_note(
-        self, node: ast.Assign | ast.AnnAssign, following: Sequence[ast.stmt], prefix: str
-    ) -> None:
-        """Note a deprecation in the text of a constant, or in the text that follows a field."""
-        name = prefix + getattr(target_of(node), "id", "")
-        if not prefix:
-            self._note(text_of(node.value), name)
-        for note in following:
-            if prefix and isinstance(note, ast.Expr):
-                self._note(text_of(note.value), name)
 
     def _note(self, message: str, name: str) -> None:
         if _REMOVED.search(message) and _ANNOUNCED.search(message):
@@ -259,7 +259,7 @@ def lazy_names(body: Sequence[ast.stmt]) -> frozenset[str] | None:
         return None
     own = functions[0].args.args[0].arg
     tables = {
-        getattr(target_of(node), "id", ""): node.value
+        getattr(targets_of(node)[0], "id", ""): node.value
         for node in body
         if isinstance(node, ast.Assign | ast.AnnAssign)
     }
@@ -295,3 +295,77 @@ def _strings(node: ast.expr | None) -> set[str] | None:
     if items is None or not all(isinstance(string, str) for string in strings):
         return None
     return {str(string) for string in strings}
+
+
+def shortened(node: ast.AST | None) -> str:
+    """Return the source text of an expression on one line, of bounded length."""
+    if node is None:
+        return ""
+    try:
+        source = ast.unparse(node)
+    except (RecursionError, ValueError):
+        return "..."
+    if isinstance(node, _COLLECTIONS) and len(source) > MAX_TEXT:
+        return "..."
+    text = " ".join(source.split())
+    return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 3] + "..."
+
+
+def function_text(node: FunctionNode) -> str:
+    """Return the definition of a function, without annotations."""
+    marks = "".join(f"@{name} " for name in _decorators(node) if name in _MARKS)
+    forwards = _forwards(node)
+    return (
+        f"{marks}{'async ' * isinstance(node, ast.AsyncFunctionDef)}def({_parameters(node.args)})"
+        + (f" > {forwards}" if forwards else "")
+    )
+
+
+def class_text(node: ast.ClassDef) -> str:
+    """Return the definition of a class: its bases, and whether it is a dataclass."""
+    mark = "" if {"dataclass", "config"}.isdisjoint(_decorators(node)) else "@dataclass "
+    bases = (base.value if isinstance(base, ast.Subscript) else base for base in node.bases)
+    return f"{mark}class({', '.join(map(shortened, bases))})"
+
+
+def _decorators(node: FunctionNode | ast.ClassDef) -> list[str]:
+    return [last_name(d.func if isinstance(d, ast.Call) else d) for d in node.decorator_list]
+
+
+def _parameters(arguments: ast.arguments) -> str:
+    return ast.unparse(
+        ast.arguments(
+            posonlyargs=[ast.arg(argument.arg) for argument in arguments.posonlyargs],
+            args=[ast.arg(argument.arg) for argument in arguments.args],
+            vararg=arguments.vararg and ast.arg(arguments.vararg.arg),
+            kwonlyargs=[ast.arg(argument.arg) for argument in arguments.kwonlyargs],
+            kw_defaults=[default and _default(default) for default in arguments.kw_defaults],
+            kwarg=arguments.kwarg and ast.arg(arguments.kwarg.arg),
+            defaults=[_default(default) for default in arguments.defaults],
+        )
+    )
+
+
+def _default(node: ast.expr) -> ast.expr:
+    """Return a default that is short as text and can be parsed again."""
+    text = shortened(node)
+    return ast.Name("..." if text.endswith("...") else text)
+
+
+def _forwards(node: FunctionNode) -> str:
+    """Return the class to which a function passes its ``**kwargs``; empty if there is none, or more
+    than one."""
+    if node.args.kwarg is None:
+        return ""
+    names = {
+        last_name(call.func)
+        for call in ast.walk(node)
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Name)
+        and any(
+            word.arg is None and getattr(word.value, "id", "") == node.args.kwarg.arg
+            for word in call.keywords
+        )
+    }
+    classes = [name for name in names if name[:1].isupper()]
+    return classes[0] if len(classes) == 1 else ""

@@ -16,8 +16,7 @@ from email.parser import BytesHeaderParser
 from pytest_vllm_regress.answers.api_history.definitions import Option
 from pytest_vllm_regress.answers.api_history.source import last_name, text_of
 
-from .modules import items_of, target_of
-from .texts import shortened
+from .modules import items_of, shortened, targets_of
 
 Trees = Mapping[str, ast.Module]
 """Parsed modules by their paths in the wheel."""
@@ -150,7 +149,7 @@ class _Fields:
                 if isinstance(node, ast.ClassDef):
                     self._classes.setdefault(node.name, node)
                 elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-                    target = target_of(node)
+                    target = targets_of(node)[0]
                     if isinstance(target, ast.Name):
                         self._values.setdefault(target.id, node.value)
 
@@ -294,7 +293,9 @@ def _registered(node: ast.AST) -> Iterator[tuple[str, str]]:
                     for value in (*call.args, *names):
                         texts = map(text_of, getattr(value, "elts", [value]))
                         yield from ((text, node.name) for text in texts if text)
-        case ast.Assign() | ast.AnnAssign() if last_name(target_of(node)).endswith("_TO_REGISTER"):
+        case ast.Assign() | ast.AnnAssign() if last_name(targets_of(node)[0]).endswith(
+            "_TO_REGISTER"
+        ):
             for key, value in items_of(node.value):
                 owner = value.elts[-1] if isinstance(value, ast.Tuple) and value.elts else value
                 yield text_of(key), text_of(owner)
