@@ -25,8 +25,7 @@ from .context import (
 
 if TYPE_CHECKING:
     from ..answers.audit.audit import Audit
-    from ..answers.audit.inventory import Inventory
-    from ..answers.audit.matching import AuditMatch
+    from ..answers.audit.matching import AuditMatch, Inventory
     from ..answers.audit.preflight import Concern, Host
     from ..cases.model import Case
 
@@ -112,7 +111,7 @@ def audit(
     deployments = read_deployments(serve) if serve is not None else ()
     audits = [answers.audit(entry, cases, host, ignored, deployments) for entry in inventories]
     if format == "sarif":
-        from ..answers.audit.sarif import to_sarif
+        from ..answers.audit.audit import to_sarif
 
         print_json(to_sarif(audits))
     elif format == "json":

@@ -16,9 +16,8 @@ from ...environments.installed import VLLM
 from ...util.report import markdown_table
 from ...util.text import markdown_cell
 from ...util.versions import version_of
-from .inventory import Inventory
-from .matching import find, notes, relevant, unknown_packages
-from .severity import severity
+from .matching import Inventory, find, notes, relevant, unknown_packages
+from .severity import case_fields, severity
 from .verdict_table import Recorded, VerdictTable, read_table
 
 
@@ -44,15 +43,8 @@ class ComparedCase:
     after: str
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "case": self.case.id,
-            "title": self.case.title,
-            "severity": severity(self.case).value,
-            "effect": self.effect.value,
-            "before": self.before,
-            "after": self.after,
-            "workaround": self.case.workaround,
-        }
+        known = {"effect": self.effect.value, "before": self.before, "after": self.after}
+        return {**case_fields(self.case, "title", "severity", "workaround"), **known}
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from ...util.documents import parse_json, parse_toml
 from ...util.files import read_bounded
 from ...util.validation import format_value
 from ...util.versions import is_version, marker_holds, requirement_of
-from .inventory import Inventory
+from .matching import Inventory
 
 MAX_BYTES = 128 * 1024 * 1024
 MAX_INCLUDED = 1024 * 1024

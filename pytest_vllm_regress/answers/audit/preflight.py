@@ -146,17 +146,12 @@ class _Installed:
             detail = f"{names} are both installed: the second one overwrote files of the first."
             yield Concern("two-vllms", detail, place=self._builds[1].place)
         for name in _SHADOWED:
-            first, *others = [p for p in self._distributions if p.name == name] or [None]
-            hidden = {
-                f"{p.version} in {_parent(p)}"
-                for p in others
-                if p and first and p.version != first.version
-            }
-            if first and hidden:
-                detail = (
-                    f"{name} {first.version} in {_parent(first)} hides {', '.join(sorted(hidden))}."
-                )
-                yield Concern("shadowed-package", detail, place=first.place)
+            same = [package for package in self._distributions if package.name == name]
+            hidden = {f"{p.version} in {_parent(p)}" for p in same if p.version != same[0].version}
+            if hidden:
+                shown = f"{name} {same[0].version} in {_parent(same[0])}"
+                detail = f"{shown} hides {', '.join(sorted(hidden))}."
+                yield Concern("shadowed-package", detail, place=same[0].place)
         triton = self._get("triton")
         if (
             triton

@@ -31,8 +31,7 @@ from ...errors import UsageError
 from ...util.files import expand_home
 from ...util.validation import format_value
 from ...util.versions import is_version, requirement_of, version_of
-from .inventory import Inventory
-from .matching import can_show
+from .matching import Inventory, can_show
 from .package_lists import MAX_BYTES, may_apply, parse_list, read_list
 
 STDIN = "-"

@@ -31,7 +31,6 @@ from ...util.versions import version_of
 
 FILE = "verdicts.json"
 MAX_BYTES = 16 * 1024 * 1024
-_OUTCOME = rf"({'|'.join(Verdict.__members__)}) (\d{{4}}-\d\d-\d\d)(?: ([0-9a-f]{{16}}))?"
 _INSIDE = {Verdict.REGRESSED: Verdict.REPRODUCED, Verdict.FIXED: Verdict.UNEXPECTEDLY_FIXED}
 _OUTSIDE = {inside: outside for outside, inside in _INSIDE.items()}
 
@@ -61,7 +60,7 @@ _Place = Annotated[str, codec.Meta(pattern="^.+ [^ ]+$")]
 _Text = Annotated[
     str,
     codec.Meta(
-        pattern=f"^{_OUTCOME}$",
+        pattern=rf"^({'|'.join(Verdict.__members__)}) \d{{4}}-\d\d-\d\d( [0-9a-f]{{16}})?$",
         extra_json_schema={"x-allowed": "'VERDICT YYYY-MM-DD FINGERPRINT'"},
     ),
 ]
@@ -131,9 +130,7 @@ def read_table(cases: Sequence[Case]) -> VerdictTable:
         for entry in _proven(case):
             versions[entry.environment] = entry.versions
             rows.setdefault(case.id, []).append(
-                Recorded(
-                    entry.environment, entry.device, Verdict(entry.verdict), entry.date, code=None
-                )
+                Recorded(entry.environment, entry.device, entry.verdict, entry.date, code=None)
             )
     for directory in {case.directory.parent for case in cases}:
         for case_id, recorded in read_file(directory / FILE).items():
@@ -150,7 +147,7 @@ def read_file(path: Path) -> dict[str, list[Recorded]]:
         return {}
     document = codec.load(_File, path, MAX_BYTES, what="a table of verdicts")
     return {
-        case_id: [_parsed(place, text) for place, text in row.items()]
+        case_id: [_parsed(*item) for item in row.items()]
         for case_id, row in document.verdicts.items()
     }
 
@@ -168,27 +165,27 @@ def record(directory: Path, cases: Sequence[Case], results: Iterable[TestResult]
         case_id: {(entry.environment, entry.device): entry for entry in recorded}
         for case_id, recorded in read_file(directory / FILE).items()
     }
+    proven = {
+        (case.id, entry.environment, entry.device): entry.verdict
+        for case in cases
+        for entry in _proven(case)
+    }
+    judged = (_judged(by_id[r.case_id], r) for r in results if r.case_id in by_id)
     changed = 0
-    for cell in group_into_cells(
-        _judged(by_id[r.case_id], r) for r in results if r.case_id in by_id
-    ):
-        if re.search("[@/]", cell.environment) or cell.device == "unknown":
-            continue
+    for cell in group_into_cells(judged):
         key, row = (cell.environment, cell.device), rows.setdefault(cell.case_id, {})
-        proven = {
-            (entry.environment, entry.device): Verdict(entry.verdict)
-            for entry in _proven(by_id[cell.case_id])
-        }
-        is_worse = cell.verdict is Verdict.INCONCLUSIVE and key in row
-        if is_worse or proven.get(key) is cell.verdict:
+        before = row.get(key)
+        if (
+            re.search("[@/]", cell.environment)
+            or cell.device == "unknown"
+            or (before and cell.verdict is Verdict.INCONCLUSIVE)
+            or proven.get((cell.case_id, *key)) is cell.verdict
+        ):
             continue
-        before, entry = row.get(key), _recorded(cell)
-        row[key] = entry
+        entry = row[key] = _recorded(cell)
         changed += before is None or (before.verdict, before.code) != (entry.verdict, entry.code)
     if changed:
-        _write(
-            directory / FILE, {case_id: list(row.values()) for case_id, row in rows.items() if row}
-        )
+        _write(directory / FILE, {case_id: row.values() for case_id, row in rows.items() if row})
     return changed
 
 
@@ -204,29 +201,27 @@ def _judged(case: Case, result: TestResult) -> TestResult:
     return replace(result, verdict=swap.get(result.verdict, result.verdict))
 
 
-def _write(path: Path, rows: Mapping[str, Sequence[Recorded]]) -> None:
+def _write(path: Path, rows: Mapping[str, Iterable[Recorded]]) -> None:
     def order(entry: Recorded) -> tuple[Sequence[int], str]:  # older releases first
         return [*map(int, re.findall(r"\d+", entry.environment))], entry.device
 
-    lines = []
-    for case_id, recorded in sorted(rows.items()):
-        outcomes = {
+    verdicts = {
+        case_id: {
             f"{entry.environment} {entry.device}": (
                 f"{entry.verdict.value} {entry.date} {entry.code}".rstrip()
             )
             for entry in sorted(recorded, key=order)
         }
-        row = json.dumps(outcomes, indent=2).replace("\n", "\n ")
-        lines.append(f" {json.dumps(case_id)}: {row}")
-    content = ",\n".join(lines)
-    write_atomically(path, f'{{"schema": 1, "verdicts": {{\n{content}\n}}}}\n')
+        for case_id, recorded in sorted(rows.items())
+    }
+    content = json.dumps(verdicts, indent=2).replace("\n ", "\n")
+    write_atomically(path, f'{{"schema": 1, "verdicts": {content}}}\n')
 
 
 def _parsed(place: str, text: str) -> Recorded:
     environment, _, device = place.rpartition(" ")
-    match = re.fullmatch(_OUTCOME, text)
-    assert match is not None  # the pattern of ``_File``
-    return Recorded(environment, device, Verdict(match[1]), match[2], match[3] or "")
+    verdict, date, *code = text.split(" ")
+    return Recorded(environment, device, Verdict(verdict), date, *code)
 
 
 def _proven(case: Case) -> tuple[proof.EnvironmentEvidence, ...]:
