@@ -43,10 +43,10 @@ def explain(
 
     Names the lines that show each failure. Reads the log and runs nothing.
     """
-    from ..answers.explain import log, log_file
+    from ..answers.explain import log
 
     cases = invocation(context).cases()
-    with log_file.opened(file, warn) as stream:
+    with log.opened(file, warn) as stream:
         explanation = log.explain(stream, cases, "standard input" if file == "-" else file)
     if format == "json":
         print_json({"schema": SCHEMA_VERSION, **explanation.to_json()})

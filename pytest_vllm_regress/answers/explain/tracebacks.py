@@ -46,6 +46,11 @@ class Frame:
         return match[1].replace("\\", "/") if match else ""
 
     @property
+    def place(self) -> str:
+        """The function, with the file within vLLM."""
+        return f"{self.of_vllm}:{self.function}"
+
+    @property
     def of_standard_library(self) -> bool:
         """Whether the file belongs to Python itself."""
         return (
