@@ -14,7 +14,7 @@ from pytest_vllm_regress.answers.api_history.store import (
     SECTIONS,
     History,
     Table,
-    definition_at,
+    definitions_at,
     member_of,
 )
 
@@ -38,7 +38,7 @@ class GrowingHistory(History):
             append(table, number, snapshot.symbols.get(module, {}))
         for section in SECTIONS:
             append(self.table(section), number, snapshot.tables[section])
-        places = _at(self.table(MOVES), number - 1)
+        places = definitions_at(self.table(MOVES), number - 1)
         kept = {key: place for key, place in places.items() if not _has(snapshot.symbols, key)}
         append(self.table(MOVES), number, {**kept, **moved(before, snapshot.symbols)})
         self.releases.append(release)
@@ -46,8 +46,8 @@ class GrowingHistory(History):
     def symbols_at(self, number: int) -> Symbols:
         """Return all symbols of a release."""
         return {
-            module: _at(self.symbols(module), number)
-            for module in _at(self.table("modules"), number)
+            module: definitions_at(self.symbols(module), number)
+            for module in definitions_at(self.table("modules"), number)
         }
 
     def content(self) -> bytes:
@@ -70,12 +70,6 @@ def append(table: Table, release: int, definitions: Mapping[str, str]) -> None:
         timeline, definition = table.setdefault(name, []), definitions.get(name)
         if (timeline[-1] if timeline else None) != definition:
             timeline += [release, definition]
-
-
-def _at(table: Table, number: int) -> dict[str, str]:
-    """Return the definitions in a release."""
-    texts = {name: definition_at(timeline, number) for name, timeline in table.items()}
-    return {name: text for name, text in texts.items() if text is not None}
 
 
 def _has(symbols: Symbols, key: str) -> bool:

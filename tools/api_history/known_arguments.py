@@ -13,7 +13,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from pytest_vllm_regress.answers.api_history.store import History, definition_at
+from pytest_vllm_regress.answers.api_history.store import History, definitions_at
 
 Spans = dict[str, list[str]]
 _ENGINE_ARGUMENTS = ("EngineArgs", "AsyncEngineArgs")
@@ -53,18 +53,15 @@ def has(history: History, number: int, place: str) -> bool:
 
 def arguments(history: History, number: int) -> set[str]:
     """Return the engine arguments and server options of a release, with underscores."""
+    symbols = definitions_at(history.symbols("vllm.engine.arg_utils"), number)
     fields = {
         field
-        for name, timeline in history.symbols("vllm.engine.arg_utils").items()
+        for name, definition in symbols.items()
         for owner, _, field in [name.partition(".")]
-        if owner in _ENGINE_ARGUMENTS and (definition_at(timeline, number) or "")[:2] == ": "
+        if owner in _ENGINE_ARGUMENTS and definition.startswith(": ")
     }
-    options = {
-        name.removeprefix("--").replace("-", "_")
-        for name, timeline in history.table("options").items()
-        if definition_at(timeline, number) is not None
-    }
-    return fields | options
+    options = definitions_at(history.table("options"), number)
+    return fields | {name.removeprefix("--").replace("-", "_") for name in options}
 
 
 def known(history: History, before: Mapping[str, Any]) -> dict[str, Any]:
