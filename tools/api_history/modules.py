@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from pytest_vllm_regress.answers.api_history.source import (
     absolute,
@@ -33,24 +32,14 @@ _MARKS = frozenset(
 _COLLECTIONS = (ast.Dict, ast.List, ast.Set, ast.Tuple)
 
 
-@dataclass(frozen=True)
-class Module:
-    """Symbols of a module by qualified name, modules whose names it imports by ``*``, and
-    deprecations as message -> qualified name."""
-
-    symbols: dict[str, str]
-    stars: tuple[str, ...]
-    deprecations: dict[str, str]
-
-
 def read_module(tree: ast.Module, path: str) -> Module:
     """Return the symbols of a parsed module."""
-    reader = _Reader(module_name(path), path.endswith("/__init__.py"))
-    reader.read(tree.body, "", runtime=True)
-    if (names := lazy_names(tree.body)) is not None:
-        del reader.symbols["__getattr__"]
-        reader.symbols = dict.fromkeys(names, "=") | reader.symbols
-    return Module(reader.symbols, tuple(reader.stars), reader.deprecations)
+    module = Module(module_name(path), path.endswith("/__init__.py"))
+    module.read(tree.body)
+    if names := lazy_names(tree.body):
+        del module.symbols["__getattr__"]
+        module.symbols = dict.fromkeys(names, "=") | module.symbols
+    return module
 
 
 def statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
@@ -75,33 +64,40 @@ def items_of(node: ast.AST | None) -> Iterator[tuple[ast.expr | None, ast.expr]]
         yield from zip(node.keys, node.values, strict=True)
 
 
-class _Reader:
-    def __init__(self, module: str, is_package: bool) -> None:
-        self._module, self._is_package = module, is_package
+class Module:
+    """Symbols of a module by qualified name, modules whose names it imports by ``*``, and
+    deprecations as message -> qualified name."""
+
+    def __init__(self, name: str, is_package: bool) -> None:
+        self._name, self._is_package = name, is_package
+        self._runtime = True
+        """Whether the statements that are read run, and are not for type checkers only."""
         self.symbols: dict[str, str] = {}
         self.stars: list[str] = []
         self.deprecations: dict[str, str] = {}
 
-    def read(self, body: Sequence[ast.stmt], prefix: str, *, runtime: bool) -> None:
+    def read(self, body: Sequence[ast.stmt], prefix: str = "") -> None:
         """Read the statements of the module or of a class, of which ``prefix`` is the qualified
         name with a dot."""
         for number, node in enumerate(body):
             match node:
                 case ast.FunctionDef() | ast.AsyncFunctionDef():
-                    self._function(node, prefix, runtime)
+                    self._function(node, prefix)
                 case ast.ClassDef():
-                    self._class(node, prefix + node.name, runtime)
+                    self._class(node, prefix + node.name)
                 case ast.Import() | ast.ImportFrom() if not prefix:
-                    self._import(node, runtime)
+                    self._import(node)
                 case ast.Assign():
-                    self._assign(node, prefix, runtime)
+                    self._assign(node, prefix)
                 case ast.AnnAssign():
-                    self._annotated(node, prefix, runtime)
+                    self._annotated(node, prefix)
                 case ast.If() if is_type_checking(node.test):
-                    self.read(node.body, prefix, runtime=False)
-                    self.read(node.orelse, prefix, runtime=runtime)
+                    runtime, self._runtime = self._runtime, False
+                    self.read(node.body, prefix)
+                    self._runtime = runtime
+                    self.read(node.orelse, prefix)
                 case _:
-                    self.read([*inner_statements(node)], prefix, runtime=runtime)
+                    self.read([*inner_statements(node)], prefix)
             if isinstance(node, ast.Assign | ast.AnnAssign):
                 # A deprecation is announced in a constant, or in the text that follows a field.
                 notes = (
@@ -116,17 +112,17 @@ class _Reader:
                 for note in notes:
                     self._note(text_of(note), prefix + getattr(targets_of(node)[0], "id", ""))
 
-    def _add(self, name: str, definition: str, runtime: bool) -> None:
+    def _add(self, name: str, definition: str) -> None:
         kept = self.symbols.get(name, "")
-        if not runtime:
+        if not self._runtime:
             self.symbols[name] = kept or f"?{definition}"
         # `try: class X ... except ImportError: X = None` has the class.
         elif not (kept.startswith(("def", "class", "@", "async")) and definition[0] in "=<"):
             self.symbols[name] = definition
 
-    def _function(self, node: FunctionNode, prefix: str, runtime: bool) -> None:
+    def _function(self, node: FunctionNode, prefix: str) -> None:
         name = prefix + node.name
-        self._add(name, function_text(node), runtime)
+        self._add(name, function_text(node))
         self._decorated(node, name)
         for inner in statements(node.body):
             if isinstance(inner, ast.Expr) and isinstance(inner.value, ast.Call):
@@ -137,10 +133,10 @@ class _Reader:
                 if name == "__getattr__":
                     self._lazy_dict(inner.value)
 
-    def _class(self, node: ast.ClassDef, name: str, runtime: bool) -> None:
-        self._add(name, class_text(node), runtime)
+    def _class(self, node: ast.ClassDef, name: str) -> None:
+        self._add(name, class_text(node))
         self._decorated(node, name)
-        self.read(node.body, f"{name}.", runtime=runtime)
+        self.read(node.body, f"{name}.")
         for method in node.body:
             if isinstance(method, FunctionNode) and method.args.args:
                 self._instance_attributes(method, name)
@@ -156,37 +152,37 @@ class _Reader:
                     if known is None or (known == "." and kind):
                         self.symbols[key] = f".: {kind}" if kind else "."
 
-    def _import(self, node: ast.Import | ast.ImportFrom, runtime: bool) -> None:
+    def _import(self, node: ast.Import | ast.ImportFrom) -> None:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 if alias.name.partition(".")[0] == ROOT:
                     target = alias.name if alias.asname else ROOT
-                    self._add(alias.asname or ROOT, f"< {target}", runtime)
+                    self._add(alias.asname or ROOT, f"< {target}")
             return
-        module = absolute(self._module, self._is_package, node.level, node.module)
+        module = absolute(self._name, self._is_package, node.level, node.module)
         if module.partition(".")[0] != ROOT:
             return
         for alias in node.names:
             if alias.name == "*":
                 self.stars.append(module)
             else:
-                self._add(alias.asname or alias.name, f"< {module}:{alias.name}", runtime)
+                self._add(alias.asname or alias.name, f"< {module}:{alias.name}")
 
-    def _annotated(self, node: ast.AnnAssign, prefix: str, runtime: bool) -> None:
+    def _annotated(self, node: ast.AnnAssign, prefix: str) -> None:
         if isinstance(node.target, ast.Name) and (prefix or node.value is not None):
             value = f" = {shortened(node.value)}" if node.value is not None else ""
             text = f": {shortened(node.annotation)}{value}" if prefix else "="
-            self._add(prefix + node.target.id, text, runtime)
+            self._add(prefix + node.target.id, text)
 
-    def _assign(self, node: ast.Assign, prefix: str, runtime: bool) -> None:
+    def _assign(self, node: ast.Assign, prefix: str) -> None:
         text = "="
         if prefix and isinstance(node.value, ast.Constant):
             text = f"= {shortened(node.value)}"
         elif not prefix and isinstance(node.value, ast.Name) and node.value.id in self.symbols:
-            text = f"< {self._module}:{node.value.id}"
+            text = f"< {self._name}:{node.value.id}"
         for target in targets_of(node):
             if isinstance(target, ast.Name):
-                self._add(prefix + target.id, text, runtime)
+                self._add(prefix + target.id, text)
         if not prefix:
             self._lazy_dict(node.value)
 
@@ -199,8 +195,8 @@ class _Reader:
             match = _LAZY.fullmatch(text_of(value))
             name = text_of(key)
             if match and name and (match[1] or match[2].startswith(ROOT)):
-                module = absolute(self._module, self._is_package, len(match[1]), match[2] or None)
-                self._add(name, f"< {module}:{match[3]}", runtime=True)
+                module = absolute(self._name, self._is_package, len(match[1]), match[2] or None)
+                self._add(name, f"< {module}:{match[3]}")
 
     def _decorated(self, node: ast.ClassDef | FunctionNode, name: str) -> None:
         for call in node.decorator_list:
@@ -263,21 +259,21 @@ def lazy_names(body: Sequence[ast.stmt]) -> frozenset[str] | None:
         for node in body
         if isinstance(node, ast.Assign | ast.AnnAssign)
     }
-    names: set[str] = set()
+    names: set[object] = set()
     for test in ast.walk(functions[0]):
         if isinstance(test, ast.Compare) and getattr(test.left, "id", "") == own:
-            listed: set[str] | None = None
-            match test.ops[0], test.comparators[0]:
-                case ast.Eq(), ast.Constant(value=value):
-                    listed = {str(value)}
-                case ast.In() | ast.NotIn(), ast.Name(id=name):
-                    listed = _strings(tables.get(name))
-                case ast.In() | ast.NotIn(), table:
-                    listed = _strings(table)
-            if listed is None:
+            listed: ast.AST | None = test.comparators[0]
+            if isinstance(test.ops[0], ast.Eq):
+                listed = ast.List([test.comparators[0]])
+            elif not isinstance(test.ops[0], ast.In | ast.NotIn):
                 return None
-            names |= listed
-    return frozenset(names) or None
+            if isinstance(listed, ast.Name):
+                listed = tables.get(listed.id)
+            items = listed.keys if isinstance(listed, ast.Dict) else getattr(listed, "elts", None)
+            if items is None:
+                return None
+            names.update(getattr(item, "value", None) for item in items)
+    return frozenset(map(str, names)) if all(isinstance(n, str) for n in names) else None
 
 
 def _ends_with_raise(body: Sequence[ast.stmt]) -> bool:
@@ -285,16 +281,6 @@ def _ends_with_raise(body: Sequence[ast.stmt]) -> bool:
     if isinstance(last, ast.If) and last.orelse:
         return _ends_with_raise(last.orelse)
     return isinstance(last, ast.Raise)
-
-
-def _strings(node: ast.expr | None) -> set[str] | None:
-    """Return the strings in a literal; None if it is another expression, or has anything but
-    strings."""
-    items = node.keys if isinstance(node, ast.Dict) else getattr(node, "elts", None)
-    strings = [getattr(item, "value", None) for item in items or ()]
-    if items is None or not all(isinstance(string, str) for string in strings):
-        return None
-    return {str(string) for string in strings}
 
 
 def shortened(node: ast.AST | None) -> str:

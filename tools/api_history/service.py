@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from email.parser import BytesHeaderParser
@@ -25,24 +24,23 @@ _PLUGIN_GROUP = re.compile(r"vllm\.[a-z_]+(?:plugins|processors)")
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{2,}")
 _ADDED = ("add_api_route", "mount")
 _METHODS = ("get", "post", "put", "delete", "patch", "head", "api_route", "websocket")
-_OPTION_FILES = re.compile(
-    r"vllm/engine/arg_utils\.py|vllm/entrypoints/(?:.+/)?cli_args\.py|vllm/entrypoints/cli/serve\.py"
-)
-_CONFIG_FILES = re.compile(
-    r"vllm/config(?:\.py|/.*)|vllm/engine/arg_utils\.py|vllm/entrypoints/.*|vllm/model_executor/.*/quantization/__init__\.py"
-)
-_PARSER_FILES = re.compile(
-    r"vllm/(?:entrypoints/openai/|)(tool_parsers|reasoning|reasoning_parsers)/.*"
-)
 _PARSER_OF_OPTIONS = "vllm/utils/argparse_utils.py"
-_SERVICE_FILES = re.compile(
-    rf"{re.escape(_PARSER_OF_OPTIONS)}|{_OPTION_FILES.pattern}|{_CONFIG_FILES.pattern}|{_PARSER_FILES.pattern}|vllm/envs\.py|vllm/plugins/.*|.*metrics.*|.*/stats\.py"
+_OPTION_FILES = r"vllm/engine/arg_utils\.py|vllm/entrypoints/(?:.+/)?cli_args\.py|vllm/entrypoints/cli/serve\.py"
+_CONFIG_FILES = r"vllm/config(?:\.py|/.*)|vllm/engine/arg_utils\.py|vllm/entrypoints/.*|vllm/model_executor/.*/quantization/__init__\.py"
+_PARSER_FILES = r"vllm/(?:entrypoints/openai/|)(tool_parsers|reasoning|reasoning_parsers)/.*"
+_METRIC_FILES = r".*metrics.*|.*/stats\.py"
+_PLUGIN_FILES = r"vllm/plugins/.*"
+_SERVICE_FILES = "|".join(
+    (
+        *(_OPTION_FILES, _CONFIG_FILES, _PARSER_FILES, _METRIC_FILES, _PLUGIN_FILES),
+        *(re.escape(_PARSER_OF_OPTIONS), r"vllm/envs\.py"),
+    )
 )
 
 
 def is_needed(path: str) -> bool:
     """Return whether a reader of this module looks at the file."""
-    return _SERVICE_FILES.fullmatch(path) is not None
+    return re.fullmatch(_SERVICE_FILES, path) is not None
 
 
 def tables(trees: Trees) -> dict[str, dict[str, str]]:
@@ -62,7 +60,7 @@ def options(trees: Trees) -> dict[str, str]:
     fields = _Fields(trees)
     options: dict[str, Option] = {}
     for path, tree in trees.items():
-        if _OPTION_FILES.fullmatch(path):
+        if re.fullmatch(_OPTION_FILES, path):
             for node in ast.walk(tree):
                 if isinstance(node, ast.ClassDef) and node.name.endswith("FrontendArgs"):
                     for name in fields.own(node.name):
@@ -145,7 +143,7 @@ class _Fields:
         self._classes: dict[str, ast.ClassDef] = {}
         self._values: dict[str, ast.expr] = {}
         for path, tree in trees.items():
-            for node in tree.body if _CONFIG_FILES.fullmatch(path) else ():
+            for node in tree.body if re.fullmatch(_CONFIG_FILES, path) else ():
                 if isinstance(node, ast.ClassDef):
                     self._classes.setdefault(node.name, node)
                 elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
@@ -221,8 +219,9 @@ def environment_variables(trees: Trees) -> dict[str, str]:
 
 def _default_of_variable(name: str, node: ast.expr) -> str:
     for call in ast.walk(node):
-        if isinstance(call, ast.Call) and call.args and text_of(call.args[0]) == name:
-            return shortened(call.args[1]) if len(call.args) > 1 else ""
+        match call:
+            case ast.Call(args=[first, *rest]) if text_of(first) == name:
+                return shortened(rest[0]) if rest else ""
     return ""
 
 
@@ -231,14 +230,13 @@ def routes(trees: Trees) -> dict[str, str]:
     routes: dict[str, set[str]] = {}
     for path, tree in trees.items():
         for call in ast.walk(tree) if path.startswith("vllm/entrypoints/") else ():
-            if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
-                continue
-            route, method = text_of(call.args[0]) if call.args else "", call.func.attr
-            router = getattr(call.func.value, "id", "")
-            is_decorator = method in _METHODS and ("router" in router or router == "app")
-            if route.startswith("/") and (is_decorator or method in _ADDED):
-                verb = method.upper() if is_decorator and method != "api_route" else ""
-                routes.setdefault(route, set()).add(verb)
+            match call:
+                case ast.Call(func=ast.Attribute(value=owner, attr=method), args=[first, *_]):
+                    route, router = text_of(first), getattr(owner, "id", "")
+                    is_decorator = method in _METHODS and ("router" in router or router == "app")
+                    if route.startswith("/") and (is_decorator or method in _ADDED):
+                        verb = method.upper() if is_decorator and method != "api_route" else ""
+                        routes.setdefault(route, set()).add(verb)
     return {route: ",".join(sorted(filter(None, verbs))) for route, verbs in sorted(routes.items())}
 
 
@@ -247,29 +245,30 @@ def metrics(trees: Trees) -> dict[str, str]:
 
     One that a server shows only with ``--show-hidden-metrics-for-version`` is no longer among them.
     """
-    chosen = [
-        tree for path, tree in trees.items() if "metrics" in path or path.endswith("stats.py")
-    ]
-    return _texts((node for tree in chosen for node in _shown(tree)), _METRIC)
+    return _texts(trees, _METRIC_FILES, _METRIC)
 
 
-def _texts(nodes: Iterable[ast.AST], pattern: re.Pattern[str]) -> dict[str, str]:
-    """Return the strings among the nodes that the pattern describes."""
-    kinds = ast.Constant | ast.JoinedStr
-    texts = {text_of(node) for node in nodes if isinstance(node, kinds)}
+def _texts(trees: Trees, files: str, pattern: re.Pattern[str]) -> dict[str, str]:
+    """Return the strings in some files that the pattern describes."""
+    texts = {
+        text_of(node)
+        for path, tree in trees.items()
+        if re.fullmatch(files, path)
+        for node in _shown(tree)
+        if isinstance(node, ast.Constant | ast.JoinedStr)
+    }
     return dict.fromkeys(sorted(filter(pattern.fullmatch, texts)), "")
 
 
 def _shown(tree: ast.AST) -> Iterator[ast.AST]:
     """Yield the nodes of a tree without what runs only if hidden metrics are shown."""
-    nodes = deque([tree])
-    while nodes:
-        node = nodes.popleft()
-        if isinstance(node, ast.If) and last_name(node.test) == "show_hidden_metrics":
-            nodes.extend(node.orelse)
-        else:
-            yield node
-            nodes.extend(ast.iter_child_nodes(node))
+    nodes: Iterable[ast.AST] = ast.iter_child_nodes(tree)
+    if isinstance(tree, ast.If) and last_name(tree.test) == "show_hidden_metrics":
+        nodes = tree.orelse
+    else:
+        yield tree
+    for node in nodes:
+        yield from _shown(node)
 
 
 def parsers(trees: Trees) -> dict[str, str]:
@@ -277,7 +276,7 @@ def parsers(trees: Trees) -> dict[str, str]:
     classes."""
     registered: dict[str, str] = {}
     for path, tree in trees.items():
-        if match := _PARSER_FILES.fullmatch(path):
+        if match := re.fullmatch(_PARSER_FILES, path):
             kind = "tool" if match[1] == "tool_parsers" else "reasoning"
             for node in ast.walk(tree):
                 registered |= {f"{kind}:{name}": owner for name, owner in _registered(node)}
@@ -303,9 +302,7 @@ def _registered(node: ast.AST) -> Iterator[tuple[str, str]]:
 
 def plugin_groups(trees: Trees) -> dict[str, str]:
     """Return the groups of entry points that vLLM loads."""
-    folders = ("vllm/plugins/", "vllm/v1/sample/logits_processor")
-    chosen = [tree for path, tree in trees.items() if path.startswith(folders)]
-    return _texts((node for tree in chosen for node in ast.walk(tree)), _PLUGIN_GROUP)
+    return _texts(trees, _PLUGIN_FILES, _PLUGIN_GROUP)
 
 
 def requirements(metadata: bytes) -> dict[str, str]:

@@ -69,14 +69,11 @@ class Audit:
         return answer.reach if answer else Reach.UNKNOWN
 
     def to_json(self) -> dict[str, Any]:
+        relevance = {name: {"relevance": codec.encode(r)} for name, r in self.relevance.items()}
         return {
             "source": self.source,
             "versions": self.versions,
-            "findings": [
-                finding.to_json() | ({"relevance": codec.encode(answer)} if answer else {})
-                for finding in self.findings
-                for answer in [self.relevance.get(finding.case.id)]
-            ],
+            "findings": [f.to_json() | relevance.get(f.case.id, {}) for f in self.findings],
             "better": codec.encode(self.better),
             "preflight": [concern.to_json() for concern in self.concerns],
             "notes": list(self.notes),
@@ -99,19 +96,19 @@ def audit(
     concerns = _preflight(inventory, host) if host is not None else ()
     found = find(inventory, cases)
     table = read_table([finding.case for finding in found])
-    findings = [
+    kept = [
         replace(finding, observed=observation(finding.case, finding.versions, table))
         for finding in found
+        if finding.case.id not in ignore
     ]
-    kept = [finding for finding in findings if finding.case.id not in ignore]
-    all_ids = dict.fromkeys([*(f.case.id for f in findings), *(c.id for c in concerns)])
+    ids = (*(finding.case.id for finding in found), *(concern.id for concern in concerns))
     result = Audit(
         inventory.source,
         relevant(inventory, cases),
         tuple(kept),
         tuple(concern for concern in concerns if concern.id not in ignore),
         (*notes(inventory, cases), *_notes_on(deployments, inventory)),
-        ignored=tuple(found_id for found_id in all_ids if found_id in ignore),
+        ignored=tuple(dict.fromkeys(found_id for found_id in ids if found_id in ignore)),
         relevance={
             finding.case.id: relevance(finding.case, finding.versions, deployments)
             for finding in kept

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -120,7 +120,7 @@ def read_side(target: str) -> Inventory:
     return read_target(target, ALLOWED_SIDES)
 
 
-def locked(folder: Path) -> Mapping[str, Path]:
+def locked(folder: Path) -> dict[str, Path]:
     """Return the locks of plain releases in ``folder`` by version, oldest first."""
     matches = {
         path: re.fullmatch(r"vllm-(\d+(?:\.\d+)*)", path.stem) for path in folder.glob("vllm-*.txt")

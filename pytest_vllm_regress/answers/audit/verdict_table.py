@@ -7,6 +7,7 @@ are part of the table, but not of the file.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import time
@@ -82,7 +83,8 @@ class VerdictTable:
     ) -> None:
         self._rows = rows
         self._versions = versions
-        self._pins: dict[str, dict[str, str]] = {}
+        # An environment has a row in most cases, and its recipe takes 0.3 ms.
+        self._pins = functools.cache(_pins)
 
     def of_case(self, case_id: str) -> Sequence[Recorded]:
         """Return what was recorded of a case."""
@@ -113,10 +115,8 @@ class VerdictTable:
         return tuple(sorted(v for v in versions if v and not v.is_prerelease and v.local is None))
 
     def _version(self, environment: str, package: str) -> str | None:
-        pins = self._pins.get(environment)
-        if pins is None:  # an environment has a row in most cases, and its recipe takes 0.3 ms
-            pins = self._pins[environment] = _pins(environment)
-        return pins.get(package) or self._versions.get(environment, {}).get(package)
+        recorded = self._versions.get(environment, {})
+        return self._pins(environment).get(package) or recorded.get(package)
 
 
 def read_table(cases: Sequence[Case]) -> VerdictTable:
