@@ -73,11 +73,9 @@ class Comparison:
 
     def counts(self) -> str:
         """Return the number of failures by effect, in words."""
-        counts = {effect: len(self.of(effect)) for effect in UpgradeEffect}
+        counts = ((effect, len(self.of(effect))) for effect in UpgradeEffect)
         return ", ".join(
-            f"{effect} {count}"
-            for effect, count in counts.items()
-            if count or effect is not UpgradeEffect.UNKNOWN
+            f"{effect} {count}" for effect, count in counts if count or effect != "unknown"
         )
 
     def markdown(self) -> str:
@@ -86,9 +84,9 @@ class Comparison:
         title = f"**Documented vLLM failures, {markdown_cell(self.before)} to {markdown_cell(self.after)}**: {self.counts()}"
         rows = [
             (effect, change.case.id, severity(change.case), change.case.title, known)
-            for effect in (UpgradeEffect.BREAKS, UpgradeEffect.FIXES)
+            for effect, side in ((UpgradeEffect.BREAKS, "after"), (UpgradeEffect.FIXES, "before"))
             for change in self.of(effect)
-            for known in [change.after if effect is UpgradeEffect.BREAKS else change.before]
+            for known in [getattr(change, side)]
         ]
         header = ("effect", "case", "severity", "failure", "known by")
         return "\n".join([title, *(["", *markdown_table(header, rows)] if rows else [])])
@@ -156,15 +154,17 @@ def _latest(inventory: Inventory, case: Case, table: VerdictTable) -> Recorded |
     """
     package = case.affected[0].package
     names = VLLM if package == "vllm" else (package,)
-    name = next((name for name in names if name in inventory.versions), package)
-    versions = inventory.versions.get(name, ())
-    version = version_of(versions[0]) if len(versions) == 1 else None
+    name, versions = next(
+        ((name, inventory.versions[name]) for name in names if name in inventory.versions),
+        (package, ()),
+    )
     if inventory.release and unknown_packages(inventory, case):
-        plain = f"vllm-{Version(inventory.release).public}"  # without overlays such as +transformers==5.23.0
+        # Without overlays such as +transformers==5.23.0.
+        plain = f"vllm-{Version(inventory.release).public}"
         entries = [entry for entry in table.of_case(case.id) if entry.environment == plain]
-    elif len(case.affected) != 1 or version is None:
-        return None
-    else:
+    elif len(case.affected) == len(versions) == 1 and (version := version_of(versions[0])):
         entries = table.at(case.id, name, version.public)
+    else:
+        return None
     telling = [entry for entry in entries if entry.shown is not None]
     return max(telling, key=lambda entry: entry.date, default=None)

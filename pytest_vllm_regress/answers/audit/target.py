@@ -122,10 +122,10 @@ def read_side(target: str) -> Inventory:
 
 def locked(folder: Path) -> dict[str, Path]:
     """Return the locks of plain releases in ``folder`` by version, oldest first."""
-    matches = {
-        path: re.fullmatch(r"vllm-(\d+(?:\.\d+)*)", path.stem) for path in folder.glob("vllm-*.txt")
-    }
-    locks = {match[1]: path for path, match in matches.items() if match}
+    locks = {}
+    for path in folder.glob("vllm-*.txt"):
+        if match := re.fullmatch(r"vllm-(\d+(?:\.\d+)*)", path.stem):
+            locks[match[1]] = path
     return dict(sorted(locks.items(), key=lambda item: Version(item[0])))
 
 
@@ -153,8 +153,8 @@ def _pinned(target: str, allowed: str) -> Inventory:
     could run vLLM.
     """
     requirement = requirement_of(target)
-    name = canonicalize_name(requirement.name) if requirement is not None else ""
-    pins = list(requirement.specifier) if requirement is not None else []
+    name = canonicalize_name(requirement.name) if requirement else ""
+    pins = list(requirement.specifier) if requirement else []
     is_exact = len(pins) == 1 and pins[0].operator in ("==", "===") and "*" not in pins[0].version
     if requirement is None or not is_exact:
         if name in VLLM or re.match(r"[\w.-]+(\[[\w.,-]*\])?\s*[=<>!~]", target):

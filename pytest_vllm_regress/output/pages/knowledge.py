@@ -8,8 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from ...answers.audit.matching import Inventory
-from ...answers.audit.matching import AuditMatch, find
+from ...answers.audit.matching import AuditMatch, Inventory, find
 from ...answers.audit.target import release
 from ...answers.audit.verdict_table import Recorded, VerdictTable
 from ...cases.model import Case
