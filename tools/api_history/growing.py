@@ -40,7 +40,7 @@ class GrowingHistory(History):
             append(self.table(section), number, snapshot.tables[section])
         places = definitions_at(self.table(MOVES), number - 1)
         kept = {key: place for key, place in places.items() if not _has(snapshot.symbols, key)}
-        append(self.table(MOVES), number, {**kept, **moved(before, snapshot.symbols)})
+        append(self.table(MOVES), number, kept | moved(before, snapshot.symbols))
         self.releases.append(release)
 
     def symbols_at(self, number: int) -> Symbols:

@@ -186,12 +186,20 @@ def notes(inventory: Inventory, cases: Sequence[Case]) -> Iterator[str]:
     yield from inventory.left_out
     for name in sorted(names & set(inventory.unpinned) - set(versions)):
         yield f"{inventory.unpinned[name]} has no version, so that nothing is known about {name}: give a lock file, or the interpreter itself"
-    if undecided := _undecided(inventory, cases):
-        packages = ", ".join(sorted({name for missing in undecided.values() for name in missing}))
-        failures = ", ".join(list(undecided)[:MAX_NAMED])
-        if len(undecided) > MAX_NAMED:
-            failures += f" and {len(undecided) - MAX_NAMED} more"
-        yield f"{source} gives no version of {packages}, so {failures} could not be checked: give a lock file, or the interpreter itself"
+    missing = (
+        {}
+        if set(VLLM).isdisjoint(versions)
+        else {
+            case.id: unknown
+            for case in cases
+            if not inventory.unpinned.keys() >= set(unknown := unknown_packages(inventory, case))
+        }
+    )
+    if missing:
+        packages = ", ".join(sorted({name for unknown in missing.values() for name in unknown}))
+        more = f" and {len(missing) - MAX_NAMED} more" if len(missing) > MAX_NAMED else ""
+        failures = ", ".join(list(missing)[:MAX_NAMED])
+        yield f"{source} gives no version of {packages}, so {failures}{more} could not be checked: give a lock file, or the interpreter itself"
     yield from _unknown_releases(versions.get("vllm", ()))
     for name in sorted(names & set(versions)):
         for version in versions[name]:
@@ -213,19 +221,6 @@ def _unknown_releases(versions: Iterable[str]) -> Iterator[str]:
             yield f"vllm {release} does not exist, or is newer than the newest known release, {known[-1]}"
         elif release >= known[0]:
             yield f"vllm {release} is not a known release"
-
-
-def _undecided(inventory: Inventory, cases: Iterable[Case]) -> dict[str, tuple[str, ...]]:
-    """Return the packages that are missing from a list with vLLM and that decide a case, by case
-    id."""
-    if set(VLLM).isdisjoint(inventory.versions):
-        return {}
-    unknown = {case.id: unknown_packages(inventory, case) for case in cases}
-    return {
-        case: names
-        for case, names in unknown.items()
-        if not inventory.unpinned.keys() >= set(names)
-    }
 
 
 def _names(cases: Iterable[Case]) -> set[str]:

@@ -136,7 +136,7 @@ class _LogReader:
             return
         versions = self._versions.current(container)
         for match in matches:
-            self._count(match.case, container, versions, Occurrence(number, match, failure))
+            self._count(container, versions, Occurrence(number, match, failure))
         if matches:
             self._matched[source] = number, frozenset(match.case.id for match in matches)
         if failure is not None:
@@ -146,9 +146,8 @@ class _LogReader:
             elif len(self._matched_failures) < MAX_RECORDS:
                 self._matched_failures.append((ids, failure, versions))
 
-    def _count(
-        self, case: Case, container: str, versions: Mapping[str, str], occurrence: Occurrence
-    ) -> None:
+    def _count(self, container: str, versions: Mapping[str, str], occurrence: Occurrence) -> None:
+        case = occurrence.match.case
         decisive = self._decisive(case.id, versions)
         key = case.id, container, tuple(sorted(decisive.items()))
         if key not in self._shown and len(self._shown) >= MAX_RECORDS:

@@ -61,11 +61,8 @@ class Frame:
     @property
     def of_program(self) -> bool:
         """Whether the file is user code: neither an installed package nor the standard library."""
-        return (
-            "-packages" not in self.file
-            and not self.of_standard_library
-            and self.file.endswith(".py")
-        )
+        is_installed = "-packages" in self.file or self.of_standard_library
+        return self.file.endswith(".py") and not is_installed
 
 
 @dataclass(frozen=True)
@@ -106,11 +103,7 @@ class LoggedFailure:
         Other programs raise the same exceptions as vLLM. A traceback with standard-library frames
         only may still be vLLM's, for example that of a thread that writes to a pipe.
         """
-        modules = {
-            spelling
-            for name in packages
-            for spelling in (name.replace("-", "_"), name.replace("-", ""))
-        }
+        modules = {name.replace("-", separator) for name in packages for separator in ("_", "")}
         return any(frame.of_program for frame in self.frames) and not any(
             frame.of_vllm or modules.intersection(re.split(r"[/\\]", frame.file))
             for frame in self.frames
@@ -141,18 +134,17 @@ class TracebackReader:
 
     def is_open(self) -> bool:
         """Return whether the next lines may belong to a traceback."""
-        if self._open and all(state.until <= self._count for state in self._open.values()):
+        if not any(state.until > self._count for state in self._open.values()):
             self._open.clear()
         return bool(self._open)
 
     def unfinished(self) -> int | None:
         """Return the first line of a traceback of vLLM that is still open, or None."""
-        states = (
-            state for state in self._open.values() if not state.ended and state.until > self._count
-        )
-        return next(
-            (state.first for state in states if any(frame.of_vllm for frame in state.frames)), None
-        )
+        for state in self._open.values():
+            is_live = not state.ended and state.until > self._count
+            if is_live and any(frame.of_vllm for frame in state.frames):
+                return state.first
+        return None
 
     def read(self, source: str, text: str, number: int) -> LoggedFailure | None:
         """Read a line; return the failure that it ends."""
