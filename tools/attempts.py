@@ -1,19 +1,14 @@
 """Count how often each proof was run again, and with which verdicts, in ``attempts.json`` beside
 the cases: ``python -m tools.attempts RESULTS...``.
 
-<<<<<<<< HEAD:tools/attempts.py
 The share of expected verdicts shows how reproducible a case is.
-========
-Written from result files by ``python -m tools.attempts``. The share of expected verdicts
-shows how reproducible a case is.
->>>>>>>> h/cli-merged:pytest_vllm_regress/answers/audit/attempts.py
 """
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_vllm_regress.cases.loading import default_cases_dir, load_all_cases
@@ -28,7 +23,7 @@ FILE = "attempts.json"
 MAX_BYTES = 4 * 1024 * 1024
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Attempts:
     """Number of runs of a case in one environment of its proof, on one device.
 
@@ -47,14 +42,13 @@ class Attempts:
         """Number of runs with a clear but unexpected verdict."""
         return self.runs - self.expected - self.inconclusive
 
-    def with_run(self, cell: Cell) -> Attempts:
-        """Return the attempts with one more run."""
-        return dataclasses.replace(
-            self,
-            runs=self.runs + 1,
-            expected=self.expected + cell.expected,
-            inconclusive=self.inconclusive + (cell.verdict is Verdict.INCONCLUSIVE),
-            latest=_started_at(cell),
+    def __add__(self, other: Attempts) -> Attempts:
+        return Attempts(
+            self.code,
+            self.runs + other.runs,
+            self.expected + other.expected,
+            self.inconclusive + other.inconclusive,
+            max(self.latest, other.latest),
         )
 
 
@@ -97,8 +91,9 @@ def count_attempts(directory: Path, cases: Sequence[Case], runs: Iterable[RunRes
         before = row.get(place)
         if before is None or before.code != code:
             before = Attempts(code)
-        if _started_at(cell) > before.latest:
-            row[place] = before.with_run(cell)
+        if (latest := _started_at(cell)) > before.latest:
+            inconclusive = cell.verdict is Verdict.INCONCLUSIVE
+            row[place] = before + Attempts(code, 1, int(cell.expected), int(inconclusive), latest)
             count += 1
     if count:
         codec.save(
@@ -110,14 +105,7 @@ def count_attempts(directory: Path, cases: Sequence[Case], runs: Iterable[RunRes
 
 def total(attempts: Iterable[Attempts]) -> Attempts:
     """Return the sums of several attempts."""
-    attempts = tuple(attempts)
-    return Attempts(
-        code="",
-        runs=sum(entry.runs for entry in attempts),
-        expected=sum(entry.expected for entry in attempts),
-        inconclusive=sum(entry.inconclusive for entry in attempts),
-        latest=max((entry.latest for entry in attempts), default=0.0),
-    )
+    return sum(attempts, Attempts(""))
 
 
 def _started_at(cell: Cell) -> float:

@@ -5,10 +5,10 @@ Texts are escaped, so that they are shown literally.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ SCHEMA = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class SarifRule:
     """What results have in common. ``help``: what to do; ``links``: pages about it."""
 
@@ -33,7 +33,7 @@ class SarifRule:
     links: Sequence[str] = ()
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class SarifResult:
     """A result at a line of the file ``place``; without one at ``source``, which names what was
     examined."""

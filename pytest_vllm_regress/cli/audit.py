@@ -8,8 +8,7 @@ from typing import Literal
 
 from ..answers.audit import audit as answers
 from ..answers.audit.audit import Audit
-from ..answers.audit.inventory import Inventory
-from ..answers.audit.matching import AuditMatch
+from ..answers.audit.matching import AuditMatch, Inventory
 from ..answers.audit.preflight import Concern, inspect_host
 from ..answers.audit.severity import severity
 from ..answers.audit.target import read_interpreter, read_side, read_target
@@ -75,7 +74,7 @@ def audit(
     deployments = read_deployments(serve) if serve is not None else ()
     audits = [answers.audit(entry, cases, host, ignored, deployments) for entry in inventories]
     if format == "sarif":
-        from ..answers.audit.sarif import to_sarif
+        from ..answers.audit.audit import to_sarif
 
         print_json(to_sarif(audits))
     elif format == "json":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..answers.explain import log, log_file
+from ..answers.explain import log
 from ..answers.explain.explanation import Explanation, LogMatch
 from ..answers.explain.unknown import UnknownFailure
 from ..util.text import one_line
@@ -32,7 +32,7 @@ def explain(command: Invocation, file: str, format: TextOrJson = "text") -> int:
     """
 
     cases = command.cases()
-    with log_file.opened(file, warn) as stream:
+    with log.opened(file, warn) as stream:
         explanation = log.explain(stream, cases, "standard input" if file == "-" else file)
     if format == "json":
         print_json({"schema": SCHEMA_VERSION, **explanation.to_json()})

@@ -22,10 +22,9 @@ from markdown_it import MarkdownIt
 from rich.console import Console
 
 from pytest_vllm_regress import cli
-from pytest_vllm_regress.answers.audit.audit import audit
-from pytest_vllm_regress.answers.audit.inventory import Inventory
+from pytest_vllm_regress.answers.audit.audit import audit, to_sarif
+from pytest_vllm_regress.answers.audit.matching import Inventory
 from pytest_vllm_regress.answers.audit.preflight import Concern
-from pytest_vllm_regress.answers.audit.sarif import to_sarif
 from pytest_vllm_regress.cases import results
 from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict

@@ -21,18 +21,17 @@ from pytest_vllm_regress.target_site.vllm_regress_target.dialect.known import FI
 
 from . import known_arguments
 from .growing import GrowingHistory
-from .snapshot import SnapshotReader
+from .snapshot import read_snapshot
 
 FIRST = Version("0.7.0")
 
 
 def main(again: bool) -> None:
-    history = GrowingHistory() if again or not FILE.exists() else GrowingHistory.load()
-    reader = SnapshotReader()
+    history = GrowingHistory() if again else GrowingHistory.load()
     for release in (str(version) for version in known_releases("vllm") if version >= FIRST):
         if release not in history.releases:
             start = time.monotonic()
-            history.append(release, reader.read(read_release("vllm", release)))
+            history.append(release, read_snapshot(read_release("vllm", release)))
             print(f"{release}: {time.monotonic() - start:.0f} s", flush=True)
     FILE.write_bytes(history.content())
     KNOWN.write_text(

@@ -8,75 +8,60 @@ installed packages; these entries stay.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from packaging.version import Version
 
-from pytest_vllm_regress.answers.api_history.definitions import is_class
-from pytest_vllm_regress.answers.api_history.store import History, definition_at
+from pytest_vllm_regress.answers.api_history.store import History, definitions_at
 
-Has = Callable[[History, int], bool]
 Spans = dict[str, list[str]]
 _ENGINE_ARGUMENTS = ("EngineArgs", "AsyncEngineArgs")
 
 
-def symbol(module: str, *names: str) -> Has:
-    """Return a check whether a release defines or imports one of these names in a module."""
-    return lambda history, number: any(
-        history.definition(module, name, number) is not None for name in names
-    )
-
-
-def module(name: str) -> Has:
-    """Return a check whether a release has a module."""
-    return lambda history, number: history.entry("modules", name, number) is not None
-
-
-def _has_v0(history: History, number: int) -> bool:
-    return is_class(history.definition("vllm.engine.llm_engine", "LLMEngine", number) or "")
-
-
-def _beam_search(history: History, number: int) -> bool:
-    name = "EngineClient.beam_search"
-    return "async def" in (history.definition("vllm.engine.protocol", name, number) or "")
-
-
-FEATURES: dict[str, Has] = {
-    "the V1 engine": module("vllm.v1.engine.core"),
-    "the V0 engine": _has_v0,
-    "structured outputs in SamplingParams": symbol(
-        "vllm.sampling_params", "GuidedDecodingParams", "StructuredOutputsParams"
+FEATURES = {
+    "the V1 engine": "vllm.v1.engine.core",
+    "the V0 engine": "vllm.engine.llm_engine:LLMEngine class(",
+    "structured outputs in SamplingParams": (
+        "vllm.sampling_params:GuidedDecodingParams|StructuredOutputsParams"
     ),
-    "RequestOutputKind": symbol("vllm.sampling_params", "RequestOutputKind"),
-    "beam search by the asynchronous engine": _beam_search,
-    "pooling in V0": lambda history, number: (
-        _has_v0(history, number)
-        and symbol("vllm.engine.llm_engine", "PoolingParams")(history, number)
+    "RequestOutputKind": "vllm.sampling_params:RequestOutputKind",
+    "beam search by the asynchronous engine": (
+        "vllm.engine.protocol:EngineClient.beam_search async def"
     ),
-    "pooling in V1": symbol("vllm.v1.core.sched.output", "NewRequestData.pooling_params"),
-    "priorities in V1": module("vllm.v1.core.sched.request_queue"),
-    "speculative decoding in V0": module("vllm.spec_decode"),
-    "the tokenizer pool of Ray actors": module(
+    "pooling in V0": "vllm.engine.llm_engine:PoolingParams",
+    "pooling in V1": "vllm.v1.core.sched.output:NewRequestData.pooling_params",
+    "priorities in V1": "vllm.v1.core.sched.request_queue",
+    "speculative decoding in V0": "vllm.spec_decode",
+    "the tokenizer pool of Ray actors": (
         "vllm.transformers_utils.tokenizer_group.ray_tokenizer_group"
     ),
 }
+"""What a release with each feature has: a module, or in it one of the names, whose definition
+contains the text after the space."""
+
+
+def has(history: History, number: int, place: str) -> bool:
+    """Return whether a release has what an entry of ``FEATURES`` says."""
+    module, _, names = place.partition(":")
+    if not names:
+        return history.entry("modules", module, number) is not None
+    names, _, text = names.partition(" ")
+    definitions = (history.definition(module, name, number) for name in names.split("|"))
+    return any(definition is not None and text in definition for definition in definitions)
 
 
 def arguments(history: History, number: int) -> set[str]:
     """Return the engine arguments and server options of a release, with underscores."""
+    symbols = definitions_at(history.symbols("vllm.engine.arg_utils"), number)
     fields = {
         field
-        for name, timeline in history.symbols("vllm.engine.arg_utils").items()
+        for name, definition in symbols.items()
         for owner, _, field in [name.partition(".")]
-        if owner in _ENGINE_ARGUMENTS and (definition_at(timeline, number) or "")[:2] == ": "
+        if owner in _ENGINE_ARGUMENTS and definition.startswith(": ")
     }
-    options = {
-        name.removeprefix("--").replace("-", "_")
-        for name, timeline in history.table("options").items()
-        if definition_at(timeline, number) is not None
-    }
-    return fields | options
+    options = definitions_at(history.table("options"), number)
+    return fields | {name.removeprefix("--").replace("-", "_") for name in options}
 
 
 def known(history: History, before: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,7 +74,8 @@ def known(history: History, before: Mapping[str, Any]) -> dict[str, Any]:
     older = [version for version in before["versions"] if Version(version) < first]
     by_release = [arguments(history, number) for number in range(len(releases))]
     features = [
-        {name for name, has in FEATURES.items() if has(history, n)} for n in range(len(releases))
+        {name for name, place in FEATURES.items() if has(history, number, place)}
+        for number in range(len(releases))
     ]
     return {
         "versions": [*older, *releases],

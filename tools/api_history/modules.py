@@ -6,7 +6,6 @@ Nothing is imported.
 from __future__ import annotations
 
 import ast
-import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -19,33 +18,28 @@ from pytest_vllm_regress.answers.api_history.source import (
     text_of,
 )
 
-from .texts import FunctionNode, class_text, function_text, shortened
-
 ROOT = "vllm"
 _LAZY = re.compile(r"(\.*)([\w.]*):(\w+)")
 _REMOVED = re.compile(r"(?i)deprecat")
 _ANNOUNCED = re.compile(r"(?i)remov|instead|\bin v?\d|replaced|no effect|ignored")
 MAX_MESSAGE = 400
-
-
-@dataclasses.dataclass(frozen=True)
-class Module:
-    """Symbols of a module by qualified name, modules whose names it imports by ``*``, and
-    deprecations as message -> qualified name."""
-
-    symbols: dict[str, str]
-    stars: tuple[str, ...]
-    deprecations: dict[str, str]
+MAX_TEXT = 72
+"""Characters of a default or an annotation that are kept."""
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+_MARKS = frozenset(
+    {"staticmethod", "classmethod", "property", "cached_property", "abstractmethod", "overload"}
+)
+_COLLECTIONS = (ast.Dict, ast.List, ast.Set, ast.Tuple)
 
 
 def read_module(tree: ast.Module, path: str) -> Module:
     """Return the symbols of a parsed module."""
-    reader = _Reader(module_name(path), path.endswith("/__init__.py"))
-    reader.read(tree.body, "", runtime=True)
-    if (names := lazy_names(tree.body)) is not None:
-        del reader.symbols["__getattr__"]
-        reader.symbols = dict.fromkeys(names, "=") | reader.symbols
-    return Module(reader.symbols, tuple(reader.stars), reader.deprecations)
+    module = Module(module_name(path), path.endswith("/__init__.py"))
+    module.read(tree.body)
+    if names := lazy_names(tree.body):
+        del module.symbols["__getattr__"]
+        module.symbols = dict.fromkeys(names, "=") | module.symbols
+    return module
 
 
 def statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
@@ -64,58 +58,71 @@ def targets_of(node: ast.AST) -> list[ast.expr]:
     return [part for group in parts for part in group if part is not None]
 
 
-def target_of(node: ast.Assign | ast.AnnAssign) -> ast.expr:
-    """Return the first thing that a statement assigns to."""
-    return node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
-
-
 def items_of(node: ast.AST | None) -> Iterator[tuple[ast.expr | None, ast.expr]]:
     """Yield keys and values of a dict that is written out; nothing for any other node."""
     if isinstance(node, ast.Dict):
         yield from zip(node.keys, node.values, strict=True)
 
 
-class _Reader:
-    def __init__(self, module: str, is_package: bool) -> None:
-        self._module, self._is_package = module, is_package
+class Module:
+    """Symbols of a module by qualified name, modules whose names it imports by ``*``, and
+    deprecations as message -> qualified name."""
+
+    def __init__(self, name: str, is_package: bool) -> None:
+        self._name, self._is_package = name, is_package
+        self._runtime = True
+        """Whether the statements that are read run, and are not for type checkers only."""
         self.symbols: dict[str, str] = {}
         self.stars: list[str] = []
         self.deprecations: dict[str, str] = {}
 
-    def read(self, body: Sequence[ast.stmt], prefix: str, *, runtime: bool) -> None:
+    def read(self, body: Sequence[ast.stmt], prefix: str = "") -> None:
         """Read the statements of the module or of a class, of which ``prefix`` is the qualified
         name with a dot."""
         for number, node in enumerate(body):
             match node:
                 case ast.FunctionDef() | ast.AsyncFunctionDef():
-                    self._function(node, prefix, runtime)
+                    self._function(node, prefix)
                 case ast.ClassDef():
-                    self._class(node, prefix + node.name, runtime)
+                    self._class(node, prefix + node.name)
                 case ast.Import() | ast.ImportFrom() if not prefix:
-                    self._import(node, runtime)
+                    self._import(node)
                 case ast.Assign():
-                    self._assign(node, prefix, runtime)
+                    self._assign(node, prefix)
                 case ast.AnnAssign():
-                    self._annotated(node, prefix, runtime)
+                    self._annotated(node, prefix)
                 case ast.If() if is_type_checking(node.test):
-                    self.read(node.body, prefix, runtime=False)
-                    self.read(node.orelse, prefix, runtime=runtime)
+                    runtime, self._runtime = self._runtime, False
+                    self.read(node.body, prefix)
+                    self._runtime = runtime
+                    self.read(node.orelse, prefix)
                 case _:
-                    self.read([*inner_statements(node)], prefix, runtime=runtime)
+                    self.read([*inner_statements(node)], prefix)
             if isinstance(node, ast.Assign | ast.AnnAssign):
-                self._field_note(node, body[number + 1 : number + 2], prefix)
+                # A deprecation is announced in a constant, or in the text that follows a field.
+                notes = (
+                    [
+                        after.value
+                        for after in body[number + 1 : number + 2]
+                        if isinstance(after, ast.Expr)
+                    ]
+                    if prefix
+                    else [node.value]
+                )
+                for note in notes:
+                    self._note(text_of(note), prefix + getattr(targets_of(node)[0], "id", ""))
 
-    def _add(self, name: str, definition: str, runtime: bool) -> None:
+    def _add(self, name: str, definition: str) -> None:
         kept = self.symbols.get(name, "")
-        if not runtime:
+        if not self._runtime:
             self.symbols[name] = kept or f"?{definition}"
         # `try: class X ... except ImportError: X = None` has the class.
         elif not (kept.startswith(("def", "class", "@", "async")) and definition[0] in "=<"):
             self.symbols[name] = definition
 
-    def _function(self, node: FunctionNode, prefix: str, runtime: bool) -> None:
+    def _function(self, node: FunctionNode, prefix: str) -> None:
         name = prefix + node.name
-        self._add(name, function_text(node), runtime)
+        self._add(name, function_text(node))
         self._decorated(node, name)
         for inner in statements(node.body):
             if isinstance(inner, ast.Expr) and isinstance(inner.value, ast.Call):
@@ -126,10 +133,10 @@ class _Reader:
                 if name == "__getattr__":
                     self._lazy_dict(inner.value)
 
-    def _class(self, node: ast.ClassDef, name: str, runtime: bool) -> None:
-        self._add(name, class_text(node), runtime)
+    def _class(self, node: ast.ClassDef, name: str) -> None:
+        self._add(name, class_text(node))
         self._decorated(node, name)
-        self.read(node.body, f"{name}.", runtime=runtime)
+        self.read(node.body, f"{name}.")
         for method in node.body:
             if isinstance(method, FunctionNode) and method.args.args:
                 self._instance_attributes(method, name)
@@ -145,37 +152,37 @@ class _Reader:
                     if known is None or (known == "." and kind):
                         self.symbols[key] = f".: {kind}" if kind else "."
 
-    def _import(self, node: ast.Import | ast.ImportFrom, runtime: bool) -> None:
+    def _import(self, node: ast.Import | ast.ImportFrom) -> None:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 if alias.name.partition(".")[0] == ROOT:
                     target = alias.name if alias.asname else ROOT
-                    self._add(alias.asname or ROOT, f"< {target}", runtime)
+                    self._add(alias.asname or ROOT, f"< {target}")
             return
-        module = absolute(self._module, self._is_package, node.level, node.module)
+        module = absolute(self._name, self._is_package, node.level, node.module)
         if module.partition(".")[0] != ROOT:
             return
         for alias in node.names:
             if alias.name == "*":
                 self.stars.append(module)
             else:
-                self._add(alias.asname or alias.name, f"< {module}:{alias.name}", runtime)
+                self._add(alias.asname or alias.name, f"< {module}:{alias.name}")
 
-    def _annotated(self, node: ast.AnnAssign, prefix: str, runtime: bool) -> None:
+    def _annotated(self, node: ast.AnnAssign, prefix: str) -> None:
         if isinstance(node.target, ast.Name) and (prefix or node.value is not None):
             value = f" = {shortened(node.value)}" if node.value is not None else ""
             text = f": {shortened(node.annotation)}{value}" if prefix else "="
-            self._add(prefix + node.target.id, text, runtime)
+            self._add(prefix + node.target.id, text)
 
-    def _assign(self, node: ast.Assign, prefix: str, runtime: bool) -> None:
+    def _assign(self, node: ast.Assign, prefix: str) -> None:
         text = "="
         if prefix and isinstance(node.value, ast.Constant):
             text = f"= {shortened(node.value)}"
         elif not prefix and isinstance(node.value, ast.Name) and node.value.id in self.symbols:
-            text = f"< {self._module}:{node.value.id}"
+            text = f"< {self._name}:{node.value.id}"
         for target in targets_of(node):
             if isinstance(target, ast.Name):
-                self._add(prefix + target.id, text, runtime)
+                self._add(prefix + target.id, text)
         if not prefix:
             self._lazy_dict(node.value)
 
@@ -188,31 +195,20 @@ class _Reader:
             match = _LAZY.fullmatch(text_of(value))
             name = text_of(key)
             if match and name and (match[1] or match[2].startswith(ROOT)):
-                module = absolute(self._module, self._is_package, len(match[1]), match[2] or None)
-                self._add(name, f"< {module}:{match[3]}", runtime=True)
+                module = absolute(self._name, self._is_package, len(match[1]), match[2] or None)
+                self._add(name, f"< {module}:{match[3]}")
 
     def _decorated(self, node: ast.ClassDef | FunctionNode, name: str) -> None:
-        for decorator in node.decorator_list:
-            if isinstance(decorator, ast.Call):
-                words = {word.arg: text_of(word.value) for word in decorator.keywords}
-                texts = [*map(text_of, decorator.args), words.get("additional_message", "")]
-                texts = list(filter(None, texts))
-                function = last_name(decorator.func)
-                if function == "deprecated" and texts:
-                    self._keep_note(f"deprecated: {texts[0]}", name)
-                elif function == "deprecate_kwargs" and texts:
+        for call in node.decorator_list:
+            if not isinstance(call, ast.Call):
+                continue
+            messages = [word.value for word in call.keywords if word.arg == "additional_message"]
+            texts = list(filter(None, map(text_of, (*call.args, *messages))))
+            match last_name(call.func), texts:
+                case "deprecated", [text, *_]:
+                    self._keep_note(f"deprecated: {text}", name)
+                case "deprecate_kwargs", [_, *_]:
                     self._keep_note(f"deprecated arguments: {' '.join(texts)}", name)
-
-    def _field_note(
-        self, node: ast.Assign | ast.AnnAssign, following: Sequence[ast.stmt], prefix: str
-    ) -> None:
-        """Note a deprecation in the text of a constant, or in the text that follows a field."""
-        name = prefix + getattr(target_of(node), "id", "")
-        if not prefix:
-            self._note(text_of(node.value), name)
-        for note in following:
-            if prefix and isinstance(note, ast.Expr):
-                self._note(text_of(note.value), name)
 
     def _note(self, message: str, name: str) -> None:
         if _REMOVED.search(message) and _ANNOUNCED.search(message):
@@ -259,25 +255,25 @@ def lazy_names(body: Sequence[ast.stmt]) -> frozenset[str] | None:
         return None
     own = functions[0].args.args[0].arg
     tables = {
-        getattr(target_of(node), "id", ""): node.value
+        getattr(targets_of(node)[0], "id", ""): node.value
         for node in body
         if isinstance(node, ast.Assign | ast.AnnAssign)
     }
-    names: set[str] = set()
+    names: set[object] = set()
     for test in ast.walk(functions[0]):
         if isinstance(test, ast.Compare) and getattr(test.left, "id", "") == own:
-            listed: set[str] | None = None
-            match test.ops[0], test.comparators[0]:
-                case ast.Eq(), ast.Constant(value=value):
-                    listed = {str(value)}
-                case ast.In() | ast.NotIn(), ast.Name(id=name):
-                    listed = _strings(tables.get(name))
-                case ast.In() | ast.NotIn(), table:
-                    listed = _strings(table)
-            if listed is None:
+            listed: ast.AST | None = test.comparators[0]
+            if isinstance(test.ops[0], ast.Eq):
+                listed = ast.List([test.comparators[0]])
+            elif not isinstance(test.ops[0], ast.In | ast.NotIn):
                 return None
-            names |= listed
-    return frozenset(names) or None
+            if isinstance(listed, ast.Name):
+                listed = tables.get(listed.id)
+            items = listed.keys if isinstance(listed, ast.Dict) else getattr(listed, "elts", None)
+            if items is None:
+                return None
+            names.update(getattr(item, "value", None) for item in items)
+    return frozenset(map(str, names)) if all(isinstance(n, str) for n in names) else None
 
 
 def _ends_with_raise(body: Sequence[ast.stmt]) -> bool:
@@ -287,11 +283,75 @@ def _ends_with_raise(body: Sequence[ast.stmt]) -> bool:
     return isinstance(last, ast.Raise)
 
 
-def _strings(node: ast.expr | None) -> set[str] | None:
-    """Return the strings in a literal; None if it is another expression, or has anything but
-    strings."""
-    items = node.keys if isinstance(node, ast.Dict) else getattr(node, "elts", None)
-    strings = [getattr(item, "value", None) for item in items or ()]
-    if items is None or not all(isinstance(string, str) for string in strings):
-        return None
-    return {str(string) for string in strings}
+def shortened(node: ast.AST | None) -> str:
+    """Return the source text of an expression on one line, of bounded length."""
+    if node is None:
+        return ""
+    try:
+        source = ast.unparse(node)
+    except (RecursionError, ValueError):
+        return "..."
+    if isinstance(node, _COLLECTIONS) and len(source) > MAX_TEXT:
+        return "..."
+    text = " ".join(source.split())
+    return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 3] + "..."
+
+
+def function_text(node: FunctionNode) -> str:
+    """Return the definition of a function, without annotations."""
+    marks = "".join(f"@{name} " for name in _decorators(node) if name in _MARKS)
+    forwards = _forwards(node)
+    return (
+        f"{marks}{'async ' * isinstance(node, ast.AsyncFunctionDef)}def({_parameters(node.args)})"
+        + (f" > {forwards}" if forwards else "")
+    )
+
+
+def class_text(node: ast.ClassDef) -> str:
+    """Return the definition of a class: its bases, and whether it is a dataclass."""
+    mark = "" if {"dataclass", "config"}.isdisjoint(_decorators(node)) else "@dataclass "
+    bases = (base.value if isinstance(base, ast.Subscript) else base for base in node.bases)
+    return f"{mark}class({', '.join(map(shortened, bases))})"
+
+
+def _decorators(node: FunctionNode | ast.ClassDef) -> list[str]:
+    return [last_name(d.func if isinstance(d, ast.Call) else d) for d in node.decorator_list]
+
+
+def _parameters(arguments: ast.arguments) -> str:
+    return ast.unparse(
+        ast.arguments(
+            posonlyargs=[ast.arg(argument.arg) for argument in arguments.posonlyargs],
+            args=[ast.arg(argument.arg) for argument in arguments.args],
+            vararg=arguments.vararg and ast.arg(arguments.vararg.arg),
+            kwonlyargs=[ast.arg(argument.arg) for argument in arguments.kwonlyargs],
+            kw_defaults=[default and _default(default) for default in arguments.kw_defaults],
+            kwarg=arguments.kwarg and ast.arg(arguments.kwarg.arg),
+            defaults=[_default(default) for default in arguments.defaults],
+        )
+    )
+
+
+def _default(node: ast.expr) -> ast.expr:
+    """Return a default that is short as text and can be parsed again."""
+    text = shortened(node)
+    return ast.Name("..." if text.endswith("...") else text)
+
+
+def _forwards(node: FunctionNode) -> str:
+    """Return the class to which a function passes its ``**kwargs``; empty if there is none, or more
+    than one."""
+    if node.args.kwarg is None:
+        return ""
+    names = {
+        last_name(call.func)
+        for call in ast.walk(node)
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Name)
+        and any(
+            word.arg is None and getattr(word.value, "id", "") == node.args.kwarg.arg
+            for word in call.keywords
+        )
+    }
+    classes = [name for name in names if name[:1].isupper()]
+    return classes[0] if len(classes) == 1 else ""

@@ -7,17 +7,15 @@ Each reader returns names with a short text: a default, choices, methods, or a r
 from __future__ import annotations
 
 import ast
-import dataclasses
 import re
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from email.parser import BytesHeaderParser
 
 from pytest_vllm_regress.answers.api_history.definitions import Option
 from pytest_vllm_regress.answers.api_history.source import last_name, text_of
 
-from .modules import items_of, target_of
-from .texts import shortened
+from .modules import items_of, shortened, targets_of
 
 Trees = Mapping[str, ast.Module]
 """Parsed modules by their paths in the wheel."""
@@ -26,24 +24,23 @@ _PLUGIN_GROUP = re.compile(r"vllm\.[a-z_]+(?:plugins|processors)")
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{2,}")
 _ADDED = ("add_api_route", "mount")
 _METHODS = ("get", "post", "put", "delete", "patch", "head", "api_route", "websocket")
-_OPTION_FILES = re.compile(
-    r"vllm/engine/arg_utils\.py|vllm/entrypoints/(?:.+/)?cli_args\.py|vllm/entrypoints/cli/serve\.py"
-)
-_CONFIG_FILES = re.compile(
-    r"vllm/config(?:\.py|/.*)|vllm/engine/arg_utils\.py|vllm/entrypoints/.*|vllm/model_executor/.*/quantization/__init__\.py"
-)
-_PARSER_FILES = re.compile(
-    r"vllm/(?:entrypoints/openai/|)(tool_parsers|reasoning|reasoning_parsers)/.*"
-)
 _PARSER_OF_OPTIONS = "vllm/utils/argparse_utils.py"
-_SERVICE_FILES = re.compile(
-    rf"{re.escape(_PARSER_OF_OPTIONS)}|{_OPTION_FILES.pattern}|{_CONFIG_FILES.pattern}|{_PARSER_FILES.pattern}|vllm/envs\.py|vllm/plugins/.*|.*metrics.*|.*/stats\.py"
+_OPTION_FILES = r"vllm/engine/arg_utils\.py|vllm/entrypoints/(?:.+/)?cli_args\.py|vllm/entrypoints/cli/serve\.py"
+_CONFIG_FILES = r"vllm/config(?:\.py|/.*)|vllm/engine/arg_utils\.py|vllm/entrypoints/.*|vllm/model_executor/.*/quantization/__init__\.py"
+_PARSER_FILES = r"vllm/(?:entrypoints/openai/|)(tool_parsers|reasoning|reasoning_parsers)/.*"
+_METRIC_FILES = r".*metrics.*|.*/stats\.py"
+_PLUGIN_FILES = r"vllm/plugins/.*"
+_SERVICE_FILES = "|".join(
+    (
+        *(_OPTION_FILES, _CONFIG_FILES, _PARSER_FILES, _METRIC_FILES, _PLUGIN_FILES),
+        *(re.escape(_PARSER_OF_OPTIONS), r"vllm/envs\.py"),
+    )
 )
 
 
 def is_needed(path: str) -> bool:
     """Return whether a reader of this module looks at the file."""
-    return _SERVICE_FILES.fullmatch(path) is not None
+    return re.fullmatch(_SERVICE_FILES, path) is not None
 
 
 def tables(trees: Trees) -> dict[str, dict[str, str]]:
@@ -63,7 +60,7 @@ def options(trees: Trees) -> dict[str, str]:
     fields = _Fields(trees)
     options: dict[str, Option] = {}
     for path, tree in trees.items():
-        if _OPTION_FILES.fullmatch(path):
+        if re.fullmatch(_OPTION_FILES, path):
             for node in ast.walk(tree):
                 if isinstance(node, ast.ClassDef) and node.name.endswith("FrontendArgs"):
                     for name in fields.own(node.name):
@@ -118,7 +115,7 @@ def _added_options(tree: ast.Module, fields: _Fields) -> dict[str, Option]:
             option = _option_of_call(call, sources, fields)
             aliases = (*long[1:], *(name for name in names if name not in long))
             added |= dict.fromkeys(long[1:], option)
-            added[long[0]] = dataclasses.replace(option, aliases=aliases)
+            added[long[0]] = replace(option, aliases=aliases)
     return added
 
 
@@ -127,13 +124,13 @@ def _option_of_call(call: ast.Call, sources: Mapping[str, str], fields: _Fields)
     for word in call.keywords:
         match word.arg, word.value:
             case "default", value:
-                option = dataclasses.replace(option, default=fields.default(shortened(value)))
+                option = replace(option, default=fields.default(shortened(value)))
             case "choices", value:
-                option = dataclasses.replace(option, choices=fields.choices(value))
+                option = replace(option, choices=fields.choices(value))
             case "action", ast.Constant(value="store_true"):
-                option = dataclasses.replace(option, default="False")
+                option = replace(option, default="False")
             case "action", ast.Attribute(attr="BooleanOptionalAction"):
-                option = dataclasses.replace(option, boolean=True)
+                option = replace(option, boolean=True)
             case None, ast.Subscript(value=ast.Name(id=name), slice=field):
                 option = fields.option(sources.get(name, ""), text_of(field))
     return option
@@ -146,11 +143,11 @@ class _Fields:
         self._classes: dict[str, ast.ClassDef] = {}
         self._values: dict[str, ast.expr] = {}
         for path, tree in trees.items():
-            for node in tree.body if _CONFIG_FILES.fullmatch(path) else ():
+            for node in tree.body if re.fullmatch(_CONFIG_FILES, path) else ():
                 if isinstance(node, ast.ClassDef):
                     self._classes.setdefault(node.name, node)
                 elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-                    target = target_of(node)
+                    target = targets_of(node)[0]
                     if isinstance(target, ast.Name):
                         self._values.setdefault(target.id, node.value)
 
@@ -222,8 +219,9 @@ def environment_variables(trees: Trees) -> dict[str, str]:
 
 def _default_of_variable(name: str, node: ast.expr) -> str:
     for call in ast.walk(node):
-        if isinstance(call, ast.Call) and call.args and text_of(call.args[0]) == name:
-            return shortened(call.args[1]) if len(call.args) > 1 else ""
+        match call:
+            case ast.Call(args=[first, *rest]) if text_of(first) == name:
+                return shortened(rest[0]) if rest else ""
     return ""
 
 
@@ -232,14 +230,13 @@ def routes(trees: Trees) -> dict[str, str]:
     routes: dict[str, set[str]] = {}
     for path, tree in trees.items():
         for call in ast.walk(tree) if path.startswith("vllm/entrypoints/") else ():
-            if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
-                continue
-            route, method = text_of(call.args[0]) if call.args else "", call.func.attr
-            router = getattr(call.func.value, "id", "")
-            is_decorator = method in _METHODS and ("router" in router or router == "app")
-            if route.startswith("/") and (is_decorator or method in _ADDED):
-                verb = method.upper() if is_decorator and method != "api_route" else ""
-                routes.setdefault(route, set()).add(verb)
+            match call:
+                case ast.Call(func=ast.Attribute(value=owner, attr=method), args=[first, *_]):
+                    route, router = text_of(first), getattr(owner, "id", "")
+                    is_decorator = method in _METHODS and ("router" in router or router == "app")
+                    if route.startswith("/") and (is_decorator or method in _ADDED):
+                        verb = method.upper() if is_decorator and method != "api_route" else ""
+                        routes.setdefault(route, set()).add(verb)
     return {route: ",".join(sorted(filter(None, verbs))) for route, verbs in sorted(routes.items())}
 
 
@@ -248,29 +245,30 @@ def metrics(trees: Trees) -> dict[str, str]:
 
     One that a server shows only with ``--show-hidden-metrics-for-version`` is no longer among them.
     """
-    chosen = [
-        tree for path, tree in trees.items() if "metrics" in path or path.endswith("stats.py")
-    ]
-    return _texts((node for tree in chosen for node in _shown(tree)), _METRIC)
+    return _texts(trees, _METRIC_FILES, _METRIC)
 
 
-def _texts(nodes: Iterable[ast.AST], pattern: re.Pattern[str]) -> dict[str, str]:
-    """Return the strings among the nodes that the pattern describes."""
-    kinds = ast.Constant | ast.JoinedStr
-    texts = {text_of(node) for node in nodes if isinstance(node, kinds)}
+def _texts(trees: Trees, files: str, pattern: re.Pattern[str]) -> dict[str, str]:
+    """Return the strings in some files that the pattern describes."""
+    texts = {
+        text_of(node)
+        for path, tree in trees.items()
+        if re.fullmatch(files, path)
+        for node in _shown(tree)
+        if isinstance(node, ast.Constant | ast.JoinedStr)
+    }
     return dict.fromkeys(sorted(filter(pattern.fullmatch, texts)), "")
 
 
 def _shown(tree: ast.AST) -> Iterator[ast.AST]:
     """Yield the nodes of a tree without what runs only if hidden metrics are shown."""
-    nodes = deque([tree])
-    while nodes:
-        node = nodes.popleft()
-        if isinstance(node, ast.If) and last_name(node.test) == "show_hidden_metrics":
-            nodes.extend(node.orelse)
-        else:
-            yield node
-            nodes.extend(ast.iter_child_nodes(node))
+    nodes: Iterable[ast.AST] = ast.iter_child_nodes(tree)
+    if isinstance(tree, ast.If) and last_name(tree.test) == "show_hidden_metrics":
+        nodes = tree.orelse
+    else:
+        yield tree
+    for node in nodes:
+        yield from _shown(node)
 
 
 def parsers(trees: Trees) -> dict[str, str]:
@@ -278,7 +276,7 @@ def parsers(trees: Trees) -> dict[str, str]:
     classes."""
     registered: dict[str, str] = {}
     for path, tree in trees.items():
-        if match := _PARSER_FILES.fullmatch(path):
+        if match := re.fullmatch(_PARSER_FILES, path):
             kind = "tool" if match[1] == "tool_parsers" else "reasoning"
             for node in ast.walk(tree):
                 registered |= {f"{kind}:{name}": owner for name, owner in _registered(node)}
@@ -294,7 +292,9 @@ def _registered(node: ast.AST) -> Iterator[tuple[str, str]]:
                     for value in (*call.args, *names):
                         texts = map(text_of, getattr(value, "elts", [value]))
                         yield from ((text, node.name) for text in texts if text)
-        case ast.Assign() | ast.AnnAssign() if last_name(target_of(node)).endswith("_TO_REGISTER"):
+        case ast.Assign() | ast.AnnAssign() if last_name(targets_of(node)[0]).endswith(
+            "_TO_REGISTER"
+        ):
             for key, value in items_of(node.value):
                 owner = value.elts[-1] if isinstance(value, ast.Tuple) and value.elts else value
                 yield text_of(key), text_of(owner)
@@ -302,9 +302,7 @@ def _registered(node: ast.AST) -> Iterator[tuple[str, str]]:
 
 def plugin_groups(trees: Trees) -> dict[str, str]:
     """Return the groups of entry points that vLLM loads."""
-    folders = ("vllm/plugins/", "vllm/v1/sample/logits_processor")
-    chosen = [tree for path, tree in trees.items() if path.startswith(folders)]
-    return _texts((node for tree in chosen for node in ast.walk(tree)), _PLUGIN_GROUP)
+    return _texts(trees, _PLUGIN_FILES, _PLUGIN_GROUP)
 
 
 def requirements(metadata: bytes) -> dict[str, str]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
-import hashlib
 import re
 import warnings
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from pytest_vllm_regress.answers.api_history.source import module_name
 
@@ -24,7 +23,7 @@ methods assign are left out."""
 Symbols = dict[str, dict[str, str]]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class ApiSnapshot:
     """``symbols``: definitions by module and qualified name. ``tables``: the sections by name."""
 
@@ -32,36 +31,18 @@ class ApiSnapshot:
     tables: dict[str, dict[str, str]]
 
 
-class SnapshotReader:
-    """Reads snapshots of releases one after the other.
-
-    Files that are equal in two releases that follow each other are parsed once.
-    """
-
-    def __init__(self) -> None:
-        self._modules: dict[tuple[str, str], Module] = {}
-
-    def read(self, files: Mapping[str, bytes]) -> ApiSnapshot:
-        """Return the API in the files of a wheel."""
-        modules: dict[tuple[str, str], Module] = {}
-        trees: dict[str, ast.Module] = {}
-        metadata = b""
-        for path, content in files.items():
-            if path.endswith("METADATA"):
-                metadata = metadata or content
-            if not re.fullmatch(rf"{ROOT}/.*\.py", path) or _LEFT_OUT.fullmatch(path):
-                continue
-            key = (path, hashlib.sha256(content).hexdigest())
-            known = self._modules.get(key)
-            if known is None or service.is_needed(path):
-                tree = parse(content)
-                known = read_module(tree, path)
-                if service.is_needed(path):
-                    trees[path] = tree
-            modules[key] = known
-        self._modules = modules
-        by_name = {module_name(path): module for (path, _), module in modules.items()}
-        return _assembled(by_name, trees, metadata)
+def read_snapshot(files: Mapping[str, bytes]) -> ApiSnapshot:
+    """Return the API in the files of a wheel."""
+    modules: dict[str, Module] = {}
+    trees: dict[str, ast.Module] = {}
+    for path, content in files.items():
+        if re.fullmatch(rf"{ROOT}/.*\.py", path) and not _LEFT_OUT.fullmatch(path):
+            tree = parse(content)
+            modules[module_name(path)] = read_module(tree, path)
+            if service.is_needed(path):  # the trees of all modules take gigabytes
+                trees[path] = tree
+    metadata = (content for path, content in files.items() if path.endswith("METADATA"))
+    return _assembled(modules, trees, next(metadata, b""))
 
 
 def parse(content: bytes) -> ast.Module:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from .definitions import Option, Signature, signature_of
 from .store import MOVES, SECTIONS, History, Timeline, definition_at
@@ -12,7 +12,7 @@ TABLES = tuple(section for section in SECTIONS if section not in ("modules", "de
 SYMBOLS = "symbols"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class ApiChange:
     """A change of a name of a section, or of a symbol (``module:name``). ``kind``: added, removed,
     moved or changed.
@@ -39,7 +39,7 @@ def changes(history: History, before: int, after: int) -> Iterator[ApiChange]:
             for change in _change(SYMBOLS, f"{module}:{name}", timeline, before, after):
                 place = history.entry(MOVES, change.name, after)
                 if change.kind == "removed" and place is not None:
-                    change = dataclasses.replace(change, kind="moved", text=place)
+                    change = replace(change, kind="moved", text=place)
                 yield change
 
 
@@ -56,10 +56,12 @@ def is_public(change: ApiChange) -> bool:
 def _change(
     section: str, name: str, timeline: Timeline, before: int, after: int
 ) -> Iterator[ApiChange]:
-    old, new = (_at_run_time(definition_at(timeline, release)) for release in (before, after))
-    imported = section == SYMBOLS and any(
-        text is not None and text.startswith("< ") for text in (old, new)
+    old, new = (
+        # None also if the name exists for type checkers only.
+        None if text is None or text.startswith("?") else text
+        for text in (definition_at(timeline, release) for release in (before, after))
     )
+    imported = section == SYMBOLS and any((text or "").startswith("< ") for text in (old, new))
     if old == new or (imported and old is not None and new is not None):
         return  # also if it is now defined in another place, but still imported here
     if new is None:
@@ -70,11 +72,6 @@ def _change(
         yield ApiChange(section, name, "added", shown, imported)
     elif text := difference(section, old, new):
         yield ApiChange(section, name, "changed", text)
-
-
-def _at_run_time(definition: str | None) -> str | None:
-    """Return the definition, None if the name exists for type checkers only."""
-    return None if definition is None or definition.startswith("?") else definition
 
 
 def difference(section: str, old: str, new: str) -> str:
@@ -99,19 +96,17 @@ def _default(what: str, old: str | None, new: str | None) -> list[str]:
 def _option_difference(old: Option, new: Option) -> str:
     parts = _default("default", old.default, new.default)
     if old.choices and new.choices:
-        removed, added = _differences(old.choices, new.choices)
-        parts += [f"no longer allows {', '.join(removed)}"] if removed else []
-        parts += [f"also allows {', '.join(added)}"] if added else []
+        parts += _missing("no longer allows", old.choices, new.choices)
+        parts += _missing("also allows", new.choices, old.choices)
     return "; ".join(parts)
 
 
 def _signature_difference(old: Signature, new: Signature) -> str:
     before = {parameter.name: parameter for parameter in old.parameters}
     after = {parameter.name: parameter for parameter in new.parameters}
-    removed, added = _differences([*before], [*after])
-    added = [f"{name}{' (required)' if after[name].required else ''}" for name in added]
-    parts = [f"takes no {', '.join(removed)}"] if removed else []
-    parts += [f"takes {', '.join(added)}"] if added else []
+    added = (parameter for name, parameter in after.items() if name not in before)
+    parts = _missing("takes no", before, after)
+    parts += _missing("takes", (f"{p.name}{' (required)' * p.required}" for p in added), ())
     for name in filter(before.__contains__, after):
         if before[name].kind == "either" and after[name].kind == "keyword":
             parts.append(f"{name} only by keyword")
@@ -119,6 +114,7 @@ def _signature_difference(old: Signature, new: Signature) -> str:
     return "; ".join(parts)
 
 
-def _differences(old: Sequence[str], new: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return what only the old and only the new one has."""
-    return [name for name in old if name not in new], [name for name in new if name not in old]
+def _missing(what: str, names: Iterable[str], others: Collection[str]) -> list[str]:
+    """Say which names are not among the others, if any."""
+    missing = ", ".join(name for name in names if name not in others)
+    return [f"{what} {missing}"] if missing else []

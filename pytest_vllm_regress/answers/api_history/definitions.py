@@ -20,12 +20,12 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import functools
 import json
+from dataclasses import dataclass, replace
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Parameter:
     """A parameter:
 
@@ -42,7 +42,7 @@ class Parameter:
         return self.default is None and self.kind in ("positional", "either", "keyword")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Signature:
     """Parameters of a callable.
 
@@ -56,7 +56,7 @@ class Signature:
     def without_first(self) -> Signature:
         """Return the signature of a bound method."""
         bound = self.parameters and self.parameters[0].kind in ("positional", "either")
-        return dataclasses.replace(self, parameters=self.parameters[1:]) if bound else self
+        return replace(self, parameters=self.parameters[1:]) if bound else self
 
     def names(self) -> dict[str, Parameter]:
         """Return the parameters that a keyword can name."""
@@ -66,7 +66,7 @@ class Signature:
         return any(parameter.kind == kind for parameter in self.parameters)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Option:
     """An option of ``vllm serve``: its default as source text, and its choices, of which there are
     none if any value is allowed.

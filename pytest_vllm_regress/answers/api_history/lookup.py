@@ -6,11 +6,11 @@ A path is a dotted name; ``()`` after a class means an instance of it: ``vllm.LL
 
 from __future__ import annotations
 
-import dataclasses
 import functools
+from dataclasses import dataclass, replace
 
 from .definitions import Parameter, Signature, bases_of, is_class, signature_of
-from .store import History, definition_at
+from .store import History, definitions_at
 
 MAX_STEPS = 24
 """Limit for aliases, bases and parts of a path that are followed."""
@@ -27,7 +27,7 @@ _MAKERS = ("from_", "create", "build")
 """How the names of class methods begin that return an instance of their class."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Symbol:
     """A symbol in a release. ``name`` is empty for a module.
 
@@ -76,6 +76,9 @@ class Lookup:
     def _definition(self, module: str, name: str) -> str | None:
         return self._history.definition(module, name, self._release)
 
+    def _symbols(self, module: str) -> dict[str, str]:
+        return definitions_at(self._history.symbols(module), self._release)
+
     def _find(self, path: str) -> Symbol:
         """Return what a path means.
 
@@ -102,7 +105,7 @@ class Lookup:
         if definition is None or definition.startswith("?"):
             if self.has_module(f"{module.module}.{name}"):
                 return Symbol(f"{module.module}.{name}")
-            makes_names = self._definition(module.module, "__getattr__") is not None
+            makes_names = self._definition(module.module, "__getattr__")
             if name.startswith("__") or (makes_names and module.module not in _LISTED):
                 raise Unknown
             raise Missing(module, name)
@@ -126,7 +129,7 @@ class Lookup:
         if owner and "@classmethod" in symbol.definition and name.startswith(_MAKERS):
             definition = self._definition(symbol.module, owner) or ""
             symbol = Symbol(symbol.module, owner, definition)
-        return dataclasses.replace(_class(symbol), instance=True)
+        return replace(_class(symbol), instance=True)
 
     def member(self, owner: Symbol, name: str) -> Symbol:
         """Return a member of a class or of an instance of it; for an attribute with a known class,
@@ -135,10 +138,8 @@ class Lookup:
         for ancestor in classes:
             symbol = self._typed(ancestor.module, f"{ancestor.name}.{name}")
             if symbol is not None:
-                return dataclasses.replace(symbol, instance=symbol.instance or owner.instance)
-        makes_names = any(
-            self._definition(c.module, f"{c.name}.__getattr__") is not None for c in classes
-        )
+                return replace(symbol, instance=symbol.instance or owner.instance)
+        makes_names = any(self._definition(c.module, f"{c.name}.__getattr__") for c in classes)
         in_subclass = owner.instance and self._in_subclass(owner, name)
         if is_open or makes_names or name.startswith("__") or in_subclass:
             raise Unknown
@@ -149,14 +150,13 @@ class Lookup:
         with a class may be one of these."""
         classes = {
             symbol: bases_of(definition)
-            for symbol, timeline in self._history.symbols(owner.module).items()
-            if "." not in symbol
-            and is_class(definition := definition_at(timeline, self._release) or "")
+            for symbol, definition in self._symbols(owner.module).items()
+            if "." not in symbol and is_class(definition)
         }
         below = {owner.name}
         while more := {symbol for symbol, bases in classes.items() if below & set(bases)} - below:
             below |= more
-        return any(self._definition(owner.module, f"{sub}.{name}") is not None for sub in below)
+        return any(self._definition(owner.module, f"{sub}.{name}") for sub in below)
 
     def _typed(self, module: str, name: str) -> Symbol | None:
         """Return a member, or an instance of its class if its definition names one; None if there
@@ -173,7 +173,7 @@ class Lookup:
             return member
         self._open.add(key)
         try:
-            symbol = dataclasses.replace(self._class_in(module, first), instance=True)
+            symbol = replace(self._class_in(module, first), instance=True)
             return _class(self.member(symbol, attribute)) if attribute else symbol
         except (Missing, Unknown):
             return member
@@ -191,13 +191,13 @@ class Lookup:
     def _ancestors(self, owner: Symbol) -> tuple[list[Symbol], bool]:
         """Return a class with its bases in vLLM, in the order of inheritance, and whether one of
         them is not in vLLM."""
-        classes: dict[tuple[str, str], Symbol] = {}
+        classes: dict[str, Symbol] = {}
         is_open, todo = False, [owner]
         while todo and len(classes) < MAX_STEPS:
             symbol = todo.pop(0)
-            if (symbol.module, symbol.name) in classes:
+            if symbol.path in classes:
                 continue
-            classes[symbol.module, symbol.name] = symbol
+            classes[symbol.path] = symbol
             bases = []
             for base in bases_of(symbol.definition):
                 try:
@@ -224,9 +224,9 @@ class Lookup:
         signature = signature_of(definition)
         if signature is None or "@property" in definition or "@overload" in definition:
             raise Unknown
-        bound = symbol.instance and "@staticmethod" not in definition
-        bound = bound or "@classmethod" in definition
-        return self._forwarded(symbol.module, signature.without_first() if bound else signature)
+        if "@classmethod" in definition or (symbol.instance and "@staticmethod" not in definition):
+            signature = signature.without_first()
+        return self._forwarded(symbol.module, signature)
 
     def _constructor(self, owner: Symbol) -> Signature:
         classes, is_open = self._ancestors(owner)
@@ -234,10 +234,10 @@ class Lookup:
             definition = self._definition(ancestor.module, f"{ancestor.name}.__init__") or ""
             if (signature := signature_of(definition)) is not None:
                 return self._forwarded(ancestor.module, signature.without_first())
-        bases = (base for ancestor in classes for base in bases_of(ancestor.definition))
-        generated = not _GENERATED.isdisjoint(base.rpartition(".")[2] for base in bases)
-        is_dataclass = any("@dataclass" in ancestor.definition for ancestor in classes)
-        if not generated and (is_open or not is_dataclass):
+        definitions = [ancestor.definition for ancestor in classes]
+        bases = {base.rpartition(".")[2] for text in definitions for base in bases_of(text)}
+        is_dataclass = any("@dataclass" in text for text in definitions)
+        if _GENERATED.isdisjoint(bases) and (is_open or not is_dataclass):
             raise Unknown
         fields: dict[str, str] = {}
         for ancestor in reversed(classes):
@@ -249,17 +249,18 @@ class Lookup:
 
         Which of them are required is left open, so each has a default.
         """
-        fields = {}
-        for name, timeline in self._history.symbols(owner.module).items():
-            prefix, _, field = name.rpartition(".")
-            definition = definition_at(timeline, self._release) if prefix == owner.name else None
-            if (
-                definition
-                and definition.startswith(": ")
-                and not definition.startswith(": ClassVar")
-            ):
-                fields[field] = definition.partition(" = ")[2] or "..."
-        return fields
+        members = (
+            (name.removeprefix(f"{owner.name}."), definition)
+            for name, definition in self._symbols(owner.module).items()
+            if name.startswith(f"{owner.name}.")
+        )
+        return {
+            field: definition.partition(" = ")[2] or "..."
+            for field, definition in members
+            if "." not in field
+            and definition.startswith(": ")
+            and not definition.startswith(": ClassVar")
+        }
 
     def _forwarded(self, module: str, signature: Signature) -> Signature:
         """Return the signature with the parameters of the callable to which it passes its
@@ -269,16 +270,15 @@ class Lookup:
         try:
             target = self._constructor(self._class_in(module, signature.forwards))
         except (Missing, Unknown):
-            return dataclasses.replace(signature, forwards="")
-        own = [parameter for parameter in signature.parameters if parameter.kind != "kwargs"]
-        names = {parameter.name for parameter in own}
-        passed = [
-            dataclasses.replace(parameter, kind="keyword", default=parameter.default or "...")
+            return replace(signature, forwards="")
+        own = {p.name: p for p in signature.parameters if p.kind != "kwargs"}
+        passed = (
+            replace(parameter, kind="keyword", default=parameter.default or "...")
             for name, parameter in target.names().items()
-            if name not in names
-        ]
-        rest = [parameter for parameter in target.parameters if parameter.kind == "kwargs"]
-        return Signature((*own, *passed, *rest))
+            if name not in own
+        )
+        rest = (parameter for parameter in target.parameters if parameter.kind == "kwargs")
+        return Signature((*own.values(), *passed, *rest))
 
 
 def _class(symbol: Symbol) -> Symbol:

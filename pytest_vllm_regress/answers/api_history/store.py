@@ -3,6 +3,7 @@ of each package."""
 
 from __future__ import annotations
 
+import bisect
 import functools
 import io
 import json
@@ -28,7 +29,7 @@ SECTIONS = (
 """Parts of an API besides the symbols, each a table of names with a short text."""
 MOVES = "moves"
 """The table of the places to which symbols moved: ``module:name`` of both."""
-Timeline = list[int | str | None]
+Timeline = list[Any]
 """Number of a release and the definition from then on, in turn:
 
 ``[3, "def()", 9, None]``; None means that the name is gone.
@@ -75,10 +76,9 @@ class History:
 
     def _member(self, name: str) -> Any:
         if name not in self._members:
-            try:
-                content = self._archive.read(name) if self._archive is not None else b"{}"
-            except KeyError:  # a package that no release has
-                content = b"{}"
+            content = b"{}"  # of a package that no release has
+            if self._archive is not None and name in self._archive.namelist():
+                content = self._archive.read(name)
             self._members[name] = json.loads(content)
         return self._members[name]
 
@@ -97,20 +97,21 @@ def member_of(module: str) -> str:
 
 def definition_at(timeline: Timeline, release: int) -> str | None:
     """Return the definition in that release; None if the name does not exist there."""
-    definition: int | str | None = None
-    for start, text in zip(timeline[::2], timeline[1::2], strict=True):
-        assert isinstance(start, int)
-        if start > release:
-            break
-        definition = text
-    assert not isinstance(definition, int)
+    count = bisect.bisect_right(timeline[::2], release)
+    definition: str | None = timeline[2 * count - 1] if count else None
     return definition
+
+
+def definitions_at(table: Table, release: int) -> dict[str, str]:
+    """Return the names that exist in that release with their definitions."""
+    texts = ((name, definition_at(timeline, release)) for name, timeline in table.items())
+    return {name: text for name, text in texts if text is not None}
 
 
 def intervals(timeline: Timeline, count: int) -> Iterator[tuple[int, int, str]]:
     """Yield first release, release after the last, and definition of each period in which the name
     exists, of ``count`` releases."""
-    starts, ends = timeline[::2], [*timeline[2::2], count]
-    for start, definition, end in zip(starts, timeline[1::2], ends, strict=False):
-        if isinstance(definition, str) and isinstance(start, int) and isinstance(end, int):
+    ends = [*timeline[2::2], count]
+    for start, definition, end in zip(timeline[::2], timeline[1::2], ends, strict=False):
+        if definition is not None:
             yield start, end, definition

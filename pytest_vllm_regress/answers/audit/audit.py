@@ -3,8 +3,8 @@ them, and what to do."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
@@ -17,9 +17,10 @@ from ...util.validation import did_you_mean, format_value
 from ...util.versions import version_of
 from ..deployments.configuration import Deployment
 from ..deployments.relevance import Reach, Relevance, relevance
+from ..sarif import SarifResult, SarifRule
+from ..sarif import to_sarif as log_of
 from .boundaries import observation
-from .inventory import Inventory
-from .matching import AuditMatch, find, notes, relevant
+from .matching import AuditMatch, Inventory, find, notes, relevant
 from .upgrades import UpgradeAdvice, better
 from .verdict_table import read_table
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from .preflight import Concern, Host
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Audit:
     """Findings in one target, gravest first.
 
@@ -68,14 +69,11 @@ class Audit:
         return answer.reach if answer else Reach.UNKNOWN
 
     def to_json(self) -> dict[str, Any]:
+        relevance = {name: {"relevance": codec.encode(r)} for name, r in self.relevance.items()}
         return {
             "source": self.source,
             "versions": self.versions,
-            "findings": [
-                finding.to_json() | ({"relevance": codec.encode(answer)} if answer else {})
-                for finding in self.findings
-                for answer in [self.relevance.get(finding.case.id)]
-            ],
+            "findings": [f.to_json() | relevance.get(f.case.id, {}) for f in self.findings],
             "better": codec.encode(self.better),
             "preflight": [concern.to_json() for concern in self.concerns],
             "notes": list(self.notes),
@@ -98,26 +96,26 @@ def audit(
     concerns = _preflight(inventory, host) if host is not None else ()
     found = find(inventory, cases)
     table = read_table([finding.case for finding in found])
-    findings = [
-        dataclasses.replace(finding, observed=observation(finding.case, finding.versions, table))
+    kept = [
+        replace(finding, observed=observation(finding.case, finding.versions, table))
         for finding in found
+        if finding.case.id not in ignore
     ]
-    kept = [finding for finding in findings if finding.case.id not in ignore]
-    all_ids = dict.fromkeys([*(f.case.id for f in findings), *(c.id for c in concerns)])
+    ids = (*(finding.case.id for finding in found), *(concern.id for concern in concerns))
     result = Audit(
         inventory.source,
         relevant(inventory, cases),
         tuple(kept),
         tuple(concern for concern in concerns if concern.id not in ignore),
         (*notes(inventory, cases), *_notes_on(deployments, inventory)),
-        ignored=tuple(found_id for found_id in all_ids if found_id in ignore),
+        ignored=tuple(dict.fromkeys(found_id for found_id in ids if found_id in ignore)),
         relevance={
             finding.case.id: relevance(finding.case, finding.versions, deployments)
             for finding in kept
             if deployments
         },
     )
-    return dataclasses.replace(
+    return replace(
         result,
         findings=tuple(sorted(kept, key=lambda finding: result.reach_of(finding).rank)),
         better=better(result.counted, [case for case in cases if case.id not in ignore]),
@@ -153,3 +151,39 @@ def check_ignored(ignore: Collection[str], cases: Sequence[Case]) -> None:
             raise UsageError(
                 f"--ignore {format_value(ignored_id)}: no case and no preflight check has this id.{did_you_mean(ignored_id, known)}"
             )
+
+
+def to_sarif(audits: Sequence[Audit]) -> dict[str, Any]:
+    """Return a SARIF log of all findings and concerns."""
+    return log_of([result for audit in audits for result in _results(audit)])
+
+
+def _results(audit: Audit) -> Iterator[SarifResult]:
+    for finding in audit.counted:
+        case, package = finding.case, finding.package
+        message = f"{case.title} ({finding.reason.removeprefix('affected: ')}). {_fixed(case)}"
+        rule = _rule(case)
+        yield SarifResult(rule, "warning", message, package.place, package.line, audit.source)
+    for concern in audit.concerns:
+        rule = SarifRule(concern.id, concern.title, concern.advice, ("vllm", "preflight"))
+        level = "warning" if concern.counts else "note"
+        message = f"{concern.detail} {concern.advice}"
+        yield SarifResult(rule, level, message, concern.place, 1, audit.source)
+
+
+def _rule(case: Case) -> SarifRule:
+    workaround = f" Workaround: {case.workaround}." if case.workaround else ""
+    text = f"{case.title}. {_fixed(case)}{workaround}"
+    return SarifRule(
+        case.id,
+        case.title,
+        text,
+        ("vllm", case.family, *case.symptom.kinds),
+        text,
+        case.family,
+        (*case.upstream, *case.fixed_by),
+    )
+
+
+def _fixed(case: Case) -> str:
+    return f"First fixed version: {case.first_fixed() or 'none known'}."

@@ -7,9 +7,9 @@ failure needs (NOT_APPLICABLE): it does not have the feature yet, or no longer.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from packaging.specifiers import SpecifierSet
@@ -27,7 +27,7 @@ Releases = Callable[[str], Sequence[Version]]
 """Stable releases of a package, oldest first."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Boundary:
     """An end of a range: ``inside`` is the release that must show the failure, ``outside`` the
     adjacent one that must not.
@@ -108,14 +108,20 @@ def _boundary(
     lacking = {entry.device for entry in at_outside if entry.verdict is Verdict.NOT_APPLICABLE}
     failing = {entry.device for entry in at_outside if entry.shown}
     devices = showing & (passing or lacking) - failing
-    is_wrong_inside = not showing and any(
-        entry.shown is False and not _excused(case, entry) for entry in at_inside
+    # A run inside this range may pass because another package was outside its own range.
+    excused = Verdict.FIXED if len(case.affected) > 1 else None
+    wrong_inside = not showing and any(
+        entry.shown is False and entry.verdict is not excused for entry in at_inside
     )
-    ends = {inside: (at_inside, is_wrong_inside), outside: (at_outside, bool(failing))}
-    reasons = [_reason(case, version, *end) for version, end in sorted(ends.items())]
     if devices:
         other = f"{outside} passes" if passing else f"not applicable to {outside}"
-        reasons = [f"{inside} shows it, {other}, on {', '.join(sorted(devices))}"]
+        reason = f"{inside} shows it, {other}, on {', '.join(sorted(devices))}"
+    else:
+        reasons = [
+            (inside, _reason(case, inside, at_inside, wrong_inside)),
+            (outside, _reason(case, outside, at_outside, bool(failing))),
+        ]
+        reason = "; ".join(text for _, text in sorted(reasons))
     return Boundary(
         case_id=case.id,
         package=affected.package,
@@ -123,20 +129,14 @@ def _boundary(
         inside=str(inside),
         outside=str(outside),
         observed=bool(devices),
-        reason="; ".join(reasons),
+        reason=reason,
         missing=tuple(
             str(version)
-            for version, (entries, _) in ends.items()
+            for version, entries in ((inside, at_inside), (outside, at_outside))
             if all(entry.verdict is Verdict.INCONCLUSIVE for entry in entries)
         ),
-        contradicted=not devices and (is_wrong_inside or bool(failing)),
+        contradicted=not devices and (wrong_inside or bool(failing)),
     )
-
-
-def _excused(case: Case, entry: Recorded) -> bool:
-    """Return whether a run inside this range could pass because the version of another package was
-    outside its own range."""
-    return len(case.affected) > 1 and entry.verdict is Verdict.FIXED
 
 
 def _reason(case: Case, version: Version, entries: Sequence[Recorded], wrong: bool) -> str:

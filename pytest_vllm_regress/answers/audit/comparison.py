@@ -3,9 +3,9 @@ results or else by the cases' ranges."""
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from packaging.version import Version
@@ -16,9 +16,8 @@ from ...environments.installed import VLLM
 from ...util.report import markdown_table
 from ...util.text import markdown_cell
 from ...util.versions import version_of
-from .inventory import Inventory
-from .matching import find, notes, relevant, unknown_packages
-from .severity import severity
+from .matching import Inventory, find, notes, relevant, unknown_packages
+from .severity import case_fields, severity
 from .verdict_table import Recorded, VerdictTable, read_table
 
 
@@ -34,7 +33,7 @@ class UpgradeEffect(enum.StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class ComparedCase:
     """A failure that one side or both have. ``before`` and ``after``: how that is known."""
 
@@ -44,18 +43,11 @@ class ComparedCase:
     after: str
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "case": self.case.id,
-            "title": self.case.title,
-            "severity": severity(self.case).value,
-            "effect": self.effect.value,
-            "before": self.before,
-            "after": self.after,
-            "workaround": self.case.workaround,
-        }
+        known = {"effect": self.effect.value, "before": self.before, "after": self.after}
+        return {**case_fields(self.case, "title", "severity", "workaround"), **known}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Comparison:
     """Two inventories, the versions of the packages that cases are about, and the changes, what
     breaks first."""
@@ -81,11 +73,9 @@ class Comparison:
 
     def counts(self) -> str:
         """Return the number of failures by effect, in words."""
-        counts = {effect: len(self.of(effect)) for effect in UpgradeEffect}
+        counts = ((effect, len(self.of(effect))) for effect in UpgradeEffect)
         return ", ".join(
-            f"{effect} {count}"
-            for effect, count in counts.items()
-            if count or effect is not UpgradeEffect.UNKNOWN
+            f"{effect} {count}" for effect, count in counts if count or effect != "unknown"
         )
 
     def markdown(self) -> str:
@@ -94,9 +84,9 @@ class Comparison:
         title = f"**Documented vLLM failures, {markdown_cell(self.before)} to {markdown_cell(self.after)}**: {self.counts()}"
         rows = [
             (effect, change.case.id, severity(change.case), change.case.title, known)
-            for effect in (UpgradeEffect.BREAKS, UpgradeEffect.FIXES)
+            for effect, side in ((UpgradeEffect.BREAKS, "after"), (UpgradeEffect.FIXES, "before"))
             for change in self.of(effect)
-            for known in [change.after if effect is UpgradeEffect.BREAKS else change.before]
+            for known in [getattr(change, side)]
         ]
         header = ("effect", "case", "severity", "failure", "known by")
         return "\n".join([title, *(["", *markdown_table(header, rows)] if rows else [])])
@@ -164,15 +154,17 @@ def _latest(inventory: Inventory, case: Case, table: VerdictTable) -> Recorded |
     """
     package = case.affected[0].package
     names = VLLM if package == "vllm" else (package,)
-    name = next((name for name in names if name in inventory.versions), package)
-    versions = inventory.versions.get(name, ())
-    version = version_of(versions[0]) if len(versions) == 1 else None
+    name, versions = next(
+        ((name, inventory.versions[name]) for name in names if name in inventory.versions),
+        (package, ()),
+    )
     if inventory.release and unknown_packages(inventory, case):
-        plain = f"vllm-{Version(inventory.release).public}"  # without overlays such as +transformers==5.23.0
+        # Without overlays such as +transformers==5.23.0.
+        plain = f"vllm-{Version(inventory.release).public}"
         entries = [entry for entry in table.of_case(case.id) if entry.environment == plain]
-    elif len(case.affected) != 1 or version is None:
-        return None
-    else:
+    elif len(case.affected) == len(versions) == 1 and (version := version_of(versions[0])):
         entries = table.at(case.id, name, version.public)
+    else:
+        return None
     telling = [entry for entry in entries if entry.shown is not None]
     return max(telling, key=lambda entry: entry.date, default=None)

@@ -6,28 +6,76 @@ the versions leave open is a note (``notes``).
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from packaging.version import Version
 
 from ...cases.model import Case
-from ...environments.installed import VLLM, VLLM_BUILDS, Package
+from ...environments.installed import VLLM, VLLM_BUILDS, Interpreter, Package
 from ...environments.releases import known_releases
 from ...util import codec
 from ...util.versions import is_version, version_of
-from .inventory import Inventory
-from .severity import severity
+from .severity import case_fields, severity
 
 MAX_COMBINATIONS = 256
 """Of versions of packages that a lock lists several times."""
+_FIELDS = (
+    *("title", "family", "severity", "affected", "devices", "racy"),
+    *("first_fixed", "workaround", "upstream", "fixed_by"),
+)
 MAX_NAMED = 3
 """Maximum number of cases that a note names."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
+class Inventory:
+    """The packages of one target.
+
+    ``source``: the target as the user named it.
+    ``unpinned``: requirements without a version, by package.
+    ``unread``: places of lines that are neither a requirement nor an option.
+    ``release``: the release of vLLM, if the user named one instead of packages.
+    ``left_out``: included files that were not read, and why.
+    """
+
+    source: str
+    packages: tuple[Package, ...]
+    unpinned: Mapping[str, str] = field(default_factory=dict)
+    interpreter: Interpreter | None = None
+    unread: tuple[str, ...] = ()
+    release: str = ""
+    left_out: tuple[str, ...] = ()
+
+    @functools.cached_property
+    def versions(self) -> dict[str, tuple[str, ...]]:
+        """Versions by name. A lock may have several versions of a package."""
+        by_name: dict[str, dict[str, None]] = {}
+        for package in self.packages:
+            by_name.setdefault(package.name, {})[package.version] = None
+        return {name: tuple(versions) for name, versions in by_name.items()}
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether packages that it does not name may be installed where vLLM runs.
+
+        That is so without vLLM, and for a list of direct requirements, which does not name torch
+        although vLLM requires it.
+        """
+        if {*self.versions, *self.unpinned}.isdisjoint(VLLM):
+            return True
+        return self.interpreter is None and "torch" not in self.versions
+
+    @classmethod
+    def of(cls, interpreter: Interpreter, source: str) -> Inventory:
+        """Return the packages that the interpreter would import."""
+        return cls(source, interpreter.imported(), interpreter=interpreter)
+
+
+@dataclass(frozen=True)
 class Form:
     """A variant of the failure: whether this combination of versions shows it, and why."""
 
@@ -36,7 +84,7 @@ class Form:
     reason: str
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class AuditMatch:
     """A documented failure of the combination ``versions``. ``package`` is the decisive package,
     ``forms`` are the case's variants.
@@ -53,28 +101,18 @@ class AuditMatch:
     observed: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        case = self.case
+        symptom = self.case.symptom
         return {
-            "case": case.id,
-            "title": case.title,
-            "family": case.family,
-            "severity": severity(case),
-            "affected": {affected.package: affected.specifier for affected in case.affected},
+            **case_fields(self.case, *_FIELDS),
             "installed": dict(self.versions),
             "reason": self.reason,
             "observed": self.observed,
             "symptom": {
-                "kind": case.symptom.kind,
-                "phases": list(case.symptom.phases),
-                "pattern": case.symptom.pattern,
+                "kind": symptom.kind,
+                "phases": list(symptom.phases),
+                "pattern": symptom.pattern,
             },
-            "devices": list(case.devices),
             "variants": codec.encode(self.forms),
-            "racy": case.racy,
-            "first_fixed": case.first_fixed(),
-            "workaround": case.workaround,
-            "upstream": list(case.upstream),
-            "fixed_by": list(case.fixed_by),
         }
 
 
@@ -89,8 +127,7 @@ def _match(inventory: Inventory, case: Case) -> AuditMatch | None:
     rows = itertools.product(*(inventory.versions[name] for name in present))
     for row in itertools.islice(rows, MAX_COMBINATIONS):
         versions = dict(zip(present, row, strict=True))
-        affected = case.is_affected(versions)
-        if affected:
+        if affected := case.is_affected(versions):
             forms = tuple(
                 Form(name, answer.affected, variant.reason or answer.reason)
                 for name, variant in case.variants.items()
@@ -98,8 +135,9 @@ def _match(inventory: Inventory, case: Case) -> AuditMatch | None:
             )
             packages = (case.affected[0].package, *VLLM_BUILDS)
             name = next(name for name in packages if name in versions)
-            key = name, versions[name]
-            decisive = next(p for p in inventory.packages if (p.name, p.version) == key)
+            decisive = next(
+                p for p in inventory.packages if (p.name, p.version) == (name, versions[name])
+            )
             return AuditMatch(case, versions, affected.reason, forms, decisive)
     return None
 
@@ -131,13 +169,9 @@ def relevant(inventory: Inventory, cases: Iterable[Case]) -> dict[str, str]:
     return {name: " or ".join(inventory.versions[name]) for name in names}
 
 
-def notes(inventory: Inventory, cases: Sequence[Case]) -> tuple[str, ...]:
-    """Return what could not be decided: packages of the cases that are missing, unpinned, or have
+def notes(inventory: Inventory, cases: Sequence[Case]) -> Iterator[str]:
+    """Yield what could not be decided: packages of the cases that are missing, unpinned, or have
     an invalid version."""
-    return tuple(_notes(inventory, cases))
-
-
-def _notes(inventory: Inventory, cases: Sequence[Case]) -> Iterator[str]:
     names, source, versions = _names(cases), inventory.source, inventory.versions
     if not can_show(inventory, cases):
         if names.isdisjoint({*versions, *inventory.unpinned}):
@@ -152,12 +186,20 @@ def _notes(inventory: Inventory, cases: Sequence[Case]) -> Iterator[str]:
     yield from inventory.left_out
     for name in sorted(names & set(inventory.unpinned) - set(versions)):
         yield f"{inventory.unpinned[name]} has no version, so that nothing is known about {name}: give a lock file, or the interpreter itself"
-    if undecided := _undecided(inventory, cases):
-        packages = ", ".join(sorted({name for missing in undecided.values() for name in missing}))
-        failures = ", ".join(list(undecided)[:MAX_NAMED])
-        if len(undecided) > MAX_NAMED:
-            failures += f" and {len(undecided) - MAX_NAMED} more"
-        yield f"{source} gives no version of {packages}, so {failures} could not be checked: give a lock file, or the interpreter itself"
+    missing = (
+        {}
+        if set(VLLM).isdisjoint(versions)
+        else {
+            case.id: unknown
+            for case in cases
+            if not inventory.unpinned.keys() >= set(unknown := unknown_packages(inventory, case))
+        }
+    )
+    if missing:
+        packages = ", ".join(sorted({name for unknown in missing.values() for name in unknown}))
+        more = f" and {len(missing) - MAX_NAMED} more" if len(missing) > MAX_NAMED else ""
+        failures = ", ".join(list(missing)[:MAX_NAMED])
+        yield f"{source} gives no version of {packages}, so {failures}{more} could not be checked: give a lock file, or the interpreter itself"
     yield from _unknown_releases(versions.get("vllm", ()))
     for name in sorted(names & set(versions)):
         for version in versions[name]:
@@ -179,19 +221,6 @@ def _unknown_releases(versions: Iterable[str]) -> Iterator[str]:
             yield f"vllm {release} does not exist, or is newer than the newest known release, {known[-1]}"
         elif release >= known[0]:
             yield f"vllm {release} is not a known release"
-
-
-def _undecided(inventory: Inventory, cases: Iterable[Case]) -> dict[str, tuple[str, ...]]:
-    """Return the packages that are missing from a list with vLLM and that decide a case, by case
-    id."""
-    if set(VLLM).isdisjoint(inventory.versions):
-        return {}
-    unknown = {case.id: unknown_packages(inventory, case) for case in cases}
-    return {
-        case: names
-        for case, names in unknown.items()
-        if not inventory.unpinned.keys() >= set(names)
-    }
 
 
 def _names(cases: Iterable[Case]) -> set[str]:

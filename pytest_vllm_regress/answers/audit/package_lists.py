@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from packaging.requirements import Requirement
-from packaging.utils import (
-    InvalidSdistFilename,
-    InvalidWheelFilename,
-    canonicalize_name,
-    parse_sdist_filename,
-    parse_wheel_filename,
-)
-from packaging.version import InvalidVersion
+from packaging.markers import Marker
+from packaging.utils import canonicalize_name, parse_sdist_filename, parse_wheel_filename
 
 from ...environments.installed import VLLM, Package, package
 from ...errors import UsageError
@@ -24,7 +17,7 @@ from ...util.documents import parse_json, parse_toml
 from ...util.files import read_bounded
 from ...util.validation import format_value
 from ...util.versions import is_version, marker_holds, requirement_of
-from .inventory import Inventory
+from .matching import Inventory
 
 MAX_BYTES = 128 * 1024 * 1024
 MAX_INCLUDED = 1024 * 1024
@@ -68,31 +61,30 @@ def parse_list(content: bytes, source: str, path: Path | None = None) -> Invento
         )
     try:
         text = content.decode("utf-8-sig")
+        document = _document(text, path)
     except UnicodeDecodeError:
         raise UsageError(
             f"{source}: not text. Allowed are {_KNOWN}; `vllm-regress audit --python PATH` reads an interpreter"
         ) from None
-    try:
-        document = _document(text, path)
     except ValueError as error:
         raise UsageError(f"{source}: not valid: {error}. Allowed are {_KNOWN}") from None
+    reader = _LineReader(source, path, constraints=_LineReader(source, path))
     if document is None:
-        reader = _LineReader(source, path, constraints=_LineReader(source, path))
         packages = [*reader.read(text, source, path), *reader.constrained()]
-        inventory = Inventory(
-            source,
-            tuple(dict.fromkeys(packages)),
-            reader.unpinned,
-            unread=tuple(reader.unread),
-            left_out=tuple(reader.left_out),
-        )
     else:
         lines = _lines_of_names(text)
-        entries = (
-            package(name, version, path, lines.get(canonicalize_name(name), 1))
+        packages = [
+            listed
             for name, version in _entries(document)
-        )
-        inventory = Inventory(source, tuple(dict.fromkeys(filter(None, entries))))
+            if (listed := package(name, version, path, lines.get(canonicalize_name(name), 1)))
+        ]
+    inventory = Inventory(
+        source,
+        tuple(dict.fromkeys(packages)),
+        reader.unpinned,
+        unread=tuple(reader.unread),
+        left_out=tuple(reader.left_out),
+    )
     if not inventory.packages and not inventory.unpinned:
         # Unreadable lines are counted but not shown: the file may be any file.
         count = len(inventory.unread)
@@ -157,14 +149,12 @@ def _pairs(entries: object) -> Iterator[tuple[str, str]]:
     """
     for entry in _tables(entries):
         version = entry.get("version", entry.get("versionInfo"))
-        if not _may_apply(entry.get("marker")):
+        if not may_apply(entry.get("marker")):
             continue
         references = _tables(entry.get("externalRefs"))
-        candidates = [entry.get("purl")]
-        candidates += [
-            reference.get("referenceLocator")
-            for reference in references
-            if reference.get("referenceType") == "purl"
+        candidates = [
+            entry.get("purl"),
+            *(r.get("referenceLocator") for r in references if r.get("referenceType") == "purl"),
         ]
         purls = [purl for purl in candidates if isinstance(purl, str)]
         pypi = [purl for purl in purls if purl.lower().startswith("pkg:pypi/")]
@@ -195,9 +185,8 @@ class _LineReader:
         self.unread: list[str] = []
         self.left_out: list[str] = []
         self._source = source
-        own = path.resolve() if path is not None else None
-        self._root = own.parent if own is not None else None
-        self._seen = {own} if constraints is not None else set()
+        own = (path or Path()).resolve()
+        self._root, self._seen = own.parent, {own}
         self._constraints = constraints
         self._constraining: list[Package] = []
 
@@ -222,13 +211,10 @@ class _LineReader:
             parsed = _parse_line(line)
             if parsed is None:
                 self.unread.append(f"{source}, line {number}")
-                continue
-            name, version = parsed
-            pinned = package(name, version, path, number) if version else None
-            if pinned is not None:
+            elif pinned := package(*parsed, path, number):
                 yield pinned
-            elif package(name, "0") is not None:
-                self.unpinned.setdefault(canonicalize_name(name), format_value(line))
+            elif package(parsed[0], "0"):
+                self.unpinned.setdefault(canonicalize_name(parsed[0]), format_value(line))
 
     def constrained(self) -> Iterator[Package]:
         """Yield the versions that constraints give to packages that the list names without one.
@@ -240,7 +226,7 @@ class _LineReader:
     def _included(self, line: str, source: str, path: Path | None) -> Iterator[Package]:
         """Yield the packages in the file that a line of the file ``path`` includes."""
         words = _INCLUDE.sub("", line).split()
-        if path is None or self._root is None or not words:
+        if path is None or not words:
             raise UsageError(
                 f"{source}: {format_value(line)} refers to a file that cannot be found. Give the list as a file, or the output of `pip freeze`"
             )
@@ -275,17 +261,12 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
         if line.endswith("\\"):
             continue
         editable = _EDITABLE.fullmatch(line)
-        logical_line = (
-            editable[1] if editable else re.sub(r"(^|\s)#.*", "", " ".join(parts)).strip()
-        )
+        joined = editable[1] if editable else re.sub(r"(^|\s)#.*", "", " ".join(parts)).strip()
         parts = []
-        if logical_line:
-            yield (
-                start,
-                logical_line
-                if logical_line.startswith("-")
-                else re.split(r"\s--?[a-z]", logical_line)[0].strip(),
-            )
+        if not joined.startswith("-"):
+            joined = re.split(r"\s--?[a-z]", joined)[0].strip()
+        if joined:
+            yield start, joined
 
 
 def _parse_line(line: str) -> tuple[str, str] | None:
@@ -302,23 +283,14 @@ def _parse_line(line: str) -> tuple[str, str] | None:
     if requirement is None:
         if not is_file and not _ADDRESS.match(address):
             return None
-        return _named(address) if _may_apply(marker or None) else ("", "")
-    if not applies(requirement):
+        name, version = _distribution(address)
+        return (name or _name_in_address(address), version) if may_apply(marker) else ("", "")
+    if not may_apply(requirement.marker):
         return "", ""
     if requirement.url is not None:
         return requirement.name, _distribution(requirement.url)[1]
-    pins = [
-        pin.version
-        for pin in requirement.specifier
-        if pin.operator in ("==", "===") and "*" not in pin.version
-    ]
-    return requirement.name, pins[0] if pins else ""
-
-
-def _named(address: str) -> tuple[str, str]:
-    """Return name and version of the package at a URL or path, as far as it says them."""
-    name, version = _distribution(address)
-    return name or _name_in_address(address), version
+    pins = (pin for pin in requirement.specifier if pin.operator in ("==", "==="))
+    return requirement.name, next((p.version for p in pins if "*" not in p.version), "")
 
 
 def _name_in_address(line: str) -> str:
@@ -335,24 +307,21 @@ def _distribution(address: str) -> tuple[str, str]:
         name, version = (
             parse_wheel_filename(file)[:2] if file.endswith(".whl") else parse_sdist_filename(file)
         )
-    except (InvalidWheelFilename, InvalidSdistFilename, InvalidVersion, ValueError):
+    except ValueError:
         return "", ""
     return name, str(version)
 
 
-def applies(requirement: Requirement) -> bool:
-    """Return whether the requirement's marker holds on Linux for any Python."""
-    return requirement.marker is None or _may_apply(str(requirement.marker))
-
-
-def _may_apply(marker: object, pythons: Iterable[str] = _PYTHONS) -> bool:
+def may_apply(marker: object) -> bool:
     """Return whether the marker holds on Linux for any Python: the audit does not know who will
     install the list."""
-    if not isinstance(marker, str):
+    if not isinstance(marker, str | Marker):
         return True
-    linux = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
-    environments = (
-        {**linux, "python_version": python, "python_full_version": f"{python}.0", "extra": ""}
-        for python in pythons
+    linux = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix", "extra": ""}
+    return any(
+        marker_holds(
+            marker, {**linux, "python_version": version, "python_full_version": f"{version}.0"}
+        )
+        is not False
+        for version in _PYTHONS
     )
-    return any(marker_holds(marker, environment) is not False for environment in environments)

@@ -7,11 +7,11 @@ All facts come from files and from NVML; no package of the interpreter is import
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 
 from ...engines.gpus.fit import compare, cuda_of, modes, tools
 from ...engines.gpus.nvml import Machine, query_machine
-from ...environments.installed import VLLM, VLLM_BUILDS, Interpreter, Package, metadata
+from ...environments.installed import GRAMMARS, VLLM, Interpreter, Package, metadata
 from ...util import codec
 from ...util.documents import parse_json
 from ...util.files import peek
@@ -28,24 +28,12 @@ from ...util.paths import DATA
 from ...util.validation import format_value
 from ...util.versions import is_version, marker_holds, requirement_of
 
-_SHADOWED = (
-    "vllm",
-    "torch",
-    "transformers",
-    "triton",
-    "xgrammar",
-    "lm-format-enforcer",
-    "llguidance",
-    "outlines",
-    "outlines-core",
-    "numpy",
-)
+_SHADOWED = (*VLLM, *GRAMMARS, "torch", "transformers", "triton", "outlines", "numpy")
 _OTHER_WORKERS = ("conda", "container", "image_uri", "py_executable")
-_PLUGINS = ("vllm.platform_plugins", "vllm.general_plugins")
 MAX_NAMED = 8
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Check:
     """What a check finds, and what to do about it."""
 
@@ -59,7 +47,7 @@ CHECKS = codec.load(
 """By id. ``engines/gpus/fit.py`` yields some of the ids."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Concern:
     """A problem, or (``counts`` False) a note.
 
@@ -90,7 +78,7 @@ class Concern:
         }
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Host:
     """The machine around the interpreter.
 
@@ -114,29 +102,17 @@ def inspect_host() -> Host:
 
 def preflight(interpreter: Interpreter, host: Host) -> tuple[Concern, ...]:
     """Return all concerns, problems before notes."""
-    installed = _Installed(interpreter)
-    checks: Sequence[Callable[[_Installed, Host], Iterator[Concern]]] = (
-        _two_builds, _shadowed, _two_rays, _other_workers, _requirements, _setuptools, _cuda, _plugins)  # fmt: skip
-    concerns = (concern for check in checks for concern in check(installed, host))
+    installed = _Installed(interpreter, host)
+    checks = (
+        installed.versions,
+        installed.rays_on_path,
+        installed.rays_of_workers,
+        installed.requirements,
+        installed.cuda,
+        installed.plugins,
+    )
+    concerns = (concern for check in checks for concern in check())
     return tuple(sorted(concerns, key=lambda concern: not concern.counts))
-
-
-class _Installed:
-    """What an interpreter imports: of each package the first one on the path.
-
-    ``rays``: folder and version of every ``ray`` on the path; the first one is imported.
-    """
-
-    def __init__(self, interpreter: Interpreter) -> None:
-        self.interpreter = interpreter
-        self.distributions = interpreter.distributions()
-        self.builds = [package for name in VLLM if (package := self.get(name))]
-        self.vllm = self.builds[0] if self.builds else None
-        versions = ((folder, ray_version(folder)) for folder in interpreter.path)
-        self.rays = [(folder, version) for folder, version in versions if version]
-
-    def get(self, name: str) -> Package | None:
-        return next((package for package in self.distributions if package.name == name), None)
 
 
 def ray_version(folder: Path) -> str | None:
@@ -149,174 +125,170 @@ def ray_version(folder: Path) -> str | None:
     return match[1] if match else "?"
 
 
-def _two_builds(installed: _Installed, host: Host) -> Iterator[Concern]:
-    if len(installed.builds) > 1:
-        names = " and ".join(f"{package.name} {package.version}" for package in installed.builds)
-        detail = f"{names} are both installed: the second one overwrote files of the first."
-        yield Concern("two-vllms", detail, place=installed.builds[1].place)
+class _Installed:
+    """What an interpreter imports on a host: of each package the first one on the path. A check is
+    a method that yields concerns."""
 
+    def __init__(self, interpreter: Interpreter, host: Host) -> None:
+        self._interpreter, self._host = interpreter, host
+        self._distributions = interpreter.distributions()
+        self._builds = [package for name in VLLM if (package := self._get(name))]
+        versions = ((folder, ray_version(folder)) for folder in interpreter.path)
+        self._rays = [(folder, version) for folder, version in versions if version]
+        """Folder and version of every Ray on the path; the first one is the driver's."""
 
-def _shadowed(installed: _Installed, host: Host) -> Iterator[Concern]:
-    for name in (*_SHADOWED, *VLLM_BUILDS):
-        first = installed.get(name)
-        hidden = {
-            f"{package.version} in {_parent(package)}"
-            for package in installed.distributions
-            if first and package.name == name and package.version != first.version
-        }
-        if first and hidden:
-            detail = (
-                f"{name} {first.version} in {_parent(first)} hides {', '.join(sorted(hidden))}."
-            )
-            yield Concern("shadowed-package", detail, place=first.place)
+    def _get(self, name: str) -> Package | None:
+        return next((package for package in self._distributions if package.name == name), None)
 
+    def versions(self) -> Iterator[Concern]:
+        if len(self._builds) > 1:
+            names = " and ".join(f"{package.name} {package.version}" for package in self._builds)
+            detail = f"{names} are both installed: the second one overwrote files of the first."
+            yield Concern("two-vllms", detail, place=self._builds[1].place)
+        for name in _SHADOWED:
+            same = [package for package in self._distributions if package.name == name]
+            hidden = {f"{p.version} in {_parent(p)}" for p in same if p.version != same[0].version}
+            if hidden:
+                shown = f"{name} {same[0].version} in {_parent(same[0])}"
+                detail = f"{shown} hides {', '.join(sorted(hidden))}."
+                yield Concern("shadowed-package", detail, place=same[0].place)
+        triton = self._get("triton")
+        if (
+            triton
+            and not self._get("setuptools")
+            and _meets(triton.version, Requirement("triton<3.3"))
+        ):
+            detail = f"triton {triton.version} imports setuptools without requiring it, and setuptools is not installed."
+            yield Concern("no-setuptools", detail, place=triton.place)
 
-def _two_rays(installed: _Installed, host: Host) -> Iterator[Concern]:
-    if installed.rays:
-        (folder, driver), *others = installed.rays
-        hidden = ", ".join(f"{version} in {path}" for path, version in others if version != driver)
+    def rays_on_path(self) -> Iterator[Concern]:
+        hidden = ", ".join(
+            f"{version} in {path}" for path, version in self._rays if self._other_ray(path)
+        )
         if hidden:
+            folder, driver = self._rays[0]
             detail = (
                 f"Ray {driver} in {folder} hides {hidden}; Ray's workers may find the other one."
             )
             yield Concern("two-rays", detail, place=folder)
-    for entry in _paths(host.environ.get("PYTHONPATH", "")):
-        if not os.path.isabs(entry) and ray_version(Path(entry)):
-            yield Concern(
-                "two-rays",
-                f"PYTHONPATH has {entry!r}, which is relative and contains a Ray: the workers run in another directory and do not find it.",
-            )
-
-
-def _other_workers(installed: _Installed, host: Host) -> Iterator[Concern]:
-    if not installed.rays:
-        return
-    driver = installed.rays[0][1]
-    for variable, runtime in _runtime_environments(host.environ):
-        yield from _runtime_concerns(variable, runtime, driver)
-    for raylet in host.raylets:
-        module = raylet.parents[4] if len(raylet.parents) > 4 else raylet
-        version = ray_version(module.parent)
-        if version and version != driver:
-            text = f"A Ray node of this machine runs Ray {version} from {module}; the driver has {driver}, and joins it if its address says so."
-            yield Concern("workers-other-ray", text, place=module)
-    if address := host.environ.get("RAY_ADDRESS"):
-        text = f"RAY_ADDRESS={format_value(address)}: the Ray version of its nodes is unknown; the driver has {driver}."
-        yield Concern("ray-cluster", text, counts=False)
-    if command := _shebang(shutil.which("ray", path=host.environ.get("PATH"))):
-        sites = command.parent.parent.glob("lib/python3*/site-packages")
-        version = next(filter(None, map(ray_version, sites)), None)
-        if version and version != driver:
-            text = f"`ray start` on this PATH starts Ray {version} of {command}; the driver has {driver}."
-            yield Concern("other-ray-command", text, counts=False)
-
-
-def _runtime_environments(environ: Mapping[str, str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the runtime environments of workers that are set by Ray's environment variables."""
-    for name, value in environ.items():
-        if name.startswith("RAY_") and value.lstrip().startswith("{"):
-            with contextlib.suppress(ValueError):
-                config = parse_json(value)
-                yield name, _table(config.get("runtime_env", config))
-
-
-def _runtime_concerns(variable: str, runtime: dict[str, Any], driver: str) -> Iterator[Concern]:
-    for folder in map(Path, _paths(str(_table(runtime.get("env_vars")).get("PYTHONPATH", "")))):
-        version = ray_version(folder)
-        if version and version != driver:
-            text = f"{variable} puts {folder} before the workers' packages: Ray {version}; the driver has {driver}."
-            yield Concern("workers-other-ray", text, place=folder)
-    for key in ("pip", "uv"):
-        packages = runtime.get(key)
-        lines = packages.get("packages") if isinstance(packages, dict) else packages
-        for requirement in map(requirement_of, map(str, lines if isinstance(lines, list) else ())):
-            is_ray = requirement is not None and canonicalize_name(requirement.name) == "ray"
-            if requirement is not None and is_ray and not _meets(driver, requirement):
-                text = (
-                    f"{variable} installs {requirement} for the workers; the driver has {driver}."
+        for entry in _paths(self._host.environ.get("PYTHONPATH", "")):
+            if not os.path.isabs(entry) and ray_version(Path(entry)):
+                yield Concern(
+                    "two-rays",
+                    f"PYTHONPATH has {entry!r}, which is relative and contains a Ray: the workers run in another directory and do not find it.",
                 )
-                yield Concern("workers-other-ray", text)
-    if unknown_sources := ", ".join(filter(runtime.__contains__, _OTHER_WORKERS)):
-        text = f"{variable} sets {unknown_sources}: the workers' Ray cannot be determined; the driver has {driver}."
-        yield Concern("workers-elsewhere", text, counts=False)
+
+    def _other_ray(self, folder: Path) -> str | None:
+        """Return the version of the Ray in ``folder`` if it is not the driver's."""
+        version = ray_version(folder)
+        return None if version == self._rays[0][1] else version
+
+    def rays_of_workers(self) -> Iterator[Concern]:
+        if not self._rays:
+            return
+        environ, driver = self._host.environ, f"the driver has {self._rays[0][1]}"
+        for variable, value in environ.items():
+            if variable.startswith("RAY_") and value.lstrip().startswith("{"):
+                with contextlib.suppress(ValueError):
+                    config = parse_json(value)
+                    runtime = _table(config.get("runtime_env", config))
+                    yield from self._runtime_environment(variable, runtime, driver)
+        for raylet in self._host.raylets:
+            module = raylet.parents[4] if len(raylet.parents) > 4 else raylet
+            if version := self._other_ray(module.parent):
+                text = f"A Ray node of this machine runs Ray {version} from {module}; {driver}, and joins it if its address says so."
+                yield Concern("workers-other-ray", text, place=module)
+        if address := environ.get("RAY_ADDRESS"):
+            text = f"RAY_ADDRESS={format_value(address)}: the Ray version of its nodes is unknown; {driver}."
+            yield Concern("ray-cluster", text, counts=False)
+        if command := _shebang(shutil.which("ray", path=environ.get("PATH"))):
+            sites = command.parent.parent.glob("lib/python3*/site-packages")
+            site = next(filter(ray_version, sites), None)
+            if site and (version := self._other_ray(site)):
+                text = f"`ray start` on this PATH starts Ray {version} of {command}; {driver}."
+                yield Concern("other-ray-command", text, counts=False)
+
+    def _runtime_environment(
+        self, variable: str, runtime: dict[str, Any], driver: str
+    ) -> Iterator[Concern]:
+        """Yield the concerns about workers whose environment a variable of Ray sets."""
+        for folder in map(Path, _paths(str(_table(runtime.get("env_vars")).get("PYTHONPATH", "")))):
+            if version := self._other_ray(folder):
+                text = f"{variable} puts {folder} before the workers' packages: Ray {version}; {driver}."
+                yield Concern("workers-other-ray", text, place=folder)
+        for packages in map(runtime.get, ("pip", "uv")):
+            lines = packages.get("packages") if isinstance(packages, dict) else packages
+            for line in lines if isinstance(lines, list) else ():
+                wanted = requirement_of(str(line))
+                is_ray = wanted and canonicalize_name(wanted.name) == "ray"
+                if wanted and is_ray and not _meets(self._rays[0][1], wanted):
+                    text = f"{variable} installs {wanted} for the workers; {driver}."
+                    yield Concern("workers-other-ray", text)
+        if unknown_sources := ", ".join(filter(runtime.__contains__, _OTHER_WORKERS)):
+            text = f"{variable} sets {unknown_sources}: the workers' Ray cannot be determined; {driver}."
+            yield Concern("workers-elsewhere", text, counts=False)
+
+    def requirements(self) -> Iterator[Concern]:
+        vllm = next(iter(self._builds), None)
+        if vllm is None or vllm.place is None:
+            return
+        problems = []
+        markers = {**self._interpreter.markers(), "extra": ""}
+        for key, value in metadata(vllm.place):
+            wanted = requirement_of(value) if key == "Requires-Dist" else None
+            if wanted is None or (wanted.marker and not marker_holds(wanted.marker, markers)):
+                continue
+            package = self._get(canonicalize_name(wanted.name))
+            if package is None:
+                problems.append(f"{wanted.name} is missing (wants {wanted.specifier or 'any'})")
+            elif not _meets(package.version, wanted):
+                problems.append(f"{package.name} is {package.version} (wants {wanted.specifier})")
+        if problems:
+            more = f" and {len(problems) - MAX_NAMED} more" if len(problems) > MAX_NAMED else ""
+            detail = f"{vllm.name} {vllm.version}: {', '.join(problems[:MAX_NAMED])}{more}."
+            yield Concern("requirement-not-met", detail, place=vllm.place)
+
+    def cuda(self) -> Iterator[Concern]:
+        vllm, torch = next(iter(self._builds), None), self._get("torch")
+        if vllm is None or vllm.name != "vllm" or "+cpu" in vllm.version or torch is None:
+            return
+        machine, python = self._host.machine, self._interpreter
+        for concern in compare(vllm.version, torch.version, cuda_of(torch), machine):
+            yield Concern(*concern, torch.place)
+        if isinstance(machine, Machine):
+            of_tools = tools(python.python, python.version, self._host.environ)
+            for concern in (*modes(machine), *of_tools):
+                yield Concern(*concern)
+
+    def plugins(self) -> Iterator[Concern]:
+        allowed = self._host.environ.get("VLLM_PLUGINS")
+        platforms, general = (
+            [
+                f"{name} of {package.name} {package.version}"
+                for package in self._distributions
+                for name in _entry_points(package, group)
+                if allowed is None or name in allowed.split(",")
+            ]
+            for group in ("vllm.platform_plugins", "vllm.general_plugins")
+        )
+        if len(platforms) > 1:
+            detail = f"{', '.join(platforms)}: vLLM uses at most one active platform plug-in."
+            yield Concern("two-platform-plugins", detail)
+        elif platforms:
+            detail = f"{platforms[0]} chooses the platform instead of vLLM."
+            yield Concern("platform-plugin", detail, counts=False)
+        if general:
+            yield Concern("general-plugin", f"{', '.join(general[:MAX_NAMED])}.", counts=False)
 
 
-def _requirements(installed: _Installed, host: Host) -> Iterator[Concern]:
-    vllm = installed.vllm
-    if vllm is None or vllm.place is None:
-        return
-    problems = []
-    for requirement in _wanted(vllm.place, {**installed.interpreter.markers(), "extra": ""}):
-        package = installed.get(canonicalize_name(requirement.name))
-        wanted = requirement.specifier
-        if package is None:
-            problems.append(f"{requirement.name} is missing (wants {wanted or 'any'})")
-        elif not _meets(package.version, requirement):
-            problems.append(f"{package.name} is {package.version} (wants {wanted})")
-    if problems:
-        more = f" and {len(problems) - MAX_NAMED} more" if len(problems) > MAX_NAMED else ""
-        detail = f"{vllm.name} {vllm.version}: {', '.join(problems[:MAX_NAMED])}{more}."
-        yield Concern("requirement-not-met", detail, place=vllm.place)
-
-
-def _wanted(place: Path, markers: Mapping[str, str]) -> Iterator[Requirement]:
-    """Yield the requirements of a distribution that apply under ``markers``."""
-    for key, value in metadata(place):
-        requirement = requirement_of(value) if key == "Requires-Dist" else None
-        if requirement is not None and (
-            requirement.marker is None or marker_holds(requirement.marker, markers)
-        ):
-            yield requirement
-
-
-def _setuptools(installed: _Installed, host: Host) -> Iterator[Concern]:
-    triton = installed.get("triton")
-    if triton is None or installed.get("setuptools") is not None:
-        return
-    if _meets(triton.version, Requirement("triton<3.3")):
-        detail = f"triton {triton.version} imports setuptools without requiring it, and setuptools is not installed."
-        yield Concern("no-setuptools", detail, place=triton.place)
-
-
-def _cuda(installed: _Installed, host: Host) -> Iterator[Concern]:
-    vllm, torch, machine = installed.vllm, installed.get("torch"), host.machine
-    if vllm is None or vllm.name != "vllm" or "+cpu" in vllm.version or torch is None:
-        return
-    for name, text, counts in compare(vllm.version, torch.version, cuda_of(torch), machine):
-        yield Concern(name, text, counts, torch.place)
-    if isinstance(machine, Machine):
-        python = installed.interpreter
-        of_tools = tools(python.python, python.version, host.environ)
-        for name, text, counts in (*modes(machine), *of_tools):
-            yield Concern(name, text, counts)
-
-
-def _plugins(installed: _Installed, host: Host) -> Iterator[Concern]:
-    allowed = host.environ.get("VLLM_PLUGINS")
-    by_group: dict[str, list[str]] = {group: [] for group in _PLUGINS}
-    for package in installed.distributions:
-        for group, name in _entry_points(package):
-            if allowed is None or name in allowed.split(","):
-                by_group[group].append(f"{name} of {package.name} {package.version}")
-    platforms, general = by_group.values()
-    if len(platforms) > 1:
-        detail = f"{', '.join(platforms)}: vLLM uses at most one active platform plug-in."
-        yield Concern("two-platform-plugins", detail)
-    elif platforms:
-        detail = f"{platforms[0]} chooses the platform instead of vLLM."
-        yield Concern("platform-plugin", detail, counts=False)
-    if general:
-        yield Concern("general-plugin", f"{', '.join(general[:MAX_NAMED])}.", counts=False)
-
-
-def _entry_points(package: Package) -> Iterator[tuple[str, str]]:
+def _entry_points(package: Package, group: str) -> Iterator[str]:
     text = peek(package.place / "entry_points.txt", 1024 * 1024) if package.place else ""
-    group = ""
+    section = ""
     for line in text.splitlines():
         if line.startswith("["):
-            group = line.strip("[] \t")
-        elif group in _PLUGINS and "=" in line:
-            yield group, line.partition("=")[0].strip()
+            section = line.strip("[] \t")
+        elif section == group and "=" in line:
+            yield line.partition("=")[0].strip()
 
 
 def _shebang(script: str | None) -> Path | None:

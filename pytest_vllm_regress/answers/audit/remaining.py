@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 
 from ...cases.model import Case
@@ -11,7 +11,7 @@ from ...cases.verdict import Verdict
 from ...errors import UsageError
 from ...runner.batch import Batch
 from .boundaries import boundaries
-from .verdict_table import read_table
+from .verdict_table import VerdictTable, read_table
 
 
 class Only(StrEnum):
@@ -28,40 +28,40 @@ def remaining(
 
     Raises ``UsageError`` if nothing is left.
     """
-    left = tuple(batches)
+    table, left = read_table(cases), tuple(batches)
     for part in dict.fromkeys(only):
-        wanted = _undecided(cases) if part is Only.BOUNDARIES else _without_verdict(cases)
+        if part is Only.BOUNDARIES:
+            has = "every end of a range among these releases"
+            missing = {
+                (f"{end.package}-{version}", case.id)
+                for case in cases
+                for end in boundaries(case, table)
+                for version in end.missing
+            }
+        else:
+            has = "a clear one for every case in these environments"
+            missing = {
+                (batch.environment, case.id)
+                for batch in left
+                for case in batch.cases
+                if not _has_verdict(table, case, batch.environment)
+            }
         reduced = [
-            batch.only({case.id for case in batch.cases if wanted(batch.environment, case.id)})
+            batch.only({case.id for case in batch.cases if (batch.environment, case.id) in missing})
             for batch in left
         ]
         left = tuple(batch for batch in reduced if batch.cases)
         if not left:
-            has = (
-                "every end of a range among these releases"
-                if part is Only.BOUNDARIES
-                else "a clear one for every case in these environments"
-            )
             raise UsageError(f"--only {part.value}: the table of verdicts has {has}")
     return left
 
 
-def _undecided(cases: Sequence[Case]) -> Callable[[str, str], bool]:
-    """Say whether an environment's release is one that an end of the case's range still needs."""
-    table = read_table(cases)
-    ends = [end for case in cases for end in boundaries(case, table)]
-    missing = {(f"{end.package}-{version}", end.case_id) for end in ends for version in end.missing}
-    return lambda environment, case_id: (environment, case_id) in missing
-
-
-def _without_verdict(cases: Sequence[Case]) -> Callable[[str, str], bool]:
-    """Say whether the case's present test has no clear verdict in an environment."""
-    table = read_table(cases)
-    codes = {case.id: code_fingerprint(case.directory) for case in cases}
-    clear = {
-        (entry.environment, case.id)
-        for case in cases
+def _has_verdict(table: VerdictTable, case: Case, environment: str) -> bool:
+    """Return whether the case's present test has a clear verdict in an environment."""
+    codes = (None, code_fingerprint(case.directory))
+    return any(
+        entry.environment == environment
+        and entry.verdict is not Verdict.INCONCLUSIVE
+        and entry.code in codes
         for entry in table.of_case(case.id)
-        if entry.verdict is not Verdict.INCONCLUSIVE and entry.code in (None, codes[case.id])
-    }
-    return lambda environment, case_id: (environment, case_id) not in clear
+    )

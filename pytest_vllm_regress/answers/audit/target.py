@@ -6,11 +6,11 @@ Nothing is started, except by ``read_interpreter``.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
@@ -31,9 +31,8 @@ from ...errors import UsageError
 from ...util.files import expand_home
 from ...util.validation import format_value
 from ...util.versions import is_version, requirement_of, version_of
-from .inventory import Inventory
-from .matching import can_show
-from .package_lists import MAX_BYTES, applies, parse_list, read_list
+from .matching import Inventory, can_show
+from .package_lists import MAX_BYTES, may_apply, parse_list, read_list
 
 STDIN = "-"
 ALLOWED = (
@@ -111,7 +110,7 @@ def read_side(target: str) -> Inventory:
             raise UsageError(f"{target}: {reason}")
         return release(target, locks)
     if target == os.path.basename(target) and (lock := locks / f"{target}.txt").is_file():
-        return dataclasses.replace(read_list(lock), source=target)
+        return replace(read_list(lock), source=target)
     if parse_name(target) is not None or versions_named_by(target):
         raise UsageError(
             unavailable_reason(target, ask=False)
@@ -121,12 +120,12 @@ def read_side(target: str) -> Inventory:
     return read_target(target, ALLOWED_SIDES)
 
 
-def locked(folder: Path) -> Mapping[str, Path]:
+def locked(folder: Path) -> dict[str, Path]:
     """Return the locks of plain releases in ``folder`` by version, oldest first."""
-    matches = {
-        path: re.fullmatch(r"vllm-(\d+(?:\.\d+)*)", path.stem) for path in folder.glob("vllm-*.txt")
-    }
-    locks = {match[1]: path for path, match in matches.items() if match}
+    locks = {}
+    for path in folder.glob("vllm-*.txt"):
+        if match := re.fullmatch(r"vllm-(\d+(?:\.\d+)*)", path.stem):
+            locks[match[1]] = path
     return dict(sorted(locks.items(), key=lambda item: Version(item[0])))
 
 
@@ -143,7 +142,7 @@ def release(version: str, folder: Path) -> Inventory:
     inventory = (
         read_list(lock) if lock else parse_list(f"vllm=={version}\n".encode(), f"vllm {version}")
     )
-    return dataclasses.replace(inventory, source=f"vllm {version}", release=version)
+    return replace(inventory, source=f"vllm {version}", release=version)
 
 
 def _pinned(target: str, allowed: str) -> Inventory:
@@ -154,8 +153,8 @@ def _pinned(target: str, allowed: str) -> Inventory:
     could run vLLM.
     """
     requirement = requirement_of(target)
-    name = canonicalize_name(requirement.name) if requirement is not None else ""
-    pins = list(requirement.specifier) if requirement is not None else []
+    name = canonicalize_name(requirement.name) if requirement else ""
+    pins = list(requirement.specifier) if requirement else []
     is_exact = len(pins) == 1 and pins[0].operator in ("==", "===") and "*" not in pins[0].version
     if requirement is None or not is_exact:
         if name in VLLM or re.match(r"[\w.-]+(\[[\w.,-]*\])?\s*[=<>!~]", target):
@@ -168,10 +167,10 @@ def _pinned(target: str, allowed: str) -> Inventory:
         raise UsageError(
             f"{target}: {format_value(version)} is not a version. Give one like vllm==0.8.4"
         )
-    if not applies(requirement):
+    if not may_apply(requirement.marker):
         raise UsageError(
             f"{target}: its marker holds for no Python on Linux, so there is nothing to check. Give a requirement that applies"
         )
     if name == "vllm":
-        return dataclasses.replace(release(version, load(find_file()).locks), source=target)
+        return replace(release(version, load(find_file()).locks), source=target)
     return parse_list(f"{requirement.name}=={version}\n".encode(), target)

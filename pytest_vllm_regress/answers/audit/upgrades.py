@@ -4,9 +4,9 @@ summarizes all releases."""
 from __future__ import annotations
 
 import collections
-import dataclasses
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from .target import locked
 _ENVIRONMENT = re.compile(r"vllm(?:-cpu)?-(\d+(?:\.\d+)*)")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class UpgradeAdvice:
     """Which release to switch to.
 
@@ -54,7 +54,7 @@ class UpgradeAdvice:
         return f"{text} ({self.other or 'no'} other documented failure{'' if self.other == 1 else 's'})"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class ReleaseSummary:
     """A release and its known failures, the gravest first.
 
@@ -91,9 +91,9 @@ def better(findings: Sequence[AuditMatch], cases: Sequence[Case]) -> UpgradeAdvi
     current = Version(Version(of_vllm[0].versions[build]).public)
     installed = {name: version for finding in of_vllm for name, version in finding.versions.items()}
 
-    def having(release: Version, candidates: Iterable[Case]) -> tuple[str, ...]:
+    def having(release: Version | None, candidates: Iterable[Case]) -> tuple[str, ...]:
         versions = {**installed, build: str(release)}
-        return tuple(case.id for case in candidates if case.is_affected(versions))
+        return tuple(case.id for case in candidates if release and case.is_affected(versions))
 
     affecting = [finding.case for finding in of_vllm]
     kept = {release: having(release, affecting) for release in _candidates(cases)}
@@ -102,12 +102,10 @@ def better(findings: Sequence[AuditMatch], cases: Sequence[Case]) -> UpgradeAdvi
     without = next((release for release in (*later, *earlier) if not kept[release]), None)
     # min takes the nearest among equals.
     fewest = min(later, key=lambda release: len(kept[release]), default=None)
-    advised = without or fewest
-    others = set(having(advised, cases)) if advised else set()
     return UpgradeAdvice(
         without=str(without) if without else None,
         earlier=without is not None and without < current,
-        other=len(others - {finding.case.id for finding in findings}),
+        other=len({*having(without or fewest, cases)} - {f.case.id for f in findings}),
         fewest=str(fewest) if fewest else None,
         kept=kept[fewest] if fewest else (),
     )
@@ -145,15 +143,15 @@ def named_releases(cases: Iterable[Case]) -> tuple[Version, ...]:
 
 def overview(cases: Sequence[Case], folder: Path) -> tuple[ReleaseSummary, ...]:
     """Return every release that has a lock in ``folder``, with the failures of the locked versions."""
-    found = {version: find(read_list(lock), cases) for version, lock in locked(folder).items()}
-    ids = [[finding.case.id for finding in findings] for findings in found.values()]
-    gone = [
-        tuple(case_id for case_id in own if case_id not in following)
-        for own, following in zip(ids, [*ids[1:], *ids[-1:]], strict=True)
-    ]
-    return tuple(
-        ReleaseSummary(*row) for row in zip(found.keys(), found.values(), gone, strict=True)
-    )
+    releases: list[ReleaseSummary] = []
+    following: set[str] | None = None
+    for version, lock in reversed(locked(folder).items()):
+        findings = find(read_list(lock), cases)
+        ids = [finding.case.id for finding in findings]
+        gone = [] if following is None else [name for name in ids if name not in following]
+        releases.insert(0, ReleaseSummary(version, findings, tuple(gone)))
+        following = set(ids)
+    return tuple(releases)
 
 
 def table(releases: Sequence[ReleaseSummary]) -> str:

@@ -7,11 +7,12 @@ are part of the table, but not of the file.
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import json
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -31,12 +32,11 @@ from ...util.versions import version_of
 
 FILE = "verdicts.json"
 MAX_BYTES = 16 * 1024 * 1024
-_OUTCOME = rf"({'|'.join(Verdict.__members__)}) (\d{{4}}-\d\d-\d\d)(?: ([0-9a-f]{{16}}))?"
 _INSIDE = {Verdict.REGRESSED: Verdict.REPRODUCED, Verdict.FIXED: Verdict.UNEXPECTEDLY_FIXED}
 _OUTSIDE = {inside: outside for outside, inside in _INSIDE.items()}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Recorded:
     """The verdict of a case in an environment on a device. ``date``: ISO 8601.
 
@@ -61,7 +61,7 @@ _Place = Annotated[str, codec.Meta(pattern="^.+ [^ ]+$")]
 _Text = Annotated[
     str,
     codec.Meta(
-        pattern=f"^{_OUTCOME}$",
+        pattern=rf"^({'|'.join(Verdict.__members__)}) \d{{4}}-\d\d-\d\d( [0-9a-f]{{16}})?$",
         extra_json_schema={"x-allowed": "'VERDICT YYYY-MM-DD FINGERPRINT'"},
     ),
 ]
@@ -83,7 +83,8 @@ class VerdictTable:
     ) -> None:
         self._rows = rows
         self._versions = versions
-        self._pins: dict[str, dict[str, str]] = {}
+        # An environment has a row in most cases, and its recipe takes 0.3 ms.
+        self._pins = functools.cache(_pins)
 
     def of_case(self, case_id: str) -> Sequence[Recorded]:
         """Return what was recorded of a case."""
@@ -114,10 +115,8 @@ class VerdictTable:
         return tuple(sorted(v for v in versions if v and not v.is_prerelease and v.local is None))
 
     def _version(self, environment: str, package: str) -> str | None:
-        pins = self._pins.get(environment)
-        if pins is None:  # an environment has a row in most cases, and its recipe takes 0.3 ms
-            pins = self._pins[environment] = _pins(environment)
-        return pins.get(package) or self._versions.get(environment, {}).get(package)
+        recorded = self._versions.get(environment, {})
+        return self._pins(environment).get(package) or recorded.get(package)
 
 
 def read_table(cases: Sequence[Case]) -> VerdictTable:
@@ -131,9 +130,7 @@ def read_table(cases: Sequence[Case]) -> VerdictTable:
         for entry in _proven(case):
             versions[entry.environment] = entry.versions
             rows.setdefault(case.id, []).append(
-                Recorded(
-                    entry.environment, entry.device, Verdict(entry.verdict), entry.date, code=None
-                )
+                Recorded(entry.environment, entry.device, entry.verdict, entry.date, code=None)
             )
     for directory in {case.directory.parent for case in cases}:
         for case_id, recorded in read_file(directory / FILE).items():
@@ -150,7 +147,7 @@ def read_file(path: Path) -> dict[str, list[Recorded]]:
         return {}
     document = codec.load(_File, path, MAX_BYTES, what="a table of verdicts")
     return {
-        case_id: [_parsed(place, text) for place, text in row.items()]
+        case_id: [_parsed(*item) for item in row.items()]
         for case_id, row in document.verdicts.items()
     }
 
@@ -168,27 +165,27 @@ def record(directory: Path, cases: Sequence[Case], results: Iterable[TestResult]
         case_id: {(entry.environment, entry.device): entry for entry in recorded}
         for case_id, recorded in read_file(directory / FILE).items()
     }
+    proven = {
+        (case.id, entry.environment, entry.device): entry.verdict
+        for case in cases
+        for entry in _proven(case)
+    }
+    judged = (_judged(by_id[r.case_id], r) for r in results if r.case_id in by_id)
     changed = 0
-    for cell in group_into_cells(
-        _judged(by_id[r.case_id], r) for r in results if r.case_id in by_id
-    ):
-        if re.search("[@/]", cell.environment) or cell.device == "unknown":
-            continue
+    for cell in group_into_cells(judged):
         key, row = (cell.environment, cell.device), rows.setdefault(cell.case_id, {})
-        proven = {
-            (entry.environment, entry.device): Verdict(entry.verdict)
-            for entry in _proven(by_id[cell.case_id])
-        }
-        is_worse = cell.verdict is Verdict.INCONCLUSIVE and key in row
-        if is_worse or proven.get(key) is cell.verdict:
+        before = row.get(key)
+        if (
+            re.search("[@/]", cell.environment)
+            or cell.device == "unknown"
+            or (before and cell.verdict is Verdict.INCONCLUSIVE)
+            or proven.get((cell.case_id, *key)) is cell.verdict
+        ):
             continue
-        before, entry = row.get(key), _recorded(cell)
-        row[key] = entry
+        entry = row[key] = _recorded(cell)
         changed += before is None or (before.verdict, before.code) != (entry.verdict, entry.code)
     if changed:
-        _write(
-            directory / FILE, {case_id: list(row.values()) for case_id, row in rows.items() if row}
-        )
+        _write(directory / FILE, {case_id: row.values() for case_id, row in rows.items() if row})
     return changed
 
 
@@ -204,29 +201,27 @@ def _judged(case: Case, result: TestResult) -> TestResult:
     return replace(result, verdict=swap.get(result.verdict, result.verdict))
 
 
-def _write(path: Path, rows: Mapping[str, Sequence[Recorded]]) -> None:
+def _write(path: Path, rows: Mapping[str, Iterable[Recorded]]) -> None:
     def order(entry: Recorded) -> tuple[Sequence[int], str]:  # older releases first
         return [*map(int, re.findall(r"\d+", entry.environment))], entry.device
 
-    lines = []
-    for case_id, recorded in sorted(rows.items()):
-        outcomes = {
+    verdicts = {
+        case_id: {
             f"{entry.environment} {entry.device}": (
                 f"{entry.verdict.value} {entry.date} {entry.code}".rstrip()
             )
             for entry in sorted(recorded, key=order)
         }
-        row = json.dumps(outcomes, indent=2).replace("\n", "\n ")
-        lines.append(f" {json.dumps(case_id)}: {row}")
-    content = ",\n".join(lines)
-    write_atomically(path, f'{{"schema": 1, "verdicts": {{\n{content}\n}}}}\n')
+        for case_id, recorded in sorted(rows.items())
+    }
+    content = json.dumps(verdicts, indent=2).replace("\n ", "\n")
+    write_atomically(path, f'{{"schema": 1, "verdicts": {content}}}\n')
 
 
 def _parsed(place: str, text: str) -> Recorded:
     environment, _, device = place.rpartition(" ")
-    match = re.fullmatch(_OUTCOME, text)
-    assert match is not None  # the pattern of ``_File``
-    return Recorded(environment, device, Verdict(match[1]), match[2], match[3] or "")
+    verdict, date, *code = text.split(" ")
+    return Recorded(environment, device, Verdict(verdict), date, *code)
 
 
 def _proven(case: Case) -> tuple[proof.EnvironmentEvidence, ...]:

@@ -1,19 +1,16 @@
 """Which cases a line of a log shows: their patterns, each in the kind of line that the case names,
-found by the literal texts of each pattern; and where the recorded failures of a case were raised."""
+found by the literal texts of each pattern."""
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from ...cases.model import Case
-from ...cases.proofs.rejudge import load_observations
-from ...cases.verdict import Verdict
-from ...errors import Part, UsageError
+from ...errors import Part
 from ...util.patterns import PatternError, search
-from .tracebacks import LoggedFailure, read_failures
 
 MAX_TEXT = 4_000
 """Characters of a line that are searched, around the case's literal text."""
@@ -35,11 +32,12 @@ _ASSERTION = re.compile(
 _STACK = re.compile(r"\s+\S.{0,300} \([^()\s]+:\d+\)$")
 _EXCEPTION = re.compile(r"\b\w*(?:Error|Exception|Exit|Interrupt)\b")
 _NO_ANSWER = re.compile(r"no HTTP answer(?: within [\d.]+ s;|:) ?(.*)", re.DOTALL)
+_NO_HTTP = "no HTTP answer"
 _OF_EXCEPTIONS = (Part.EXCEPTION, Part.TRACEBACK, Part.ASSERTION)
 _ASSERTIONS = (b"AssertionError: ", b"Failed: ", b"found in assertion")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class PatternMatch:
     """A case whose pattern matches a line of the kind ``part``."""
 
@@ -65,7 +63,9 @@ class PatternIndex:
         for case in self._parts:
             literals = required_literals(case.symptom.pattern)
             for literal in literals:
-                self._by_literal.setdefault(_printed(literal), []).append(case)
+                # The time is printed between the words of "no HTTP answer: ...".
+                printed = _NO_HTTP if literal.startswith(_NO_HTTP) else literal
+                self._by_literal.setdefault(printed, []).append(case)
             if not literals:
                 self._without_literal.append(case)
         self.too_slow: dict[str, str] = {}
@@ -83,13 +83,10 @@ class PatternIndex:
 
         ``exceptions``: whether the line may belong to an exception.
         """
-        places = {
-            case: text.find(literal)
-            for literal, cases in self._by_literal.items()
-            if literal in text
-            for case in cases
-        }
-        places |= dict.fromkeys(self._without_literal, 0)
+        places = dict.fromkeys(self._without_literal, 0)
+        for literal, cases in self._by_literal.items():
+            if literal in text:
+                places |= dict.fromkeys(cases, text.find(literal))
         if not places:
             return []
         texts = _texts_by_part(text)
@@ -117,14 +114,6 @@ class PatternIndex:
                 if span is not None:
                     return PatternMatch(case, part, searched[slice(*span)])
         return None
-
-
-def _printed(literal: str) -> str:
-    """Return a literal text as it stands in a log:
-
-    ``no HTTP answer`` is printed with the time after it.
-    """
-    return "no HTTP answer" if literal.startswith("no HTTP answer") else literal
 
 
 def _parts(case: Case) -> frozenset[Part]:
@@ -155,11 +144,8 @@ def required_literals(pattern: str) -> tuple[str, ...]:
         runs = alternatives[-1]
         if kind == "flags":
             return ()
-        if kind == "open":
-            depth += 1
-            runs.append("")
-        elif kind == "close":
-            depth -= 1
+        if kind in ("open", "close"):
+            depth += 1 if kind == "open" else -1
             runs.append("")
         elif depth:
             continue
@@ -173,48 +159,3 @@ def required_literals(pattern: str) -> tuple[str, ...]:
             runs.append("")
     longest = tuple(max(runs, key=len) for runs in alternatives)
     return longest if all(len(text) >= SHORTEST for text in longest) else ()
-
-
-@dataclasses.dataclass(frozen=True)
-class RecordedPlaces:
-    """Functions of vLLM, as file and name, in the recorded tracebacks of a case.
-
-    ``general``: the exception comes from Python's own library, so that its text says nothing
-    without the place.
-    """
-
-    functions: frozenset[tuple[str, str]]
-    general: bool
-
-    def agrees(self, failure: LoggedFailure) -> bool:
-        """Return whether the failure passed through one of the functions in which the recorded ones
-        were raised."""
-        return any(
-            (frame.of_vllm, frame.function) in self.functions
-            for frame in failure.vllm_frames()[-3:]
-        )
-
-
-def recorded_places(case: Case) -> RecordedPlaces:
-    """Return the places of the recorded failures of ``case``; none if nothing readable is recorded."""
-    try:
-        runs = load_observations(case)
-    except UsageError:
-        runs = ()
-    failures = [
-        failure
-        for run in runs
-        for result in run.results
-        if result.verdict is Verdict.REPRODUCED and result.observation is not None
-        for part in (Part.TRACEBACK, Part.LOG)
-        for failure in read_failures(result.observation.parts.get(part, ""))
-    ]
-    functions = {
-        (frame.of_vllm, frame.function)
-        for failure in failures
-        for frame in failure.vllm_frames()[-1:]
-    }
-    general = bool(functions) and all(
-        f.frames and f.frames[-1].of_standard_library for f in failures
-    )
-    return RecordedPlaces(frozenset(functions), general)

@@ -7,17 +7,21 @@ certain only if the log names a version in its range (``findings_of``).
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...cases.model import Case
-from ...errors import Kind, Part
+from ...cases.proofs.rejudge import load_observations
+from ...cases.verdict import Verdict
+from ...errors import Kind, Part, UsageError
 from ...util import codec
-from .case_patterns import PatternMatch, recorded_places
+from ..audit.severity import case_fields
+from .case_patterns import PatternMatch
 from .named_versions import NamedVersion
-from .tracebacks import LoggedFailure
+from .tracebacks import LoggedFailure, read_failures
 from .unknown import UnknownFailure
 
 MAX_LINES = 20
@@ -40,7 +44,7 @@ class Certainty(enum.StrEnum):
     """The text, in a version that is not documented to have the failure."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Occurrence:
     """One line that shows a case: what matched, and the failure that the line ends."""
 
@@ -49,14 +53,14 @@ class Occurrence:
     failure: LoggedFailure | None
 
 
-@dataclasses.dataclass
+@dataclass
 class CaseOccurrences:
     """Lines that show one case with the same ``versions`` of its packages, collected while the log
     is read."""
 
     case: Case
     versions: Mapping[str, str]
-    kept: list[Occurrence] = dataclasses.field(default_factory=list)
+    kept: list[Occurrence] = field(default_factory=list)
     count: int = 0
 
     def add(self, occurrences: Sequence[Occurrence], count: int) -> None:
@@ -65,7 +69,7 @@ class CaseOccurrences:
         self.kept += occurrences[: MAX_LINES - len(self.kept)]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class LogMatch:
     """A documented failure that the log shows.
 
@@ -80,32 +84,21 @@ class LogMatch:
     text: str
     lines: tuple[int, ...]
     count: int
-    versions: Mapping[str, str] = dataclasses.field(hash=False)
+    versions: Mapping[str, str] = field(hash=False)
     alternatives: tuple[str, ...] = ()
 
     def same_lines(self, other: LogMatch) -> bool:
         return self.case.id != other.case.id and not set(self.lines).isdisjoint(other.lines)
 
     def to_json(self) -> dict[str, Any]:
-        case = self.case
-        return {
-            "case": case.id,
-            "title": case.title,
-            "certainty": self.certainty.value,
-            "reason": self.reason,
-            "text": self.text,
-            "lines": list(self.lines),
-            "count": self.count,
-            "versions": dict(self.versions),
-            "alternatives": list(self.alternatives),
-            "affected": {affected.package: affected.specifier for affected in case.affected},
-            "first_fixed": case.first_fixed(),
-            "workaround": case.workaround,
-            "upstream": list(case.upstream),
-        }
+        fields = case_fields(
+            self.case, "title", "affected", "first_fixed", "workaround", "upstream"
+        )
+        own = ("certainty", "reason", "text", "lines", "count", "versions", "alternatives")
+        return fields | {name: codec.encode(getattr(self, name)) for name in own}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Explanation:
     """What a log shows. ``notes``: what was not searched or not counted."""
 
@@ -137,11 +130,13 @@ def findings_of(shown: Sequence[CaseOccurrences], named: frozenset[str]) -> list
     remaining = [
         finding for finding in findings if not _is_better_explained(finding, findings, named)
     ]
+    for number, finding in enumerate(remaining):
+        if others := tuple(other.case.id for other in remaining if finding.same_lines(other)):
+            doubted = finding.certainty is Certainty.CERTAIN
+            certainty = Certainty.LIKELY if doubted else finding.certainty
+            remaining[number] = replace(finding, alternatives=others, certainty=certainty)
     ranks = list(Certainty)
-    return sorted(
-        (_with_alternatives(finding, remaining) for finding in remaining),
-        key=lambda finding: (ranks.index(finding.certainty), finding.lines[0], finding.case.id),
-    )
+    return sorted(remaining, key=lambda f: (ranks.index(f.certainty), f.lines[0], f.case.id))
 
 
 def _finding(shown: CaseOccurrences, named: frozenset[str]) -> LogMatch | None:
@@ -151,7 +146,11 @@ def _finding(shown: CaseOccurrences, named: frozenset[str]) -> LogMatch | None:
         return None
     first = occurrences[0]
     certainty, reason = _certainty(case, shown.versions)
-    doubt = _doubt(case, first)
+    doubt = ""
+    if first.match.part is Part.ASSERTION:
+        doubt = "the text is that of an assertion in the case's own test"
+    elif first.failure and first.failure.is_of_another_program(packages_of(case)):
+        doubt = "the traceback is that of another program"
     if doubt and certainty is not Certainty.OUTSIDE and case.id not in named:
         certainty, reason = Certainty.POSSIBLE, f"{reason}; {doubt}"
     return LogMatch(
@@ -170,13 +169,30 @@ def _in_its_place(shown: CaseOccurrences) -> list[Occurrence]:
     """Return the occurrences that can be the failure.
 
     An exception of Python's own library says nothing by its text ("Broken pipe"), so that it counts
-    only where the recorded ones were raised.
+    only where it passed through one of the functions in which the recorded ones were raised.
     """
-    of_exceptions = any(entry.match.part is Part.EXCEPTION for entry in shown.kept)
-    places = recorded_places(shown.case) if of_exceptions else None
-    if places is None or not places.general:
+    recorded: list[LoggedFailure] = []
+    if any(entry.match.part is Part.EXCEPTION for entry in shown.kept):
+        with contextlib.suppress(UsageError):  # nothing readable is recorded
+            recorded += _recorded_failures(shown.case)
+    places = {frame.place for failure in recorded for frame in failure.vllm_frames()[-1:]}
+    of_python = all(f.frames and f.frames[-1].of_standard_library for f in recorded)
+    if not places or not of_python:
         return shown.kept
-    return [entry for entry in shown.kept if entry.failure and places.agrees(entry.failure)]
+    return [
+        entry
+        for entry in shown.kept
+        if entry.failure
+        and any(frame.place in places for frame in entry.failure.vllm_frames()[-3:])
+    ]
+
+
+def _recorded_failures(case: Case) -> Iterator[LoggedFailure]:
+    for run in load_observations(case):
+        for result in run.results:
+            if result.verdict is Verdict.REPRODUCED and result.observation is not None:
+                for part in (Part.TRACEBACK, Part.LOG):
+                    yield from read_failures(result.observation.parts.get(part, ""))
 
 
 def _certainty(case: Case, versions: Mapping[str, str]) -> tuple[Certainty, str]:
@@ -194,16 +210,6 @@ def _certainty(case: Case, versions: Mapping[str, str]) -> tuple[Certainty, str]
     )
 
 
-def _doubt(case: Case, occurrence: Occurrence) -> str:
-    """Return why the text may mean something else, or an empty string."""
-    if occurrence.match.part is Part.ASSERTION:
-        return "the text is that of an assertion in the case's own test"
-    failure = occurrence.failure
-    if failure is not None and failure.is_of_another_program(packages_of(case)):
-        return "the traceback is that of another program"
-    return ""
-
-
 def _is_better_explained(
     finding: LogMatch, findings: Sequence[LogMatch], named: frozenset[str]
 ) -> bool:
@@ -216,11 +222,3 @@ def _is_better_explained(
     return silent and any(
         other.part is not Part.ANSWER and Kind.HANG in other.case.symptom.kinds for other in inside
     )
-
-
-def _with_alternatives(finding: LogMatch, findings: Sequence[LogMatch]) -> LogMatch:
-    others = tuple(other.case.id for other in findings if finding.same_lines(other))
-    certainty = finding.certainty
-    if others and certainty is Certainty.CERTAIN:
-        certainty = Certainty.LIKELY
-    return dataclasses.replace(finding, alternatives=others, certainty=certainty)

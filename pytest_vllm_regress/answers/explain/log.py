@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import codecs
+import contextlib
+import io
 import re
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import BinaryIO
 
 from ...cases.model import Case
+from ...errors import UsageError
+from ...util.files import expand_home
 from .case_patterns import PatternIndex
 from .explanation import (
     CaseOccurrences,
@@ -27,6 +33,53 @@ _ESCAPED = re.compile(r"(?<!\\)\\n")
 _REQUEST = "Received request "
 """Start of the line in which vLLM logs a prompt, which may contain any text."""
 Versions = tuple[tuple[str, str], ...]
+_LOOKED_AT = 4096
+_COMPRESSED = {
+    b"\x1f\x8b": ("gzip", "gzip -cd"),
+    b"BZh": ("bzip2", "bzip2 -cd"),
+    b"\xfd7zXZ\0": ("xz", "xz -cd"),
+    b"\x28\xb5\x2f\xfd": ("zstd", "zstd -cd"),
+}
+"""Compression formats by the first bytes of a file: name, and the command that decompresses it."""
+
+
+@contextlib.contextmanager
+def opened(file: str, warn: Callable[[str], None]) -> Iterator[BinaryIO]:
+    if file == "-":
+        _check(sys.stdin.buffer, "standard input", warn)
+        yield sys.stdin.buffer
+        return
+    path = expand_home(file)
+    if path.exists() and not path.is_file():
+        raise UsageError(
+            f"{file}: not a regular file. Give a log, or - for standard input: COMMAND | vllm-regress explain -"
+        )
+    if not path.is_file():
+        raise UsageError(f"{file}: no such file. Give a log, or - for standard input")
+    try:
+        with path.open("rb") as stream:
+            _check(stream, file, warn)
+            yield stream
+    except OSError as error:
+        raise UsageError(f"{file}: cannot be read: {error.strerror}") from None
+
+
+def _check(stream: BinaryIO, source: str, warn: Callable[[str], None]) -> None:
+    """Warn about an empty log. Raises ``UsageError`` for UTF-16, compressed and binary files."""
+    if not isinstance(stream, io.BufferedReader):
+        return
+    beginning = stream.peek(_LOOKED_AT)[:_LOOKED_AT]
+    if not beginning:
+        warn(f"note: {source} is empty")
+    if beginning.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise UsageError(f"{source}: is in UTF-16. Convert it first: iconv -f UTF-16 -t UTF-8")
+    for start, (name, command) in _COMPRESSED.items():
+        if beginning.startswith(start):
+            raise UsageError(
+                f"{source}: is compressed by {name}. Unpack it first: {command} LOG | vllm-regress explain -"
+            )
+    if b"\0" in beginning:
+        raise UsageError(f"{source}: is not text: it contains NUL bytes")
 
 
 def explain(stream: BinaryIO, cases: Sequence[Case], source: str) -> Explanation:
@@ -83,7 +136,7 @@ class _LogReader:
             return
         versions = self._versions.current(container)
         for match in matches:
-            self._count(match.case, container, versions, Occurrence(number, match, failure))
+            self._count(container, versions, Occurrence(number, match, failure))
         if matches:
             self._matched[source] = number, frozenset(match.case.id for match in matches)
         if failure is not None:
@@ -93,9 +146,8 @@ class _LogReader:
             elif len(self._matched_failures) < MAX_RECORDS:
                 self._matched_failures.append((ids, failure, versions))
 
-    def _count(
-        self, case: Case, container: str, versions: Mapping[str, str], occurrence: Occurrence
-    ) -> None:
+    def _count(self, container: str, versions: Mapping[str, str], occurrence: Occurrence) -> None:
+        case = occurrence.match.case
         decisive = self._decisive(case.id, versions)
         key = case.id, container, tuple(sorted(decisive.items()))
         if key not in self._shown and len(self._shown) >= MAX_RECORDS:
@@ -135,24 +187,15 @@ class _LogReader:
             tuple(self._notes()),
         )
 
-    def _notes(self) -> list[str]:
-        notes = [
-            f"{case_id}: not searched to the end: {why}"
-            for case_id, why in self._index.too_slow.items()
-        ]
+    def _notes(self) -> Iterator[str]:
+        for case_id, why in self._index.too_slow.items():
+            yield f"{case_id}: not searched to the end: {why}"
         if self._unknown.left_out:
-            notes.append(f"{self._unknown.left_out} more failures without a case were not grouped")
+            yield f"{self._unknown.left_out} more failures without a case were not grouped"
         if self._left_out:
-            notes.append(
-                f"{self._left_out} more lines with documented failures were not counted: "
-                "too many versions or containers"
-            )
+            yield f"{self._left_out} more lines with documented failures were not counted: too many versions or containers"
         if (first := self._tracebacks.unfinished()) is not None:
-            notes.append(
-                f"the log ends inside the traceback that begins on line {first}; "
-                "its exception is missing"
-            )
-        return notes
+            yield f"the log ends inside the traceback that begins on line {first}; its exception is missing"
 
 
 def _lines_in(text: str) -> list[str]:

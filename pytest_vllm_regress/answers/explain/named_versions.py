@@ -3,9 +3,9 @@ paths of environments."""
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from packaging.utils import canonicalize_name
 
@@ -29,7 +29,7 @@ _BANNER = re.compile(
 )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class NamedVersion:
     """A version that line ``number`` of the log names."""
 

@@ -3,9 +3,9 @@ exception was its cause, and in which phase of an engine it happened."""
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from .log_lines import source_of, strip_prefix
 
@@ -31,7 +31,7 @@ _OF_REQUESTS = frozenset(
 """Functions of vLLM that run only once the engine is started."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Frame:
     """One call: its file, its line and the function that it is in."""
 
@@ -46,6 +46,11 @@ class Frame:
         return match[1].replace("\\", "/") if match else ""
 
     @property
+    def place(self) -> str:
+        """The function, with the file within vLLM."""
+        return f"{self.of_vllm}:{self.function}"
+
+    @property
     def of_standard_library(self) -> bool:
         """Whether the file belongs to Python itself."""
         return (
@@ -56,14 +61,11 @@ class Frame:
     @property
     def of_program(self) -> bool:
         """Whether the file is user code: neither an installed package nor the standard library."""
-        return (
-            "-packages" not in self.file
-            and not self.of_standard_library
-            and self.file.endswith(".py")
-        )
+        is_installed = "-packages" in self.file or self.of_standard_library
+        return self.file.endswith(".py") and not is_installed
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class LoggedFailure:
     """An exception with its traceback, the innermost frame last.
 
@@ -101,18 +103,14 @@ class LoggedFailure:
         Other programs raise the same exceptions as vLLM. A traceback with standard-library frames
         only may still be vLLM's, for example that of a thread that writes to a pipe.
         """
-        modules = {
-            spelling
-            for name in packages
-            for spelling in (name.replace("-", "_"), name.replace("-", ""))
-        }
+        modules = {name.replace("-", separator) for name in packages for separator in ("_", "")}
         return any(frame.of_program for frame in self.frames) and not any(
             frame.of_vllm or modules.intersection(re.split(r"[/\\]", frame.file))
             for frame in self.frames
         )
 
 
-@dataclasses.dataclass
+@dataclass
 class _Open:
     """A traceback whose exception has not been read yet (``ended``: it has).
 
@@ -123,7 +121,7 @@ class _Open:
     follows: bool
     until: int
     ended: bool = False
-    frames: list[Frame] = dataclasses.field(default_factory=list)
+    frames: list[Frame] = field(default_factory=list)
 
 
 class TracebackReader:
@@ -136,18 +134,17 @@ class TracebackReader:
 
     def is_open(self) -> bool:
         """Return whether the next lines may belong to a traceback."""
-        if self._open and all(state.until <= self._count for state in self._open.values()):
+        if not any(state.until > self._count for state in self._open.values()):
             self._open.clear()
         return bool(self._open)
 
     def unfinished(self) -> int | None:
         """Return the first line of a traceback of vLLM that is still open, or None."""
-        states = (
-            state for state in self._open.values() if not state.ended and state.until > self._count
-        )
-        return next(
-            (state.first for state in states if any(frame.of_vllm for frame in state.frames)), None
-        )
+        for state in self._open.values():
+            is_live = not state.ended and state.until > self._count
+            if is_live and any(frame.of_vllm for frame in state.frames):
+                return state.first
+        return None
 
     def read(self, source: str, text: str, number: int) -> LoggedFailure | None:
         """Read a line; return the failure that it ends."""

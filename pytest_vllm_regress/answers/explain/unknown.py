@@ -3,9 +3,9 @@ command that starts a case."""
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import shlex
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...util import codec
@@ -23,7 +23,7 @@ _MAX_PATTERN = 120
 _MAX_MESSAGE = 500
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class FailureSignature:
     """What two occurrences of one failure have in common: exception, innermost functions of vLLM
     (the last call first), phase."""
@@ -33,7 +33,7 @@ class FailureSignature:
     phase: str
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class UnknownFailure:
     """A group of failures that no case documents.
 
@@ -43,8 +43,8 @@ class UnknownFailure:
     signature: FailureSignature
     message: str
     line: int
-    count: int
-    versions: tuple[tuple[str, str], ...] = ()
+    versions: tuple[tuple[str, str], ...]
+    count: int = 1
 
     @property
     def search_text(self) -> str:
@@ -112,24 +112,21 @@ class UnknownFailures:
             self._count(failure, versions)
 
     def _count(self, failure: LoggedFailure, versions: dict[str, str]) -> None:
-        frames = failure.vllm_frames()
-        signature = FailureSignature(
-            failure.name,
-            tuple(f"{f.of_vllm}:{f.function}" for f in frames[: -MAX_FRAMES - 1 : -1]),
-            failure.phase,
-        )
-        group = self._groups.get(signature)
-        if group is None and len(self._groups) >= MAX_GROUPS:
+        places = [frame.place for frame in reversed(failure.vllm_frames())]
+        signature = FailureSignature(failure.name, tuple(places[:MAX_FRAMES]), failure.phase)
+        if group := self._groups.get(signature):
+            self._groups[signature] = replace(group, count=group.count + 1)
+        elif len(self._groups) >= MAX_GROUPS:
             self.left_out += 1
-            return
-        group = group or UnknownFailure(
-            signature,
-            _presentable(failure.message),
-            line=failure.last,
-            count=0,
-            versions=tuple(sorted(versions.items())),
-        )
-        self._groups[signature] = dataclasses.replace(group, count=group.count + 1)
+        else:
+            message = mask(failure.message[:_MAX_MESSAGE])
+            self._groups[signature] = UnknownFailure(
+                signature,
+                # Without control characters, so that it can be published.
+                "".join(sign if sign.isprintable() else " " for sign in message),
+                line=failure.last,
+                versions=tuple(sorted(versions.items())),
+            )
 
     def groups(self, others: bool) -> tuple[UnknownFailure, ...]:
         """Return the groups in the order of the log.
@@ -139,10 +136,3 @@ class UnknownFailures:
         if self._referring is not None and not others and not self._groups:
             self._count(*self._referring)
         return tuple(sorted(self._groups.values(), key=lambda group: group.line))
-
-
-def _presentable(message: str) -> str:
-    """Return the message without secrets and control characters, so that it can be published."""
-    return "".join(
-        character if character.isprintable() else " " for character in mask(message[:_MAX_MESSAGE])
-    )

@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 from markdown_it import MarkdownIt
 
-from pytest_vllm_regress.answers.audit.audit import audit
+from pytest_vllm_regress.answers.audit.audit import audit, to_sarif
 from pytest_vllm_regress.answers.audit.matching import find
 from pytest_vllm_regress.answers.audit.package_lists import parse_list
-from pytest_vllm_regress.answers.audit.sarif import to_sarif
 from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.scaffold import Draft, GitHubReport, create_case
 from pytest_vllm_regress.cases.verdict import Verdict

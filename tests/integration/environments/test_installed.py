@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress.answers.audit.inventory import Inventory
+from pytest_vllm_regress.answers.audit.matching import Inventory
 from pytest_vllm_regress.answers.audit.target import read_target
 from pytest_vllm_regress.engines.target import inspect
 from pytest_vllm_regress.environments.installed import (

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Mapping
 
 from tools.api_history.growing import GrowingHistory
-from tools.api_history.snapshot import SnapshotReader
+from tools.api_history.snapshot import read_snapshot
 
 METADATA = "Metadata-Version: 2.1\nName: vllm\nRequires-Python: >=3.9\nRequires-Dist: numpy<2; python_version < '3.13'\n"
 
@@ -19,7 +19,7 @@ def wheel(files: Mapping[str, str], metadata: str = METADATA) -> dict[str, bytes
 
 def history_of(releases: Mapping[str, Mapping[str, str]]) -> GrowingHistory:
     """Return the history of releases, oldest first: their files by path below ``vllm/``."""
-    history, reader = GrowingHistory(), SnapshotReader()
+    history = GrowingHistory()
     for version, files in releases.items():
-        history.append(version, reader.read(wheel({"__init__.py": "", **files})))
+        history.append(version, read_snapshot(wheel({"__init__.py": "", **files})))
     return history

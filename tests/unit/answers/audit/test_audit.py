@@ -16,8 +16,8 @@ import pytest
 
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.answers.audit.audit import audit as audit_inventory
+from pytest_vllm_regress.answers.audit.audit import to_sarif
 from pytest_vllm_regress.answers.audit.package_lists import MAX_BYTES, parse_list
-from pytest_vllm_regress.answers.audit.sarif import to_sarif
 from tests.helpers.cases import project_cases
 from tests.unit.answers.audit.conftest import Install
 from tests.unit.answers.audit.test_matching import CASE

@@ -14,7 +14,7 @@ from pytest_vllm_regress.answers.audit.comparison import (
     compare,
     not_recorded,
 )
-from pytest_vllm_regress.answers.audit.inventory import Inventory
+from pytest_vllm_regress.answers.audit.matching import Inventory
 from pytest_vllm_regress.answers.audit.package_lists import parse_list
 from pytest_vllm_regress.answers.audit.target import release
 from pytest_vllm_regress.cases.model import Case

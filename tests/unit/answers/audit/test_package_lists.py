@@ -121,7 +121,7 @@ def test_requirements_without_a_version_are_kept_as_unpinned() -> None:
 def test_an_address_of_vllm_is_vllm_without_a_version(cases: tuple[Case, ...], line: str) -> None:
     inventory = parse_list(line.encode(), "list")
     assert inventory.unpinned == {"vllm": repr(line)}
-    assert "has no version, so that nothing is known about vllm" in notes(inventory, cases)[0]
+    assert "has no version, so that nothing is known about vllm" in next(notes(inventory, cases))
 
 
 @pytest.mark.parametrize(
@@ -193,8 +193,8 @@ def test_constraints_that_are_not_read_are_noted(
     top.write_text(f"-c {constraints}\nvllm\n")
     inventory = read_list(top)
     assert inventory.versions == {}
-    assert notes(inventory, cases)[0].startswith("constraints were not read: ")
-    assert notes(parse_list(b"-c pins.txt\nvllm", "standard input"), cases)[0].startswith(
+    assert next(notes(inventory, cases)).startswith("constraints were not read: ")
+    assert next(notes(parse_list(b"-c pins.txt\nvllm", "standard input"), cases)).startswith(
         "constraints were not read: "
     )
 
@@ -247,7 +247,7 @@ def test_unreadable_lines_are_counted_and_not_quoted(tmp_path: Path) -> None:
     (tmp_path / "top.txt").write_text("vllm==0.8.4\nroot:x:0:0:my password\nAPI=hunter2 and more\n")
     inventory = read_list(tmp_path / "top.txt")
     assert inventory.versions == {"vllm": ("0.8.4",)}
-    note = notes(inventory, [])[0]
+    note = next(notes(inventory, []))
     assert "2 lines are not requirements" in note and note.endswith("line 2")
     assert "hunter2" not in note and "password" not in note
 

@@ -17,7 +17,7 @@ from pytest_vllm_regress.answers.api_history.store import (
 from pytest_vllm_regress.environments.releases import known_releases
 from tests.unit.answers.api_history.releases import history_of, wheel
 from tools.api_history.growing import GrowingHistory, append
-from tools.api_history.snapshot import SnapshotReader
+from tools.api_history.snapshot import read_snapshot
 
 MAX_BYTES = 2 * 1024 * 1024
 
@@ -37,7 +37,7 @@ def test_a_history_survives_its_file_and_can_be_extended(tmp_path: Path) -> None
     path = tmp_path / "history.zip"
     path.write_bytes(history_of({"0": files[0], "1": files[1]}).content())
     extended = GrowingHistory.load(path)
-    extended.append("2", SnapshotReader().read(wheel({"__init__.py": "", **files[2]})))
+    extended.append("2", read_snapshot(wheel({"__init__.py": "", **files[2]})))
     assert extended.content() == whole.content()
     assert extended.symbols("vllm.a") == {"f": [0, "def(x)", 1, "def(x, y=1)", 2, None]}
     assert extended.symbols_at(2) == {"vllm": {}, "vllm.b": {}, "vllm.b.c": {"K": "class()"}}

@@ -96,7 +96,7 @@ def test_imports_from_vllm_are_aliases_and_others_are_left_out() -> None:
         "Name": "< vllm.sibling:Name",
         "OnlyForTypes": "?< vllm.types:OnlyForTypes",
     }
-    assert module.stars == ("vllm.package.inner",)
+    assert module.stars == ["vllm.package.inner"]
 
 
 def test_names_that_getattr_imports_exist() -> None:
