@@ -103,7 +103,7 @@ def _count(number: int, noun: str) -> str:
 
 def _summary(smoke: Smoke) -> str:
     states = ("exist", "missing", "undecided")
-    counts = collections.Counter(_state(tried.missing) for tried in smoke.tried)
+    counts = collections.Counter(map(_state, smoke.missing.values()))
     words = [f"{counts[state]} uses {state}" for state in states if counts[state]]
     if smoke.starts:
         started = sum(not start.error for start in smoke.starts)
@@ -116,17 +116,17 @@ def _state(missing: str | None) -> str:
 
 
 def _tried(smoke: Smoke) -> list[str]:
-    problems, lines = set(smoke.problems), []
-    for tried in smoke.tried:
-        if tried.missing:
-            handled = tried not in problems and tried.use.kind != "environment"
-            note = " (handled)" if handled else ""
-            lines.append(f"{tried.use.place}: {tried.use.name}: {tried.missing}{note}")
+    problems = set(smoke.problems)
+    lines = []
+    for use, missing in smoke.missing.items():
+        if missing:
+            handled = use not in problems and use.kind != "environment"
+            lines.append(f"{use.place}: {use.name}: {missing}{' (handled)' if handled else ''}")
     for start in smoke.starts:
         where = str(start.command.place) if start.command.place.file else "no command"
-        left_out = f" (without {', '.join(start.tried.left_out)})" if start.tried.left_out else ""
+        left_out = f" (without {', '.join(start.left_out)})" if start.left_out else ""
         error = f"did not start: {start.error}" if start.error else "started, and generated a token"
-        command = f"vllm serve {' '.join(start.tried.words)}".rstrip()
+        command = f"vllm serve {' '.join(start.words)}".rstrip()
         lines.append(f"{where}: {command}{left_out}: {error}")
     lines += [f"{use.place}: {use.name}: the history says otherwise" for use in smoke.differs]
     return list(dict.fromkeys(lines))
@@ -177,18 +177,19 @@ def _run(smoke: Smoke) -> dict[str, Any]:
         "failed": smoke.failed,
         "uses": [
             {
-                **_use(tried.use),
-                "exists": None if tried.missing is None else not tried.missing,
-                "missing": tried.missing or None,
-                "guarded": tried.use.guarded,
-                "history_differs": tried.use in smoke.differs,
+                **_use(use),
+                "exists": None if missing is None else not missing,
+                "missing": missing or None,
+                "guarded": use.guarded,
+                "history_differs": use in smoke.differs,
             }
-            for tried in smoke.tried
+            for use, missing in smoke.missing.items()
         ],
         "starts": [
             {
                 **dataclasses.asdict(start.command.place),
-                **dataclasses.asdict(start.tried),
+                "words": start.words,
+                "left_out": start.left_out,
                 "error": start.error or None,
             }
             for start in smoke.starts
