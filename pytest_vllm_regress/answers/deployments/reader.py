@@ -454,7 +454,7 @@ def _of_document(document: Any) -> Iterator[ServerCommand]:
 
 def _of_mapping(node: Mapping[Any, Any]) -> Iterator[ServerCommand]:
     variables = _variables(node.get("environment", node.get("env")))
-    label = next((str(node[key]) for key in _LABELS if isinstance(node.get(key), str)), "")
+    label = next((node[key] for key in _LABELS if isinstance(node.get(key), str)), "")
     image = _image(node)
     words = [word for key in _WORDS for word in _words(node.get(key))]
     config = node.get("vllmConfig", {} if {"modelURL", "repository"} <= node.keys() else None)
