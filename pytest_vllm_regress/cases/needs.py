@@ -45,18 +45,23 @@ class CaseNeeds(codec.Document, frozen=True):
     tests: tuple[TestNeeds, ...]
 
 
-def needs_of(case: Case) -> tuple[TestNeeds, ...]:
-    """Return the recorded needs of the case's tests; none if they were not recorded."""
+def _recorded(case: Case) -> CaseNeeds | None:
+    """Return what is recorded beside the case; None if nothing is."""
     path = case.directory / FILE
     if not path.exists():
-        return ()
-    return codec.load(CaseNeeds, path, MAX_BYTES, what="the needs of a case").tests
+        return None
+    return codec.load(CaseNeeds, path, MAX_BYTES, what="the needs of a case")
+
+
+def needs_of(case: Case) -> tuple[TestNeeds, ...]:
+    """Return the recorded needs of the case's tests; none if they were not recorded."""
+    recorded = _recorded(case)
+    return recorded.tests if recorded else ()
 
 
 def needs_problem(case: Case) -> str:
     """Return why the recorded needs do not count; empty if they are up to date."""
-    path = case.directory / FILE
-    if not path.exists():
-        return f"{path}: missing"
-    recorded = codec.load(CaseNeeds, path, MAX_BYTES, what="the needs of a case")
-    return "" if recorded.code == code_fingerprint(case.directory) else f"{path}: out of date"
+    recorded = _recorded(case)
+    if recorded and recorded.code == code_fingerprint(case.directory):
+        return ""
+    return f"{case.directory / FILE}: {'out of date' if recorded else 'missing'}"

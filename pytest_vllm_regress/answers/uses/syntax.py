@@ -63,11 +63,6 @@ def kinds_caught(handler: ast.ExceptHandler) -> frozenset[str]:
     return frozenset[str]().union(*(_CAUGHT.get(last_name(kind), ()) for kind in types))
 
 
-def raises(handler: ast.ExceptHandler) -> bool:
-    """Return whether a handler only passes the failure on."""
-    return isinstance(handler.body[-1], ast.Raise)
-
-
 def makes_modules(tree: ast.AST) -> bool:
     """Return whether a file makes modules of its own, so that dotted names in its strings may mean
     these: a test with a fake vLLM."""
