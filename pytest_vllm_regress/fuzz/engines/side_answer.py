@@ -122,7 +122,7 @@ def _choice(choice: Mapping[str, Any]) -> Choice:
 def of_completion(body: Mapping[str, Any]) -> SideAnswer:
     """Return the answer in the JSON of ``/v1/completions``."""
     choices = sorted(body["choices"], key=lambda choice: int(choice["index"]))
-    prompt_logprobs = _entries(choices[0].get("prompt_logprobs")) if choices else None
+    prompt_logprobs = _logprobs(choices[0].get("prompt_logprobs")) if choices else None
     return SideAnswer(tuple(map(_served_choice, choices)), prompt_logprobs)
 
 
@@ -154,23 +154,17 @@ def _served_choice(choice: Mapping[str, Any]) -> Choice:
     )
 
 
-def _entries(steps: Any) -> Logprobs | None:
-    """Return a server's log-probabilities of the prompt, whose values are objects."""
+def _logprobs(steps: Any) -> Logprobs | None:
+    """Return log-probabilities by token. Those that a server sends of a prompt are objects."""
     if steps is None:
         return None
     return tuple(
         None
         if step is None
-        else {int(token): _clamped(entry["logprob"]) for token, entry in step.items()}
-        for step in steps
-    )
-
-
-def _logprobs(steps: Any) -> Logprobs | None:
-    if steps is None:
-        return None
-    return tuple(
-        None if step is None else {int(token): _clamped(value) for token, value in step.items()}
+        else {
+            int(token): _clamped(entry["logprob"] if isinstance(entry, Mapping) else entry)
+            for token, entry in step.items()
+        }
         for step in steps
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from typing import Annotated, Any
@@ -112,18 +112,18 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
+def _levels(positions: Sequence[int | None], *, accepted: bool) -> list[str]:
+    """Return the levels that accept a text, or that refuse it at some position."""
+    pairs = zip(_LEVELS, positions, strict=True)
+    return [level for level, position in pairs if (position is None) is accepted]
+
+
 def _refused(question: SchemaQuestion, reply: Mapping[str, Any]) -> Iterable[Problem]:
     for text, positions in zip(question.valid, reply["valid"], strict=False):
-        levels = [
-            level
-            for level, position in zip(_LEVELS, positions, strict=True)
-            if position is not None
-        ]
-        if levels:
+        if levels := _levels(positions, accepted=False):
             first = next(position for position in positions if position is not None)
-            where = (
-                "at its end" if first >= len(text) else f"at {text[first]!a} (character {first})"
-            )
+            at_end = first >= len(text)
+            where = "at its end" if at_end else f"at {text[first]!a} (character {first})"
             key = "both ways" if len(levels) == 2 else levels[0]
             words = f"refuses {printable(text)} {where}, {' and '.join(levels)}"
             yield Problem(Outcome.REFUSED_VALID, words, key, text)
@@ -147,9 +147,7 @@ def _accepted(
     question: SchemaQuestion, reply: Mapping[str, Any], violations: Mapping[str, Violation | None]
 ) -> Iterable[Problem]:
     for text, positions in zip(question.invalid, reply["invalid"], strict=False):
-        levels = [
-            level for level, position in zip(_LEVELS, positions, strict=True) if position is None
-        ]
+        levels = _levels(positions, accepted=True)
         if levels and (violation := violations[text]):
             keyword, message = violation
             words = f"accepts {printable(text)} {' and '.join(levels)}: {message}"
