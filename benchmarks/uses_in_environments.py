@@ -91,8 +91,7 @@ def rows(result: Smoke, read: Project, known: History) -> Iterator[Row]:
     """Yield the comparisons for one environment."""
     checker, number = UseChecker(known), known.releases.index(result.version)
     observed: dict[Use, bool | None] = {
-        outcome.use: None if outcome.missing is None else not outcome.missing
-        for outcome in result.tried
+        use: None if missing is None else not missing for use, missing in result.missing.items()
     }
     for use in read.uses:
         status = checker.statuses(use)[number]
@@ -106,13 +105,13 @@ def rows(result: Smoke, read: Project, known: History) -> Iterator[Row]:
             if use.place.file == start.command.place.file and use.kind != "environment"
         ]
         has_all = not any(checker.statuses(use)[number].missing for use in options)
-        yield Row("start", " ".join(start.tried.words), has_all, _started(start))
+        yield Row("start", " ".join(start.words), has_all, _started(start))
 
 
 def _served(use: Use, result: Smoke) -> bool | None:
     """Return whether the plain server has a route or a metric: those of this project need no
     option."""
-    offered = result.offered.routes if use.kind == "route" else result.offered.metrics
+    offered = result.offered.get(use.kind)
     return (
         None
         if not offered
@@ -180,7 +179,7 @@ def main(environments: list[str], starts: bool) -> int:
                     print(f"  undecided: {row.kind} {row.name}: history {row.recorded}")
             for start in result.starts:
                 if start.error:
-                    print(f"  {' '.join(start.tried.words)}: {start.error}")
+                    print(f"  {' '.join(start.words)}: {start.error}")
             sys.stdout.flush()
     return int(contradictions > 0)
 

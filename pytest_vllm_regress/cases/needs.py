@@ -45,6 +45,14 @@ class CaseNeeds(codec.Document, frozen=True):
     tests: tuple[TestNeeds, ...]
 
 
+def _recorded(case: Case) -> CaseNeeds | None:
+    """Return what is recorded beside the case; None if nothing is."""
+    path = case.directory / FILE
+    if not path.exists():
+        return None
+    return codec.load(CaseNeeds, path, MAX_BYTES, what="the needs of a case")
+
+
 def needs_of(case: Case) -> tuple[TestNeeds, ...]:
     """Return the recorded needs of the case's tests; none if they were not recorded."""
     recorded = _recorded(case)
@@ -54,14 +62,6 @@ def needs_of(case: Case) -> tuple[TestNeeds, ...]:
 def needs_problem(case: Case) -> str:
     """Return why the recorded needs do not count; empty if they are up to date."""
     recorded = _recorded(case)
-    if recorded is None:
-        return f"{case.directory / FILE}: missing"
-    current = recorded.code == code_fingerprint(case.directory)
-    return "" if current else f"{case.directory / FILE}: out of date"
-
-
-def _recorded(case: Case) -> CaseNeeds | None:
-    path = case.directory / FILE
-    if not path.exists():
-        return None
-    return codec.load(CaseNeeds, path, MAX_BYTES, what="the needs of a case")
+    if recorded and recorded.code == code_fingerprint(case.directory):
+        return ""
+    return f"{case.directory / FILE}: {'out of date' if recorded else 'missing'}"

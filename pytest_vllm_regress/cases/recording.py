@@ -6,27 +6,25 @@ because only the call itself says which parser it is about. Nothing of vLLM is s
 
 from __future__ import annotations
 
-import collections
+import ast
 import inspect
+import textwrap
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
-from unittest import mock
+from unittest.mock import MagicMock
 
 import msgspec
 import pytest
 
-from ..engines.spec import EngineSpec
 from ..util import codec
-from .collection import EngineMarker, engine_marker, items, parameters
+from .collection import EngineMarker, engine_marker, items
 from .model import Case
 from .needs import FILE, CaseNeeds, TestNeeds
 from .proofs.fingerprint import code_fingerprint
 
 PARSER_OPTIONS = {"parsers:tool_calls": "tool_call_parser", "parsers:reasoning": "reasoning_parser"}
 """The option of ``vllm serve`` that selects the parser which a built-in probe calls."""
-_ANY_RELEASE: Mapping[str, str] = collections.defaultdict(lambda: "9999")
 
 
 def write_needs(case: Case) -> Path:
@@ -53,17 +51,16 @@ def collected_needs(tests: Iterable[pytest.Function]) -> tuple[TestNeeds, ...]:
 def _needs(item: pytest.Function) -> TestNeeds:
     marker = engine_marker(item)
     of_case = item.get_closest_marker("vllm_case")
-    probe, options = _first_question(item)
-    option = PARSER_OPTIONS.get(probe)
+    probe, parsers = _first_question(item)
     has_engine = not {"vllm_engine", "vllm_server"}.isdisjoint(item._fixtureinfo.argnames)
     return TestNeeds(
         test=item.originalname,
         front=marker.front if has_engine else "",
         engine=_engine(marker),
-        parsers={option: (options["parser"],)} if option else {},
-        probe=probe if ":" in probe else "",
+        parsers=parsers,
+        probe=probe,
         variant=of_case.kwargs.get("variant") if of_case else None,
-        computed=_is_computed(item, marker),
+        computed=_is_computed(item),
     )
 
 
@@ -86,26 +83,30 @@ class _Question(BaseException):
     """Ends a test at its first call of a probe. No ``Exception``, which a test may catch."""
 
 
-def _first_question(item: pytest.Function) -> tuple[str, Mapping[str, Any]]:
-    """Return the first probe that a test calls, with its arguments; empty if it calls none."""
-    names = item._fixtureinfo.argnames
-    if "vllm_probe" not in names:
-        return "", {}
+def _first_question(item: pytest.Function) -> tuple[str, dict[str, tuple[str, ...]]]:
+    """Return the first probe that a test calls if that is a built-in one, and the parsers that it
+    is about, by option."""
 
     def ask(function: str, **arguments: Any) -> NoReturn:
         raise _Question(function, arguments)
 
-    given = {"vllm_probe": ask, **parameters(item)}
+    values = getattr(getattr(item, "callspec", None), "params", {})
+    given = {"vllm_probe": ask, **values}
+    names = item._fixtureinfo.argnames
     try:
-        item.obj(**{name: given.get(name, mock.MagicMock()) for name in names})
+        if "vllm_probe" in names:
+            item.obj(**{name: given.get(name, MagicMock()) for name in names})
     except _Question as question:
-        return question.args
+        probe, arguments = question.args
+        option = PARSER_OPTIONS.get(probe)
+        if ":" in probe:
+            return probe, {option: (arguments["parser"],)} if option else {}
     except Exception:  # a stand-in was not enough: the test is one about no parser
         pass
     return "", {}
 
 
-def _is_computed(item: pytest.Function, marker: EngineMarker) -> bool:
+def _is_computed(item: pytest.Function) -> bool:
     """Return whether a fixture of the case configures features of the engine.
 
     A number only makes the failure show sooner.
@@ -113,21 +114,8 @@ def _is_computed(item: pytest.Function, marker: EngineMarker) -> bool:
     fixtures = item._fixtureinfo.name2fixturedefs.get("engine_spec")
     if not fixtures or fixtures[-1].func.__module__.startswith("pytest_vllm_regress."):
         return False
-    make = fixtures[-1].func
-    spec = EngineSpec.create(**marker.fixed)
-    given = {"engine_spec": spec, "vllm_leg": "subject"}
-    given["vllm_env"] = mock.MagicMock(versions=_ANY_RELEASE)
-    names = inspect.signature(make).parameters
-    try:
-        made: Any = make(*(given.get(name, mock.MagicMock()) for name in names))
-    except Exception:  # the stand-ins are not enough, so only a run tells
-        return True
-    before, after = asdict(spec), asdict(made)
-    return any(_is_feature(after[name], before[name]) for name in after)
-
-
-def _is_feature(value: Any, before: Any) -> bool:
-    if isinstance(value, Mapping):
-        known = before if isinstance(before, Mapping) else {}
-        return any(_is_feature(item, known.get(name)) for name, item in value.items())
-    return value != before and type(value) not in (int, float)
+    tree = ast.parse(textwrap.dedent(inspect.getsource(fixtures[-1].func)))
+    dicts = [node for node in ast.walk(tree) if isinstance(node, ast.Dict)]
+    values = [value for node in dicts for value in node.values if value not in dicts]
+    numbers = [type(getattr(value, "value", None)) in (int, float) for value in values]
+    return not numbers or not all(numbers)

@@ -112,12 +112,6 @@ def _reject_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON number")
 
 
-def _base_loader() -> Any:
-    import yaml
-
-    return getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, but not everywhere
-
-
 class YamlSyntaxError(ValueError):
     """A text is no YAML. ``line``: where that was noticed, from 1."""
 
@@ -133,7 +127,8 @@ def parse_yaml(text: str, *, text_type: Callable[[str, int], str] | None = None)
     """
     import yaml  # takes 20 ms, and most commands read no YAML
 
-    class Loader(_base_loader()):  # type: ignore[misc]  # of a library without types
+    # libyaml is ten times as fast, but not everywhere
+    class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
         pass
 
     if text_type is not None:
@@ -142,11 +137,8 @@ def parse_yaml(text: str, *, text_type: Callable[[str, int], str] | None = None)
             lambda _, node: text_type(node.value, node.start_mark.line + 1),
         )
     try:
-        _check_yaml_bounds(text)
-        loader, documents = Loader(text), []
-        while loader.check_data():
-            documents.append(loader.get_data())
-        return documents
+        _check_yaml_bounds(text, Loader)
+        return list(yaml.load_all(text, Loader))
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise YamlSyntaxError(str(error), line) from None
@@ -154,7 +146,7 @@ def parse_yaml(text: str, *, text_type: Callable[[str, int], str] | None = None)
         raise ValueError(str(error)) from None
 
 
-def _check_yaml_bounds(text: str) -> None:
+def _check_yaml_bounds(text: str, loader: type[yaml.SafeLoader]) -> None:
     """Raise ``ValueError`` for more than ``MAX_NODES`` values after the aliases are followed, and
     for huge numbers."""
     import yaml
@@ -162,7 +154,7 @@ def _check_yaml_bounds(text: str) -> None:
     count = 0
     sizes: dict[str, int] = {}
     open_nodes: list[tuple[str | None, int]] = []
-    for event in yaml.parse(text, Loader=_base_loader()):
+    for event in yaml.parse(text, Loader=loader):
         if isinstance(event, yaml.AliasEvent):
             if event.anchor in (anchor for anchor, _ in open_nodes):
                 raise ValueError(f"the alias {event.anchor} stands for something that contains it")

@@ -50,6 +50,21 @@ CALLS = {"eval", "exec", "compile", "__import__"}
 UNSAFE_KEYWORDS = {("shell", True), ("allow_pickle", True), ("trust_remote_code", True)}
 
 
+def is_load_with_safe_loader(call: ast.Call, tree: ast.AST) -> bool:
+    """Return whether a call is ``yaml.load_all(text, Loader)``, where all bases of the class
+    ``Loader`` in the same file are safe loaders."""
+    if ast.unparse(call.func) != "yaml.load_all" or len(call.args) != 2 or call.keywords:
+        return False
+    bases = [
+        ast.unparse(base)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and node.name == ast.unparse(call.args[1])
+        for base in node.bases
+    ]
+    safe = ("yaml.SafeLoader", "getattr(yaml, 'CSafeLoader', yaml.SafeLoader)")
+    return bool(bases) and all(base in safe for base in bases)
+
+
 def unsafe(tree: ast.AST) -> Iterator[str]:
     """Yield everything that would execute or unpickle its input."""
     for node in ast.walk(tree):
@@ -68,8 +83,10 @@ def unsafe(tree: ast.AST) -> Iterator[str]:
             ):
                 yield f"line {node.lineno}: {ast.unparse(node.func)}()"
             called = ast.unparse(node.func)
-            if called.startswith("yaml.") and not called.startswith(
-                ("yaml.safe_load", "yaml.parse")
+            if (
+                called.startswith("yaml.")
+                and not called.startswith(("yaml.safe_load", "yaml.parse"))
+                and not is_load_with_safe_loader(node, tree)
             ):
                 yield f"line {node.lineno}: {ast.unparse(node.func)}()"
             for keyword in node.keywords:
@@ -99,6 +116,10 @@ def test_the_controller_neither_executes_nor_unpickles_its_input(path: Path) -> 
         "np.load(x, allow_pickle=True)",
         "from yaml import load",
         "yaml.load(x, yaml.SafeLoader)",
+        "yaml.load_all(x, yaml.SafeLoader)",
+        "class L(yaml.UnsafeLoader): ...\nyaml.load_all(x, L)",
+        "class L(yaml.SafeLoader, yaml.FullLoader): ...\nyaml.load_all(x, L)",
+        "yaml.load_all(x, Loader)",
     ],
 )
 def test_the_search_finds_unsafe_code(code: str) -> None:

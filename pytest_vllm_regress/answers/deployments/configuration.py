@@ -4,11 +4,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from ...errors import UsageError
@@ -29,7 +29,7 @@ _OF_MORE = re.compile(r"(?i)\$[{(]?(?:[@*]|\w*(?:arg|opt|flag|extra|param)|\w+\[
 _ALLOWED = "a command line with `vllm serve` or `docker run`, a Dockerfile, or YAML: a compose file, a Kubernetes manifest, Helm values"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Deployment:
     """Options of one ``vllm serve``, by their names with underscores, and variables of its process.
 
@@ -41,8 +41,8 @@ class Deployment:
     """
 
     source: str
-    options: Mapping[str, Any] = dataclasses.field(hash=False)
-    variables: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
+    options: Mapping[str, Any] = field(hash=False)
+    variables: Mapping[str, str] = field(default_factory=dict, hash=False)
     complete: bool = True
     notes: tuple[str, ...] = ()
     release: str = ""
@@ -96,23 +96,15 @@ def _deployment(server: ServerCommand, source: str) -> Deployment:
             f"--serve: a command of more than {MAX_COMMAND} characters, which is the limit: {format_value(' '.join(server.words)[:100])}"
         )
     place = f"{source} ({server.label})" if server.label else source
-    arguments = _read_arguments(server.words)
-    options = {**server.settings, **arguments.options}
-    complete = arguments.complete and "config" not in options
-    return Deployment(place, options, server.variables, complete, arguments.notes, server.release)
+    given, complete, notes = _read_arguments(server.words)
+    options = {**server.settings, **given}
+    complete = complete and "config" not in options
+    return Deployment(place, options, server.variables, complete, notes, server.release)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Arguments:
-    """``complete``: no variable may hold more options. ``notes``: options that no release has."""
-
-    options: dict[str, Any]
-    complete: bool
-    notes: tuple[str, ...]
-
-
-def _read_arguments(words: Sequence[str]) -> _Arguments:
-    """Return the options among the arguments of ``vllm serve``, as its parser reads them.
+def _read_arguments(words: Sequence[str]) -> tuple[dict[str, Any], bool, tuple[str, ...]]:
+    """Return the options among the arguments of ``vllm serve``, as its parser reads them, whether no
+    variable may hold more options, and notes about options that no release has.
 
     What an unknown option may mean gets the value ``UNSET``.
     """
@@ -142,10 +134,10 @@ def _read_arguments(words: Sequence[str]) -> _Arguments:
     for near in unknown.values():
         for option in near:
             options.setdefault(_field(option).removeprefix("no_"), UNSET)
-    return _Arguments(options, complete, _notes(unknown))
+    return options, complete, _notes(unknown)
 
 
-@functools.cache
+@cache
 def _names() -> OptionNames:
     return OptionNames.of(history())
 

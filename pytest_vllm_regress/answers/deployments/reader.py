@@ -8,10 +8,10 @@ findings, so that they cannot disagree about a file. Nothing is run.
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, groupby, islice, takewhile
 from typing import Any
 
 from ...util.documents import MAX_NODES, YamlSyntaxError, parse_yaml
@@ -58,7 +58,7 @@ _FLAGS = re.compile(
 """Options of ``docker run`` that take no value."""
 
 # Words of a shell
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
 _REFERENCE = re.compile(r"\$(?:(\w+)|\{(\w+)(?::-[^{}]*)?\})")
 _SEARCHES = ("pkill", "pgrep", "grep")
 _DECLARES = ("export", "declare", "local", "readonly", "set", "env")
@@ -101,17 +101,16 @@ _INSTALLED = re.compile(
 class Word(str):
     """A word of a command and its line. ``quoted``: it is one word whatever its variables hold."""
 
+    def __new__(cls, text: str, line: int = 1, quoted: bool = False) -> Word:
+        word = super().__new__(cls, text)
+        word.line, word.quoted = line, quoted
+        return word
+
     line: int
     quoted: bool
 
-    def __new__(cls, text: str, line: int, quoted: bool = False) -> Word:
-        word = super().__new__(cls, text)
-        word.line = line
-        word.quoted = quoted
-        return word
 
-
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class ServerCommand:
     """A start of the server. ``words``: its arguments, with the model.
 
@@ -123,10 +122,10 @@ class ServerCommand:
 
     words: tuple[Word, ...]
     line: int
-    variables: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
+    variables: Mapping[str, str] = field(default_factory=dict, hash=False)
     image: str = ""
     label: str = ""
-    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
+    settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
     is_certain: bool = True
     at_build: bool = False
 
@@ -137,7 +136,7 @@ class ServerCommand:
         return match[1] if match else ""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Mention:
     """A name in the text that may be one of vLLM's: of a variable ("environment"), a "metric" or a
     "route"."""
@@ -147,7 +146,7 @@ class Mention:
     line: int
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Pin:
     """Releases that the file installs, or names as an image."""
 
@@ -155,7 +154,7 @@ class Pin:
     line: int
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Unreadable:
     """The text is not what its name says. The other findings are what could be read anyway."""
 
@@ -191,14 +190,12 @@ def is_dockerfile(file: str) -> bool:
 
 
 def _servers_in(text: str, name: str) -> Iterator[ServerCommand | Unreadable]:
-    if name.endswith((".yaml", ".yml", ".tpl")):
+    starts = _STARTS.search(text) is not None
+    if name.endswith((".yaml", ".yml", ".tpl")) or (starts and name.endswith(".json")):
         yield from _of_yaml(text)
     elif is_dockerfile(name) or (not name.endswith((".sh", ".bash")) and _FROM.search(text)):
         yield from _of_dockerfile(text)
-    elif _STARTS.search(text):
-        if name.endswith(".json"):
-            yield from _of_yaml(text)
-            return
+    elif starts:
         if name.endswith(".service"):
             text = _UNIT_VARIABLE.sub("export ", _UNIT_COMMAND.sub("", text))
         yield from of_script(text)
@@ -215,7 +212,7 @@ def split(text: str, line: int = 1) -> list[Word]:
     words: list[Word] = []
     parts: list[str] = []
     start, quoted = line, False
-    for match in itertools.chain(_PART.finditer(text), [None]):
+    for match in chain(_PART.finditer(text), [None]):
         kind = match.lastgroup if match else "end"
         if kind not in ("blank", "redirection", "end", "comment"):
             assert match is not None and kind is not None
@@ -236,7 +233,7 @@ def split(text: str, line: int = 1) -> list[Word]:
 
 def commands(words: Iterable[Word]) -> Iterator[list[Word]]:
     """Yield the words of each command."""
-    for is_end, command in itertools.groupby(words, key=_is_end):
+    for is_end, command in groupby(words, lambda word: word == _END and not word.quoted):
         if not is_end:
             yield list(command)
 
@@ -248,13 +245,12 @@ def of_script(text: str, line: int = 1) -> Iterator[ServerCommand]:
     for command in commands(split(text, line)):
         words = [word for part in command for word in _expanded(part, known)]
         yield from servers(words, exported)
-        declares = words[0] if words and words[0] in _DECLARES else None
-        assigned = words[1:] if declares else words
-        if all(map(_is_assignment, assigned)):
+        declares = words[0] if words and words[0] in _DECLARES else ""
+        assigned = words[bool(declares) :]
+        if all(map(_ASSIGNMENT.fullmatch, assigned)):
             for word in assigned:
                 name, _, value = word.partition("=")
-                same = known.get(name, value) == value
-                known[name] = Word(value, word.line) if same else None
+                known[name] = Word(value, word.line) if known.get(name, value) == value else None
                 if declares == "export":
                     exported[name] = literal(value)
 
@@ -266,7 +262,7 @@ def servers(
     assigned = dict(variables or {})
     for index, word in enumerate(words if words and words[0] not in _SEARCHES else ()):
         program = word.rpartition("/")[2]
-        if _is_assignment(word):
+        if _ASSIGNMENT.fullmatch(word):
             name, _, value = word.partition("=")
             assigned[name] = literal(value)
         elif re.search(r"\s", word) and "vllm" in word and depth < MAX_NESTED:
@@ -309,17 +305,19 @@ def _of_container(words: Sequence[Word], variables: Mapping[str, str]) -> Iterat
 
 
 def _of_image(
-    image: str, words: Sequence[Word], variables: Mapping[str, str], entrypoint: Sequence[Word] = ()
+    image: Word,
+    words: Sequence[Word],
+    variables: Mapping[str, str],
+    entrypoint: Sequence[Word] = (),
 ) -> Iterator[ServerCommand]:
     """Yield the servers of a container: those that its words start, or else the image's own."""
     started = list(servers([*entrypoint, *words], variables))
-    first = words[0] if words else "-"
+    first = words[0] if words else Word("-", image.line)
     is_own = _OWN_IMAGE.search(image) is not None
     runs_server = first.startswith("-") or (is_own and not _PROGRAM.fullmatch(first))
     if not started and not entrypoint and runs_server and _IMAGE.search(image):
-        line = getattr(first, "line", getattr(image, "line", 1))
-        started = [ServerCommand(tuple(words), line, variables, is_certain=is_own)]
-    yield from (dataclasses.replace(server, image=str(image)) for server in started)
+        started = [ServerCommand(tuple(words), first.line, variables, is_certain=is_own)]
+    yield from (replace(server, image=str(image)) for server in started)
 
 
 def literal(value: str) -> str:
@@ -330,18 +328,9 @@ def literal(value: str) -> str:
 _END = ";"
 
 
-def _is_end(word: Word) -> bool:
-    return word == _END and not word.quoted
-
-
 def _to_end(words: Sequence[Word]) -> tuple[Word, ...]:
     """Return the words before the end of a command; a list in YAML has it as a word."""
-    return tuple(itertools.takewhile(lambda word: word not in ("&&", _END, "|", "||", "&"), words))
-
-
-def _is_assignment(word: str) -> bool:
-    name, equals, _ = word.partition("=")
-    return bool(equals) and _VARIABLE.fullmatch(name) is not None
+    return tuple(takewhile(lambda word: word not in ("&&", _END, "|", "||", "&"), words))
 
 
 def _expanded(word: Word, known: Mapping[str, Word | None]) -> list[Word]:
@@ -362,7 +351,7 @@ def _expanded(word: Word, known: Mapping[str, Word | None]) -> list[Word]:
 def _of_dockerfile(text: str) -> Iterator[ServerCommand]:
     variables: dict[str, str] = {}
     arguments: dict[str, Word | None] = {}
-    base, command = Word("", 1), list[Word]()
+    base, command = Word(""), list[Word]()
     entrypoint: list[Word] | None = None
     line, at = 1, 0
     for match in _INSTRUCTION.finditer(text):
@@ -377,27 +366,27 @@ def _of_dockerfile(text: str) -> Iterator[ServerCommand]:
             if "=" not in rest:
                 words = [Word("=".join(rest.split(None, 1)), line)]
             assigned = dict(word.split("=", 1) for word in words if "=" in word)
-            arguments |= {name: Word(value, line) for name, value in assigned.items()}
+            arguments |= {key: Word(value, line) for key, value in assigned.items()}
             if name == "ENV":
-                variables |= {name: literal(value) for name, value in assigned.items()}
+                variables |= {key: literal(value) for key, value in assigned.items()}
         elif name == "ENTRYPOINT":
             entrypoint, command = words, []
         elif name == "CMD":
             command = words
         else:  # a step of the build, or a line of a script in it
             for server in of_script(match[0], line):
-                yield dataclasses.replace(server, at_build=True)
+                yield replace(server, at_build=True)
     if entrypoint is None:
         yield from _of_image(base, command, variables)
     else:
         for server in servers([*entrypoint, *command], variables):
-            yield dataclasses.replace(server, image=str(base))
+            yield replace(server, image=str(base))
 
 
 def _exec_form(text: str, line: int) -> list[Word]:
     return [
         Word(re.sub(r"\\(.)", r"\1", match[1]), line + text.count("\n", 0, match.start()), True)
-        for match in itertools.islice(_STRING.finditer(text), 2000)
+        for match in islice(_STRING.finditer(text), 2000)
     ]
 
 
@@ -413,7 +402,7 @@ def _of_yaml(text: str) -> Iterator[ServerCommand | Unreadable]:
         documents = _repaired(text)
     for document in documents:
         for server in _of_document(document):
-            yield dataclasses.replace(server, words=tuple(_located(server.words, lines)))
+            yield replace(server, words=tuple(_located(server.words, lines)))
 
 
 def _repaired(text: str) -> list[Any]:
@@ -465,26 +454,28 @@ def _of_document(document: Any) -> Iterator[ServerCommand]:
 
 def _of_mapping(node: Mapping[Any, Any]) -> Iterator[ServerCommand]:
     variables = _variables(node.get("environment", node.get("env")))
-    label = next((str(node[key]) for key in _LABELS if isinstance(node.get(key), str)), "")
+    label = next((node[key] for key in _LABELS if isinstance(node.get(key), str)), "")
     image = _image(node)
     words = [word for key in _WORDS for word in _words(node.get(key))]
     config = node.get("vllmConfig", {} if {"modelURL", "repository"} <= node.keys() else None)
     if isinstance(config, dict):
         line = next((key.line for key in node if isinstance(key, Word)), 1)
-        settings = {**_chart_settings(node), **{_snake(key): config[key] for key in config}}
+        model = node.get("model")
+        chart = {**(model if isinstance(model, dict) else {}), **node}
+        settings = {option: chart[key] for key, option in _CHART.items() if chart.get(key)}
+        settings |= {
+            re.sub(r"(?<!^)([A-Z])", r"_\1", str(key)).lower(): config[key] for key in config
+        }
         words += _words(config.get("extraArgs"))
         yield ServerCommand(tuple(words), line, variables, image, label, settings)
         return
-    more = [word for key in node if _is_more(key) for word in _words(node[key])]
+    keys = (key for key in node if isinstance(key, str) and _MORE_WORDS.fullmatch(key))
+    more = [word for key in keys for word in _words(node[key])]
     has_image = isinstance(node.get("image"), str)  # in the values of a chart more may be elsewhere
     started = list(_of_image(image, words, variables)) if has_image or words else []
     if not started and more and more[0].startswith("-") and _is_vllm(node, image):
         started = [ServerCommand(tuple(more), more[0].line, variables, image, is_certain=False)]
-    yield from (dataclasses.replace(server, label=label) for server in started)
-
-
-def _is_more(key: object) -> bool:
-    return isinstance(key, str) and _MORE_WORDS.fullmatch(key) is not None
+    yield from (replace(server, label=label) for server in started)
 
 
 def _is_vllm(node: Mapping[Any, Any], image: str) -> bool:
@@ -502,17 +493,7 @@ def _image(node: Mapping[Any, Any]) -> Word:
         parts = image if isinstance(image, dict) else node
         text = ":".join(str(parts[key]) for key in ("repository", "tag") if parts.get(key))
         return Word(text, getattr(parts.get("repository"), "line", 1))
-    return image if isinstance(image, Word) else Word("", 1)
-
-
-def _chart_settings(node: Mapping[Any, Any]) -> dict[str, Any]:
-    model = node.get("model")
-    values = {**(model if isinstance(model, dict) else {}), **node}
-    return {option: values[key] for key, option in _CHART.items() if values.get(key)}
-
-
-def _snake(key: object) -> str:
-    return re.sub(r"(?<!^)([A-Z])", r"_\1", str(key)).lower()
+    return image if isinstance(image, Word) else Word("")
 
 
 def _words(value: Any) -> list[Word]:
@@ -530,12 +511,19 @@ def _words(value: Any) -> list[Word]:
 def _variables(value: Any) -> dict[str, str]:
     """Return variables from a mapping, from texts ``NAME=value``, or from Kubernetes' list of name
     and value."""
-    if isinstance(value, dict):
-        return {str(name): literal(str(text)) for name, text in value.items()}
     variables = {}
-    for entry in value if isinstance(value, list) else []:
-        if isinstance(entry, str) and "=" in entry:
-            variables[entry.partition("=")[0]] = literal(entry.partition("=")[2])
-        elif isinstance(entry, dict) and "name" in entry:
-            variables[str(entry["name"])] = literal(str(entry.get("value", UNSET)))
+    entries = list(value.items()) if isinstance(value, dict) else value
+    for entry in entries if isinstance(entries, list) else ():
+        match entry:
+            case str():
+                name, equals, text = entry.partition("=")
+                if not equals:
+                    continue
+            case (name, text):  # of a mapping
+                pass
+            case {"name": name}:
+                text = entry.get("value", UNSET)
+            case _:
+                continue
+        variables[str(name)] = literal(str(text))
     return variables

@@ -5,9 +5,9 @@ Decided from what the tests of each case need.
 
 from __future__ import annotations
 
-import dataclasses
 import enum
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from packaging.version import Version
@@ -19,13 +19,12 @@ from ...util.versions import version_of
 from .configuration import Deployment
 from .reader import UNSET
 
-_SIZES = (
-    "tensor_parallel_size",
-    "pipeline_parallel_size",
-    "data_parallel_size",
-    "tokenizer_pool_size",
-)
-_DEFAULT_SIZES = {**dict.fromkeys(_SIZES, 1), "tokenizer_pool_size": 0}
+_DEFAULT_SIZES = {
+    "tensor_parallel_size": 1,
+    "pipeline_parallel_size": 1,
+    "data_parallel_size": 1,
+    "tokenizer_pool_size": 0,
+}
 _ON_BY_DEFAULT = ("enable_prefix_caching", "enable_chunked_prefill")
 """Options that are on in the V1 engine without being named."""
 _BACKEND_OF = {
@@ -59,32 +58,23 @@ class Reach(enum.StrEnum):
         return list(Reach).index(self)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Relevance:
-    """Whether a failure can show, and why."""
+    """Whether a failure can show, as far as one need of a test or all of them say, and why."""
 
     reach: Reach
-    reason: str
+    reason: str = ""
 
 
-@dataclasses.dataclass(frozen=True)
-class _Condition:
-    """One need of a test. ``met``: None where the configuration does not say."""
-
-    met: bool | None
-    reason: str
-
-
-def _must(met: bool, otherwise: str) -> _Condition:
-    return _Condition(met, "" if met else otherwise)
+def _either(met: bool, reason: str, otherwise: str = "") -> Relevance:
+    """Return what a need says that is met or not; ``otherwise``: the reason if it is not."""
+    if met:
+        return Relevance(Reach.REACHABLE, reason)
+    return Relevance(Reach.NOT_REACHABLE, otherwise or reason)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Affected:
-    """A case and the versions that have its failure."""
-
-    case: Case
-    versions: Mapping[str, str]
+def _unknown(reason: str) -> Relevance:
+    return Relevance(Reach.UNKNOWN, reason)
 
 
 def relevance(
@@ -94,119 +84,113 @@ def relevance(
 
     ``versions``: what is installed, by distribution.
     """
-    affected = _Affected(case, versions)
-    answers = [_in_deployment(affected, deployment) for deployment in deployments]
+    answers = [_in_deployment(case, versions, deployment) for deployment in deployments]
     best = min(answers, key=lambda answer: answer.reach.rank)
     place = deployments[answers.index(best)].source
     several = len(deployments) > 1 and best.reach is not Reach.NOT_REACHABLE
-    return dataclasses.replace(best, reason=f"{place}: {best.reason}") if several else best
+    return replace(best, reason=f"{place}: {best.reason}") if several else best
 
 
-def _in_deployment(affected: _Affected, deployment: Deployment) -> Relevance:
-    for condition in _of_control(affected, deployment):
-        if condition.met is False:
-            return Relevance(Reach.NOT_REACHABLE, condition.reason)
+def _in_deployment(case: Case, versions: Mapping[str, str], deployment: Deployment) -> Relevance:
+    for field, value in case.control.changes.items():
+        # The control leg shows no failure: a deployment with its values does not, either.
+        if field in _DEFAULT_SIZES and isinstance(value, int):
+            condition = _size(deployment, field, value + 1)
+            if condition.reach is Reach.NOT_REACHABLE:
+                return condition
     answers = [
-        _for_test(needs, affected, deployment)
-        for needs in needs_of(affected.case)
-        if _shows(affected, needs.variant)
+        _for_test(needs, case, versions, deployment)
+        for needs in needs_of(case)
+        if (needs.variant is None or needs.variant in case.variants)
+        and case.is_affected(versions, needs.variant)
     ]
-    unread = Relevance(Reach.UNKNOWN, "nothing says which configuration it needs")
+    unread = _unknown("nothing says which configuration it needs")
     return min(answers, key=lambda answer: answer.reach.rank, default=unread)
 
 
-def _shows(affected: _Affected, variant: str | None) -> bool:
-    if variant is not None and variant not in affected.case.variants:
-        return False
-    return bool(affected.case.is_affected(affected.versions, variant))
-
-
-def _for_test(needs: TestNeeds, affected: _Affected, deployment: Deployment) -> Relevance:
-    conditions = list(_conditions(needs, affected, deployment))
-    reasons = {
-        met: "; ".join(c.reason for c in conditions if c.met is met and c.reason)
-        for met in (False, None, True)
-    }
-    if reasons[False]:
-        return Relevance(Reach.NOT_REACHABLE, reasons[False])
-    if reasons[None]:
-        return Relevance(Reach.UNKNOWN, reasons[None])
-    if needs.computed:
-        return Relevance(Reach.UNKNOWN, "the test computes its configuration")
-    if reasons[True]:
-        return Relevance(Reach.REACHABLE, reasons[True])
+def _for_test(
+    needs: TestNeeds, case: Case, versions: Mapping[str, str], deployment: Deployment
+) -> Relevance:
+    conditions = list(_conditions(needs, case, versions, deployment))
+    for reach in (Reach.NOT_REACHABLE, Reach.UNKNOWN, Reach.REACHABLE):
+        if reach is Reach.REACHABLE and needs.computed:
+            return _unknown("the test computes its configuration")
+        if reasons := [c.reason for c in conditions if c.reach is reach and c.reason]:
+            return Relevance(reach, "; ".join(reasons))
     if needs.front == "serve":
         return Relevance(Reach.REACHABLE, "any server of this version")
     if needs.front:
-        return Relevance(Reach.UNKNOWN, "shown through the Python interface; not tested over HTTP")
-    return Relevance(
-        Reach.UNKNOWN, "the test calls a part of vLLM; nothing says which configuration uses it"
-    )
+        return _unknown("shown through the Python interface; not tested over HTTP")
+    return _unknown("the test calls a part of vLLM; nothing says which configuration uses it")
 
 
 def _conditions(
-    needs: TestNeeds, affected: _Affected, deployment: Deployment
-) -> Iterator[_Condition]:
+    needs: TestNeeds, case: Case, versions: Mapping[str, str], deployment: Deployment
+) -> Iterator[Relevance]:
+    """Yield what each need of a test says: parsers, fields of ``EngineSpec``, packages."""
     for option, names in needs.parsers.items():
         yield _choice(deployment, option, names)
     for field, values in needs.engine.items():
-        if field in _SIZES and min(values) > _DEFAULT_SIZES[field]:
-            yield _size(deployment, field, min(values))
-        elif field in _CHECKS:
-            yield from _CHECKS[field](deployment, affected, values)
-    yield from _of_backend(needs, affected, deployment)
+        match field:
+            case "extra":
+                yield from _of_extra(deployment, values[0])
+            case "server_options":
+                # Such a test needs calls or reasoning, whichever parser makes them.
+                parsers = (option for option in values[0] if option.endswith("_parser"))
+                yield from (_choice(deployment, option) for option in parsers)
+            case "generation" if "auto" not in values and not {"V0", "V1"} <= set(values):
+                yield _of_generation(deployment, versions, values[0])
+            case "task" if "generate" not in values:
+                yield _of_task(deployment, values)
+            case "model" if "text" not in values:
+                yield _unknown(f"if the model is of the kind {' or '.join(map(str, values))}")
+            case "executor" if all(str(value).startswith("ray") for value in values):
+                yield _choice(deployment, "distributed_executor_backend", ("ray",))
+            case _ if field in _DEFAULT_SIZES and min(values) > _DEFAULT_SIZES[field]:
+                yield _size(deployment, field, min(values))
+    yield from _of_backend(needs, case, deployment)
 
 
-def _of_control(affected: _Affected, deployment: Deployment) -> Iterator[_Condition]:
-    """The control leg shows no failure: a deployment with its values does not, either."""
-    for field, value in affected.case.control.changes.items():
-        if field in _SIZES and isinstance(value, int):
-            yield _size(deployment, field, value + 1)
-
-
-def _size(deployment: Deployment, field: str, least: int) -> _Condition:
+def _size(deployment: Deployment, field: str, least: int) -> Relevance:
     flag, value = _flag(field), str(deployment.value(field, _DEFAULT_SIZES[field]))
     if not value.isdecimal():
-        return _Condition(None, f"depends on {flag}, which needs {least} or more")
-    if int(value) >= least:
-        return _Condition(True, f"{flag} is {value}")
-    return _Condition(False, f"{flag} is {value}, it needs {least} or more")
+        return _unknown(f"depends on {flag}, which needs {least} or more")
+    reason = f"{flag} is {value}"
+    return _either(int(value) >= least, reason, f"{reason}, it needs {least} or more")
 
 
-def _choice(deployment: Deployment, option: str, names: Sequence[str] = ()) -> _Condition:
+def _choice(deployment: Deployment, option: str, names: Sequence[str] = ()) -> Relevance:
     """An option must have one of some values; without ``names`` any."""
     flag, needed = _flag(option), " or ".join(names) or "any"
     value = deployment.value(option, None)
-    if value is None:
-        return _Condition(False, f"{flag} is not set, it needs {needed}")
     if value == UNSET:
-        return _Condition(None, f"depends on {flag}, which needs {needed}")
-    if not names or value in names:
-        return _Condition(True, f"{flag} is {value}")
-    return _Condition(False, f"{flag} is {value}, it needs {needed}")
+        return _unknown(f"depends on {flag}, which needs {needed}")
+    reason = f"{flag} is {'not set' if value is None else value}"
+    met = value is not None and (not names or value in names)
+    return _either(met, reason, f"{reason}, it needs {needed}")
 
 
-def _switch(deployment: Deployment, option: str) -> _Condition:
+def _switch(deployment: Deployment, option: str) -> Relevance:
     flag, by_default = _flag(option), option in _ON_BY_DEFAULT
     value = deployment.value(option, by_default)
     if value == UNSET:
-        return _Condition(None, f"depends on {flag}")
+        return _unknown(f"depends on {flag}")
     on = str(value).lower() in ("true", "1")
-    return _Condition(on, "" if on and by_default else f"{flag} is {'on' if on else 'off'}")
+    return _either(on, "" if by_default else f"{flag} is on", f"{flag} is off")
 
 
-def _configuration(deployment: Deployment, option: str) -> _Condition:
+def _configuration(deployment: Deployment, option: str) -> Relevance:
     flag = _flag(option)
     if any(name.partition(".")[0] == option for name in deployment.options):
-        return _Condition(True, f"{flag} is set")
+        return Relevance(Reach.REACHABLE, f"{flag} is set")
     if deployment.complete:
-        return _Condition(False, f"{flag} is not set")
-    return _Condition(None, f"depends on {flag}")
+        return Relevance(Reach.NOT_REACHABLE, f"{flag} is not set")
+    return _unknown(f"depends on {flag}")
 
 
-def _of_extra(deployment: Deployment, _: _Affected, values: Sequence[Any]) -> Iterator[_Condition]:
+def _of_extra(deployment: Deployment, extra: Mapping[str, Any]) -> Iterator[Relevance]:
     """Features count: switches that are on, and names. Numbers only make the failure show fast."""
-    for option, value in values[0].items():
+    for option, value in extra.items():
         if value is True:
             yield _switch(deployment, option)
         elif isinstance(value, str):
@@ -215,64 +199,33 @@ def _of_extra(deployment: Deployment, _: _Affected, values: Sequence[Any]) -> It
             yield _configuration(deployment, option)
 
 
-def _of_server_options(
-    deployment: Deployment, _: _Affected, values: Sequence[Any]
-) -> Iterator[_Condition]:
-    """Parsers count, whichever it is: such a test needs calls or reasoning, and not one of the
-    parsers."""
-    for option in values[0]:
-        if option.endswith("_parser"):
-            yield _choice(deployment, option)
-
-
-def _of_generation(
-    deployment: Deployment, affected: _Affected, values: Sequence[Any]
-) -> Iterator[_Condition]:
-    if "auto" in values or {"V0", "V1"} <= set(values):
-        return
-    chosen, wanted = deployment.variables.get("VLLM_USE_V1", ""), values[0]
-    names = (affected.versions[name] for name in VLLM if name in affected.versions)
-    installed = version_of(next(names, ""))
+def _of_generation(deployment: Deployment, versions: Mapping[str, str], wanted: str) -> Relevance:
+    chosen = deployment.variables.get("VLLM_USE_V1", "")
+    installed = version_of(next((versions[name] for name in VLLM if name in versions), ""))
     if installed is not None and installed >= _FIRST_WITHOUT_V0:
-        yield _must(wanted == "V1", "this version has no V0 engine")
-    elif chosen in ("0", "1"):
+        return _either(wanted == "V1", "", "this version has no V0 engine")
+    if chosen in ("0", "1"):
         reason = f"VLLM_USE_V1={chosen}, it needs the {wanted} engine"
-        yield _must(wanted == f"V{chosen}", reason)
-    elif installed is not None and installed < _FIRST_V1:
-        yield _must(wanted == "V0", "this version uses the V0 engine unless VLLM_USE_V1=1")
-    elif wanted == "V0":
-        yield _Condition(None, "if vLLM falls back to the V0 engine")
+        return _either(wanted == f"V{chosen}", "", reason)
+    if installed is not None and installed < _FIRST_V1:
+        reason = "this version uses the V0 engine unless VLLM_USE_V1=1"
+        return _either(wanted == "V0", "", reason)
+    return _unknown("if vLLM falls back to the V0 engine" if wanted == "V0" else "")
 
 
-def _of_task(deployment: Deployment, _: _Affected, values: Sequence[Any]) -> Iterator[_Condition]:
+def _of_task(deployment: Deployment, values: Sequence[Any]) -> Relevance:
     options, models = deployment.options, " or ".join(values)
     runs = {options.get("task"), options.get("runner")}
-    if "generate" in values:
-        return
     if "pooling" in runs or options.get("task") in values or "convert" in options:
-        yield _Condition(True, "the server embeds, classifies or scores")
-    elif "generate" in runs or "tool_call_parser" in options:
-        yield _Condition(False, f"the server generates text, it needs a model for {models}")
-    else:
-        yield _Condition(None, f"if the model is for {models}")
+        return Relevance(Reach.REACHABLE, "the server embeds, classifies or scores")
+    if "generate" in runs or "tool_call_parser" in options:
+        reason = f"the server generates text, it needs a model for {models}"
+        return Relevance(Reach.NOT_REACHABLE, reason)
+    return _unknown(f"if the model is for {models}")
 
 
-def _of_model(deployment: Deployment, _: _Affected, values: Sequence[Any]) -> Iterator[_Condition]:
-    if "text" not in values:
-        yield _Condition(None, f"if the model is of the kind {' or '.join(map(str, values))}")
-
-
-def _of_executor(
-    deployment: Deployment, _: _Affected, values: Sequence[Any]
-) -> Iterator[_Condition]:
-    if all(str(value).startswith("ray") for value in values):
-        yield _choice(deployment, "distributed_executor_backend", ("ray",))
-
-
-def _of_backend(
-    needs: TestNeeds, affected: _Affected, deployment: Deployment
-) -> Iterator[_Condition]:
-    packages = {part.package for part in affected.case.affected}
+def _of_backend(needs: TestNeeds, case: Case, deployment: Deployment) -> Iterator[Relevance]:
+    packages = {part.package for part in case.affected}
     names = {
         name
         for package, name in _BACKEND_OF.items()
@@ -284,24 +237,14 @@ def _of_backend(
     options = (deployment.options.get(option) for option in _BACKEND_OPTIONS)
     value = next(filter(None, options), "auto")
     if value in names:
-        yield _Condition(True, f"the structured-output backend is {value}")
+        yield _either(True, f"the structured-output backend is {value}")
     elif value == "auto" and deployment.complete and "xgrammar" in names:
-        yield _Condition(True, "requests with a schema use xgrammar by default")
+        yield _either(True, "requests with a schema use xgrammar by default")
     else:
-        needed = " or ".join(sorted(names))
-        yield _Condition(None, f"if requests use the structured-output backend {needed}")
+        yield _unknown(
+            f"if requests use the structured-output backend {' or '.join(sorted(names))}"
+        )
 
 
 def _flag(option: str) -> str:
     return f"--{option.replace('_', '-')}"
-
-
-_CHECKS: Mapping[str, Callable[[Deployment, _Affected, Sequence[Any]], Iterable[_Condition]]] = {
-    "extra": _of_extra,
-    "server_options": _of_server_options,
-    "generation": _of_generation,
-    "task": _of_task,
-    "model": _of_model,
-    "executor": _of_executor,
-}
-"""What a value of a field of ``EngineSpec`` asks of a deployment."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
 
 from packaging.version import Version
 
@@ -22,7 +22,7 @@ _USE_INSTEAD = re.compile(
 _ENGINE = ("LLM", "EngineArgs", "AsyncEngineArgs")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class MissingUse:
     """A use that a release does not have.
 
@@ -42,7 +42,7 @@ class MissingUse:
         return f"{self.use.place}: {self.text}{f' (now {self.instead})' if self.instead else ''}"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Deprecation:
     """A use of which the newest release says that it will be removed."""
 
@@ -53,7 +53,7 @@ class Deprecation:
         return f"{self.use.place}: {self.use.name}: {self.message}"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class UsesAnswer:
     """``problems``: what each release lacks, by release, oldest first; empty for those that have
     everything.
@@ -86,7 +86,7 @@ def answer(project: Project, history: History, ignore: Collection[str] = ()) -> 
     """
     checker = UseChecker(history)
     counted = [use for use in project.uses if not _names(use) & set(ignore)]
-    project = dataclasses.replace(project, notes=(*project.notes, *_needless(project, ignore)))
+    project = replace(project, notes=(*project.notes, *_needless(project, ignore)))
     known: list[Use] = []
     unknown: list[Use] = []
     for use in counted:
@@ -103,12 +103,15 @@ def answer(project: Project, history: History, ignore: Collection[str] = ()) -> 
         if not checker.statuses(use)[last].missing and (use.live is None or last in use.live)
     ]
     deprecated = tuple(deprecations(checker, reached, last))
-    broken = {
-        declared: releases
-        for declared in project.declared
-        if (releases := _broken(declared, problems))
-    }
-    return UsesAnswer(project, problems, tuple(_distinct(unknown)), deprecated, broken)
+    broken = {declared: _broken(declared, problems) for declared in project.declared}
+    broken = {declared: releases for declared, releases in broken.items() if releases}
+    return UsesAnswer(
+        project,
+        problems,
+        tuple({use.name: use for use in reversed(unknown)}.values()),
+        deprecated,
+        broken,
+    )
 
 
 def _names(use: Use) -> set[str]:
@@ -127,7 +130,7 @@ def _problems(checker: UseChecker, uses: Iterable[Use]) -> dict[str, tuple[Missi
     """Return what each release lacks: the same thing once for each file."""
     releases = checker.history.releases
     problems: list[dict[tuple[str, str], MissingUse]] = [{} for _ in releases]
-    advice = functools.cache(functools.partial(instead, checker))
+    advice = cache(partial(instead, checker))
     for use in sorted(uses, key=lambda use: (KINDS.index(use.kind), use.place.order)):
         statuses = checker.statuses(use)
         for number in checker.broken_in(use):
@@ -153,11 +156,9 @@ def _broken(declared: Declared, problems: dict[str, tuple[MissingUse, ...]]) -> 
 def in_range(declared: Declared, releases: Iterable[str]) -> tuple[str, ...]:
     """Return the releases in a declared range."""
     specifiers = specifiers_of(declared.specifier)
-    return tuple(
-        release
-        for release in releases
-        if specifiers is not None and specifiers.contains(Version(release))
-    )
+    if specifiers is None:
+        return ()
+    return tuple(release for release in releases if specifiers.contains(Version(release)))
 
 
 def instead(checker: UseChecker, use: Use, release: int) -> str:
@@ -170,7 +171,7 @@ def instead(checker: UseChecker, use: Use, release: int) -> str:
             return place.replace(":", ".")
     exists: Callable[[str], bool]
     if use.kind in ("option", "environment"):
-        name, exists = use.targets[0], functools.partial(checker.has, use.kind, release=release)
+        name, exists = use.targets[0], partial(checker.has, use.kind, release=release)
     elif use.kind == "keyword":
         name, exists = use.detail, checker.keywords(use, release).__contains__
     else:
@@ -207,18 +208,21 @@ def deprecations(checker: UseChecker, uses: Sequence[Use], release: int) -> Iter
 
 
 def _concerns(use: Use, owners: set[str], message: str, owner: str) -> bool:
-    if use.kind == "name":
-        return owner in owners and message.startswith("deprecated: ")
-    if use.kind == "keyword":
-        engine = use.targets[0].rpartition(".")[2] in _ENGINE
-        of_field = engine and _is_field(owner, use.detail)
-        return of_field or (owner in owners and mentions(message, use.detail))
-    if use.kind not in ("option", "environment"):
-        return False
     name = use.targets[0]
-    if use.kind == "option" and _is_field(owner, name.removeprefix("--").replace("-", "_")):
-        return True
-    return mentions(message, name) and not _is_replacement(message, name)
+    match use.kind:
+        case "name":
+            return owner in owners and message.startswith("deprecated: ")
+        case "keyword":
+            is_engine = name.rpartition(".")[2] in _ENGINE
+            of_field = is_engine and _is_field(owner, use.detail)
+            return of_field or (owner in owners and mentions(message, use.detail))
+        case "option" if _is_field(owner, name.removeprefix("--").replace("-", "_")):
+            return True
+        case "option" | "environment":
+            advised = (match[1] for match in _USE_INSTEAD.finditer(message))
+            is_replacement = any(other.startswith(name) for other in advised)
+            return mentions(message, name) and not is_replacement
+    return False
 
 
 def _is_field(owner: str, name: str) -> bool:
@@ -242,11 +246,3 @@ def mentions(message: str, name: str) -> bool:
     return (
         name in message and re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", message) is not None
     )
-
-
-def _is_replacement(message: str, name: str) -> bool:
-    return any(match[1].startswith(name) for match in _USE_INSTEAD.finditer(message))
-
-
-def _distinct(uses: Iterable[Use]) -> Iterable[Use]:
-    return {use.name: use for use in reversed(list(uses))}.values()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 
 from ..api_history.definitions import Option, Signature, is_class, is_function, signature_of
 from ..api_history.lookup import Lookup, Missing, Symbol, Unknown
@@ -13,7 +13,7 @@ from .strings import PARSER_OPTIONS
 from .use import Use
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Status:
     """``missing``: what the release lacks, empty if it has everything; ``sure``: whether the
     sources say so.
@@ -91,15 +91,14 @@ def _status(use: Use, lookup: Lookup) -> Status:
 def _name(use: Use, lookup: Lookup) -> Status:
     if use.roots:
         _first(use.roots, lookup)
-    first_missing = UNSURE
+    lacks = []
     for target in use.targets:
         try:
             lookup.find(target)
             return THERE
         except Missing as missing:
-            if first_missing is UNSURE:
-                first_missing = _missing(target, missing)
-    return first_missing
+            lacks.append(_missing(target, missing))
+    return lacks[0]
 
 
 def _missing(target: str, missing: Missing) -> Status:
@@ -120,7 +119,7 @@ def _missing(target: str, missing: Missing) -> Status:
 def _first(paths: tuple[str, ...], lookup: Lookup) -> Symbol:
     """Return what the first path means that exists. Raises ``Unknown`` if that cannot be said."""
     for path in paths:
-        with contextlib.suppress(Missing):
+        with suppress(Missing):
             return lookup.find(path)
     raise Unknown
 
@@ -181,9 +180,9 @@ def _override(use: Use, lookup: Lookup) -> Status:
 def _choice(use: Use, lookup: Lookup) -> Status:
     text = lookup.table("options", use.targets[0])
     choices = Option.of(text).choices if text is not None else ()
-    if not choices or use.detail in choices:
-        return THERE if choices else UNSURE
-    return Status(f"{use.targets[0]} does not allow {use.detail}")
+    if choices and use.detail not in choices:
+        return Status(f"{use.targets[0]} does not allow {use.detail}")
+    return THERE if choices else UNSURE
 
 
 def _parser(use: Use, lookup: Lookup) -> Status:
@@ -195,12 +194,17 @@ def _parser(use: Use, lookup: Lookup) -> Status:
 def _listed(use: Use, lookup: Lookup) -> Status:
     """Check what a table of the history lists: an option, variable, route or metric."""
     table, lacks = _TABLES[use.kind]
-    names = {name := use.targets[0]}
-    if use.kind == "metric":  # Prometheus' client adds _total to the name of a counter
-        stem = name.removesuffix("_total")
-        names = {stem, f"{stem}_total"}
-    exists = any(lookup.table(table, known) is not None for known in names)
-    return THERE if exists else Status(f"{lacks} {name}")
+    exists = any(lookup.table(table, name) is not None for name in spellings(use))
+    return THERE if exists else Status(f"{lacks} {use.targets[0]}")
+
+
+def spellings(use: Use) -> set[str]:
+    """Return the names that a release may have for a use."""
+    name = use.targets[0]
+    if use.kind != "metric":
+        return {name}
+    stem = name.removesuffix("_total")  # which Prometheus' client adds to the name of a counter
+    return {stem, f"{stem}_total"}
 
 
 _CHECKS: Mapping[str, Callable[[Use, Lookup], Status]] = {

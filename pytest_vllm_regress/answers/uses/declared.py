@@ -4,10 +4,10 @@ requirements files."""
 from __future__ import annotations
 
 import ast
-import collections
 import configparser
 import re
 import warnings
+from collections import deque
 from collections.abc import Iterator
 
 from packaging.utils import canonicalize_name
@@ -40,11 +40,16 @@ def declared_in(text: str, file: str) -> list[Declared]:
         raise ValueError(str(error)) from None
     if not specifiers and (malformed := _MALFORMED.search(text)) and _is_list(file):
         raise MalformedRequirement(f"{malformed[0].strip()!r} is not a valid requirement")
-    lines = _lines_by_version(text) if specifiers else {}
+    lines = {  # for each version in a line that names vllm, the first such line
+        version: number
+        for number, line in reversed(list(enumerate(text.splitlines(), 1)))
+        if specifiers and "vllm" in line.lower()
+        for version in _NUMBER.findall(line)
+    }
+    versions = ((specifier, _NUMBER.search(specifier)) for specifier in specifiers)
     return [
         Declared(specifier, Place(file, lines.get(version[0], 1) if version else 1))
-        for specifier in specifiers
-        for version in [_NUMBER.search(specifier)]
+        for specifier, version in versions
     ]
 
 
@@ -78,7 +83,7 @@ def _is_list(file: str) -> bool:
 def _pyproject(document: dict[str, object]) -> Iterator[str]:
     """Yield the ranges in any list of requirements of a pyproject.toml, and in the tables of
     Poetry."""
-    todo: collections.deque[object] = collections.deque([document])
+    todo: deque[object] = deque([document])
     while todo and len(todo) < MAX_ITEMS:
         item = todo.popleft()
         if isinstance(item, list):
@@ -116,13 +121,3 @@ def _lines(text: str) -> Iterator[str]:
                 and requirement.specifier
             ):
                 yield str(requirement.specifier)
-
-
-def _lines_by_version(text: str) -> dict[str, int]:
-    """Return for each version in a line that names vllm the number of the first such line."""
-    lines: dict[str, int] = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        if "vllm" in line.lower():
-            for version in _NUMBER.findall(line):
-                lines.setdefault(version, number)
-    return lines

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import collections
-import dataclasses
-import itertools
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby
 from typing import Any
 
 from ...errors import UsageError
@@ -28,7 +28,7 @@ _SECTIONS = {
 _ENGINE_ARGUMENTS = "vllm.engine.arg_utils:EngineArgs"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class UsedChange:
     """A change, and where the project uses what changed."""
 
@@ -41,12 +41,6 @@ class UsedChange:
         more = ", ..." if len(self.places) > 3 else ""
         where = f"  ({', '.join(map(str, self.places[:3]))}{more})" if self.places else ""
         return f"{change.name}: {what}{where}"
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            **dataclasses.asdict(self.change),
-            "places": [dataclasses.asdict(place) for place in self.places],
-        }
 
 
 def release_number(history: History, version: str) -> int:
@@ -74,7 +68,7 @@ def diff(history: History, before: int, after: int, project: Project | None) -> 
 
 def used_names(uses: Iterable[Use], lookups: Sequence[Lookup]) -> dict[tuple[str, str], set[Place]]:
     """Return the sections and names that the project uses, each with its places."""
-    places: dict[tuple[str, str], set[Place]] = collections.defaultdict(set)
+    places: dict[tuple[str, str], set[Place]] = defaultdict(set)
     for use in uses:
         for key in _keys(use, lookups):
             places[key].add(use.place)
@@ -111,30 +105,27 @@ def _keys_of_symbol(use: Use, symbol: Symbol) -> Iterator[tuple[str, str]]:
 def report(used_changes: Sequence[UsedChange], versions: tuple[str, str]) -> Report:
     """Return the changes for people."""
     count = len(used_changes)
-    listed, new = _without_new_symbols(used_changes)
+    listed = [  # without added symbols that the project does not use yet
+        entry
+        for entry in used_changes
+        if entry.places or entry.change.section != SYMBOLS or entry.change.kind != "added"
+    ]
+    new = count - len(listed)
     notes = (f"{new} of them are new symbols, which --format json lists",) if new else ()
-    groups = itertools.groupby(listed, key=lambda entry: entry.change.section)
+    groups = groupby(listed, key=lambda entry: entry.change.section)
     sections = [Section(section, (tuple(map(str, entries)),)) for section, entries in groups]
     title = f"vLLM {versions[0]} -> {versions[1]}: {count} change{'' if count == 1 else 's'}"
     return Report(title, sections, notes)
 
 
-def _without_new_symbols(used_changes: Sequence[UsedChange]) -> tuple[list[UsedChange], int]:
-    """Return the changes without added symbols that the project does not use yet, and the number of
-    those."""
-    remaining = [
-        entry
-        for entry in used_changes
-        if entry.places or entry.change.section != SYMBOLS or entry.change.kind != "added"
-    ]
-    return remaining, len(used_changes) - len(remaining)
-
-
 def to_json(used_changes: Sequence[UsedChange], versions: tuple[str, str]) -> dict[str, Any]:
-    """Return plain values for ``--json``."""
+    """Return plain values for ``--format json``."""
     return {
         "schema": SCHEMA_VERSION,
         "from": versions[0],
         "to": versions[1],
-        "changes": [entry.to_json() for entry in used_changes],
+        "changes": [
+            {**asdict(entry.change), "places": list(map(asdict, entry.places))}
+            for entry in used_changes
+        ],
     }

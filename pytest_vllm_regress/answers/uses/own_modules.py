@@ -4,10 +4,10 @@ version, from another file."""
 from __future__ import annotations
 
 import ast
-import collections
-import dataclasses
 import re
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from ..api_history.source import absolute, module_name
 from .guards import Releases
@@ -19,7 +19,7 @@ MAX_IMPORTS = 200_000
 """Limit of the pairs of an import and a file that it may load."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Import:
     """An import of a module that is not vLLM's, or a string that names one.
 
@@ -93,14 +93,14 @@ def loaded_for(
     }
     restricted = {file for file in imported | unused if "vllm" in file.lower()} - set(programs)
     loaded = {file: frozenset() if file in restricted else releases for file in imports}
-    todo = collections.deque(imports)
+    todo = deque(imports)
     while todo:
         importer = todo.popleft()
         for file, live in loads.get(importer, ()):
             if not (added := loaded[importer] & live) <= loaded[file]:
                 loaded[file] |= added
                 todo.append(file)
-    beside: dict[str, Releases] = collections.defaultdict(frozenset)
+    beside: dict[str, Releases] = defaultdict(frozenset)
     for file in imported:
         beside[_folder(file)] |= loaded[file]
     loaded |= {file: beside[_folder(file)] for file in unused & restricted}
@@ -137,7 +137,7 @@ def chosen_functions(
 def _loads(imports: Mapping[str, Sequence[Import]]) -> dict[str, list[tuple[str, Releases]]] | None:
     """Return which other files each file loads; None above the limit."""
     files = _by_module(imports)
-    loads: dict[str, list[tuple[str, Releases]]] = collections.defaultdict(list)
+    loads: dict[str, list[tuple[str, Releases]]] = defaultdict(list)
     count = 0
     for importer, statements in imports.items():
         for statement in dict.fromkeys(statements):
@@ -152,7 +152,7 @@ def _loads(imports: Mapping[str, Sequence[Import]]) -> dict[str, list[tuple[str,
 
 def _by_module(imports: Iterable[str]) -> dict[str, list[str]]:
     """Return the files by each dotted name that may mean them: the path below any folder."""
-    files: dict[str, list[str]] = collections.defaultdict(list)
+    files: dict[str, list[str]] = defaultdict(list)
     for file in imports:
         parts = module_name(file).split(".")
         for start in range(max(len(parts) - 1, 1)):

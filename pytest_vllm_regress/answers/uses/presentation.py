@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import collections
-import dataclasses
-import itertools
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import asdict
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...util.report import Report, Section, Table
 from .. import sarif
-from .answer import MissingUse, UsesAnswer, in_range
+from .answer import UsesAnswer, in_range
 from .use import Use
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _SARIF_HELP = (
 
 def span(releases: Collection[str], all_releases: Sequence[str]) -> str:
     """Return releases as text, those that follow each other as ``0.21.0 to 0.24.0``."""
-    groups = itertools.groupby(all_releases, key=lambda release: release in releases)
+    groups = groupby(all_releases, key=lambda release: release in releases)
     runs = [list(group) for is_chosen, group in groups if is_chosen]
     return ", ".join(run[0] if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs)
 
@@ -37,15 +37,23 @@ def report(answer: UsesAnswer, source: str, smokes: Sequence[Smoke] = ()) -> Rep
     complete = span(answer.complete, releases) or "no release"
     count = f"{len(answer.complete)} of {len(releases)} releases, {releases[0]} to {releases[-1]}"
     sections = [
-        Section(parts=((f"everything exists in: {complete} ({count})", *_declared(answer)),)),
-        *_table("first thing missing", _HEADER, [_row(*group) for group in first_missing(answer)]),
-        *_list(f"missing in the newest release, {answer.newest}", answer.problems[answer.newest]),
-        *_list("will be removed", answer.deprecated),
-        *_list(
-            "in no release, so not counted (made at run time, or not vLLM's)",
-            [f"{use.place}: {use.name}" for use in answer.unknown],
-        ),
+        Section(parts=((f"everything exists in: {complete} ({count})", *_declared(answer)),))
     ]
+    if first := list(first_missing(answer))[:MAX_LISTED]:
+        sections.append(Section("first thing missing", (Table(_HEADER, first),)))
+    lists: dict[str, Sequence[object]] = {
+        f"missing in the newest release, {answer.newest}": answer.problems[answer.newest],
+        "will be removed": answer.deprecated,
+        "in no release, so not counted (made at run time, or not vLLM's)": [
+            f"{use.place}: {use.name}" for use in answer.unknown
+        ],
+    }
+    for title, items in lists.items():
+        lines = [str(item) for item in items[:MAX_LISTED]]
+        if len(items) > MAX_LISTED:
+            lines.append(f"and {len(items) - MAX_LISTED} more")
+        if lines:
+            sections.append(Section(title, (tuple(lines),)))
     for smoke in smokes:
         title = f"{smoke.environment}, vLLM {smoke.version}: {_summary(smoke)}"
         sections.append(Section(title, (tuple(_tried(smoke)[:MAX_LISTED]),)))
@@ -57,20 +65,16 @@ def report(answer: UsesAnswer, source: str, smokes: Sequence[Smoke] = ()) -> Rep
 _HEADER = ("vLLM", "where", "what", "now", "more")
 
 
-def _row(releases: str, problem: MissingUse, more: int) -> tuple[str, ...]:
-    return releases, str(problem.use.place), problem.text, problem.instead or "-", str(more)
-
-
-def first_missing(answer: UsesAnswer) -> Iterator[tuple[str, MissingUse, int]]:
-    """Yield releases, the first thing that they lack, and how many more they lack; those with the
-    same are together."""
+def first_missing(answer: UsesAnswer) -> Iterator[tuple[str, ...]]:
+    """Yield rows: releases, the first thing that they lack, and how many more they lack; those with
+    the same are together."""
     lacking = [(release, problems) for release, problems in answer.problems.items() if problems]
-    for (_, _, count), group in itertools.groupby(
+    for (place, text, count), group in groupby(
         lacking, key=lambda item: (item[1][0].use.place, item[1][0].text, len(item[1]))
     ):
         rows = list(group)
         releases = span([release for release, _ in rows], list(answer.problems))
-        yield releases, rows[0][1][0], count - 1
+        yield releases, str(place), text, rows[0][1][0].instead or "-", str(count - 1)
 
 
 def _declared(answer: UsesAnswer) -> Iterator[str]:
@@ -86,24 +90,13 @@ def _declared(answer: UsesAnswer) -> Iterator[str]:
         yield "declared: no range of vllm"
 
 
-def _list(title: str, items: Sequence[object]) -> list[Section]:
-    lines = [str(item) for item in items[:MAX_LISTED]]
-    if len(items) > MAX_LISTED:
-        lines.append(f"and {len(items) - MAX_LISTED} more")
-    return [Section(title, (tuple(lines),))] if lines else []
-
-
-def _table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Section]:
-    return [Section(title, (Table(header, rows[:MAX_LISTED]),))] if rows else []
-
-
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _summary(smoke: Smoke) -> str:
     states = ("exist", "missing", "undecided")
-    counts = collections.Counter(_state(tried.missing) for tried in smoke.tried)
+    counts = Counter(map(_state, smoke.missing.values()))
     words = [f"{counts[state]} uses {state}" for state in states if counts[state]]
     if smoke.starts:
         started = sum(not start.error for start in smoke.starts)
@@ -116,17 +109,17 @@ def _state(missing: str | None) -> str:
 
 
 def _tried(smoke: Smoke) -> list[str]:
-    problems, lines = set(smoke.problems), []
-    for tried in smoke.tried:
-        if tried.missing:
-            handled = tried not in problems and tried.use.kind != "environment"
-            note = " (handled)" if handled else ""
-            lines.append(f"{tried.use.place}: {tried.use.name}: {tried.missing}{note}")
+    problems = set(smoke.problems)
+    lines = []
+    for use, missing in smoke.missing.items():
+        if missing:
+            handled = use not in problems and use.kind != "environment"
+            lines.append(f"{use.place}: {use.name}: {missing}{' (handled)' if handled else ''}")
     for start in smoke.starts:
         where = str(start.command.place) if start.command.place.file else "no command"
-        left_out = f" (without {', '.join(start.tried.left_out)})" if start.tried.left_out else ""
+        left_out = f" (without {', '.join(start.left_out)})" if start.left_out else ""
         error = f"did not start: {start.error}" if start.error else "started, and generated a token"
-        command = f"vllm serve {' '.join(start.tried.words)}".rstrip()
+        command = f"vllm serve {' '.join(start.words)}".rstrip()
         lines.append(f"{where}: {command}{left_out}: {error}")
     lines += [f"{use.place}: {use.name}: the history says otherwise" for use in smoke.differs]
     return list(dict.fromkeys(lines))
@@ -146,7 +139,7 @@ def to_json(answer: UsesAnswer, source: str, smokes: Sequence[Smoke] = ()) -> di
         "complete": list(answer.complete),
         "declared": [
             {
-                **dataclasses.asdict(declared),
+                **asdict(declared),
                 "releases": list(in_range(declared, answer.problems)),
                 "broken": list(answer.broken.get(declared, ())),
             }
@@ -167,7 +160,7 @@ def to_json(answer: UsesAnswer, source: str, smokes: Sequence[Smoke] = ()) -> di
 
 
 def _use(use: Use) -> dict[str, Any]:
-    return {"use": use.name, "kind": use.kind, **dataclasses.asdict(use.place)}
+    return {"use": use.name, "kind": use.kind, **asdict(use.place)}
 
 
 def _run(smoke: Smoke) -> dict[str, Any]:
@@ -177,18 +170,19 @@ def _run(smoke: Smoke) -> dict[str, Any]:
         "failed": smoke.failed,
         "uses": [
             {
-                **_use(tried.use),
-                "exists": None if tried.missing is None else not tried.missing,
-                "missing": tried.missing or None,
-                "guarded": tried.use.guarded,
-                "history_differs": tried.use in smoke.differs,
+                **_use(use),
+                "exists": None if missing is None else not missing,
+                "missing": missing or None,
+                "guarded": use.guarded,
+                "history_differs": use in smoke.differs,
             }
-            for tried in smoke.tried
+            for use, missing in smoke.missing.items()
         ],
         "starts": [
             {
-                **dataclasses.asdict(start.command.place),
-                **dataclasses.asdict(start.tried),
+                **asdict(start.command.place),
+                "words": start.words,
+                "left_out": start.left_out,
                 "error": start.error or None,
             }
             for start in smoke.starts
@@ -210,7 +204,7 @@ def _sarif_results(answer: UsesAnswer, source: str) -> Iterator[sarif.SarifResul
     wanted = {release for releases in answer.broken.values() for release in releases}
     if not answer.project.declared:
         wanted = {answer.newest}
-    lacking = collections.defaultdict(list)
+    lacking = defaultdict(list)
     for release, problems in answer.problems.items():
         for problem in problems:
             lacking[problem.use.kind, problem.use.place, problem.text].append(release)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import os
 import re
 import warnings
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from ...errors import UsageError
@@ -21,7 +21,7 @@ from .declared import MalformedRequirement, declared_in
 from .guards import Branches, VersionTests
 from .own_modules import ChosenFunction, Import, chosen_functions, is_program, loaded_for
 from .python import PythonReader, TooMuchWork
-from .strings import KnownNames, StringReader
+from .strings import StringReader
 from .use import Declared, Place, Project, Use
 
 MAX_FILE = 2 * 1024 * 1024
@@ -71,7 +71,7 @@ class ProjectReader:
         self._imports: dict[str, list[Import]] = {}
         self._functions: dict[str, dict[str, ChosenFunction]] = {}
         self._programs: list[str] = []
-        self._strings = StringReader(KnownNames.of(history))
+        self._strings = StringReader(history)
         self._uses: dict[Use, None] = {}
         self._declared: dict[Declared, None] = {}
         self._notes: list[str] = []
@@ -151,7 +151,7 @@ class ProjectReader:
             for function in chosen.get(use.place.file, ()):
                 if use.place.line in function:
                     live &= function.live
-            yield use if live == before else dataclasses.replace(use, live=live)
+            yield use if live == before else replace(use, live=live)
 
     def _uses_in(
         self, text: str, name: str, findings: Iterable[DeploymentFinding]

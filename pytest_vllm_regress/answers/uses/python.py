@@ -6,11 +6,11 @@ The source is parsed, never run.
 from __future__ import annotations
 
 import ast
-import dataclasses
 from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 
-from ..api_history.source import inner_statements, is_type_checking, text_of
-from .guards import MAX_PATH, VERSION, Releases, VersionTests, is_version, paths_of
+from ..api_history.source import inner_statements, is_type_checking, last_name, text_of
+from .guards import VERSION, Names, Releases, VersionTests, is_version, resolve
 from .own_modules import ChosenFunction, Import, imports_of, named_in
 from .strings import StringReader
 from .syntax import (
@@ -18,23 +18,19 @@ from .syntax import (
     ENDS,
     MAX_ALTERNATIVES,
     Function,
-    Names,
-    Text,
     chain,
-    defined_in,
     expressions,
-    is_self,
     keys_of,
     kinds_caught,
     leaves_names_undefined,
     makes_modules,
     merged,
-    name_of,
     override,
-    raises,
 )
 from .use import Place, Use, UsedCall
 
+Keys = dict[str, tuple[int, Releases]]
+"""Keys of a dict, with their lines and the releases for which they are set."""
 MAX_WORK = 5_000_000
 """Limit of the uses in one file, the names that are copied for its branches, and the nodes visited
 for its handlers: products of parts."""
@@ -46,7 +42,7 @@ class TooMuchWork(Exception):
     """Reading a file would take more than ``MAX_WORK``."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class _Module:
     """What is being read: a module, or a cell of a notebook.
 
@@ -59,12 +55,11 @@ class _Module:
     fakes: bool
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class _Scope:
     """Where code stands. Statements bind names in the dicts; code of its own scope has copies.
 
-    ``names``: what names mean; ``keys``: the keys of dicts in names, with their lines and the
-    releases for which they are set; ``own``: the attributes of ``self``, and itself as "".
+    ``names``: what names mean; ``keys``: the keys of dicts in names; ``own``: the attributes of ``self``, and itself as "".
     ``live``: releases for which the code runs; ``caught``: failures that are handled; ``probed``:
     names for which a test asked; ``instead_of``: see ``Use``. ``dry``: only bindings are of
     interest, not uses.
@@ -72,9 +67,9 @@ class _Scope:
 
     module: _Module
     names: Names
-    keys: dict[str, dict[str, tuple[int, Releases]]]
+    keys: dict[str, Keys]
     live: Releases
-    own: Names = dataclasses.field(default_factory=dict)
+    own: Names = field(default_factory=dict)
     caught: frozenset[str] = frozenset()
     probed: frozenset[str] = frozenset()
     instead_of: tuple[Use, ...] = ()
@@ -87,7 +82,7 @@ class PythonReader:
     def __init__(self, file: str, tests: VersionTests, strings: StringReader) -> None:
         self._file, self._strings, self._tests = file, strings, tests
         self._names: Names = {}
-        self._keys: dict[str, dict[str, tuple[int, Releases]]] = {}
+        self._keys: dict[str, Keys] = {}
         self._uses: list[Use] = []
         self.functions: dict[str, ChosenFunction] = {}
         """Functions of the module, with the releases for which it mentions them."""
@@ -125,75 +120,80 @@ class PythonReader:
         for node in body:
             rest = self._statement(node, scope)
             if rest is not None:
-                scope = dataclasses.replace(scope, live=scope.live & rest)
+                scope = replace(scope, live=scope.live & rest)
             if isinstance(node, ENDS):
                 break
 
     def _statement(self, node: ast.stmt, scope: _Scope) -> Releases | None:
         """Read a statement; return for which releases the block goes on after it, None for all."""
-        if isinstance(node, ast.If):
-            return self._if(node, scope)
-        if isinstance(node, ast.Assert):
-            self._expression(node.test, scope)
-            return self._tests.outcome(node.test, scope.names)[0]
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            self._import(node, scope)
-        elif isinstance(node, ast.ClassDef):
-            self._class(node, scope)
-        elif isinstance(node, Function):
-            self._function(node, scope)
-        elif isinstance(node, (ast.Try, ast.TryStar)):
-            self._try(node, scope)
-        else:
-            for expression in expressions(node):
-                self._expression(expression, scope)
-            if isinstance(node, (ast.Assign, ast.AnnAssign)):
-                self._assign(node, scope)
-            elif isinstance(node, (ast.For, ast.AsyncFor)):
-                self._unbind(node.target, scope)
-            if isinstance(node, ast.Match):  # only one case runs: one that returns ends no other
-                for case in node.cases:
-                    self._block(case.body, scope)
-            else:
-                self._block(inner_statements(node), scope)
+        match node:
+            case ast.If():
+                return self._if(node, scope)
+            case ast.Assert(test):
+                self._expression(test, scope)
+                return self._tests.outcome(test, scope.names)[0]
+            case ast.Import() | ast.ImportFrom():
+                self._import(node, scope)
+            case ast.ClassDef():
+                self._class(node, scope)
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                self._function(node, scope)
+            case ast.Try() | ast.TryStar():
+                self._try(node, scope)
+            case _:
+                self._simple(node, scope)
         return None
+
+    def _simple(self, node: ast.stmt, scope: _Scope) -> None:
+        for expression in expressions(node):
+            self._expression(expression, scope)
+        blocks = [inner_statements(node)]
+        match node:
+            case ast.Assign() | ast.AnnAssign():
+                self._assign(node, scope)
+            case ast.For(target) | ast.AsyncFor(target):
+                _unbind(target, scope)
+            case ast.Match(_, cases):  # only one case runs: one that returns ends no other
+                blocks = [iter(case.body) for case in cases]
+        for block in blocks:
+            self._block(block, scope)
 
     def _if(self, node: ast.If, scope: _Scope) -> Releases | None:
         if is_type_checking(node.test):
-            self._block(node.body, dataclasses.replace(scope, caught=frozenset(ALL_CAUGHT)))
+            self._block(node.body, replace(scope, caught=ALL_CAUGHT))
             self._block(node.orelse, scope)
             return None
         self._expression(node.test, scope)
         true, false = self._tests.outcome(node.test, scope.names)
         self._spend(2 * len(scope.names))
         probed = scope.probed | self._tests.probed(node.test)
-        branches = [
-            dataclasses.replace(
-                scope, names=dict(scope.names), live=scope.live & releases, probed=probed
-            )
-            for releases in (true, false)
-        ]
-        for branch, body in zip(branches, (node.body, node.orelse), strict=True):
+        branches = []
+        for body, releases in ((node.body, true), (node.orelse, false)):
+            live = scope.live & releases
+            branch = replace(scope, names=dict(scope.names), live=live, probed=probed)
             self._block(body, branch)
-        _rebind(scope, merged(branches[0].names, branches[1].names))
+            branches.append(branch.names)
+        _rebind(scope, merged(*branches))
         leaves = isinstance(node.body[-1], ENDS) and false != self._tests.all
         return false if leaves else None
 
     def _try(self, node: ast.Try | ast.TryStar, scope: _Scope) -> None:
-        handlers = [handler for handler in node.handlers if not raises(handler)]
-        caught = {kind for handler in handlers for kind in kinds_caught(handler)}
+        caught: frozenset[str] = frozenset()
+        for handler in node.handlers:
+            if not isinstance(handler.body[-1], ast.Raise):  # which only passes the failure on
+                caught |= kinds_caught(handler)
         if caught and isinstance(node.handlers[0].body[0], ast.Pass):
             self._spend(scope.module.size)
         if caught & {"module", "name"} and leaves_names_undefined(node, scope.module.tree):
             caught -= {"module", "name"}
         first = len(self._uses)
-        self._block(node.body, dataclasses.replace(scope, caught=scope.caught | caught))
+        self._block(node.body, replace(scope, caught=scope.caught | caught))
         guarded = tuple(use for use in self._uses[first:] if use.guarded)[:MAX_ALTERNATIVES]
         self._spend((1 + len(node.handlers)) * len(scope.names))
         kept = self._tests.kept()
         for handler in node.handlers:
             instead_of = guarded if kinds_caught(handler) else scope.instead_of
-            inner = dataclasses.replace(scope, names=dict(scope.names), instead_of=instead_of)
+            inner = replace(scope, names=dict(scope.names), instead_of=instead_of)
             self._block(handler.body, inner)
             self._tests.after_handler(kept, handler.body)
             _rebind(scope, merged(scope.names, inner.names))
@@ -201,23 +201,22 @@ class PythonReader:
 
     def _import(self, node: ast.Import | ast.ImportFrom, scope: _Scope) -> None:
         self.imports += imports_of(node, self._file, scope.live)
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                if alias.name.partition(".")[0] == "vllm":
-                    scope.names[alias.asname or "vllm"] = (alias.name if alias.asname else "vllm",)
-                    self._use(self._named((alias.name,), node, scope), "module", scope)
-                else:
-                    scope.names.pop(alias.asname or alias.name.partition(".")[0], None)
-            return
-        module = node.module or ""
-        ours = not node.level and module.partition(".")[0] == "vllm"
         for alias in node.names:
-            if ours:
-                path = f"{module}.{alias.name}" if alias.name != "*" else module
-                self._imported(module, path, node, scope)
-                scope.names[alias.asname or alias.name] = (path,)
+            if isinstance(node, ast.Import):
+                module = path = alias.name
+                name = alias.asname or module.partition(".")[0]
             else:
-                scope.names.pop(alias.asname or alias.name, None)
+                module = "" if node.level else node.module or ""
+                path = f"{module}.{alias.name}" if alias.name != "*" else module
+                name = alias.asname or alias.name
+            if module.partition(".")[0] != "vllm":
+                scope.names.pop(name, None)
+            elif isinstance(node, ast.Import):
+                scope.names[name] = (path if alias.asname else name,)
+                self._use(self._named((path,), node, scope), "module", scope)
+            else:
+                self._imported(module, path, node, scope)
+                scope.names[name] = (path,)
 
     def _imported(self, module: str, path: str, node: ast.ImportFrom, scope: _Scope) -> None:
         """Record an import of a name.
@@ -227,7 +226,7 @@ class PythonReader:
         use = self._named((path,), node, scope)
         if "module" in scope.caught and "name" not in scope.caught:
             self._use(self._named((module,), node, scope), "module", scope)
-            use = dataclasses.replace(use, roots=(module,))
+            use = replace(use, roots=(module,))
         self._use(use, "name", scope)
 
     def _class(self, node: ast.ClassDef, scope: _Scope) -> None:
@@ -237,15 +236,15 @@ class PythonReader:
         bases = [path for base in node.bases for path in _resolve(base, scope)]
         own: Names = {"": tuple(f"{path}()" for path in bases)} if bases else {}
         if not scope.dry:  # first learn what the methods assign to their instance
-            dry = dataclasses.replace(self._nested(scope), own=own, dry=True)
-            self._block(node.body, dry)
-        own |= {name: () for name in defined_in(node) if name not in own}
-        self._block(node.body, dataclasses.replace(self._nested(scope), own=own))
-        for method in node.body:
-            if isinstance(method, Function) and bases and not method.name.startswith("__"):
-                parameters = override(method)
+            self._block(node.body, replace(self._nested(scope), own=own, dry=True))
+        methods = [method for method in node.body if isinstance(method, Function)]
+        inner = (entry for entry in node.body if isinstance(entry, ast.ClassDef))
+        own |= {entry.name: () for entry in (*methods, *inner) if entry.name not in own}
+        self._block(node.body, replace(self._nested(scope), own=own))
+        for method in methods:
+            if not method.name.startswith("__"):
+                place, parameters = self._place(method, scope), override(method)
                 for base in bases:
-                    place = self._place(method, scope)
                     use = Use("override", (base,), place, method.name, override=parameters)
                     self._use(use, "attribute", scope)
         scope.names.pop(node.name, None)
@@ -257,7 +256,7 @@ class PythonReader:
         defaults = (*arguments.defaults, *filter(None, arguments.kw_defaults))
         for expression in (*node.decorator_list, *defaults):
             self._expression(expression, scope)
-        inner = dataclasses.replace(self._nested(scope), caught=frozenset())
+        inner = replace(self._nested(scope), caught=frozenset())
         for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
             _bind(argument.arg, _annotated(argument.annotation, scope), inner)
         self._block(node.body, inner)
@@ -265,68 +264,66 @@ class PythonReader:
     def _nested(self, scope: _Scope) -> _Scope:
         """Return the scope of a function or class in ``scope``: it sees the names, and binds its own."""
         self._spend(len(scope.names) + len(scope.keys))
-        return dataclasses.replace(scope, names=dict(scope.names), keys=dict(scope.keys))
+        return replace(scope, names=dict(scope.names), keys=dict(scope.keys))
 
     def _assign(self, node: ast.Assign | ast.AnnAssign, scope: _Scope) -> None:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        paths = _resolve(node.value, scope) if node.value is not None else ()
+        paths = _resolve(node.value, scope)
         if not paths and isinstance(node, ast.AnnAssign):
             paths = _annotated(node.annotation, scope)
         is_none = isinstance(node.value, ast.Constant) and node.value.value is None
         for target in targets:
-            if isinstance(target, ast.Name):
-                self._keep(target.id, node.value, scope)
-                _bind(
-                    target.id, (VERSION,) if is_version(node.value, scope.names) else paths, scope
-                )
-            elif isinstance(target, ast.Attribute) and is_self(target.value) and not is_none:
-                known = scope.own.get(target.attr)
-                scope.own[target.attr] = paths if known is None or set(known) <= set(paths) else ()
-            elif isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
-                keys = scope.keys.get(target.value.id)
-                if keys is not None and isinstance(target.slice, ast.Constant):
-                    key = str(target.slice.value)
-                    if key not in scope.probed:
-                        _, earlier = keys.get(key, (0, frozenset()))
-                        keys[key] = node.lineno, scope.live | earlier
-            else:
-                self._unbind(target, scope)
+            match target:
+                case ast.Name(name):
+                    self._keep(name, node.value, scope)
+                    bound = (VERSION,) if is_version(node.value, scope.names) else paths
+                    _bind(name, bound, scope)
+                case ast.Attribute(ast.Name("self"), name):
+                    if not is_none:
+                        known = scope.own.get(name)
+                        same = known is None or set(known) <= set(paths)
+                        scope.own[name] = paths if same else ()
+                case ast.Subscript(ast.Name(name), ast.Constant(value)) if name in scope.keys:
+                    if (key := str(value)) not in scope.probed:
+                        _, earlier = scope.keys[name].get(key, (0, frozenset()))
+                        scope.keys[name][key] = node.lineno, scope.live | earlier
+                case ast.Tuple() | ast.List() | ast.Starred():
+                    _unbind(target, scope)
 
     def _keep(self, name: str, value: ast.expr | None, scope: _Scope) -> None:
         """Remember the keys of a dict, and the outcome of a test of the version, under the name."""
         scope.keys.pop(name, None)
-        if value is not None and (keys := keys_of(value)) is not None:
+        if (keys := keys_of(value)) is not None:
             scope.keys[name] = {key: (line, scope.live) for key, line in keys.items()}
         self._tests.keep(name, value, scope.names)
-
-    def _unbind(self, target: ast.expr, scope: _Scope) -> None:
-        for node in ast.walk(target):
-            if isinstance(node, ast.Name):
-                scope.names.pop(node.id, None)
 
     # Expressions
 
     def _expression(self, expression: ast.expr, scope: _Scope) -> None:
         inner: set[int] = set()
         for node in ast.walk(expression):
-            if isinstance(node, ast.Name) and node.id in self.functions:
-                self.functions[node.id].mention(node.lineno, scope.live)
-            if isinstance(node, ast.Call) and name_of(node.func).endswith("getLogger"):
-                inner |= {id(argument) for argument in node.args}
-            if isinstance(node, ast.Attribute) and id(node) not in inner:
-                self._attribute(node, scope)
-                inner |= {id(part) for part in chain(node)}
-            elif isinstance(node, ast.Call):
-                if getattr(node.func, "attr", "") in ("add_api_route", "add_route"):
-                    self._strings.define(node)
-                self._strings.define(node.func)  # a decorator that is called: app.get("/x")(f)
-                self._call(node, scope)
-            elif isinstance(node, Text) and not scope.dry and id(node) not in inner:
-                uses = self._strings.uses_in(node, self._place(node, scope))
-                self._record(
-                    [use for use in uses if use.kind != "name" or not scope.module.fakes], scope
-                )
-                self.imports += named_in(text_of(node), scope.live)
+            match node:
+                case ast.Name(name) if name in self.functions:
+                    self.functions[name].mention(node.lineno, scope.live)
+                case ast.Attribute() if id(node) not in inner:
+                    self._attribute(node, scope)
+                    inner |= {id(part) for part in chain(node)}
+                case ast.Call(function, arguments):
+                    if last_name(function).endswith("getLogger"):
+                        inner |= set(map(id, arguments))
+                    if last_name(function) in ("add_api_route", "add_route"):
+                        self._strings.define(node)
+                    self._strings.define(function)  # a decorator that is called: app.get("/x")(f)
+                    self._call(node, scope)
+                case ast.Constant() | ast.JoinedStr() | ast.List() | ast.Tuple():
+                    if not scope.dry and id(node) not in inner:
+                        self._text(node, scope)
+
+    def _text(self, node: ast.expr, scope: _Scope) -> None:
+        uses = self._strings.uses_in(node, self._place(node, scope))
+        fakes = scope.module.fakes
+        self._record([use for use in uses if use.kind != "name" or not fakes], scope)
+        self.imports += named_in(text_of(node), scope.live)
 
     def _attribute(self, node: ast.Attribute, scope: _Scope) -> None:
         if paths := _resolve(node, scope):
@@ -338,26 +335,23 @@ class PythonReader:
         paths = _resolve(node.func, scope)
         if not paths:
             return
-        keywords = {
-            word.arg: (word.value.lineno, scope.live)
-            for word in node.keywords
-            if word.arg is not None
-        }
+        keywords: Keys = {}
         for word in node.keywords:
             if word.arg is None:
                 keywords |= self._passed(word.value, scope)
+            else:
+                keywords[word.arg] = word.value.lineno, scope.live
         place = self._place(node, scope)
         for name, (line, where) in keywords.items():
-            at = dataclasses.replace(place, line=line)
+            at = replace(place, line=line)
             use = Use("keyword", paths, at, name, live=scope.live & where)
             self._use(use, "argument", scope)
-        starred = any(isinstance(argument, ast.Starred) for argument in node.args)
-        count = sum(not isinstance(argument, ast.Starred) for argument in node.args)
+        starred = sum(isinstance(argument, ast.Starred) for argument in node.args)
         more = any(word.arg is None for word in node.keywords)
-        call = UsedCall(count, tuple(keywords), starred, more)
+        call = UsedCall(len(node.args) - starred, tuple(keywords), starred > 0, more)
         self._use(Use("call", paths, place, call=call), "argument", scope)
 
-    def _passed(self, node: ast.expr, scope: _Scope) -> dict[str, tuple[int, Releases]]:
+    def _passed(self, node: ast.expr, scope: _Scope) -> Keys:
         """Return the keywords that ``**node`` passes, with their lines and the releases for which
         they are set."""
         if isinstance(node, ast.Name):
@@ -379,15 +373,13 @@ class PythonReader:
             or last in scope.probed
             or (use.kind == "name" and not scope.probed.isdisjoint(use.targets))
         )
-        self._record(
-            [dataclasses.replace(use, instead_of=scope.instead_of, guarded=guarded)], scope
-        )
+        self._record([replace(use, instead_of=scope.instead_of, guarded=guarded)], scope)
 
     def _record(self, uses: Iterable[Use], scope: _Scope) -> None:
         for use in uses if not scope.dry else ():
             live = scope.live if use.live is None else use.live
             restricted = live if live != self._tests.all else None
-            self._uses.append(dataclasses.replace(use, live=restricted))
+            self._uses.append(replace(use, live=restricted))
 
     def _named(
         self, paths: tuple[str, ...], node: ast.AST, scope: _Scope, roots: tuple[str, ...] = ()
@@ -411,29 +403,24 @@ def _bind(name: str, paths: tuple[str, ...], scope: _Scope) -> None:
         scope.names.pop(name, None)
 
 
+def _unbind(target: ast.expr, scope: _Scope) -> None:
+    for node in ast.walk(target):
+        if isinstance(node, ast.Name):
+            scope.names.pop(node.id, None)
+
+
 def _annotated(annotation: ast.expr | None, scope: _Scope) -> tuple[str, ...]:
     """Return an instance of the class of vLLM in an annotation."""
-    if annotation is None:
-        return ()
-    if isinstance(annotation, ast.Subscript) and name_of(annotation.value) == "Optional":
-        return _annotated(annotation.slice, scope)
-    if isinstance(annotation, ast.BinOp) and isinstance(annotation.right, ast.Constant):
-        return _annotated(annotation.left, scope)
+    match annotation:
+        case None:
+            return ()
+        case ast.Subscript(kind, inner) if last_name(kind) == "Optional":
+            return _annotated(inner, scope)
+        case ast.BinOp(left, _, ast.Constant()):
+            return _annotated(left, scope)
     paths = scope.names.get(text_of(annotation), ()) or _resolve(annotation, scope)
     return tuple(f"{path}()" for path in paths)
 
 
-def _resolve(node: ast.expr, scope: _Scope) -> tuple[str, ...]:
-    """Return the paths that an expression means; none if it is nothing of vLLM."""
-    if is_self(node):
-        return scope.own.get("", ())
-    if isinstance(node, ast.Attribute) and is_self(node.value) and node.attr in scope.own:
-        return scope.own[node.attr]
-    if isinstance(node, ast.Call):
-        return tuple(f"{path}()" for path in _resolve(node.func, scope) if len(path) < MAX_PATH)
-    if isinstance(node, ast.Await):
-        return _resolve(node.value, scope)
-    if isinstance(node, ast.Attribute):
-        owners = _resolve(node.value, scope)
-        return tuple(f"{path}.{node.attr}" for path in owners if len(path) < MAX_PATH)
-    return paths_of(node, scope.names)
+def _resolve(node: ast.expr | None, scope: _Scope) -> tuple[str, ...]:
+    return resolve(node, scope.names, scope.own)

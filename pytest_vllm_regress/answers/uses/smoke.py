@@ -7,11 +7,11 @@ which vLLM itself lists the value.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from ...engines.session import Session
 from ...engines.spec import EngineSpec
@@ -21,13 +21,15 @@ from ...util.deadline import Deadline
 from ...util.paths import PACKAGE
 from ..api_history.definitions import Option
 from ..api_history.store import History
-from .check import Status, UseChecker
+from .check import UNSURE, UseChecker, spellings
 from .strings import PARSER_OPTIONS
 from .use import Command, Place, Project, Use
 
+if TYPE_CHECKING:
+    from ...engines.server import Server
+
 _TARGET_FILE = PACKAGE / "target_site" / "vllm_regress_target" / "installation" / "usage.py"
 _METRIC_LINE = re.compile(r"(?m)^# TYPE (vllm:\w+) ")
-_NOWHERE = Command(Place("", 0), ())
 _COMPLETIONS = "/v1/completions"
 METRICS_S = 20.0
 """Seconds to wait for metrics of the first token."""
@@ -48,92 +50,54 @@ _LEFT_OUT = re.compile(
     r"|gpu-memory-utilization|swap-space|cpu-offload-gb|num-gpu-blocks-override|kv-cache-memory-bytes|hf-.*|config|help|version|grpc)"
 )
 """Options that concern the machine, the model's weights, or where the server listens."""
-Ask = Callable[..., Any]
-"""Calls a function of ``usage.py`` in the environment."""
+Offered = Mapping[str, frozenset[str]]
+"""The names that servers have by kind, "route" and "metric"; empty if none was started."""
 
 
-@dataclasses.dataclass(frozen=True)
-class TriedUse:
-    """``missing``: what the environment lacks of a use; empty if it has it, None if importing and
-    starting do not say."""
-
-    use: Use
-    missing: str | None
-
-
-@dataclasses.dataclass(frozen=True)
-class ServerWords:
-    """Words after ``vllm serve MODEL``, and the options that were left out."""
-
-    words: tuple[str, ...]
-    left_out: tuple[str, ...]
-
-
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Start:
-    """One start of the server.
+    """One start of the server. ``words``: those after ``vllm serve MODEL``; ``left_out``: options.
 
     ``error``: why it did not get to its first token; empty if it did.
     """
 
     command: Command
-    tried: ServerWords
+    words: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
     error: str = ""
 
 
-@dataclasses.dataclass(frozen=True)
-class Offered:
-    """Routes and metrics of the servers that were started; None if none was."""
-
-    routes: frozenset[str] | None = None
-    metrics: frozenset[str] | None = None
-
-    def merged(self, other: Offered) -> Offered:
-        """Return what either has."""
-        none: frozenset[str] = frozenset()
-        routes = (self.routes or none) | (other.routes or none)
-        return Offered(routes, (self.metrics or none) | (other.metrics or none))
-
-
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Smoke:
     """Results in one environment.
 
-    ``offered``: what the servers had; ``differs``: uses of which the history says something else.
+    ``missing``: what it lacks of a use; empty if it has it, None if importing and starting do not
+    say. ``offered``: what the servers had; ``differs``: uses of which the history says something
+    else.
     """
 
     environment: str
     version: str
-    tried: tuple[TriedUse, ...]
+    missing: Mapping[Use, str | None] = field(hash=False)
     starts: tuple[Start, ...]
-    offered: Offered
+    offered: Offered = field(hash=False)
     differs: tuple[Use, ...] = ()
 
     @property
-    def problems(self) -> tuple[TriedUse, ...]:
-        """Outcomes of uses that the code does not handle."""
-        missing = {tried.use for tried in self.tried if tried.missing}
+    def problems(self) -> tuple[Use, ...]:
+        """Missing uses that the code does not handle."""
         return tuple(
-            tried
-            for tried in self.tried
-            if tried.use in missing
-            and tried.use.kind != "environment"
-            and not tried.use.guarded
-            and (not tried.use.instead_of or not missing.isdisjoint(tried.use.instead_of))
+            use
+            for use, lacks in self.missing.items()
+            if lacks
+            and use.kind != "environment"
+            and not use.guarded
+            and (not use.instead_of or any(map(self.missing.get, use.instead_of)))
         )
 
     @property
     def failed(self) -> bool:
         return bool(self.problems) or any(start.error for start in self.starts)
-
-
-class Served(Protocol):
-    """The part of a running server that the smoke test uses."""
-
-    @property
-    def model(self) -> str: ...
-    def get(self, path: str) -> Any: ...
-    def post(self, path: str, body: Mapping[str, Any]) -> Any: ...
 
 
 def smoke(
@@ -151,46 +115,44 @@ def smoke(
     if target.device == "none":
         raise Unsupported(f"{environment} has no vLLM", needs="vLLM")
     version = target.versions["vllm"]
-    releases = history.releases
-    is_known = version in releases
-    number = releases.index(version) if is_known else len(releases) - 1
+    is_known = version in history.releases
+    number = history.releases.index(version) if is_known else len(history.releases) - 1
     live = [use for use in project.uses if use.live is None or number in use.live]
     checker = UseChecker(history)
-    unsure = Status(sure=False)
-    recorded = {use: checker.statuses(use)[number] if is_known else unsure for use in live}
+    recorded = {use: checker.statuses(use)[number] if is_known else UNSURE for use in live}
     ask = probe_in(session, target, _TARGET_FILE)
     say(f"{environment}: checking {len(live)} uses")
-    missing = dict(_checked(ask, live))
+    checked = dict(_checked(ask, live))
     ask.close()
-    starts, offered = [], Offered()
-    for command, tried in _commands(project, live, history):
-        say(f"{environment}: starting vllm serve {' '.join(tried.words)}".rstrip())
-        start, more = _start(session, environment, command, tried)
-        starts.append(start)
-        offered = offered.merged(more)
+    starts: list[Start] = []
+    offered: dict[str, frozenset[str]] = {}
+    for start in _starts(project, live, history):
+        say(f"{environment}: starting vllm serve {' '.join(start.words)}".rstrip())
+        tried, more = _start(session, environment, start)
+        starts.append(tried)
+        offered |= {kind: offered.get(kind, frozenset()) | names for kind, names in more.items()}
     for use, status in recorded.items():
-        if use.kind == "override" and missing.get(use) and not status.sure:
-            missing[use] = None  # before vLLM has the method it is one of the project's own
+        if use.kind == "override" and checked.get(use) and not status.sure:
+            checked[use] = None  # before vLLM has the method it is one of the project's own
         elif use.kind in ("route", "metric"):
-            missing[use] = _not_offered(use, offered, status.missing)
+            checked[use] = _not_offered(use, offered, status.missing)
+    missing = {use: checked[use] for use in live if use in checked}
     differs = tuple(
         use
-        for use, status in recorded.items()
-        if status.sure
-        and (lacks := missing.get(use)) is not None
-        and bool(status.missing) != bool(lacks)
+        for use, lacks in missing.items()
+        if recorded[use].sure and lacks is not None and bool(recorded[use].missing) != bool(lacks)
     )
-    tried_uses = tuple(TriedUse(use, missing[use]) for use in live if use in missing)
-    return Smoke(environment, version, tried_uses, tuple(starts), offered, differs)
+    return Smoke(environment, version, missing, tuple(starts), offered, differs)
 
 
-def _checked(ask: Ask, uses: Sequence[Use]) -> Iterator[tuple[Use, str | None]]:
-    """Yield what is missing of each use that can be asked for without a server.
+def _checked(ask: Callable[..., Any], uses: Iterable[Use]) -> Iterator[tuple[Use, str | None]]:
+    """Yield what is missing of each use that can be asked for without a server. ``ask`` calls a
+    function of ``usage.py`` in the environment.
 
     The same question is asked once.
     """
     answers: dict[str, str | None] = {}
-    for use in dict.fromkeys([*uses, *(other for one in uses for other in one.instead_of)]):
+    for use in uses:
         question = _question(use)
         if question is None:
             continue
@@ -234,10 +196,8 @@ def _question(use: Use) -> tuple[str, dict[str, Any]] | None:
     return None
 
 
-def _commands(
-    project: Project, live: Sequence[Use], history: History
-) -> Iterator[tuple[Command, ServerWords]]:
-    """Yield the commands to start, those with equal words once; a plain one if routes or metrics
+def _starts(project: Project, live: Sequence[Use], history: History) -> Iterator[Start]:
+    """Yield the servers to start, those with equal words once; a plain one if routes or metrics
     are used and there is no command."""
     files = {use.place.file for use in live if use.kind == "option"}
     commands = [
@@ -246,15 +206,15 @@ def _commands(
         if not command.options or command.place.file in files
     ]
     if not commands and any(use.kind in ("route", "metric") for use in live):
-        commands = [_NOWHERE]
-    distinct: dict[tuple[str, ...], tuple[Command, ServerWords]] = {}
+        commands = [Command(Place("", 0), ())]
+    distinct: dict[tuple[str, ...], Start] = {}
     for command in commands:
-        tried = server_words(command, lambda name, value: _is_listed(name, value, history))
-        distinct.setdefault(tried.words, (command, tried))
+        start = planned(command, lambda name, value: _is_listed(name, value, history))
+        distinct.setdefault(start.words, start)
     yield from list(distinct.values())[:MAX_STARTS]
 
 
-def server_words(command: Command, allowed: Callable[[str, str], bool]) -> ServerWords:
+def planned(command: Command, allowed: Callable[[str, str], bool]) -> Start:
     """Return what is tried of a command.
 
     A value is passed on if it is a number, or if ``allowed`` knows it as one that vLLM lists for
@@ -276,7 +236,7 @@ def server_words(command: Command, allowed: Callable[[str, str], bool]) -> Serve
     if "--enable-auto-tool-choice" in words and not words.count("--tool-call-parser"):
         words.remove("--enable-auto-tool-choice")
         left_out.append("--enable-auto-tool-choice")
-    return ServerWords(tuple(words), tuple(dict.fromkeys(left_out)))
+    return Start(command, tuple(words), tuple(dict.fromkeys(left_out)))
 
 
 def _is_listed(name: str, value: str, history: History) -> bool:
@@ -287,24 +247,20 @@ def _is_listed(name: str, value: str, history: History) -> bool:
     return any(value in Option.of(text).choices for text in texts if isinstance(text, str))
 
 
-def _start(
-    session: Session, environment: str, command: Command, tried: ServerWords
-) -> tuple[Start, Offered]:
+def _start(session: Session, environment: str, start: Start) -> tuple[Start, Offered]:
     """Start a server, wait for its first token, and read which routes and metrics it has."""
-    spec = EngineSpec(command_line=tried.words)
+    spec = EngineSpec(command_line=start.words)
     try:
         server = session.server(session.target(environment), spec, user="uses", fresh=True)
-    except (ChildError, Unsupported) as error:
-        return Start(command, tried, _reason(error)), Offered()
-    try:
-        return Start(command, tried), offered_by(server)
+        try:
+            return start, offered_by(server)
+        finally:
+            server.stop()
     except RegressError as error:
-        return Start(command, tried, _reason(error)), Offered()
-    finally:
-        server.stop()
+        return replace(start, error=_reason(error)), {}
 
 
-def offered_by(server: Served) -> Offered:
+def offered_by(server: Server) -> Offered:
     """Return the routes in a server's description of its API, and the metrics that it reports after
     its first token."""
     document = server.get("/openapi.json").json()
@@ -313,10 +269,10 @@ def offered_by(server: Served) -> Offered:
         server.post(
             _COMPLETIONS, {"model": server.model, "prompt": "One token, please", "max_tokens": 1}
         )
-    return Offered(paths, _metrics(server))
+    return {"route": paths, "metric": _metrics(server)}
 
 
-def _metrics(server: Served) -> frozenset[str]:
+def _metrics(server: Server) -> frozenset[str]:
     """Return the names of the metrics.
 
     Older engines first report them some time after a request: wait until tokens are counted.
@@ -335,13 +291,9 @@ def _not_offered(use: Use, offered: Offered, recorded: str) -> str | None:
     A server may offer more with other options, so what it does not offer is missing only if the
     history says the same (``recorded``).
     """
-    name = use.targets[0]
-    there = offered.routes if use.kind == "route" else offered.metrics
-    if there is None:
+    if not offered:
         return None
-    stem = name.removesuffix("_total")
-    names = {name} if use.kind == "route" else {stem, f"{stem}_total"}
-    return "" if names & there else recorded or None
+    return "" if spellings(use) & offered[use.kind] else recorded or None
 
 
 def _reason(error: RegressError) -> str:

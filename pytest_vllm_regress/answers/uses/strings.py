@@ -7,9 +7,8 @@ knows the name.
 from __future__ import annotations
 
 import ast
-import dataclasses
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ..api_history.definitions import Option
 from ..api_history.option_names import OptionNames, closest
@@ -42,38 +41,23 @@ MAX_UNKNOWN = 500
 _PREFIX = "VLLM_"
 
 
-@dataclasses.dataclass(frozen=True)
-class KnownNames:
-    """Names that any release has: strings of other meaning are no uses.
+class StringReader:
+    """Finds the uses in strings of Python source and in the lines of other files: names that any
+    release has. Strings of other meaning are no uses."""
 
-    ``choices``: options that allow only some values.
-    """
-
-    options: OptionNames
-    environment: Collection[str]
-    routes: Collection[str]
-    metrics: Collection[str]
-    choices: Collection[str]
-
-    @classmethod
-    def of(cls, history: History) -> KnownNames:
+    def __init__(self, history: History) -> None:
         options = history.table("options")
-        choices = {
+        self._option_names = OptionNames.of(history)
+        self._with_choices = {
             name
             for name, timeline in options.items()
             if any(Option.of(text).choices for text in timeline[1::2] if isinstance(text, str))
         }
-        environment, routes = history.table("environment"), history.table("routes")
-        return cls(OptionNames.of(history), environment, routes, history.table("metrics"), choices)
-
-
-class StringReader:
-    """Finds the uses in strings of Python source and in the lines of other files."""
-
-    def __init__(self, known: KnownNames) -> None:
-        self._known = known
+        self._environment = history.table("environment")
+        self._routes = history.table("routes")
+        self._metrics = history.table("metrics")
         self._variables = [
-            name.removeprefix(_PREFIX) for name in known.environment if name.startswith(_PREFIX)
+            name.removeprefix(_PREFIX) for name in self._environment if name.startswith(_PREFIX)
         ]
         self._resembling: dict[str, bool] = {}
         self.own_routes: set[str] = set()
@@ -125,14 +109,19 @@ class StringReader:
 
     def _named(self, kind: str, name: str, place: Place) -> Iterator[Use]:
         """Yield a use of a variable, metric or route, if there is one of this name."""
-        if kind == "environment":
-            if name in self._known.environment or self._resembles_variable(name):
-                yield Use(kind, (name,), place)
-        elif kind == "metric":
-            if (metric := self._metric(name)) is not None:
-                yield Use(kind, (metric,), place)
-        elif (route := name.rstrip("/.")) in self._known.routes and route not in _GENERIC_ROUTES:
-            yield Use(kind, (route,), place)
+        known = True
+        match kind:
+            case "environment":
+                known = name in self._environment or self._resembles(name)
+            case "metric":
+                stems = (name.removesuffix(suffix) for suffix in _SUFFIXES)
+                found = (stem for stem in (name, *stems, f"{name}_total") if stem in self._metrics)
+                name = next(found, "")
+            case "route":
+                name = name.rstrip("/.")
+                known = name in self._routes and name not in _GENERIC_ROUTES
+        if name and known:
+            yield Use(kind, (name,), place)
 
     def _options(
         self, server: ServerCommand, place: Place, places: Sequence[Place], *, alone: bool
@@ -149,12 +138,13 @@ class StringReader:
                 continue
             name, _, value = word.partition("=")
             head, dot, keys = name.partition(".")
-            meaning = self._known.options.find(head) if alone else self._known.options.exact(head)
+            meaning = (self._option_names.find if alone else self._option_names.exact)(head)
             if meaning is None:
-                if _OPTION.fullmatch(head) and (alone or self._is_misspelt(head)):
+                if _OPTION.fullmatch(head) and (alone or self._resembles(head)):
                     yield Use("option", (head,), places[number])
                 continue
-            option = self._positive(meaning)
+            is_positive = meaning in self._option_names.options
+            option = meaning if is_positive else f"--{meaning.removeprefix('--no-')}"
             yield Use("option", (option,), places[number])
             value = value or (words[number + 1] if number + 1 < len(words) else "")
             given.append(
@@ -163,33 +153,18 @@ class StringReader:
             if value and not value.startswith(("-", "$", "{")):
                 if option in PARSER_OPTIONS:
                     yield Use("parser", (option,), places[number], detail=value)
-                elif option in self._known.choices:
+                elif option in self._with_choices:
                     yield Use("choice", (option,), places[number], detail=value)
         if len(self.commands) < MAX_COMMANDS:
             self.commands[Command(place, tuple(given))] = None
 
-    def _positive(self, option: str) -> str:
-        return (
-            option if option in self._known.options.options else f"--{option.removeprefix('--no-')}"
-        )
-
-    def _is_misspelt(self, option: str) -> bool:
-        return self._resembles(option, self._known.options.is_misspelt)
-
-    def _resembles_variable(self, name: str) -> bool:
-        """Return whether a variable is probably a known one with an error.
-
-        Projects have variables ``VLLM_...`` of their own.
-        """
-        return self._resembles(
-            name, lambda name: bool(closest(name.removeprefix(_PREFIX), self._variables))
-        )
-
-    def _resembles(self, name: str, resembles: Callable[[str], bool]) -> bool:
+    def _resembles(self, name: str) -> bool:
+        """Return whether an option or a variable that no release has is probably a known one with
+        an error. Projects have variables ``VLLM_...`` of their own."""
         if name not in self._resembling and len(self._resembling) < MAX_UNKNOWN:
-            self._resembling[name] = resembles(name)
+            self._resembling[name] = (
+                bool(closest(name.removeprefix(_PREFIX), self._variables))
+                if name.startswith(_PREFIX)
+                else self._option_names.is_misspelt(name)
+            )
         return self._resembling.get(name, False)
-
-    def _metric(self, name: str) -> str | None:
-        stems = [name, *(name.removesuffix(suffix) for suffix in _SUFFIXES), f"{name}_total"]
-        return next((stem for stem in stems if stem in self._known.metrics), None)

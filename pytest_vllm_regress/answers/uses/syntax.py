@@ -3,49 +3,37 @@
 from __future__ import annotations
 
 import ast
-import collections
-import functools
-import operator
+from collections import Counter
 from collections.abc import Iterator
 
+from ..api_history.source import last_name
+from .guards import Names
 from .use import Override
 
-Names = dict[str, tuple[str, ...]]
-"""What local names mean: paths of which the first that exists in a release is meant."""
 ENDS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 """Statements that leave a block."""
 MAX_ALTERNATIVES = 8
 Function = (ast.FunctionDef, ast.AsyncFunctionDef)
-Text = (ast.Constant, ast.JoinedStr, ast.List, ast.Tuple)
-"""Nodes that may hold a command, or names in a string."""
+ALL_CAUGHT = frozenset(("module", "name", "attribute", "argument"))
 _CAUGHT = {
     "ImportError": {"module", "name"},
     "ModuleNotFoundError": {"module"},
     "AttributeError": {"attribute"},
     "TypeError": {"argument"},
+    "Exception": ALL_CAUGHT,
+    "BaseException": ALL_CAUGHT,
 }
-ALL_CAUGHT = {"module", "name", "attribute", "argument"}
-
-
-def name_of(node: ast.AST) -> str:
-    """Return the last part of a dotted name; empty for anything else."""
-    return str(getattr(node, "attr", getattr(node, "id", "")))
-
-
-def is_self(node: ast.expr) -> bool:
-    return isinstance(node, ast.Name) and node.id == "self"
 
 
 def expressions(node: ast.stmt) -> Iterator[ast.expr]:
     """Yield the expressions of a statement without those of nested statements."""
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
         return  # a docstring
-    for _, value in ast.iter_fields(node):
-        for item in value if isinstance(value, list) else [value]:
-            if isinstance(item, ast.expr):
-                yield item
-            elif isinstance(item, ast.withitem):
-                yield item.context_expr
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.expr):
+            yield child
+        elif isinstance(child, ast.withitem):
+            yield child.context_expr
 
 
 def chain(node: ast.expr) -> list[ast.expr]:
@@ -57,38 +45,22 @@ def chain(node: ast.expr) -> list[ast.expr]:
     return parts
 
 
-def keys_of(node: ast.expr) -> dict[str, int] | None:
+def keys_of(node: ast.expr | None) -> dict[str, int] | None:
     """Return the keys of a dict that is written out, with their lines."""
-    if isinstance(node, ast.Dict):
-        keys = [
-            key for key in node.keys if isinstance(key, ast.Constant) and isinstance(key.value, str)
-        ]
-        return {str(key.value): key.lineno for key in keys}
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "dict":
-        return {word.arg: word.value.lineno for word in node.keywords if word.arg is not None}
+    match node:
+        case ast.Dict(keys):
+            constants = [key for key in keys if isinstance(key, ast.Constant)]
+            return {key.value: key.lineno for key in constants if isinstance(key.value, str)}
+        case ast.Call(ast.Name("dict"), _, keywords):
+            return {word.arg: word.value.lineno for word in keywords if word.arg is not None}
     return None
 
 
-def kinds_caught(handler: ast.ExceptHandler) -> set[str]:
+def kinds_caught(handler: ast.ExceptHandler) -> frozenset[str]:
     if handler.type is None:
-        return set(ALL_CAUGHT)
+        return ALL_CAUGHT
     types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-    names = [
-        node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "") for node in types
-    ]
-    return functools.reduce(
-        operator.or_,
-        (
-            ALL_CAUGHT if n in ("Exception", "BaseException") else _CAUGHT.get(n, set())
-            for n in names
-        ),
-        set(),
-    )
-
-
-def raises(handler: ast.ExceptHandler) -> bool:
-    """Return whether a handler only passes the failure on."""
-    return isinstance(handler.body[-1], ast.Raise)
+    return frozenset[str]().union(*(_CAUGHT.get(last_name(kind), ()) for kind in types))
 
 
 def makes_modules(tree: ast.AST) -> bool:
@@ -104,64 +76,43 @@ def makes_modules(tree: ast.AST) -> bool:
 def leaves_names_undefined(node: ast.Try | ast.TryStar, tree: ast.AST) -> bool:
     """Return whether the handlers ignore that an import failed although the file needs one of its
     names elsewhere."""
-    if not all(
-        isinstance(statement, ast.Pass) for handler in node.handlers for statement in handler.body
-    ):
+    handled = [statement for handler in node.handlers for statement in handler.body]
+    if not all(isinstance(statement, ast.Pass) for statement in handled):
         return False
-    imported = {
-        alias.asname or alias.name.partition(".")[0]
-        for statement in node.body
-        if isinstance(statement, (ast.Import, ast.ImportFrom))
-        for alias in statement.names
-    }
-    bound, loaded = _bindings(tree), _loads(tree)
-    inside = collections.Counter(
-        name for statement in node.body for name in _loads(statement).elements()
-    )
+    imports = [entry for entry in node.body if isinstance(entry, (ast.Import, ast.ImportFrom))]
+    imported = {_bound(alias) for statement in imports for alias in statement.names}
+    bound, loaded = _names(tree)
+    inside = sum((_names(statement)[1] for statement in node.body), Counter())
     return any(bound[name] == 1 and loaded[name] > inside[name] for name in imported)
 
 
-def _bindings(tree: ast.AST) -> collections.Counter[str]:
-    names: collections.Counter[str] = collections.Counter()
+def _bound(alias: ast.alias) -> str:
+    return alias.asname or alias.name.partition(".")[0]
+
+
+def _names(tree: ast.AST) -> tuple[Counter[str], Counter[str]]:
+    """Return how often each name is bound, and how often it is read."""
+    bound, loaded = Counter[str](), Counter[str]()
     for node in ast.walk(tree):
-        if isinstance(node, ast.alias):
-            names[node.asname or node.name.partition(".")[0]] += 1
-        elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            names[node.id] += 1
-        elif isinstance(node, (*Function, ast.ClassDef)):
-            names[node.name] += 1
-    return names
-
-
-def _loads(tree: ast.AST) -> collections.Counter[str]:
-    return collections.Counter(
-        node.id
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
-    )
-
-
-def defined_in(node: ast.ClassDef) -> set[str]:
-    return {
-        statement.name
-        for statement in node.body
-        if isinstance(statement, (*Function, ast.ClassDef))
-    }
+        match node:
+            case ast.alias():
+                bound[_bound(node)] += 1
+            case ast.Name(name, ast.Load()):
+                loaded[name] += 1
+            case ast.Name(id=name) | ast.ClassDef(name) | ast.FunctionDef(name):
+                bound[name] += 1
+            case ast.AsyncFunctionDef(name):
+                bound[name] += 1
+    return bound, loaded
 
 
 def override(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Override:
     arguments = node.args
-    positional = [*arguments.posonlyargs, *arguments.args]
     names = tuple(argument.arg for argument in (*arguments.args, *arguments.kwonlyargs))
-    static = any(
-        getattr(decorator, "id", "") == "staticmethod" for decorator in node.decorator_list
-    )
-    return Override(
-        names,
-        len(positional) - (not static),
-        arguments.vararg is not None,
-        arguments.kwarg is not None,
-    )
+    count = len(arguments.posonlyargs) + len(arguments.args)
+    if not any(last_name(decorator) == "staticmethod" for decorator in node.decorator_list):
+        count -= 1  # self
+    return Override(names, count, arguments.vararg is not None, arguments.kwarg is not None)
 
 
 def merged(one: Names, other: Names) -> Names:

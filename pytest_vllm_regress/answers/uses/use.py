@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import dataclass, replace
 
 KINDS = (
     "name",
@@ -18,7 +18,7 @@ KINDS = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Place:
     """File relative to the project, with a line.
 
@@ -38,7 +38,7 @@ class Place:
         return f"{self.file}:{f'cell {self.cell}:' if self.cell else ''}{self.line}"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class UsedCall:
     """Arguments of a call: how many by position, which by keyword, and whether ``*`` or ``**``
     passes more."""
@@ -49,7 +49,7 @@ class UsedCall:
     more_keywords: bool = False
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Override:
     """Parameters of a method that overrides one of vLLM: names, how many by position, and whether
     it takes any others."""
@@ -60,7 +60,7 @@ class Override:
     any_keyword: bool
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Use:
     """One thing of vLLM that a project uses.
 
@@ -90,7 +90,7 @@ class Use:
     def bare(self) -> Use:
         """What is used, without where and under which conditions."""
         place = Place("", 0)
-        return dataclasses.replace(self, place=place, live=None, instead_of=(), guarded=False)
+        return replace(self, place=place, live=None, instead_of=(), guarded=False)
 
     @property
     def name(self) -> str:
@@ -106,7 +106,7 @@ class Use:
         return shapes.get(self.kind, target)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Declared:
     """A range of releases that the project declares.
 
@@ -118,7 +118,7 @@ class Declared:
     local: bool = False
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Command:
     """A command line that starts the server: its place, and the options with their values, as
     words; empty without a value."""
@@ -127,7 +127,7 @@ class Command:
     options: tuple[tuple[str, str], ...]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Project:
     """What was read: uses, declared ranges, and how many files. ``notes``: files that were left
     out, and why.

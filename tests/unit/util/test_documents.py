@@ -7,6 +7,7 @@ import os
 import resource
 import time
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,12 @@ from hypothesis import strategies as st
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.util.documents import (
     MAX_KEY_PARTS,
+    YamlSyntaxError,
     load_json,
     load_toml,
     parse_json,
     parse_toml,
+    parse_yaml,
 )
 from pytest_vllm_regress.util.files import peek, private_folder, read_bounded, write_atomically
 
@@ -120,3 +123,19 @@ def test_written_files_follow_the_umask(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be written"):
         write_atomically(tmp_path / ("x" * 300), "")
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["file.json", "other.json"]
+
+
+@pytest.mark.parametrize("text_type", [None, lambda text, line: f"{line}:{text}"])
+def test_tags_of_python_are_refused(text_type: Callable[[str, int], str] | None) -> None:
+    for text in ("!!python/object/apply:os.system [x]", "a: !!python/name:os.system"):
+        with pytest.raises(ValueError, match="could not determine a constructor"):
+            parse_yaml(text, text_type=text_type)
+
+
+def test_texts_of_yaml_can_have_their_lines_and_errors_have_one() -> None:
+    document = "a: b\nc: [1, true]\nd: |\n  e\n"
+    (values,) = parse_yaml(document, text_type=lambda text, line: f"{line}:{text}")
+    assert values == {"1:a": "1:b", "2:c": [1, True], "3:d": "3:e\n"}
+    with pytest.raises(YamlSyntaxError) as caught:
+        parse_yaml("a: b\nc: d: e\n")
+    assert caught.value.line == 2

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -18,34 +18,29 @@ from pytest_vllm_regress.answers.uses.answer import answer
 from pytest_vllm_regress.answers.uses.presentation import report, to_json
 from pytest_vllm_regress.answers.uses.project import read_project
 from pytest_vllm_regress.answers.uses.smoke import (
-    Offered,
-    ServerWords,
     Smoke,
     Start,
-    TriedUse,
     offered_by,
-    server_words,
+    planned,
 )
 from pytest_vllm_regress.answers.uses.use import Command, Place, Project, Use
+from pytest_vllm_regress.engines.server import Server
 from pytest_vllm_regress.util.report import to_markdown, to_terminal
 from tests.unit.answers.uses.projects import write
 
 HERE = Place("a.sh", 1)
 
 
-def words(*options: tuple[str, str]) -> ServerWords:
-    return server_words(
-        Command(HERE, options), lambda name, value: (name, value) == ("--mode", "fast")
-    )
+def words(*options: tuple[str, str]) -> Start:
+    return planned(Command(HERE, options), lambda name, value: (name, value) == ("--mode", "fast"))
 
 
 def test_numbers_flags_and_values_that_vllm_lists_are_passed_on() -> None:
     tried = words(
         ("--enable-x", ""), ("--limit", "5"), ("--mode", "fast"), ("--max-model-len", "131072")
     )
-    assert tried == ServerWords(
-        ("--enable-x", "--limit", "5", "--mode", "fast", "--max-model-len", "512"), ()
-    )
+    given = ("--enable-x", "--limit", "5", "--mode", "fast", "--max-model-len", "512")
+    assert (tried.words, tried.left_out) == (given, ())
 
 
 @pytest.mark.parametrize(
@@ -67,7 +62,7 @@ def test_numbers_flags_and_values_that_vllm_lists_are_passed_on() -> None:
 def test_values_of_the_project_and_options_that_run_code_are_left_out(
     option: tuple[str, str],
 ) -> None:
-    assert words(option) == ServerWords((), (option[0],))
+    assert (words(option).words, words(option).left_out) == ((), (option[0],))
 
 
 def test_commands_are_found_with_their_options(tmp_path: Path, two_releases: History) -> None:
@@ -92,20 +87,13 @@ def result() -> Smoke:
         Use("name", ("vllm.there",), HERE): "",
         Use("name", ("vllm.unclear",), HERE): None,
     }
-    start = Start(Command(HERE, ()), ServerWords(("--x",), ("--y",)), "\x1b[31mdied")
-    return Smoke(
-        "env",
-        "1.0",
-        tuple(TriedUse(use, missing) for use, missing in uses.items()),
-        (start,),
-        Offered(),
-        (first,),
-    )
+    start = Start(Command(HERE, ()), ("--x",), ("--y",), "\x1b[31mdied")
+    return Smoke("env", "1.0", uses, (start,), {}, (first,))
 
 
 def test_what_is_missing_counts_unless_it_is_handled() -> None:
     smoke = result()
-    assert [tried.use.name for tried in smoke.problems] == ["vllm.first", "vllm.second"]
+    assert [use.name for use in smoke.problems] == ["vllm.first", "vllm.second"]
     assert smoke.failed
 
 
@@ -170,7 +158,7 @@ class LateMetrics:
 
 def test_metrics_are_read_after_the_first_token_was_counted() -> None:
     server = LateMetrics()
-    offered = offered_by(server)
-    assert offered.routes == frozenset({"/v1/completions", "/health"})
-    assert offered.metrics == frozenset({"vllm:generation_tokens_total"})
+    offered = offered_by(cast(Server, server))
+    assert offered["route"] == frozenset({"/v1/completions", "/health"})
+    assert offered["metric"] == frozenset({"vllm:generation_tokens_total"})
     assert [body["max_tokens"] for body in server.posted] == [1]
