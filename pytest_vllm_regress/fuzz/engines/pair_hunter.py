@@ -6,21 +6,46 @@ A part is a pair.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated
 
 from ...engines.session import Session
+from ...errors import BuildError, ChildError, Unsupported
 from ...util import codec
 from ...util.codec import Meta
 from ..finding import Finding, Line, Problem, hyphenated
 from ..hunter import CampaignPlan, CannotRun, Hunter, versions_with_vllm
 from ..reduce import Effort
-from .engine_question import EVERYWHERE, Turns
-from .pair_checker import SECONDS, PairChecker
-from .pairs import Pair, pairs_named
-from .question_cuts import smaller_questions
-from .question_drawing import drawn
-from .side_answer import DEATH, NO_ANSWER
+from .differences import difference, foreign_cache, inconsistency
+from .engine_question import EVERYWHERE, Request, Turns
+from .pairs import MODEL, Configuration, Pair, pairs_named
+from .question_drawing import drawn, smaller_questions
+from .scripted_answer import expected
+from .side_answer import DEATH, NO_ANSWER, REFUSED, SideAnswer
+from .sides import EngineSide
+
+SECONDS = 30.0
+"""Time for the requests of one turn, after which an engine counts as hung."""
+_PROBED: Mapping[str, object] = {
+    "truncate_prompt_tokens": 4,
+    "bad_words": ["e"],
+    "min_p": 0.1,
+    "min_tokens": 1,
+    "logit_bias": {"97": 1.0},
+    "allowed_token_ids": [97, 98],
+    "structured_outputs": {"regex": "ab"},
+    "prompt_logprobs": 1,
+    "logprobs": 1,
+    "n": 2,
+    "presence_penalty": 0.5,
+    "detokenize": False,
+}
+_NOT_THERE = re.compile(
+    r"not (?:yet |currently )?(?:supported|available|implemented)|keyword argument|does not support",
+    re.I,
+)
+"""How vLLM says that a configuration lacks an option."""
 
 
 class EngineFinding(Finding, frozen=True, tag="engines"):
@@ -42,6 +67,82 @@ class EngineFinding(Finding, frozen=True, tag="engines"):
     @staticmethod
     def traits(question: Turns) -> frozenset[str]:
         return question.traits - EVERYWHERE
+
+
+class PairChecker:
+    """Sends questions to both sides of a pair in one environment. The engines of a pair stay up.
+
+    ``seconds``: time limit for the requests of one turn.
+    """
+
+    def __init__(self, session: Session, environment: str, seconds: float = SECONDS) -> None:
+        self._session, self._environment, self._seconds = session, environment, seconds
+        self._sides: dict[tuple[str, bool], EngineSide] = {}
+        self._lacking: dict[str, dict[str, str]] = {}
+
+    def refusal(self, pair: Pair) -> str:
+        """Start the engines of a pair. Returns why this vLLM does not have it; empty if it does."""
+        try:
+            for one in pair.sides:
+                if one.front != MODEL:
+                    self._side(pair, one).engine.get()
+        except (Unsupported, ChildError, BuildError) as error:
+            return str(error.args[0]).partition("\n")[0][:300]
+        return ""
+
+    def lacking(self, pair: Pair) -> dict[str, str]:
+        """Return the options that a side of the pair refuses because it does not have them, with
+        its words. They are not asked."""
+        if pair.name not in self._lacking:
+            self._lacking[pair.name] = {
+                name: words
+                for name, value in _PROBED.items()
+                if name not in pair.drops and (words := self._lacks(pair, name, value))
+            }
+        return self._lacking[pair.name]
+
+    def ask(self, pair: Pair, question: Turns) -> list[Problem]:
+        """Return every difference between the sides of the pair.
+
+        An engine beside the model must also agree with itself.
+        """
+        requests = question.requests
+        answers = zip(
+            requests, *(self._ask(pair, one, question) for one in pair.sides), strict=True
+        )
+        seen = []
+        for number, (request, left, right) in enumerate(answers):
+            found = difference(left, right) or foreign_cache(requests, number, right)
+            if found is None and pair.left.front == MODEL:
+                found = inconsistency(request, right)
+            seen += [codec.replace(found, at=number)] if found else []
+        return seen
+
+    def _ask(self, pair: Pair, one: Configuration, question: Turns) -> Sequence[SideAnswer | None]:
+        """Return the answers of a side; None to requests of which the documentation says too
+        little."""
+        if one.front == MODEL:
+            return [expected(request) for request in question.requests]
+        return self._side(pair, one).ask(question)
+
+    def _lacks(self, pair: Pair, name: str, value: object) -> str:
+        options = {"max_tokens": 2, "temperature": 0.0, name: value}
+        if name == "n":
+            options.update(temperature=1.0, seed=0)
+        question = Turns(((Request("Hi there", (), True, options),),))
+        for one in (one for one in pair.sides if one.front != MODEL):
+            (reply,) = self._side(pair, one).ask(question)
+            if reply.error == REFUSED and _NOT_THERE.search(reply.words):
+                return reply.words
+        return ""
+
+    def _side(self, pair: Pair, one: Configuration) -> EngineSide:
+        key = pair.name, one is pair.left
+        if key not in self._sides:
+            self._sides[key] = EngineSide(
+                self._session, self._environment, one, f"fuzz {pair.name}", self._seconds
+            )
+        return self._sides[key]
 
 
 class PairHunter(Hunter[PairChecker, Pair, Turns, Sequence[Problem], EngineFinding]):

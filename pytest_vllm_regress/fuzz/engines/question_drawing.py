@@ -1,4 +1,4 @@
-"""Drawn questions. What may legitimately differ between configurations is not drawn: unseeded
+"""Questions, drawn and made smaller. What may legitimately differ between configurations is not drawn: unseeded
 sampling, and options that the script cannot survive.
 
 A scripted request has no option that changes the choice of tokens (penalties, biases, masks), and
@@ -9,7 +9,7 @@ answer depends on nothing but the request.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hypothesis import strategies as st
@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 from ...schemas.drawing import draw_distinct
 from ...util import codec
 from ..drawn_data import drawn_data
-from .engine_question import Request, Turns, is_broken
+from ..finding import Problem
+from ..reduce import shorter, without_member
+from .engine_question import EVERYWHERE, Request, Turns, is_broken
 
 _DATA = drawn_data("engine_texts")
 _STOP_TOKENS = tuple(b"eo.!ta")
@@ -175,3 +177,54 @@ def questions(draw: st.DrawFn) -> Turns:
 def drawn(count: int, seed_value: int) -> list[Turns]:
     """Return the distinct questions among ``count`` drawn ones."""
     return draw_distinct(questions(), count, seed_value, Turns.to_text)
+
+
+_LEAST = {"max_tokens": 1, "min_tokens": 1, "n": 2, "logprobs": 0, "prompt_logprobs": 0, "seed": 0}
+"""The least value of options that are numbers."""
+
+
+def smaller_questions(question: Turns, problem: Problem) -> Iterator[Turns]:
+    """Yield simpler questions, the simplest first: the request that shows the problem alone."""
+    if problem.at is not None:
+        yield Turns(((question.requests[problem.at],),))
+    if len(question.turns) > 1:
+        yield from map(Turns, without_member(question.turns))
+    if len(question.requests) > 1:
+        for number in range(len(question.requests)):
+            yield question.with_request(number, None)
+    if len(question.turns) > 1:
+        yield Turns((question.requests,))
+    for number, request in enumerate(question.requests):
+        for simpler in _simpler(request):
+            if simpler != request and is_sound(simpler):
+                yield question.with_request(number, simpler)
+
+
+def _simpler(request: Request) -> Iterator[Request]:
+    unusual = sorted(request.options.keys() - EVERYWHERE)
+    if len(unusual) > 2:
+        for name in unusual:
+            yield request.without(*(other for other in unusual if other != name))
+    for name in unusual:
+        yield request.without(name)
+    for usual in ({"adapter": None}, {"salt": ""}, {"abort_after": None}, {"priority": None}):
+        yield codec.replace(request, **usual)
+    yield codec.replace(request, said=request.said[:1])
+    yield codec.replace(request, ends=True)
+    yield codec.replace(request.without("n"), said=request.said[:1])
+    yield request.with_options(temperature=0.0)
+    yield from (codec.replace(request, prompt=text) for text in shorter(request.prompt) if text)
+    for at, text in enumerate(request.said):
+        for said in filter(None, shorter(text)):
+            yield codec.replace(request, said=(*request.said[:at], said, *request.said[at + 1 :]))
+    for name, value in request.options.items():
+        for simpler in _values(name, value):
+            yield request.with_options(**{name: simpler})
+
+
+def _values(name: str, value: Any) -> Iterator[Any]:
+    if isinstance(value, list) and len(value) > 1:
+        yield from without_member(value)
+    elif name in _LEAST:
+        numbers = (_LEAST[name], 1, 2, value // 2, value - 1)
+        yield from dict.fromkeys(one for one in numbers if _LEAST[name] <= one < value)
