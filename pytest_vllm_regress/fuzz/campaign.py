@@ -20,8 +20,7 @@ from ..errors import UsageError
 from ..util import codec
 from ..util.store import Store
 from .finding import Finding, Problem
-from .hunter import CampaignPlan, Hunter
-from .hunters import load
+from .hunter import CampaignPlan, Hunter, load
 from .reduce import reduce
 
 JOURNAL = "campaign.jsonl"

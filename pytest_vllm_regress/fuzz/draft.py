@@ -12,7 +12,7 @@ from ..errors import UsageError
 from .api.api_hunter import ApiFinding
 from .api.api_oracle import ApiOutcome
 from .finding import Finding
-from .hunters import load
+from .hunter import load
 from .schemas.backends import PACKAGES
 from .schemas.schema_hunter import SchemaFinding
 

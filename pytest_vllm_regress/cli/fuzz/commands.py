@@ -126,7 +126,7 @@ def _hunter(
 ) -> Iterator[AnyHunter]:
     """Provide the hunter of the only environment, with a session for each lane."""
     from ...engines.standalone import bare_session
-    from ...fuzz.hunters import hunter_named
+    from ...fuzz.hunter import hunter_named
 
     if len(environments) != 1:
         raise UsageError("name one environment with --env, for example --env vllm-0.33.0")

@@ -272,3 +272,6 @@ class ApiHunter(Hunter[ApiLane, ServedOperation, ApiRequest, ApiReply | Measured
 
 def _growing(growths: Mapping[str, Growth]) -> dict[str, Growth]:
     return {name: growth for name, growth in growths.items() if growth.uss.low >= LEAST}
+
+
+HUNTER = ApiHunter

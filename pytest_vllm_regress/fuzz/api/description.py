@@ -8,31 +8,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .api_request import FORM, JSON
+from .servers import NOT_ASKED
 
 Path = tuple[str | int, ...]
 """Where a field is in a body."""
 _DEPTH = 3
 _MAX_FIELDS = 400
-NOT_ASKED: Mapping[str, str] = {
-    "/sleep": "suspends the engine",
-    "/wake_up": "belongs to /sleep",
-    "/release_kv_cache_memory": "suspends the engine",
-    "/pause": "suspends the engine",
-    "/resume": "belongs to /pause",
-    "/collective_rpc": "calls any method of the workers, also those that end them",
-    "/scale_elastic_ep": "restarts engines",
-    "/is_scaling_elastic_ep": "belongs to /scale_elastic_ep",
-    "/init_weight_transfer_engine": "waits for a trainer",
-    "/shutdown_weight_transfer_engine": "belongs to /init_weight_transfer_engine",
-    "/start_weight_update": "replaces the weights",
-    "/start_draft_weight_update": "replaces the weights",
-    "/update_weights": "replaces the weights",
-    "/finish_weight_update": "replaces the weights",
-    "/fault_tolerance/apply": "ends engines",
-    "/start_profile": "writes traces",
-    "/stop_profile": "belongs to /start_profile",
-}
-"""Routes that change the engine for all later requests, and why they are left out."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,7 +24,57 @@ from ...schemas.drawing import draw_distinct
 from ..drawn_data import drawn_data
 from .api_request import FORM, JSON, ApiRequest
 from .description import Operation, Path, closed_schema, fields
-from .odd_values import BODIES, PARAMETERS, VALUES, of_type
+
+_ODD = drawn_data("odd_values")
+
+
+def _nested(depth: int, kind: type) -> Any:
+    """Return an empty list or object inside others."""
+    value: Any = kind()
+    for _ in range(depth):
+        value = [value] if kind is list else {"a": value}
+    return value
+
+
+VALUES: tuple[Any, ...] = (
+    *_ODD["plain"],
+    *_ODD["numbers"],
+    *(text.replace("{long}", "a" * 20_000) for text in _ODD["texts"]),
+    _nested(200, list),
+    _nested(200, dict),
+)
+"""What every field is set to once."""
+BODIES = (*_ODD["bodies"], "[" * 2000 + "]" * 2000)
+"""Texts of whole bodies."""
+PARAMETERS = (*_ODD["parameters"], "a" * 2000)
+"""Values of parameters in a path or query, already quoted."""
+
+
+def of_type(schema: Mapping[str, Any]) -> list[Any]:
+    """Return values of a field's own type, which are more often accepted: members of enumerations,
+    and plain ones."""
+    values = list(schema.get("enum", []))[:8]
+    values += [schema["const"]] if "const" in schema else []
+    alternatives = [*schema.get("anyOf", ()), *schema.get("oneOf", ())]
+    for part in (schema, *(one for one in alternatives if isinstance(one, Mapping))):
+        if part.get("type") == "array":
+            items = part.get("items")
+            of_items = of_type(items)[:3] if isinstance(items, Mapping) else []
+            values += ([value, value] for value in of_items)
+        else:
+            values += _OF_TYPE.get(part.get("type", ""), [])
+            values += part["enum"][:8] if isinstance(part.get("enum"), list) else []
+    return values
+
+
+_OF_TYPE: Mapping[str, list[Any]] = {
+    "boolean": [True, False],
+    "integer": [0, 1, 2, 5, 100],
+    "number": [0, 0.5, 1, 2],
+    "string": ["a", "Hi"],
+    "object": [{}, {"a": 1}],
+}
+
 
 DRAWN_SHARE = 4
 """One of so many questions of a round is drawn."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -80,8 +80,9 @@ def _differences(left: SideAnswer, right: SideAnswer) -> Found:
         return
     if len(left.choices) != len(right.choices):
         yield "number of results", f"{len(left.choices)} or {len(right.choices)}"
-    fields = (partial(_field, name) for name in ("text", "finish_reason", "stop_reason"))
-    for compare in (_tokens, *fields, _logprobs):
+    comparisons: list[Callable[[Choice, Choice], Found]] = [_tokens]
+    comparisons += [partial(_field, name) for name in ("text", "finish_reason", "stop_reason")]
+    for compare in (*comparisons, _logprobs):
         for number, (one, other) in enumerate(pairs):
             for kind, words in compare(one, other):
                 yield kind, f"result {number}: {words}" if len(pairs) > 1 else words

@@ -242,3 +242,6 @@ class PairHunter(Hunter[PairChecker, Pair, Turns, Sequence[Problem], EngineFindi
 
     def subject(self, finding: EngineFinding) -> str:
         return f"pair {finding.pair} of {super().subject(finding)}"
+
+
+HUNTER = PairHunter

@@ -74,3 +74,6 @@ class StoryHunter(Hunter[StoryServers, Story, Story, Sequence[Problem], StoryFin
 
     def part_of(self, finding: StoryFinding) -> Story:
         return finding.question
+
+
+HUNTER = StoryHunter

@@ -270,3 +270,6 @@ def _joined(cut: Cut) -> Iterator[Cut]:
             joined = "".join(pieces[at : at + size])
             yield codec.replace(cut, pieces=(*pieces[:at], joined, *pieces[at + size :]))
         size //= 2
+
+
+HUNTER = ParserHunter

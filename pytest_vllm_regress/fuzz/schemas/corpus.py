@@ -15,7 +15,7 @@ from ...schemas import Profile, features
 from ...util.documents import load_json
 from ...util.files import distinct_files, files_below
 from ...util.paths import DATA, shipped
-from ..hunters import load
+from ..hunter import load
 from .schema_judge import NotJudged, judge
 from .schema_oracle import SchemaQuestion
 

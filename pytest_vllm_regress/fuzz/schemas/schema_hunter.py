@@ -447,3 +447,6 @@ def format_schema(schema: Mapping[str, Any]) -> str:
     """Format a schema for people: short ones on one line, longer ones indented."""
     plain = to_json_text(schema)
     return plain if len(plain) <= 100 else json.dumps(schema, indent=1, ensure_ascii=False)
+
+
+HUNTER = SchemaHunter

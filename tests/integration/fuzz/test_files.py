@@ -11,7 +11,7 @@ import pytest
 from pytest_vllm_regress.cli import main
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.fuzz.finding import Problem, ReplayAnswer
-from pytest_vllm_regress.fuzz.hunters import load
+from pytest_vllm_regress.fuzz.hunter import load
 from pytest_vllm_regress.fuzz.schemas import corpus
 from pytest_vllm_regress.fuzz.schemas.schema_hunter import SchemaFinding, SchemaHunter
 from pytest_vllm_regress.fuzz.schemas.schema_oracle import (

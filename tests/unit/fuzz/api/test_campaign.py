@@ -19,8 +19,7 @@ from pytest_vllm_regress.fuzz.api.api_oracle import ApiOutcome
 from pytest_vllm_regress.fuzz.api.api_request import ApiReply, ApiRequest
 from pytest_vllm_regress.fuzz.campaign import Campaign
 from pytest_vllm_regress.fuzz.finding import ReplayAnswer
-from pytest_vllm_regress.fuzz.hunter import CampaignPlan
-from pytest_vllm_regress.fuzz.hunters import load
+from pytest_vllm_regress.fuzz.hunter import CampaignPlan, load
 from pytest_vllm_regress.util.codec import encode
 from tests.unit.fuzz.api import stand_in
 from tests.unit.fuzz.api.stand_in import Fault, StandInStarter

@@ -15,8 +15,7 @@ import pytest
 
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.fuzz.campaign import JOURNAL, Campaign
-from pytest_vllm_regress.fuzz.hunter import CampaignPlan
-from pytest_vllm_regress.fuzz.hunters import load
+from pytest_vllm_regress.fuzz.hunter import CampaignPlan, load
 from pytest_vllm_regress.fuzz.parsers import parser_hunter
 from pytest_vllm_regress.fuzz.parsers.formats import Format
 from pytest_vllm_regress.fuzz.parsers.parser_hunter import ParserFinding, ParserHunter
