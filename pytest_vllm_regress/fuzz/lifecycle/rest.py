@@ -10,7 +10,6 @@ from ...engines.server import Server
 ABORT, WAIT, KEEP = "abort", "wait", "keep"
 """Modes of a pause: running requests are ended, finished first, or kept until generation is
 resumed."""
-_NOT_FOUND = 404
 
 
 class RestError(Exception):
@@ -42,34 +41,35 @@ class Rest:
             return "while the KV cache is asleep"
         return "while the engine sleeps" if self.asleep else "while generation is paused"
 
-    def sleep(self) -> None:
+    def sleep(self) -> bool:
         self._post("/sleep?level=1")
         self.asleep, self.partly = True, False
+        return True
 
-    def wake_weights(self) -> None:
+    def wake_weights(self) -> bool:
         self._post("/wake_up?tags=weights")
         self.partly = True
+        return True
 
-    def wake(self) -> None:
+    def wake(self) -> bool:
         """Wake the engine up. Whether that ends a pause, is not documented: the server is asked."""
         self._post("/wake_up")
         self.asleep = self.partly = False
         if self.paused and self.reported("paused") is not True:
             self.paused = ""
+        return True
 
     def pause(self, mode: str) -> bool:
         """Pause generation. Returns False if this vLLM cannot."""
-        if not self._post(f"/pause?mode={mode}"):
-            return False
-        self.paused = mode
-        return True
+        done = self._post(f"/pause?mode={mode}")
+        self.paused = mode if done else self.paused
+        return done
 
     def resume(self) -> bool:
         """Resume generation. Returns False if this vLLM cannot."""
-        if not self._post("/resume"):
-            return False
-        self.paused = ""
-        return True
+        done = self._post("/resume")
+        self.paused = "" if done else self.paused
+        return done
 
     def lies(self) -> str:
         """Return in which way /is_sleeping or /is_paused is wrong; empty if it is right.
@@ -77,29 +77,24 @@ class Rest:
         A sleeping engine may count as paused, and a paused one as asleep: a pause is vLLM's sleep
         of level 0.
         """
-        sleeping = self.reported("sleeping")
-        if sleeping is not None and sleeping != self.asleep and not self.paused:
-            return f"/is_sleeping says {str(sleeping).lower()} {self._state}"
-        paused = self.reported("paused")
-        if paused is not None and paused != bool(self.paused) and not self.asleep:
-            return f"/is_paused says {str(paused).lower()} {self._state}"
+        when = self.words if self.holds else "while the engine is awake and not paused"
+        paused = bool(self.paused)
+        for state, holds, other in (
+            ("sleeping", self.asleep, paused),
+            ("paused", paused, self.asleep),
+        ):
+            said = self.reported(state)
+            if said is not None and said != holds and not other:
+                return f"/is_{state} says {str(said).lower()} {when}"
         return ""
 
     def reported(self, state: str) -> bool | None:
         """Return whether the server says to be ``sleeping`` or ``paused``; None if it says neither."""
         try:
             response = self._server.client.get(f"/is_{state}", timeout=self._seconds)
-            return (
-                bool(response.json()[f"is_{state}"])
-                if response.status_code == httpx.codes.OK
-                else None
-            )
+            return bool(response.json()[f"is_{state}"]) if response.status_code == 200 else None
         except (httpx.HTTPError, ValueError, KeyError, TypeError):
             return None
-
-    @property
-    def _state(self) -> str:
-        return self.words if self.holds else "while the engine is awake and not paused"
 
     def _post(self, address: str) -> bool:
         """Return False if the server does not have the address.
@@ -110,6 +105,6 @@ class Rest:
             response = self._server.client.post(address, json={}, timeout=self._seconds)
         except httpx.HTTPError as error:
             raise RestError(f"{type(error).__name__} after at most {self._seconds:g} s") from error
-        if response.status_code != httpx.codes.OK and response.status_code != _NOT_FOUND:
+        if response.status_code not in (200, 404):
             raise RestError(f"HTTP {response.status_code}: {response.text[:200]}")
-        return response.status_code == httpx.codes.OK
+        return response.status_code == 200

@@ -13,6 +13,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -22,10 +23,9 @@ from ...engines.http import listeners
 from ...engines.processes import process_tree
 from ...engines.server import Server
 from ...errors import ChildError, UsageError
-from ...surveys.states.requests import BROKEN, SILENT, ask
+from ...surveys.states.requests import SILENT, ask
 from ...surveys.states.servers import wait_for_end
 from ..finding import Problem
-from .prefixes import Prefixes
 from .rest import ABORT, KEEP, WAIT, Rest, RestError
 from .story import Story
 from .streams import GONE_S, QUIET_S, REQUEST_S, Streams
@@ -41,6 +41,50 @@ ADAPTER = Adapter("mine", rank=4)
 _SUCCESS = "vllm:request_success_total"
 _ANSWERED = ("stop", "length")
 _BUSY = ("vllm:num_requests_running", "vllm:num_requests_waiting")
+
+
+SENTENCE = "The same prompt again, to see whether tokens of it are cached. "
+
+
+class Prefixes:
+    """What the prefix cache may hold of one long prompt: which models may find its blocks there.
+
+    ``owner``: a model with its weights, for example ``mine, weights 2``. ``prompt``: no other
+    history of this server has it.
+    """
+
+    def __init__(self, server: Server, number: float) -> None:
+        self._server = server
+        self.prompt = f"Story after {number:g} answers. " + SENTENCE * 4
+        self._warm: set[str] = set()
+        self._cleared: dict[str, str] = {}
+
+    def clear(self, event: str) -> None:
+        """Note that the server has forgotten all prompts."""
+        self._cleared.update(dict.fromkeys(self._warm, event))
+        self._warm.clear()
+
+    def ask(self, model: str, owner: str, seconds: float) -> tuple[str, int]:
+        """Ask with the prompt.
+
+        Return the status, and the number of cached tokens that the answer must not have.
+        """
+        body = {"model": model, "prompt": self.prompt, "max_tokens": 1, "ignore_eos": True}
+        try:
+            response = self._server.client.post("/v1/completions", json=body, timeout=seconds)
+        except httpx.HTTPError as error:
+            return type(error).__name__, 0
+        if response.status_code != 200:
+            return str(response.status_code), 0
+        details = response.json().get("usage", {}).get("prompt_tokens_details") or {}
+        cached = int(details.get("cached_tokens") or 0)
+        wrong = 0 if owner in self._warm else cached
+        self._warm.add(owner)
+        return "200", wrong
+
+    def why(self, owner: str) -> str:
+        """Return why the server must not have tokens of an owner."""
+        return f"after {self._cleared[owner]}" if owner in self._cleared else "of other weights"
 
 
 class StoryRun:
@@ -131,7 +175,7 @@ class StoryRun:
         if self._can_sleep:
             if self._runs:
                 self._complete += self._streams.finish()
-            self._rest_by("sleep", self._rest.sleep, "a sleep")
+            self.do_sleep_busy()
 
     def do_sleep_busy(self) -> None:
         if self._can_sleep:
@@ -156,10 +200,10 @@ class StoryRun:
 
     def _pause(self, mode: str) -> None:
         if not self._stopped:
-            self._rest_by(f"pause ({mode})", lambda: self._rest.pause(mode), keeps=mode != ABORT)
+            self._rest_by(f"pause ({mode})", partial(self._rest.pause, mode), keeps=mode != ABORT)
 
     def _rest_by(
-        self, what: str, call: Callable[[], bool | None], clears: str = "", keeps: bool = False
+        self, what: str, call: Callable[[], bool], clears: str = "", keeps: bool = False
     ) -> None:
         """Begin a rest, during which nothing may run.
 
@@ -173,15 +217,14 @@ class StoryRun:
                 self._prefixes.clear(clears)
             self._expect_rest()
 
-    def _change(self, what: str, call: Callable[[], bool | None]) -> bool:
+    def _change(self, what: str, call: Callable[[], bool]) -> bool:
         """Begin or end a rest. Returns whether the server did it."""
         try:
-            if call() is False:
+            if not call():
                 return False
         except RestError as error:
-            self._note(
-                f"{what} fails {self._rest.words if self._rest.holds else ''}".rstrip(), str(error)
-            )
+            when = f" {self._rest.words}" if self._rest.holds else ""
+            self._note(f"{what} fails{when}", str(error))
             return False
         if lie := self._rest.lies():
             self._note(lie, f"after {what}")
@@ -215,34 +258,31 @@ class StoryRun:
     def do_replace(self) -> None:
         """Unload the adapter, and load other weights under its name and from its folder."""
         if self._runs and self._loaded:
-            self._maintain("unload of an adapter", lambda: self.server.unload_adapter(ADAPTER.name))
+            self._drop_adapter()
             self._weights += 1
             self._load()
 
     def _load(self) -> None:
         adapter = dataclasses.replace(ADAPTER, seed=self._weights)
-        folder = self._folder / ADAPTER.name
-        self._maintain(
-            "load of an adapter", lambda: self.server.load_adapter(adapter, folder=folder)
-        )
+        load = partial(self.server.load_adapter, adapter, folder=self._folder / ADAPTER.name)
+        self._maintain("load of an adapter", load)
         self._loaded = True
         self._repeat_adapter()
 
+    def _drop_adapter(self) -> None:
+        unload = partial(self.server.unload_adapter, ADAPTER.name)
+        self._maintain("unload of an adapter", unload)
+
     def do_unload(self) -> None:
         if self._runs and self._loaded:
-            self._maintain("unload of an adapter", lambda: self.server.unload_adapter(ADAPTER.name))
+            self._drop_adapter()
             self._loaded = False
-            if (status := self._ask_adapter()) != "404":
+            status = ask(
+                self.server, "/v1/completions", tokens=1, wait_s=REQUEST_S, model=ADAPTER.name
+            )
+            if status != "404":
                 self._note("an unloaded adapter is not unknown", f"{status} instead of 404")
                 self._complete += status == "200"
-
-    def _ask_adapter(self) -> str:
-        body = {"model": ADAPTER.name, "prompt": "Hello", "max_tokens": 1}
-        try:
-            reply = self.server.client.post("/v1/completions", json=body, timeout=REQUEST_S)
-        except httpx.TransportError as error:
-            return SILENT if isinstance(error, httpx.TimeoutException) else BROKEN
-        return str(reply.status_code)
 
     def _maintain(self, what: str, call: Callable[[], None]) -> bool:
         """Return whether the server did it."""
@@ -294,13 +334,11 @@ class StoryRun:
         wait_for_end(self.server.child, END_S)
         self._expect_nothing_left("after the server was killed")
 
-    def do_term(self) -> None:
-        self._terminate("at SIGTERM")
-
     def do_term_twice(self) -> None:
-        self._terminate("at a second SIGTERM", twice=True)
+        self.do_term(twice=True)
 
-    def _terminate(self, when: str, twice: bool = False) -> None:
+    def do_term(self, twice: bool = False) -> None:
+        when = "at a second SIGTERM" if twice else "at SIGTERM"
         self.do_continue()
         self._begin_end()
         self.server.signal(signal.SIGTERM)
@@ -308,9 +346,8 @@ class StoryRun:
             time.sleep(0.1)
             with contextlib.suppress(UsageError):  # it has ended
                 self.server.signal(signal.SIGTERM)
-        limit = (
-            3 * END_S if self._rest.holds else END_S
-        )  # what is paused cannot drain, and is given up after the drain
+        # What is paused cannot drain, and is given up after the drain.
+        limit = 3 * END_S if self._rest.holds else END_S
         wait_for_end(self.server.child, limit)
         if self.server.child.alive:
             self._note(f"the server does not end {when}", f"within {limit:g} s")
@@ -324,11 +361,7 @@ class StoryRun:
         self._segments = process_tree.shared_memory(self.server.child.processes())
 
     def _expect_nothing_left(self, when: str) -> None:
-        others = [
-            process
-            for process in self.server.child.processes()
-            if not process_tree.is_helper(process)
-        ]
+        others = [one for one in self.server.child.processes() if not process_tree.is_helper(one)]
         running = {process.pid for process in process_tree.wait_until_gone(others, LEAVE_S)}
         left = sorted({info.role for info in self.server.processes() if info.pid in running})
         if left:
@@ -361,10 +394,8 @@ class StoryRun:
             self._note("metrics count requests that have ended", f"{busy:g} run or wait")
         counted = self._total(_SUCCESS, *_ANSWERED) - self._before
         if counted < self._complete:
-            self._note(
-                "metrics count fewer answers than there were",
-                f"{counted:g} instead of {self._complete}",
-            )
+            words = f"{counted:g} instead of {self._complete}"
+            self._note("metrics count fewer answers than there were", words)
 
     def _total(self, name: str, *reasons: str) -> float:
         samples = self.server.metrics().of(name)
