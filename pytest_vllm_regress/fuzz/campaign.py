@@ -20,7 +20,7 @@ from ..errors import UsageError
 from ..util import codec
 from ..util.store import Store
 from .finding import Finding, Problem
-from .hunter import CampaignPlan, Hunter, load
+from .hunter import CampaignPlan, Hunter, Reply, load
 from .reduce import reduce
 
 JOURNAL = "campaign.jsonl"
@@ -28,7 +28,6 @@ MAX_FINDINGS = 40
 """Maximum number of findings of one step."""
 Part = TypeVar("Part")
 Q = TypeVar("Q")
-R = TypeVar("R")
 F = TypeVar("F", bound=Finding)
 
 
@@ -53,16 +52,16 @@ class StepRecord(codec.Document, frozen=True, omit_defaults=False):
 
 
 @dataclasses.dataclass(frozen=True)
-class _Begun(Generic[Part, Q, R]):
+class _Begun(Generic[Part, Q]):
     """A step that is being asked: its batches of questions, each with what waits for the replies."""
 
     number: int
     part: Part
     label: str
-    batches: Sequence[tuple[Sequence[Q], Callable[[], Sequence[R]]]]
+    batches: Sequence[tuple[Sequence[Q], Callable[[], Sequence[Reply[Q]]]]]
 
 
-class Campaign(Generic[Part, Q, R, F]):
+class Campaign(Generic[Part, Q, F]):
     """Lets a hunter carry out a plan. Findings and journal are in ``folder``.
 
     Raises ``UsageError`` if the folder has the journal of another campaign. A larger budget is the
@@ -71,7 +70,7 @@ class Campaign(Generic[Part, Q, R, F]):
 
     def __init__(
         self,
-        hunter: Hunter[Any, Part, Q, R, F],
+        hunter: Hunter[Any, Part, Q, F],
         plan: CampaignPlan,
         folder: Path,
         write_line: Callable[[str], None],
@@ -135,7 +134,7 @@ class Campaign(Generic[Part, Q, R, F]):
     def _run_steps(self) -> None:
         """Run the steps in order. While one is judged and reduced, the next ones are asked already,
         as far as there are lanes for them."""
-        begun: deque[_Begun[Part, Q, R]] = deque()
+        begun: deque[_Begun[Part, Q]] = deque()
         for number, part in self._parts():
             if self._is_over():
                 return
@@ -171,7 +170,7 @@ class Campaign(Generic[Part, Q, R, F]):
     def _name(self, number: int, part: Part) -> str:
         return f"{number} {self.hunter.label(part)}"
 
-    def _begin(self, number: int, part: Part) -> _Begun[Part, Q, R]:
+    def _begin(self, number: int, part: Part) -> _Begun[Part, Q]:
         hunter = self.hunter
         questions = hunter.draw(part, self.plan, number)
         batches = [
@@ -179,20 +178,19 @@ class Campaign(Generic[Part, Q, R, F]):
             for start in range(0, len(questions), hunter.batch)
         ]
 
-        def begin(batch: Sequence[Q]) -> Callable[[], Sequence[R]]:
+        def begin(batch: Sequence[Q]) -> Callable[[], Sequence[Reply[Q]]]:
             return hunter.lanes.begin(lambda lane: hunter.ask(lane, part, batch))
 
         asked = [(batch, begin(batch)) for batch in batches]
         return _Begun(number, part, hunter.label(part), asked)
 
-    def _finish(self, step: _Begun[Part, Q, R]) -> None:
+    def _finish(self, step: _Begun[Part, Q]) -> None:
         hunter, counts = self.hunter, Counter[str]()
         search = StepSearch(hunter, step.part, self.plan.seed, self.findings)
-        for batch, replies in step.batches:
-            for question, reply in zip(batch, replies(), strict=True):
-                problems = hunter.judge(step.part, question, reply)
-                counts.update(hunter.counts(question, reply, problems))
-                for shown in problems:
+        for _, replies in step.batches:
+            for reply in replies():
+                counts.update(reply.classes)
+                for shown in reply.problems:
                     search.note(*shown)
         now = time.monotonic()
         seconds, self._since = now - self._since, now
@@ -229,7 +227,7 @@ class Campaign(Generic[Part, Q, R, F]):
             self._write_line(f"      vllm-regress fuzz replay {self.folder / finding.name}")
 
 
-class StepSearch(Generic[Part, Q, R, F]):
+class StepSearch(Generic[Part, Q, F]):
     """What is known of one part of a campaign, and what a step finds there.
 
     Args:
@@ -238,7 +236,7 @@ class StepSearch(Generic[Part, Q, R, F]):
 
     def __init__(
         self,
-        hunter: Hunter[Any, Part, Q, R, F],
+        hunter: Hunter[Any, Part, Q, F],
         part: Part,
         seed: int,
         known: Sequence[F],
@@ -303,7 +301,4 @@ class StepSearch(Generic[Part, Q, R, F]):
     def _look(self, questions: Sequence[Q]) -> list[Sequence[tuple[Q, Problem]]]:
         hunter = self._hunter
         replies = hunter.lanes.run(lambda lane: hunter.ask(lane, self._part, questions))
-        return [
-            hunter.judge(self._part, question, reply)
-            for question, reply in zip(questions, replies, strict=True)
-        ]
+        return [reply.problems for reply in replies]

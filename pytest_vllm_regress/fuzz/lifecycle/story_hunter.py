@@ -13,7 +13,7 @@ from ...engines.session import Session
 from ...errors import ChildError, Unsupported
 from ...surveys.states.servers import DRAIN_S, paced
 from ..finding import Finding, Problem, hyphenated
-from ..hunter import CampaignPlan, Hunter, versions_with_vllm
+from ..hunter import CampaignPlan, Hunter, Reply, versions_with_vllm
 from ..kept import Kept, kept_engine
 from ..reduce import Effort
 from .story import Story, drawn, smaller_stories
@@ -92,7 +92,7 @@ class StoryServers:
         raise AssertionError("the last try raises")
 
 
-class StoryHunter(Hunter[StoryServers, Story, Story, Sequence[Problem], StoryFinding]):
+class StoryHunter(Hunter[StoryServers, Story, Story, StoryFinding]):
     """Lets stories happen."""
 
     kind = StoryFinding
@@ -115,22 +115,14 @@ class StoryHunter(Hunter[StoryServers, Story, Story, Sequence[Problem], StoryFin
 
     def ask(
         self, lane: StoryServers, part: Story, questions: Sequence[Story]
-    ) -> list[Sequence[Problem]]:
-        return [lane.run(story) for story in questions]
+    ) -> list[Reply[Story]]:
+        return [Reply.of(story, lane.run(story)) for story in questions]
 
     def simplify(self, part: Story, question: Story, problem: Problem) -> Iterator[Story]:
         return smaller_stories(question, problem)
 
     def effort(self, problem: Problem) -> Effort:
         return Effort(40)
-
-    def finding(self, part: Story, question: Story, problem: Problem) -> StoryFinding:
-        return StoryFinding(
-            environment=self.environment,
-            versions=self.known_versions(),
-            question=question,
-            problem=problem,
-        )
 
     def describe(self, finding: StoryFinding) -> Iterator[str]:
         yield finding.question.to_text()

@@ -4,7 +4,7 @@ each parser's own formats and streamed in every cut."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated
 
 from ...engines.session import Session
@@ -12,14 +12,14 @@ from ...errors import UsageError
 from ...util import codec
 from ...util.codec import Meta
 from ..finding import Finding, Problem, hyphenated
-from ..hunter import CampaignPlan, Hunter, versions_with_vllm
+from ..hunter import CampaignPlan, Hunter, Reply, versions_with_vllm
 from ..reduce import Effort
 from .cuts import Cut, CutKind
 from .formats import PLAIN, Format, formats_of
 from .meaning import drawn, features, simpler_meanings
 from .parser_oracle import NO_ANSWER, WHOLE
 from .parser_process import ParserName, ParserProcess, misunderstanding
-from .parser_question import ParserQuestion, ParserReply, observations
+from .parser_question import ParserQuestion, observations
 
 COARSE = frozenset({CutKind.SEVERAL, CutKind.RUNS, CutKind.ONCE})
 """Cuts in which a delta holds more than one token."""
@@ -99,7 +99,7 @@ class ReadFormat:
         return str(self.parser) if not self.number else f"{self.parser}, format {self.number + 1}"
 
 
-class ParserHunter(Hunter[ParserProcess, ReadFormat, ParserQuestion, ParserReply, ParserFinding]):
+class ParserHunter(Hunter[ParserProcess, ReadFormat, ParserQuestion, ParserFinding]):
     """Asks the parsers of one environment. ``names``: those that are asked; empty for all."""
 
     kind = ParserFinding
@@ -179,22 +179,15 @@ class ParserHunter(Hunter[ParserProcess, ReadFormat, ParserQuestion, ParserReply
 
     def ask(
         self, lane: ParserProcess, part: ReadFormat, questions: Sequence[ParserQuestion]
-    ) -> list[ParserReply]:
-        return lane.ask(part.parser, part.form, questions)
-
-    def judge(
-        self, part: ReadFormat, question: ParserQuestion, reply: ParserReply
-    ) -> list[tuple[ParserQuestion, Problem]]:
-        return observations(question, reply)
-
-    def counts(
-        self,
-        question: ParserQuestion,
-        reply: ParserReply,
-        problems: Sequence[tuple[ParserQuestion, Problem]],
-    ) -> Iterable[str]:
-        for shown, problem in problems:
-            yield f"{shown.cuts[0].kind if shown.cuts else WHOLE}: {problem.kind}"
+    ) -> list[Reply[ParserQuestion]]:
+        judged = []
+        replies = lane.ask(part.parser, part.form, questions)
+        for question, reply in zip(questions, replies, strict=True):
+            seen = observations(question, reply)
+            cuts = [shown.cuts[0].kind if shown.cuts else WHOLE for shown, _ in seen]
+            kinds = [f"{cut}: {one.kind}" for cut, (_, one) in zip(cuts, seen, strict=True)]
+            judged.append(Reply(seen, kinds))
+        return judged
 
     def simplify(
         self, part: ReadFormat, question: ParserQuestion, problem: Problem
@@ -223,25 +216,16 @@ class ParserHunter(Hunter[ParserProcess, ReadFormat, ParserQuestion, ParserReply
         one, other = part.parser, finding.parser
         return (one.kind, one.name) == (other.kind, other.name)
 
-    def finding(
+    def details(
         self, part: ReadFormat, question: ParserQuestion, problem: Problem
-    ) -> ParserFinding:
-        kinds: tuple[CutKind, ...] = tuple(cut.kind for cut in question.cuts)
-        if kinds and problem.kind != NO_ANSWER:
+    ) -> dict[str, object]:
+        kinds = [cut.kind for cut in question.cuts] if problem.kind != NO_ANSWER else []
+        if kinds:  # the other cuts that show it come first
             whole = ParserQuestion.of(question.meaning, part.form)
             (reply,) = self.ask(self.lanes.first, part, [whole])
-            same = [
-                shown for shown, one in observations(whole, reply) if one.group == problem.group
-            ]
-            kinds = tuple(dict.fromkeys([*(cut.kind for one in same for cut in one.cuts), *kinds]))
-        return ParserFinding(
-            environment=self.environment,
-            versions=self.known_versions(),
-            question=question,
-            problem=problem,
-            parser=part.parser,
-            kinds=kinds if problem.kind != NO_ANSWER else (),
-        )
+            same = [shown for shown, one in reply.problems if one.group == problem.group]
+            kinds = [*(cut.kind for one in same for cut in one.cuts), *kinds]
+        return {"parser": part.parser, "kinds": tuple(dict.fromkeys(kinds))}
 
     def describe(self, finding: ParserFinding) -> Iterator[str]:
         yield repr(finding.question.text)

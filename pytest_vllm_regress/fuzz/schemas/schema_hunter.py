@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
@@ -33,12 +33,12 @@ from ...schemas.profile import as_profile
 from ...util import codec
 from ...util.codec import Document, Meta
 from ..finding import Finding, Line, Problem, ReplayAnswer
-from ..hunter import CampaignPlan, Hunter
+from ..hunter import CampaignPlan, Hunter, Reply
 from ..reduce import Effort
 from .backends import BACKENDS, Allowance, BackendChecker
 from .constrained import FRONTS, ConstrainedEngine
 from .corpus import BUILT_IN, read, shipped_findings
-from .schema_cuts import minimal_question, smaller_questions, to_json_text
+from .schema_cuts import smaller_questions, to_json_text
 from .schema_judge import NotJudged
 from .schema_oracle import Outcome, SchemaQuestion
 
@@ -175,10 +175,7 @@ class Backends:
             checker.close()
 
 
-SchemaReply = tuple[Problem, ...] | NotJudged
-
-
-class SchemaHunter(Hunter[Backends, BackendPart, SchemaQuestion, SchemaReply, SchemaFinding]):
+class SchemaHunter(Hunter[Backends, BackendPart, SchemaQuestion, SchemaFinding]):
     """Asks backends.
 
     Args:
@@ -289,18 +286,8 @@ class SchemaHunter(Hunter[Backends, BackendPart, SchemaQuestion, SchemaReply, Sc
 
     def ask(
         self, lane: Backends, part: BackendPart, questions: Sequence[SchemaQuestion]
-    ) -> list[SchemaReply]:
+    ) -> list[Reply[SchemaQuestion]]:
         return [_answer(lane.asker(part), question) for question in questions]
-
-    def counts(
-        self,
-        question: SchemaQuestion,
-        reply: SchemaReply,
-        problems: Sequence[tuple[SchemaQuestion, Problem]],
-    ) -> Iterable[str]:
-        if isinstance(reply, NotJudged):
-            return [NOT_JUDGED]
-        return [problems[0][1].kind if problems else Outcome.PASSING]
 
     def simplify(
         self, part: BackendPart, question: SchemaQuestion, problem: Problem
@@ -313,23 +300,19 @@ class SchemaHunter(Hunter[Backends, BackendPart, SchemaQuestion, SchemaReply, Sc
     def concerns(self, part: BackendPart, finding: SchemaFinding) -> bool:
         return (finding.environment, finding.backend) == (part.environment, part.backend)
 
-    def finding(
+    def details(
         self, part: BackendPart, question: SchemaQuestion, problem: Problem
-    ) -> SchemaFinding:
+    ) -> dict[str, object]:
         checker = self.backends.checker(part)
         self.versions = checker.versions
-        question = minimal_question(question, problem)
-        return SchemaFinding(
-            environment=part.environment,
-            versions=self.known_versions("interegular", checker.package),
-            question=question,
-            problem=problem,
-            backend=part.backend,  # type: ignore[arg-type]  # one of BACKENDS
-            front=part.front,  # type: ignore[arg-type]  # one of FRONTS
-            profile=self.profile(part.backend).name,
-            allowance=part.allowance,
-            others=self._others(part, question),
-        )
+        return {
+            "versions": self.known_versions("interegular", checker.package),
+            "backend": part.backend,
+            "front": part.front,
+            "profile": self.profile(part.backend).name,
+            "allowance": part.allowance,
+            "others": self._others(part, question),
+        }
 
     def _others(self, part: BackendPart, question: SchemaQuestion) -> dict[str, str]:
         """Return the answers of the other backends that claim to support the schema, to show where
@@ -383,20 +366,14 @@ class SchemaHunter(Hunter[Backends, BackendPart, SchemaQuestion, SchemaReply, Sc
         failures: dict[str, dict[str, str]] = {}
         for part in self.tested:
             claimed = [group for group in groups if group.claimed_by(self.profile(part.backend))]
-            replies = {
-                group.name: _answer(self.backends.checker(part), group.question)
-                for group in claimed
-            }
-            failing = {
-                name: f"{reply[0]}: {reply[0].words}"
-                for name, reply in replies.items()
-                if not isinstance(reply, NotJudged) and reply
-            }
-            skipped = {
-                name: f"skipped: {reply}"
-                for name, reply in replies.items()
-                if isinstance(reply, NotJudged)
-            }
+            failing, skipped = {}, {}
+            for group in claimed:
+                reply = _answer(self.backends.checker(part), group.question)
+                if reply.unjudged:
+                    skipped[group.name] = f"skipped: {reply.unjudged}"
+                elif reply.problems:
+                    worst = reply.problems[0][1]
+                    failing[group.name] = f"{worst}: {worst.words}"
             judged = len(claimed) - len(skipped)
             write_line(
                 f"  corpus, {part.backend} in {part.environment}: {judged - len(failing)} of "
@@ -430,17 +407,19 @@ def schema_questions(draw: st.DrawFn, profile: Profile, budget: Budget) -> Schem
     return SchemaQuestion(schema, valid_texts, invalid_texts, seed=draw(st.integers(0, 999)))
 
 
-def _answer(asker: Asker, question: SchemaQuestion) -> SchemaReply:
+def _answer(asker: Asker, question: SchemaQuestion) -> Reply[SchemaQuestion]:
+    """Return a reply that is counted by its worst problem."""
     try:
-        return asker.ask(question)
+        problems = asker.ask(question)
     except NotJudged as error:
-        return error
+        return Reply((), [NOT_JUDGED], str(error))
+    outcome = problems[0].kind if problems else Outcome.PASSING
+    return Reply([(question, problem) for problem in problems], [outcome])
 
 
-def _in_words(reply: SchemaReply) -> str:
-    if isinstance(reply, NotJudged):
-        return str(reply)[:300]
-    return reply[0].words[:300] if reply else "passing"
+def _in_words(reply: Reply[SchemaQuestion]) -> str:
+    words = reply.unjudged or (reply.problems[0][1].words if reply.problems else "passing")
+    return words[:300]
 
 
 def format_schema(schema: Mapping[str, Any]) -> str:

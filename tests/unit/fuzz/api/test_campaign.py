@@ -51,7 +51,7 @@ def run(
     jobs: int = 1,
     servers: Sequence[str] = ("text",),
     growth: int = 0,
-) -> Campaign[Any, Any, Any, ApiFinding]:
+) -> Campaign[Any, Any, ApiFinding]:
     tested = hunter(*(ApiLane(starter) for _ in range(jobs)), servers=servers, growth=growth)
     campaign = Campaign(tested, plan, folder, lambda line: None)
     with tested.lanes:

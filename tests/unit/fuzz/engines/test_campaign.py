@@ -20,7 +20,7 @@ from tests.unit.fuzz.engines.stand_in import Fault, StandIn, forgets_stop_with_s
 
 PLAN = CampaignPlan(seed=5, examples=60)
 PAIRS = ("batch", "stream", "tensor-parallel")
-PairCampaign = Campaign[Any, Any, Any, EngineFinding]
+PairCampaign = Campaign[Any, Any, EngineFinding]
 
 
 def hunter(*checkers: StandIn, pairs: Sequence[str] = PAIRS) -> PairHunter:

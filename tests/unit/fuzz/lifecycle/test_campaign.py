@@ -51,7 +51,7 @@ class Checker:
         )
 
 
-StoryCampaign = Campaign[Any, Any, Any, StoryFinding]
+StoryCampaign = Campaign[Any, Any, StoryFinding]
 
 
 def hunter(*checkers: Checker) -> StoryHunter:

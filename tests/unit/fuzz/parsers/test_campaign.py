@@ -65,7 +65,7 @@ def hunter(process: Process, *names: str) -> ParserHunter:
 
 def run(
     process: Process, folder: Path, plan: CampaignPlan = PLAN, *names: str
-) -> Campaign[Any, Any, Any, ParserFinding]:
+) -> Campaign[Any, Any, ParserFinding]:
     campaign = Campaign(hunter(process, *names), plan, folder, lambda line: None)
     campaign.run()
     return campaign

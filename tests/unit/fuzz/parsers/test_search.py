@@ -45,8 +45,8 @@ def search(
     questions = hunter.draw(part, CampaignPlan(seed=0, examples=60), 1)
     problems = [
         shown
-        for question, reply in zip(questions, parser(questions), strict=True)
-        for shown in hunter.judge(part, question, reply)
+        for reply in hunter.ask(hunter.lanes.first, part, questions)
+        for shown in reply.problems
     ]
     for shown in problems:
         found.note(*shown)
