@@ -83,10 +83,9 @@ def report(
     ],
 ) -> None:
     """A finding of `fuzz api` as the text of vLLM's bug form."""
-    from ...fuzz.api.bug_form import bug_form
     from ...fuzz.hunter import load
 
-    say(bug_form(load(file, "api")).rstrip())
+    say(load(file, "api").bug_form().rstrip())
 
 
 def _recipe(path: Path, finding: Any) -> Recipe:

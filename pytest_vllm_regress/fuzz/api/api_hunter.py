@@ -15,6 +15,7 @@ from ...engines.session import Session
 from ...errors import ChildError, NotAtWork, Unsupported, UsageError
 from ...surveys.states.growth import LEAST, Growth
 from ...util.codec import Meta
+from ...util.templates import render_text
 from ..finding import Finding, Problem, ReplayAnswer
 from ..hunter import CampaignPlan, Hunter, Reply, versions_with_vllm
 from ..reduce import Effort, smaller_values
@@ -67,6 +68,11 @@ class ApiFinding(Finding, frozen=True, tag="api"):
 
     def explains(self, question: ApiRequest, problem: Problem) -> bool:
         return is_explained(self.problem, question, problem)
+
+    def bug_form(self) -> str:
+        """Return title and sections of vLLM's bug-report form, filled."""
+        versions = "\n".join(f"{name} {version}" for name, version in self.versions.items())
+        return render_text("bug_form.md.txt", finding=self, versions=versions)
 
 
 @dataclasses.dataclass(frozen=True)

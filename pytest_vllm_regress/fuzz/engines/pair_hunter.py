@@ -21,8 +21,7 @@ from .differences import difference, foreign_cache, inconsistency
 from .engine_question import EVERYWHERE, Request, Turns
 from .pairs import MODEL, Configuration, Pair, pairs_named
 from .question_drawing import drawn, smaller_questions
-from .scripted_answer import expected
-from .side_answer import DEATH, NO_ANSWER, REFUSED, SideAnswer
+from .side_answer import DEATH, NO_ANSWER, REFUSED, SideAnswer, expected
 from .sides import EngineSide
 
 SECONDS = 30.0

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from .engine_question import Request, is_broken
+
 Logprobs = tuple[Mapping[int, float] | None, ...]
 LEAST = -9999.0
 """The least log-probability that a server sends."""
@@ -148,3 +150,82 @@ def _logprobs(steps: Any) -> Logprobs | None:
 
 def _clamped(value: float | None) -> float:
     return LEAST if value is None else max(float(value), LEAST)
+
+
+_DOCUMENTED = frozenset(
+    [
+        "max_tokens",
+        "min_tokens",
+        "n",
+        "stop",
+        "include_stop_str_in_output",
+        "stop_token_ids",
+        "ignore_eos",
+        "temperature",
+        "seed",
+        "logprobs",
+        "prompt_logprobs",
+        "skip_special_tokens",
+    ]
+)
+"""Options whose effect on a script the documentation of SamplingParams says, or that have none."""
+
+
+def expected(request: Request) -> SideAnswer | None:
+    """Return what a scripted request must be answered with, without what the documentation leaves open (token ids,
+    log-probabilities); None if it leaves more open."""
+    if not request.said or not request.options.keys() <= _DOCUMENTED:
+        return None
+    count = request.options.get("n", 1)
+    texts = request.said if len(request.said) > 1 else request.said * count
+    choices = tuple(_expected_choice(request, said) for said in texts[:count])
+    if None in choices:
+        return None
+    return SideAnswer(tuple(filter(None, choices)), tells_prompt=False)
+
+
+def _expected_choice(request: Request, said: str) -> Choice | None:
+    """Return the expected choice; None if the text is not valid UTF-8 or contains a marker, so that
+    it is not one token for each byte."""
+    if "<" in said or is_broken(said):
+        return None
+    options = request.options
+    stop = options.get("stop", ())
+    tokens = said.encode()
+    generated = bytearray()
+    for position in range(options["max_tokens"]):
+        if request.ends and position >= len(tokens):
+            if options.get("ignore_eos") or options.get("skip_special_tokens") is False:
+                return None  # how the end token is shown, is not documented
+            return Choice(_text(generated), "stop", None)
+        token = tokens[position % len(tokens)]
+        generated.append(token)
+        if len(generated) <= options.get("min_tokens", 0):
+            continue
+        if len(_stopped(generated, stop)) > 1:
+            return None  # which of several stop strings counts, is not documented
+        if token in options.get("stop_token_ids", ()):
+            shown = generated if options.get("include_stop_str_in_output") else generated[:-1]
+            return None if _stopped(generated, stop) else Choice(_text(shown), "stop", token)
+        for start, string in _stopped(generated, stop):
+            end = start + len(string) if options.get("include_stop_str_in_output") else start
+            return Choice(_text(generated)[:end], "stop", string)
+    return Choice(_text(generated), "length", None)
+
+
+def _stopped(generated: bytearray, stop: Sequence[str]) -> list[tuple[int, str]]:
+    """Return the stop strings that the last token completes, with their beginnings."""
+    text = _text(generated)
+    if text == _text(generated[:-1]):  # the token only begins a character
+        return []
+    return [(len(text) - len(string), string) for string in stop if text.endswith(string)]
+
+
+def _text(generated: bytes | bytearray) -> str:
+    """Return the complete characters."""
+    for cut in range(4):
+        try:
+            return bytes(generated[: len(generated) - cut]).decode()
+        except UnicodeDecodeError:
+            continue
+    return bytes(generated).decode(errors="replace")

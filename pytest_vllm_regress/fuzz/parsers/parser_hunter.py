@@ -14,12 +14,11 @@ from ...util.codec import Meta
 from ..finding import Finding, Problem, hyphenated
 from ..hunter import CampaignPlan, Hunter, Reply, versions_with_vllm
 from ..reduce import Effort
-from .cuts import Cut, CutKind
 from .formats import PLAIN, Format, formats_of
 from .meaning import drawn, features, simpler_meanings
 from .parser_oracle import NO_ANSWER, WHOLE
 from .parser_process import ParserName, ParserProcess, misunderstanding
-from .parser_question import ParserQuestion, observations
+from .parser_question import Cut, CutKind, ParserQuestion, observations
 
 COARSE = frozenset({CutKind.SEVERAL, CutKind.RUNS, CutKind.ONCE})
 """Cuts in which a delta holds more than one token."""

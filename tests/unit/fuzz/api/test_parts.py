@@ -13,7 +13,6 @@ from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.fuzz.api.api_hunter import ApiFinding
 from pytest_vllm_regress.fuzz.api.api_oracle import ApiOutcome, cause, problem, refusal
 from pytest_vllm_regress.fuzz.api.api_request import BUSY, ApiReply, ApiRequest
-from pytest_vllm_regress.fuzz.api.bug_form import bug_form
 from pytest_vllm_regress.fuzz.api.description import fields, operations
 from pytest_vllm_regress.fuzz.api.request_drawing import (
     RequestDrawer,
@@ -154,7 +153,7 @@ def test_the_report_has_what_upstreams_form_asks_for() -> None:
         releases={"0.33.0": ReplayAnswer.STILL_FAILS},
         server_options="vllm serve MODEL",
     )
-    text = bug_form(finding)
+    text = finding.bug_form()
     assert text.startswith(
         "Title: [Bug]: POST /v1/completions: server error: TypeError in vllm/a.py:f"
     )

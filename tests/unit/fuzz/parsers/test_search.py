@@ -7,12 +7,11 @@ from collections.abc import Sequence
 
 from pytest_vllm_regress.fuzz.campaign import StepSearch
 from pytest_vllm_regress.fuzz.hunter import CampaignPlan
-from pytest_vllm_regress.fuzz.parsers.cuts import CutKind
 from pytest_vllm_regress.fuzz.parsers.formats import Format
 from pytest_vllm_regress.fuzz.parsers.meaning import drawn, features
 from pytest_vllm_regress.fuzz.parsers.parser_hunter import ParserFinding, ParserHunter, ReadFormat
 from pytest_vllm_regress.fuzz.parsers.parser_process import ParserName
-from pytest_vllm_regress.fuzz.parsers.parser_question import ParserQuestion, ParserReply
+from pytest_vllm_regress.fuzz.parsers.parser_question import CutKind, ParserQuestion, ParserReply
 from tests.unit.fuzz.parsers.stand_in import (
     FORM,
     Fault,
