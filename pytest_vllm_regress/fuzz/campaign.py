@@ -8,16 +8,17 @@ budget reaches, whatever the number of lanes, and wherever the campaign was kill
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from ..errors import UsageError
 from ..util import codec
+from ..util.codec import encode, replace
 from ..util.store import Store
 from .finding import Finding, Problem
 from .hunter import CampaignPlan, Hunter, Reply, load
@@ -51,7 +52,7 @@ class StepRecord(codec.Document, frozen=True, omit_defaults=False):
     findings: tuple[str, ...]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class _Begun(Generic[Part, Q]):
     """A step that is being asked: its batches of questions, each with what waits for the replies."""
 
@@ -119,8 +120,8 @@ class Campaign(Generic[Part, Q, F]):
         return {
             **self.key,
             "left_out": self.hunter.left_out,
-            "steps": codec.encode(self.steps),
-            "findings": codec.encode(self.findings),
+            "steps": encode(self.steps),
+            "findings": encode(self.findings),
         }
 
     def _resume(self) -> None:
@@ -290,7 +291,7 @@ class StepSearch(Generic[Part, Q, F]):
         if effort.constant and self._again(question, problem) is None:
             return None
         finding = hunter.finding(part, question, problem)
-        return codec.replace(finding, seed=self._seed, problem=finding.problem.stored())
+        return replace(finding, seed=self._seed, problem=finding.problem.stored())
 
     def _again(self, question: Q, problem: Problem) -> tuple[Q, Problem] | None:
         (seen,) = self._look([question])

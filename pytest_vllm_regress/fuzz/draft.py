@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from ..cases.scaffold import DEVICES, Draft
@@ -51,7 +51,7 @@ def draft_from_finding(finding: SchemaFinding, draft: Draft) -> Draft:
     Raises ``UsageError`` if neither names affected versions.
     """
     package = PACKAGES.get(finding.backend, finding.backend)
-    return dataclasses.replace(
+    return replace(
         draft,
         title=draft.title or f"{finding.backend}: {finding.problem}",
         family="structured-output",
@@ -75,7 +75,7 @@ def draft_from_api_finding(finding: ApiFinding, draft: Draft) -> Draft:
             f"{finding.name}: a case is drafted for the server text only, not for {question.server}: begin with new --front serve"
         )
     deadly = problem.kind in _DEADLY
-    return dataclasses.replace(
+    return replace(
         draft,
         title=draft.title or f"{question.operation}: {problem.kind}",
         family=draft.family or ("engine-death" if deadly else "wrong-status"),

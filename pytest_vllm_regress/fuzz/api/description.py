@@ -3,8 +3,8 @@ OpenAPI description."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from .api_request import FORM, JSON
@@ -16,7 +16,7 @@ _DEPTH = 3
 _MAX_FIELDS = 400
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Operation:
     """One method of one route.
 
@@ -29,7 +29,7 @@ class Operation:
     method: str
     route: str
     content: str = ""
-    schema: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    schema: Mapping[str, Any] = field(default_factory=dict)
     parameters: tuple[tuple[str, str], ...] = ()
 
     @property

@@ -9,12 +9,12 @@ time.
 from __future__ import annotations
 
 import copy
-import dataclasses
 import functools
 import itertools
 import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from hypothesis import strategies as st
@@ -114,7 +114,7 @@ def body_text(value: Any) -> str:
     return json.dumps(value)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class RequestDrawer:
     """Draws questions for the operations of one server's description."""
 

@@ -20,6 +20,7 @@ from ...engines.spec import EngineSpec
 from ...errors import ChildError, LimitExceeded, Unsupported
 from ...surveys.states.growth import Growth, measure_growth
 from ...util import codec
+from ...util.codec import load
 from ...util.deadline import Deadline
 from ...util.paths import DATA, writable_root
 from ...util.sizes import GIB
@@ -63,7 +64,7 @@ class _Catalogue(codec.Document, frozen=True):
     not_asked: Mapping[str, str]
 
 
-_catalogue = codec.load(_Catalogue, DATA / "fuzz" / "servers.toml", 1 << 20, what="the servers")
+_catalogue = load(_Catalogue, DATA / "fuzz" / "servers.toml", 1 << 20, what="the servers")
 SERVERS = _catalogue.servers
 NOT_ASKED = _catalogue.not_asked
 LIMITS = Limits(memory_bytes=6 * GIB, option_names={})

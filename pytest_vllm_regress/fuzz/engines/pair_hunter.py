@@ -12,8 +12,8 @@ from typing import Annotated
 
 from ...engines.session import Session
 from ...errors import BuildError, ChildError, Unsupported
-from ...util import codec
-from ...util.codec import Meta
+from ...util.codec import Meta, encode, replace
+from ..drawn_data import drawn_data
 from ..finding import Finding, Line, Problem, hyphenated
 from ..hunter import CampaignPlan, CannotRun, Hunter, Reply, versions_with_vllm
 from ..reduce import Effort
@@ -26,20 +26,7 @@ from .sides import EngineSide
 
 SECONDS = 30.0
 """Time for the requests of one turn, after which an engine counts as hung."""
-_PROBED: Mapping[str, object] = {
-    "truncate_prompt_tokens": 4,
-    "bad_words": ["e"],
-    "min_p": 0.1,
-    "min_tokens": 1,
-    "logit_bias": {"97": 1.0},
-    "allowed_token_ids": [97, 98],
-    "structured_outputs": {"regex": "ab"},
-    "prompt_logprobs": 1,
-    "logprobs": 1,
-    "n": 2,
-    "presence_penalty": 0.5,
-    "detokenize": False,
-}
+_PROBED: Mapping[str, object] = drawn_data("engine_texts")["probed"]
 _NOT_THERE = re.compile(
     r"not (?:yet |currently )?(?:supported|available|implemented)|keyword argument|does not support",
     re.I,
@@ -61,7 +48,7 @@ class EngineFinding(Finding, frozen=True, tag="engines"):
 
     @property
     def identity(self) -> object:
-        return [self.pair, self.against, self.problem.kind, codec.encode(self.question.turns)]
+        return [self.pair, self.against, self.problem.kind, encode(self.question.turns)]
 
     @staticmethod
     def traits(question: Turns) -> frozenset[str]:
@@ -114,7 +101,7 @@ class PairChecker:
             found = difference(left, right) or foreign_cache(requests, number, right)
             if found is None and pair.left.front == MODEL:
                 found = inconsistency(request, right)
-            seen += [codec.replace(found, at=number)] if found else []
+            seen += [replace(found, at=number)] if found else []
         return seen
 
     def _ask(self, pair: Pair, one: Configuration, question: Turns) -> Sequence[SideAnswer | None]:
@@ -220,7 +207,7 @@ class PairHunter(Hunter[PairChecker, Pair, Turns, EngineFinding]):
     def describe(self, finding: EngineFinding) -> Iterator[str]:
         for number, turn in enumerate(finding.question.turns):
             where = f"turn {number + 1}: " if len(finding.question.turns) > 1 else ""
-            yield from (where + json.dumps(codec.encode(request)) for request in turn)
+            yield from (where + json.dumps(encode(request)) for request in turn)
 
     def part_of(self, finding: EngineFinding) -> Pair:
         (pair,) = pairs_named((finding.pair,), finding.against)

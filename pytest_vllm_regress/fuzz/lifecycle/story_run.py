@@ -8,11 +8,11 @@ paused. The prefix cache holds nothing of other weights, and nothing after a res
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import signal
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -365,7 +365,7 @@ class StoryRun:
             self._load()
 
     def _load(self) -> None:
-        adapter = dataclasses.replace(ADAPTER, seed=self._weights)
+        adapter = replace(ADAPTER, seed=self._weights)
         load = partial(self.server.load_adapter, adapter, folder=self._folder / ADAPTER.name)
         self._maintain("load of an adapter", load)
         self._loaded = True

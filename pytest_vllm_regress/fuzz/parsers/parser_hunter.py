@@ -3,14 +3,13 @@ each parser's own formats and streamed in every cut."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated
 
 from ...engines.session import Session
 from ...errors import UsageError
-from ...util import codec
-from ...util.codec import Meta
+from ...util.codec import Meta, replace
 from ..finding import Finding, Problem, hyphenated
 from ..hunter import CampaignPlan, Hunter, Reply, versions_with_vllm
 from ..reduce import Effort
@@ -86,7 +85,7 @@ class ParserFinding(Finding, frozen=True, tag="parsers"):
         return (used - _BASIC or used) <= features(question.meaning)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class ReadFormat:
     """A parser with a format that it reads. ``number``: which of the parser's formats."""
 
@@ -206,7 +205,7 @@ class ParserHunter(Hunter[ParserProcess, ReadFormat, ParserQuestion, ParserFindi
         for cut in question.cuts:
             yield from map(question.with_cuts, _joined(cut))
             if not cut.end_alone:
-                yield question.with_cuts(codec.replace(cut, end_alone=True))
+                yield question.with_cuts(replace(cut, end_alone=True))
 
     def effort(self, problem: Problem) -> Effort:
         return Effort(0 if problem.kind == NO_ANSWER else 150, batch=12)
@@ -241,7 +240,7 @@ class ParserHunter(Hunter[ParserProcess, ReadFormat, ParserQuestion, ParserFindi
 
 
 def _in_one_piece(cut: Cut) -> Cut:
-    return codec.replace(cut, pieces=("".join(cut.pieces),))
+    return replace(cut, pieces=("".join(cut.pieces),))
 
 
 def _joined(cut: Cut) -> Iterator[Cut]:
@@ -251,7 +250,7 @@ def _joined(cut: Cut) -> Iterator[Cut]:
     while size > 1:
         for at in range(len(pieces) - size, -1, -1):
             joined = "".join(pieces[at : at + size])
-            yield codec.replace(cut, pieces=(*pieces[:at], joined, *pieces[at + size :]))
+            yield replace(cut, pieces=(*pieces[:at], joined, *pieces[at + size :]))
         size //= 2
 
 

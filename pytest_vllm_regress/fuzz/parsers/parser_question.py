@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Any
 
-from ...util import codec
-from ...util.codec import Document, Meta
+from ...util.codec import Document, Meta, replace
 from ..finding import Problem
 from .formats import Format
 from .meaning import Meaning
@@ -106,7 +105,7 @@ class ParserQuestion(Document, frozen=True, omit_defaults=False):
 
     def with_cuts(self, *cuts: Cut) -> ParserQuestion:
         """Return the question with these cuts alone."""
-        return codec.replace(self, cuts=cuts)
+        return replace(self, cuts=cuts)
 
     def to_request(self) -> dict[str, Any]:
         """Return what the host takes."""

@@ -3,10 +3,10 @@ a schema and tests."""
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ SECONDS_PER_MIB = 10.0
 BUILT_IN = DATA / "corpus"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class CorpusGroup:
     """A schema with instances.
 
@@ -39,7 +39,7 @@ class CorpusGroup:
 
     name: str
     question: SchemaQuestion
-    used: frozenset[str] | None = dataclasses.field(default=None, compare=False)
+    used: frozenset[str] | None = field(default=None, compare=False)
 
     def claimed_by(self, profile: Profile) -> bool:
         """Whether the profile has all features that the schema uses."""

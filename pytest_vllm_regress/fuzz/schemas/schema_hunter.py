@@ -30,8 +30,7 @@ from ...schemas import (
 )
 from ...schemas.drawing import draw_distinct
 from ...schemas.profile import as_profile
-from ...util import codec
-from ...util.codec import Document, Meta
+from ...util.codec import Document, Meta, encode, replace
 from ..finding import Finding, Line, Problem, ReplayAnswer
 from ..hunter import CampaignPlan, Hunter, Reply
 from ..reduce import Effort
@@ -116,7 +115,7 @@ class SchemaFinding(Finding, frozen=True, tag="schemas"):
         More time, for slower machines, unless the finding is a time-out.
         """
         factor = 1 if self.problem.kind == Outcome.TIME_OUT else SLOWDOWN
-        return codec.replace(self.allowance, seconds=factor * self.allowance.seconds)
+        return replace(self.allowance, seconds=factor * self.allowance.seconds)
 
 
 class BackendPart(Document, frozen=True):
@@ -205,7 +204,7 @@ class SchemaHunter(Hunter[Backends, BackendPart, SchemaQuestion, SchemaFinding])
         self.backends, self.tested, self.fronts = backends, tested, fronts
         self._profile, self._nodes, self._corpus = profile, nodes, corpus
         options = {
-            "tested": codec.encode(tested),
+            "tested": encode(tested),
             "profile": profile.name if profile else None,
             "nodes": nodes,
             "fronts": list(fronts),
@@ -267,7 +266,7 @@ class SchemaHunter(Hunter[Backends, BackendPart, SchemaQuestion, SchemaFinding])
             count = plan.examples if front == GRAMMAR else min(plan.examples, _ENGINE_EXAMPLES)
             for part in self.tested:
                 for chunk in range(-(-count // _CHUNK)):
-                    yield codec.replace(part, front=front, chunk=chunk)
+                    yield replace(part, front=front, chunk=chunk)
 
     def label(self, part: BackendPart) -> str:
         front = "" if part.front == GRAMMAR else f" ({part.front})"
@@ -321,7 +320,7 @@ class SchemaHunter(Hunter[Backends, BackendPart, SchemaQuestion, SchemaFinding])
         return {
             self._versioned(peer): _in_words(_answer(self.backends.checker(peer), question))
             for peer in self.tested
-            if peer != codec.replace(part, front=GRAMMAR, chunk=0)
+            if peer != replace(part, front=GRAMMAR, chunk=0)
             and used <= as_profile(peer.backend).features
         }
 
@@ -390,7 +389,7 @@ class SchemaHunter(Hunter[Backends, BackendPart, SchemaQuestion, SchemaFinding])
 def drawn(profile: Profile, nodes: int, examples: int, seed: int) -> list[SchemaQuestion]:
     """Return the distinct questions among drawn ones."""
     strategy = schema_questions(profile, Budget(nodes=nodes))
-    return draw_distinct(strategy, examples, seed, lambda one: json.dumps(codec.encode(one)))
+    return draw_distinct(strategy, examples, seed, lambda one: json.dumps(encode(one)))
 
 
 @st.composite
