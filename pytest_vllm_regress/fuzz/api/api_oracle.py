@@ -18,6 +18,7 @@ from ...errors import UsageError
 from ...util.codec import replace
 from ..finding import Problem
 from .api_request import BUSY, ApiReply, ApiRequest
+from .servers import answer_of
 
 
 class ApiOutcome(StrEnum):
@@ -74,10 +75,6 @@ _SAYING_NOTHING = (
     "service unavailable",
     "n",
 )
-_LAST_EVENTS = {
-    "/v1/messages": ("message_stop", "error"),
-    "/v1/responses": ("response.completed", "response.incomplete", "response.failed", "error"),
-}
 
 
 def problem(question: ApiRequest, reply: ApiReply) -> Problem | None:
@@ -134,10 +131,9 @@ def _whole_problems(question: ApiRequest, reply: ApiReply) -> Iterator[Problem]:
 
 def _stream_problems(question: ApiRequest, reply: ApiReply, name: str) -> Iterator[Problem]:
     events = reply.events()
-    last = events[-1] if events else ("", "")
-    markers = _LAST_EVENTS.get(question.route)
-    if reply.ended and not (last[1] == "[DONE]" or (markers and last[0] in markers)):
-        words = f"the stream ends with {_short(last[1])}"
+    event, data = events[-1] if events else ("", "")
+    if reply.ended and data != "[DONE]" and event not in answer_of(question.route).last:
+        words = f"the stream ends with {_short(data)}"
         yield Problem(ApiOutcome.NO_END_MARKER, words, name or question.route)
     for _, data in events:
         if data == "[DONE]":
@@ -191,11 +187,7 @@ def _key_of_message(status: int, message: str, where: str) -> str:
 
 
 def _answered(reply: ApiReply) -> str:
-    return (
-        f"the request was answered with {reply.status}"
-        if reply.status
-        else "the request was not answered"
-    )
+    return f"the request was {f'answered with {reply.status}' if reply.status else 'not answered'}"
 
 
 def _short(text: str) -> str:
@@ -251,21 +243,6 @@ def _shape(message: str) -> str:
     return " ".join(_VARIABLE.sub("N", message.splitlines()[0] if message else "").split())[:80]
 
 
-_WHOLE = {
-    "/v1/completions": "openai.types:Completion",
-    "/v1/chat/completions": "openai.types.chat:ChatCompletion",
-    "/v1/responses": "openai.types.responses:Response",
-    "/v1/responses/{response_id}": "openai.types.responses:Response",
-    "/v1/embeddings": "openai.types:CreateEmbeddingResponse",
-    "/v1/messages": "anthropic.types:Message",
-    "/v1/messages/count_tokens": "anthropic.types:MessageTokensCount",
-}
-_EVENT = {
-    "/v1/completions": "openai.types:Completion",
-    "/v1/chat/completions": "openai.types.chat:ChatCompletionChunk",
-    "/v1/responses": "openai.types.responses:ResponseStreamEvent",
-    "/v1/messages": "anthropic.types:RawMessageStreamEvent",
-}
 _SENT_BY_OPENAI = (
     "Completion: choices.*.finish_reason: literal_error: None",
     "Completion: choices.*.logprobs.token_logprobs.*: float_type: None",
@@ -283,8 +260,9 @@ def refusal(route: str, value: Any, *, event: bool = False) -> tuple[str, str]:
 
     Answers of routes that the clients do not know are accepted.
     """
-    name = (_EVENT if event else _WHOLE).get(route)
-    if name is None:
+    known = answer_of(route)
+    name = known.event if event else known.whole
+    if not name:
         return "", ""
     try:
         _adapter(name).validate_python(value)

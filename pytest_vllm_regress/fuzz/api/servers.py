@@ -59,19 +59,34 @@ class ServerKind(codec.Document, frozen=True):
         return " ".join([*variables, "vllm serve MODEL", *flags])
 
 
+class ReadAnswer(codec.Document, frozen=True):
+    """How clients read the answers of a route. Empty: they do not know it."""
+
+    whole: str = ""
+    event: str = ""
+    last: tuple[str, ...] = ()
+
+
 class _Catalogue(codec.Document, frozen=True):
     servers: Mapping[str, ServerKind]
     not_asked: Mapping[str, str]
+    answers: Mapping[str, ReadAnswer]
 
 
 _catalogue = load(_Catalogue, DATA / "fuzz" / "servers.toml", 1 << 20, what="the servers")
 SERVERS = _catalogue.servers
 NOT_ASKED = _catalogue.not_asked
+"""Routes that change the engine for all later requests, and why they are left out."""
 LIMITS = Limits(memory_bytes=6 * GIB, option_names={})
 """A request that makes a server take more memory has killed it.
 
 Stock servers of forged models take 2 GiB.
 """
+
+
+def answer_of(route: str) -> ReadAnswer:
+    """Return how clients read the answers of a route."""
+    return _catalogue.answers.get(route, ReadAnswer())
 
 
 class AskedServer:

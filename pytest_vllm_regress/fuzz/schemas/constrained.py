@@ -65,6 +65,10 @@ class ConstrainedEngine:
         self.kept.drop()
         return (failure,)
 
+    def close(self) -> None:
+        """Stop the engine."""
+        self.kept.drop()
+
     def _problems(self, question: SchemaQuestion) -> Iterator[Problem]:
         prompts = [f"{question.seed} {number}" for number in range(max(1, question.walks))]
         max_tokens = 4 * question.max_tokens

@@ -12,7 +12,7 @@ import functools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 from hypothesis import strategies as st
 
@@ -128,10 +128,8 @@ class BackendPart(Document, frozen=True):
     chunk: int = 0
 
 
-class Asker(Protocol):
-    """Returns the problems with the answers to a question."""
-
-    def ask(self, question: SchemaQuestion) -> tuple[Problem, ...]: ...
+Asker = BackendChecker | ConstrainedEngine
+"""Returns the problems with the answers to a question."""
 
 
 class Backends:
@@ -139,15 +137,13 @@ class Backends:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._engines: dict[tuple[str, str, str], ConstrainedEngine] = {}
-        self._checkers: dict[tuple[str, str, Allowance], BackendChecker] = {}
+        self._askers: dict[BackendPart, Asker] = {}
 
     def checker(self, part: BackendPart) -> BackendChecker:
         """Return the checker of a backend alone. Raises ``Unsupported``."""
-        key = part.environment, part.backend, part.allowance
-        if key not in self._checkers:
-            self._checkers[key] = BackendChecker(self._session, *key)
-        return self._checkers[key]
+        checker = self.asker(replace(part, front=GRAMMAR))
+        assert isinstance(checker, BackendChecker)
+        return checker
 
     def has(self, part: BackendPart) -> bool:
         """Return whether the environment has a usable version of the backend."""
@@ -158,20 +154,21 @@ class Backends:
 
     def asker(self, part: BackendPart) -> Asker:
         """Return what is asked. Raises ``Unsupported``."""
+        key = replace(part, chunk=0)
+        if key not in self._askers:
+            self._askers[key] = self._started(part)
+        return self._askers[key]
+
+    def _started(self, part: BackendPart) -> Asker:
         if part.front == GRAMMAR:
-            return self.checker(part)
-        key = part.environment, part.backend, part.front
-        if key not in self._engines:
-            target = self._session.target(part.environment)
-            self._engines[key] = ConstrainedEngine(
-                self._session, target, part.backend, front_named(part.front)
-            )
-        return self._engines[key]
+            return BackendChecker(self._session, part.environment, part.backend, part.allowance)
+        target = self._session.target(part.environment)
+        return ConstrainedEngine(self._session, target, part.backend, front_named(part.front))
 
     def close(self) -> None:
         """Stop the processes of the backends."""
-        for checker in self._checkers.values():
-            checker.close()
+        for asker in self._askers.values():
+            asker.close()
 
 
 class SchemaHunter(Hunter[Backends, BackendPart, SchemaQuestion, SchemaFinding]):
