@@ -54,12 +54,12 @@ class StepRecord(codec.Document, frozen=True, omit_defaults=False):
 
 @dataclass(frozen=True)
 class _Begun(Generic[Part, Q]):
-    """A step that is being asked: its batches of questions, each with what waits for the replies."""
+    """A step that is being asked. ``batches``: functions that wait for the replies."""
 
     number: int
     part: Part
-    label: str
-    batches: Sequence[tuple[Sequence[Q], Callable[[], Sequence[Reply[Q]]]]]
+    asked: int
+    batches: Sequence[Callable[[], Sequence[Reply[Q]]]]
 
 
 class Campaign(Generic[Part, Q, F]):
@@ -133,8 +133,8 @@ class Campaign(Generic[Part, Q, F]):
         self._write_line(f"  {len(self.steps)} steps of {self._journal.path} are done already")
 
     def _run_steps(self) -> None:
-        """Run the steps in order. While one is judged and reduced, the next ones are asked already,
-        as far as there are lanes for them."""
+        """Run the steps in order. While one is reduced, the next ones are asked already, as far as
+        there are lanes for them."""
         begun: deque[_Begun[Part, Q]] = deque()
         for number, part in self._parts():
             if self._is_over():
@@ -174,21 +174,18 @@ class Campaign(Generic[Part, Q, F]):
     def _begin(self, number: int, part: Part) -> _Begun[Part, Q]:
         hunter = self.hunter
         questions = hunter.draw(part, self.plan, number)
-        batches = [
-            questions[start : start + hunter.batch]
-            for start in range(0, len(questions), hunter.batch)
-        ]
 
-        def begin(batch: Sequence[Q]) -> Callable[[], Sequence[Reply[Q]]]:
+        def begin(start: int) -> Callable[[], Sequence[Reply[Q]]]:
+            batch = questions[start : start + hunter.batch]
             return hunter.lanes.begin(lambda lane: hunter.ask(lane, part, batch))
 
-        asked = [(batch, begin(batch)) for batch in batches]
-        return _Begun(number, part, hunter.label(part), asked)
+        starts = range(0, len(questions), hunter.batch)
+        return _Begun(number, part, len(questions), list(map(begin, starts)))
 
     def _finish(self, step: _Begun[Part, Q]) -> None:
         hunter, counts = self.hunter, Counter[str]()
         search = StepSearch(hunter, step.part, self.plan.seed, self.findings)
-        for _, replies in step.batches:
+        for replies in step.batches:
             for reply in replies():
                 counts.update(reply.classes)
                 for shown in reply.problems:
@@ -200,8 +197,8 @@ class Campaign(Generic[Part, Q, F]):
             finding.save(self.folder)
         record = StepRecord(
             step.number,
-            step.label,
-            sum(len(batch) for batch, _ in step.batches),
+            hunter.label(step.part),
+            step.asked,
             round(seconds, 3),
             dict(sorted(counts.items())),
             search.inconstant,

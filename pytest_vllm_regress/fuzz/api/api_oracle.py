@@ -163,10 +163,9 @@ def _error(value: Any) -> tuple[int, str] | None:
     if not isinstance(error, dict):
         return None
     code = error.get("code")
-    internal = "internal" in str(error.get("type", "")).lower()
-    return (code if isinstance(code, int) else 500 if internal else 400), str(
-        error.get("message", "")
-    )
+    if not isinstance(code, int):
+        code = 500 if "internal" in str(error.get("type", "")).lower() else 400
+    return code, str(error.get("message", ""))
 
 
 def _message(reply: ApiReply) -> str:

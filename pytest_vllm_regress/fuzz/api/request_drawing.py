@@ -134,12 +134,9 @@ class RequestDrawer:
         drawn: list[ApiRequest] = []
         if operation.schema and operation.content != FORM:
             drawn = self._drawn(operation, seed * 1000 + number, count - len(swept))
-        bases = () if number else self._bases(operation)
+        bases = () if number else bases_of(self.server, operation.route)
         plain = [self._question(operation, body_text(base)) for base in bases]
         return list(dict.fromkeys([*plain, *swept, *drawn]))
-
-    def _bases(self, operation: Operation) -> Sequence[Body]:
-        return bases_of(self.server, operation.route)
 
     def _question(self, operation: Operation, body: str | None, **values: str) -> ApiRequest:
         return ApiRequest(
@@ -168,7 +165,7 @@ class RequestDrawer:
             return
         if operation.content != FORM:
             yield (self._question(operation, text) for text in BODIES)
-        bases = self._bases(operation) or [{}]
+        bases = bases_of(self.server, operation.route) or [{}]
         described = fields(self.document, operation.schema)
         owners: dict[Path, Body] = {}
         for base in bases:
@@ -183,7 +180,7 @@ class RequestDrawer:
     def _parameters(self, operation: Operation) -> Iterator[ApiRequest]:
         body = None
         if operation.content:
-            body = body_text(next(iter(self._bases(operation)), {}))
+            body = body_text(next(iter(bases_of(self.server, operation.route)), {}))
         else:
             yield self._question(operation, None)
         for name, _ in operation.parameters:
@@ -196,7 +193,7 @@ class RequestDrawer:
 
         With more odd values nearly every request is refused.
         """
-        bases = self._bases(operation) or ({},)
+        bases = bases_of(self.server, operation.route) or ({},)
         closed = closed_schema(self.document, operation.schema)
         names = sorted(closed["properties"])
         chosen = random.Random(seed).sample(names, min(FIELDS_A_ROUND, len(names)))

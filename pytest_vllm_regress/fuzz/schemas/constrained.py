@@ -39,12 +39,10 @@ class ConstrainedEngine:
     An engine that dies or hangs is replaced for the next question.
     """
 
-    def __init__(
-        self, session: Session, target: Target, backend: str, front: Front, generation: str = "auto"
-    ) -> None:
+    def __init__(self, session: Session, target: Target, backend: str, front: Front) -> None:
         self.front = front
         name = _VLLM_NAMES.get(backend, backend)
-        spec = EngineSpec.create(structured_output_backend=name, generation=generation)
+        spec = EngineSpec.create(structured_output_backend=name)
         self.kept = kept_engine(session, target, spec, front, "fuzz")
         self.kept.get()  # fail at once if it cannot start
 
