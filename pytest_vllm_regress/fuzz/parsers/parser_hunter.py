@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from ...engines.session import Session
-from ...errors import UsageError
+from ...errors import ChildError, UsageError
 from ...util.codec import Meta, replace
 from ..finding import Finding, Problem, hyphenated
 from ..hunter import CampaignPlan, Hunter, Reply, versions_with_vllm
@@ -16,7 +16,7 @@ from ..reduce import Effort
 from .formats import PLAIN, Format, formats_of
 from .meaning import drawn, features, simpler_meanings
 from .parser_oracle import NO_ANSWER, WHOLE
-from .parser_process import ParserName, ParserProcess, misunderstanding
+from .parser_process import ParserName, ParserProcess
 from .parser_question import Cut, CutKind, ParserQuestion, observations
 
 COARSE = frozenset({CutKind.SEVERAL, CutKind.RUNS, CutKind.ONCE})
@@ -161,13 +161,23 @@ class ParserHunter(Hunter[ParserProcess, ReadFormat, ParserQuestion, ParserFindi
         forms = next(filter(None, (formats_of(parser.kind, name) for name in names)), ())
         refusals = []
         for number, form in enumerate(forms):
-            plain = ParserQuestion.of(form.fitted(PLAIN[parser.kind]), form, ())
-            if words := misunderstanding(self.lanes.first, parser, plain, form):
+            part = ReadFormat(parser, form, number)
+            if words := self._misunderstanding(part):
                 refusals.append(words)
             else:
-                yield ReadFormat(parser, form, number)
+                yield part
         if len(refusals) == len(forms):
             self.left_out[str(parser)] = refusals[0] if refusals else "no writer"
+
+    def _misunderstanding(self, part: ReadFormat) -> str:
+        """Return why a parser does not read a format; empty if it does."""
+        form = part.form
+        plain = ParserQuestion.of(form.fitted(PLAIN[part.parser.kind]), form, ())
+        try:
+            (reply,) = self.ask(self.lanes.first, part, [plain])
+        except ChildError as error:
+            return str(error.args[0])[:300]
+        return reply.problems[0][1].words if reply.problems else ""
 
     def draw(self, part: ReadFormat, plan: CampaignPlan, number: int) -> list[ParserQuestion]:
         """Return the questions of the answers as far as the format can write them, each text once."""

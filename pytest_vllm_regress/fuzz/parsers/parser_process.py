@@ -11,14 +11,14 @@ from typing import Annotated, Any, Literal
 from ...engines.checkpoints.forge import ensure_tokenizer
 from ...engines.processes.child import Child
 from ...engines.session import Session
-from ...errors import ChildDied, ChildError, DeadlineExceeded
+from ...errors import ChildDied, DeadlineExceeded
 from ...util.codec import Document, Meta
 from ...util.deadline import Deadline
 from ...util.paths import writable_root
 from ..kept import kept_child
 from .formats import Format
 from .meaning import TOOLS
-from .parser_oracle import DEATH, NO_ANSWER, WHOLE, ParserAnswer, problem
+from .parser_oracle import DEATH, NO_ANSWER
 from .parser_question import ParserQuestion, ParserReply
 
 HOST = "vllm_regress_target.hosts.parsing"
@@ -123,15 +123,3 @@ def with_failures(ask: Ask, questions: Sequence[ParserQuestion]) -> list[ParserR
         kind = NO_ANSWER if isinstance(error, DeadlineExceeded) else DEATH
         failed = {"error": [kind, str(error.args[0])[:300], ""]}
         return [{"whole": failed, "streams": [failed for _ in questions[0].cuts]}]
-
-
-def misunderstanding(
-    process: ParserProcess, parser: ParserName, plain: ParserQuestion, form: Format
-) -> str:
-    """Return why a parser does not read a format; empty if it does."""
-    try:
-        (reply,) = process.ask(parser, form, [plain])
-    except ChildError as error:
-        return str(error.args[0])[:300]
-    found = problem(plain.meaning, ParserAnswer(**reply["whole"]), WHOLE, ())
-    return found.words if found else ""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,18 +33,16 @@ BUILT_IN = DATA / "corpus"
 class CorpusGroup:
     """A schema with instances.
 
-    ``name`` consists of the file's name and the description, ``used`` are the schema's features if
-    they are known.
+    ``name`` consists of the file's name and the description, ``used`` are the schema's features.
     """
 
     name: str
     question: SchemaQuestion
-    used: frozenset[str] | None = field(default=None, compare=False)
+    used: frozenset[str]
 
     def claimed_by(self, profile: Profile) -> bool:
         """Whether the profile has all features that the schema uses."""
-        used = features(self.question.schema) if self.used is None else self.used
-        return used <= profile.features
+        return self.used <= profile.features
 
 
 def read(folder: Path) -> Iterator[CorpusGroup]:
@@ -95,7 +93,8 @@ def shipped_findings() -> Iterator[CorpusGroup]:
     """Yield the findings in ``docs/findings`` for all backends, so that each backend is asked what
     others got wrong."""
     for path in sorted(shipped("docs/findings").glob("*.json")):
-        yield CorpusGroup(f"finding {path.stem}", load(path).question)
+        question = load(path).question
+        yield CorpusGroup(f"finding {path.stem}", question, features(question.schema))
 
 
 def _group(name: str, schema: Any, tests: Any) -> CorpusGroup | None:
