@@ -18,8 +18,8 @@ from typing import Any
 from packaging.version import Version
 
 from pytest_vllm_regress.fuzz.campaign import JOURNAL
-from pytest_vllm_regress.fuzz.parsers.cuts import CutKind
 from pytest_vllm_regress.fuzz.parsers.parser_oracle import WHOLE
+from pytest_vllm_regress.fuzz.parsers.parser_question import CutKind
 from pytest_vllm_regress.util.report import Markup, markdown_table
 
 DOCS = Path(__file__).parents[1] / "docs"

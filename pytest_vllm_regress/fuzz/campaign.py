@@ -8,20 +8,20 @@ budget reaches, whatever the number of lanes, and wherever the campaign was kill
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from ..errors import UsageError
 from ..util import codec
+from ..util.codec import encode, replace
 from ..util.store import Store
 from .finding import Finding, Problem
-from .hunter import CampaignPlan, Hunter
-from .hunters import load
+from .hunter import CampaignPlan, Hunter, Reply, load
 from .reduce import reduce
 
 JOURNAL = "campaign.jsonl"
@@ -29,7 +29,6 @@ MAX_FINDINGS = 40
 """Maximum number of findings of one step."""
 Part = TypeVar("Part")
 Q = TypeVar("Q")
-R = TypeVar("R")
 F = TypeVar("F", bound=Finding)
 
 
@@ -53,17 +52,17 @@ class StepRecord(codec.Document, frozen=True, omit_defaults=False):
     findings: tuple[str, ...]
 
 
-@dataclasses.dataclass(frozen=True)
-class _Begun(Generic[Part, Q, R]):
-    """A step that is being asked: its batches of questions, each with what waits for the replies."""
+@dataclass(frozen=True)
+class _Begun(Generic[Part, Q]):
+    """A step that is being asked. ``batches``: functions that wait for the replies."""
 
     number: int
     part: Part
-    label: str
-    batches: Sequence[tuple[Sequence[Q], Callable[[], Sequence[R]]]]
+    asked: int
+    batches: Sequence[Callable[[], Sequence[Reply[Q]]]]
 
 
-class Campaign(Generic[Part, Q, R, F]):
+class Campaign(Generic[Part, Q, F]):
     """Lets a hunter carry out a plan. Findings and journal are in ``folder``.
 
     Raises ``UsageError`` if the folder has the journal of another campaign. A larger budget is the
@@ -72,7 +71,7 @@ class Campaign(Generic[Part, Q, R, F]):
 
     def __init__(
         self,
-        hunter: Hunter[Any, Part, Q, R, F],
+        hunter: Hunter[Any, Part, Q, F],
         plan: CampaignPlan,
         folder: Path,
         write_line: Callable[[str], None],
@@ -121,8 +120,8 @@ class Campaign(Generic[Part, Q, R, F]):
         return {
             **self.key,
             "left_out": self.hunter.left_out,
-            "steps": codec.encode(self.steps),
-            "findings": codec.encode(self.findings),
+            "steps": encode(self.steps),
+            "findings": encode(self.findings),
         }
 
     def _resume(self) -> None:
@@ -134,9 +133,9 @@ class Campaign(Generic[Part, Q, R, F]):
         self._write_line(f"  {len(self.steps)} steps of {self._journal.path} are done already")
 
     def _run_steps(self) -> None:
-        """Run the steps in order. While one is judged and reduced, the next ones are asked already,
-        as far as there are lanes for them."""
-        begun: deque[_Begun[Part, Q, R]] = deque()
+        """Run the steps in order. While one is reduced, the next ones are asked already, as far as
+        there are lanes for them."""
+        begun: deque[_Begun[Part, Q]] = deque()
         for number, part in self._parts():
             if self._is_over():
                 return
@@ -172,28 +171,24 @@ class Campaign(Generic[Part, Q, R, F]):
     def _name(self, number: int, part: Part) -> str:
         return f"{number} {self.hunter.label(part)}"
 
-    def _begin(self, number: int, part: Part) -> _Begun[Part, Q, R]:
+    def _begin(self, number: int, part: Part) -> _Begun[Part, Q]:
         hunter = self.hunter
         questions = hunter.draw(part, self.plan, number)
-        batches = [
-            questions[start : start + hunter.batch]
-            for start in range(0, len(questions), hunter.batch)
-        ]
 
-        def begin(batch: Sequence[Q]) -> Callable[[], Sequence[R]]:
+        def begin(start: int) -> Callable[[], Sequence[Reply[Q]]]:
+            batch = questions[start : start + hunter.batch]
             return hunter.lanes.begin(lambda lane: hunter.ask(lane, part, batch))
 
-        asked = [(batch, begin(batch)) for batch in batches]
-        return _Begun(number, part, hunter.label(part), asked)
+        starts = range(0, len(questions), hunter.batch)
+        return _Begun(number, part, len(questions), list(map(begin, starts)))
 
-    def _finish(self, step: _Begun[Part, Q, R]) -> None:
+    def _finish(self, step: _Begun[Part, Q]) -> None:
         hunter, counts = self.hunter, Counter[str]()
         search = StepSearch(hunter, step.part, self.plan.seed, self.findings)
-        for batch, replies in step.batches:
-            for question, reply in zip(batch, replies(), strict=True):
-                problems = hunter.judge(step.part, question, reply)
-                counts.update(hunter.counts(question, reply, problems))
-                for shown in problems:
+        for replies in step.batches:
+            for reply in replies():
+                counts.update(reply.classes)
+                for shown in reply.problems:
                     search.note(*shown)
         now = time.monotonic()
         seconds, self._since = now - self._since, now
@@ -202,8 +197,8 @@ class Campaign(Generic[Part, Q, R, F]):
             finding.save(self.folder)
         record = StepRecord(
             step.number,
-            step.label,
-            sum(len(batch) for batch, _ in step.batches),
+            hunter.label(step.part),
+            step.asked,
             round(seconds, 3),
             dict(sorted(counts.items())),
             search.inconstant,
@@ -230,7 +225,7 @@ class Campaign(Generic[Part, Q, R, F]):
             self._write_line(f"      vllm-regress fuzz replay {self.folder / finding.name}")
 
 
-class StepSearch(Generic[Part, Q, R, F]):
+class StepSearch(Generic[Part, Q, F]):
     """What is known of one part of a campaign, and what a step finds there.
 
     Args:
@@ -239,7 +234,7 @@ class StepSearch(Generic[Part, Q, R, F]):
 
     def __init__(
         self,
-        hunter: Hunter[Any, Part, Q, R, F],
+        hunter: Hunter[Any, Part, Q, F],
         part: Part,
         seed: int,
         known: Sequence[F],
@@ -293,7 +288,7 @@ class StepSearch(Generic[Part, Q, R, F]):
         if effort.constant and self._again(question, problem) is None:
             return None
         finding = hunter.finding(part, question, problem)
-        return codec.replace(finding, seed=self._seed, problem=finding.problem.stored())
+        return replace(finding, seed=self._seed, problem=finding.problem.stored())
 
     def _again(self, question: Q, problem: Problem) -> tuple[Q, Problem] | None:
         (seen,) = self._look([question])
@@ -304,7 +299,4 @@ class StepSearch(Generic[Part, Q, R, F]):
     def _look(self, questions: Sequence[Q]) -> list[Sequence[tuple[Q, Problem]]]:
         hunter = self._hunter
         replies = hunter.lanes.run(lambda lane: hunter.ask(lane, self._part, questions))
-        return [
-            hunter.judge(self._part, question, reply)
-            for question, reply in zip(questions, replies, strict=True)
-        ]
+        return [reply.problems for reply in replies]

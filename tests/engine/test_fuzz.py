@@ -13,7 +13,7 @@ from pytest_vllm_regress.engines.session import Session
 from pytest_vllm_regress.engines.spec import Front
 from pytest_vllm_regress.engines.standalone import bare_session
 from pytest_vllm_regress.fuzz.finding import ReplayAnswer
-from pytest_vllm_regress.fuzz.hunters import load
+from pytest_vllm_regress.fuzz.hunter import load
 from pytest_vllm_regress.fuzz.schemas.constrained import FRONTS, ConstrainedEngine
 from pytest_vllm_regress.fuzz.schemas.schema_hunter import SchemaHunter
 from pytest_vllm_regress.fuzz.schemas.schema_oracle import Outcome, SchemaQuestion
@@ -57,7 +57,7 @@ def test_an_engine_that_dies_counts_as_a_crash_and_is_replaced(
     with monkeypatch.context() as patch:
 
         def dies(*arguments: object) -> list[str]:
-            engine = checker._engine()
+            engine = checker.kept.get()
             engine.child.kill()
             engine.check()
             raise AssertionError("it answered")

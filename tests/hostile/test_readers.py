@@ -28,7 +28,7 @@ from pytest_vllm_regress.environments.installed import open_environment
 from pytest_vllm_regress.environments.locks import read_lock
 from pytest_vllm_regress.environments.recipes import load
 from pytest_vllm_regress.errors import RegressError
-from pytest_vllm_regress.fuzz.hunters import load as load_finding
+from pytest_vllm_regress.fuzz.hunter import load as load_finding
 from pytest_vllm_regress.fuzz.schemas import corpus
 from pytest_vllm_regress.history.candidates import open_results
 from pytest_vllm_regress.history.watch import SeenReleases

@@ -52,7 +52,7 @@ class Hunt:
         """Run a campaign of a hunter with a session for each lane. Raises ``UsageError`` for more
         environments than it tests: further ones are of the option ``against``."""
         from ...engines.standalone import bare_session
-        from ...fuzz.hunters import hunter_named
+        from ...fuzz.hunter import hunter_named
 
         environment, *others = self.env or [""]
         if not environment or len(others) >= environments:
@@ -70,7 +70,7 @@ class Hunt:
             except Unsupported as error:
                 raise UsageError(f"fuzz {name}: {error.args[0]}") from None
 
-    def campaign(self, hunter: Hunter[Any, Any, Any, Any, Any]) -> int:
+    def campaign(self, hunter: Hunter[Any, Any, Any, Any]) -> int:
         """Run a campaign."""
         from ...fuzz.campaign import Campaign
         from ...fuzz.hunter import CampaignPlan

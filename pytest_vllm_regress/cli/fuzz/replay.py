@@ -24,7 +24,7 @@ def replay(files: list[Path], env: str | None = None, format: TextOrJson = "text
     from ...engines.standalone import bare_session
     from ...environments.cache import EnvironmentCache
     from ...fuzz.finding import ReplayAnswer
-    from ...fuzz.hunters import hunter_named, load
+    from ...fuzz.hunter import hunter_named, load
 
     findings = [(path, load(path)) for path in _paths(files)]
     recipes = {} if env else {path: _recipe(path, finding) for path, finding in findings}
@@ -63,10 +63,9 @@ def replay(files: list[Path], env: str | None = None, format: TextOrJson = "text
 
 def report(file: Path) -> None:
     """A finding of `fuzz api` as the text of vLLM's bug form."""
-    from ...fuzz.api.bug_form import bug_form
-    from ...fuzz.hunters import load
+    from ...fuzz.hunter import load
 
-    say(bug_form(load(file, "api")).rstrip())
+    say(load(file, "api").bug_form().rstrip())
 
 
 def _recipe(path: Path, finding: Any) -> Recipe:

@@ -6,17 +6,18 @@ A part is one operation of one server.
 
 from __future__ import annotations
 
-import dataclasses
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated
 
 from ...engines.session import Session
 from ...errors import ChildError, NotAtWork, Unsupported, UsageError
 from ...surveys.states.growth import LEAST, Growth
 from ...util.codec import Meta
+from ...util.text import render_text
 from ..finding import Finding, Problem, ReplayAnswer
-from ..hunter import CampaignPlan, Hunter, versions_with_vllm
+from ..hunter import CampaignPlan, Hunter, Reply, versions_with_vllm
 from ..reduce import Effort, smaller_values
 from .api_lane import STATEFUL, ApiLane
 from .api_oracle import ApiOutcome, is_explained, narrowed, odd_fields, problem
@@ -33,8 +34,6 @@ _DEADLY = (
     ApiOutcome.OUT_OF_MEMORY,
     ApiOutcome.NO_ANSWER,
 )
-Measured = tuple[Problem, ...]
-"""The problem that a measurement of memory shows, if any."""
 
 
 class ApiFinding(Finding, frozen=True, tag="api"):
@@ -70,8 +69,13 @@ class ApiFinding(Finding, frozen=True, tag="api"):
     def explains(self, question: ApiRequest, problem: Problem) -> bool:
         return is_explained(self.problem, question, problem)
 
+    def bug_form(self) -> str:
+        """Return title and sections of vLLM's bug-report form, filled."""
+        versions = "\n".join(f"{name} {version}" for name, version in self.versions.items())
+        return render_text("bug_form.md.txt", finding=self, versions=versions)
 
-@dataclasses.dataclass(frozen=True)
+
+@dataclass(frozen=True)
 class ServedOperation:
     """An operation of a kind of server, or how the memory grows with its requests."""
 
@@ -83,7 +87,7 @@ class ServedOperation:
         return f"{self.server}: {self.operation.label}{': memory' if self.grows else ''}"
 
 
-class ApiHunter(Hunter[ApiLane, ServedOperation, ApiRequest, ApiReply | Measured, ApiFinding]):
+class ApiHunter(Hunter[ApiLane, ServedOperation, ApiRequest, ApiFinding]):
     """Asks servers.
 
     Args:
@@ -183,13 +187,18 @@ class ApiHunter(Hunter[ApiLane, ServedOperation, ApiRequest, ApiReply | Measured
 
     def ask(
         self, lane: ApiLane, part: ServedOperation, questions: Sequence[ApiRequest]
-    ) -> Sequence[ApiReply | Measured]:
-        if not part.grows:
-            return lane.ask(questions)
-        return [self._measured(lane, question) for question in questions]
+    ) -> list[Reply[ApiRequest]]:
+        if part.grows:
+            return [Reply.of(question, self._growth_of(lane, question)) for question in questions]
+        judged = []
+        for question, reply in zip(questions, lane.ask(questions), strict=True):
+            found = problem(question, reply)
+            status = f"{reply.status // 100}xx" if reply.status else "none"
+            judged.append(Reply([(question, found)] if found else [], [status]))
+        return judged
 
-    def _measured(self, lane: ApiLane, question: ApiRequest) -> Measured:
-        """Return that memory grows with a request, if two measurements in a row show it.
+    def _growth_of(self, lane: ApiLane, question: ApiRequest) -> Iterator[Problem]:
+        """Yield that memory grows with a request, if two measurements in a row show it.
 
         The first one may show a cache that fills.
         """
@@ -198,30 +207,11 @@ class ApiHunter(Hunter[ApiLane, ServedOperation, ApiRequest, ApiReply | Measured
             first = _growing(lane.growth(question, requests))
             second = _growing(lane.growth(question, requests)) if first else {}
         except NotAtWork:  # the server ended, which the questions of the operation report
-            return ()
-        for process in (name for name in first if name in second):
+            return
+        for process in [name for name in first if name in second][:1]:
             words = f"{process}: {first[process].uss}, and again {second[process].uss}"
             key = f"{process} grows at {question.operation}"
-            return (Problem(ApiOutcome.MEMORY_GROWS, words, key),)
-        return ()
-
-    def judge(
-        self, part: ServedOperation, question: ApiRequest, reply: ApiReply | Measured
-    ) -> Sequence[tuple[ApiRequest, Problem]]:
-        if not isinstance(reply, ApiReply):
-            return super().judge(part, question, reply)
-        found = problem(question, reply)
-        return [(question, found)] if found else []
-
-    def counts(
-        self,
-        question: ApiRequest,
-        reply: ApiReply | Measured,
-        problems: Sequence[tuple[ApiRequest, Problem]],
-    ) -> Iterable[str]:
-        if not isinstance(reply, ApiReply):
-            return super().counts(question, reply, problems)
-        return [f"{reply.status // 100}xx" if reply.status else "none"]
+            yield Problem(ApiOutcome.MEMORY_GROWS, words, key)
 
     def simplify(
         self, part: ServedOperation, question: ApiRequest, problem: Problem
@@ -247,16 +237,15 @@ class ApiHunter(Hunter[ApiLane, ServedOperation, ApiRequest, ApiReply | Measured
             return Effort(24, confirmed=True)
         return Effort(120, batch=8, confirmed=True)
 
-    def finding(self, part: ServedOperation, question: ApiRequest, problem: Problem) -> ApiFinding:
-        return ApiFinding(
-            environment=self.environment,
-            versions=self.known_versions(),
-            question=question,
-            problem=narrowed(question, problem),
-            releases={self.version: ReplayAnswer.STILL_FAILS},  # it was asked again
-            server_options=SERVERS[question.server].options(),
-            curl=question.curl()[:8000],
-        )
+    def details(
+        self, part: ServedOperation, question: ApiRequest, problem: Problem
+    ) -> dict[str, object]:
+        return {
+            "problem": narrowed(question, problem),
+            "releases": {self.version: ReplayAnswer.STILL_FAILS},  # it was asked again
+            "server_options": SERVERS[question.server].options(),
+            "curl": question.curl()[:8000],
+        }
 
     def describe(self, finding: ApiFinding) -> Iterator[str]:
         yield finding.curl[:300]
@@ -272,3 +261,6 @@ class ApiHunter(Hunter[ApiLane, ServedOperation, ApiRequest, ApiReply | Measured
 
 def _growing(growths: Mapping[str, Growth]) -> dict[str, Growth]:
     return {name: growth for name, growth in growths.items() if growth.uss.low >= LEAST}
+
+
+HUNTER = ApiHunter

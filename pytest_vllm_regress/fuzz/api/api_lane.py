@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import httpx
 
 from ...engines.inputs.media import wav
 from ...surveys.states.growth import Growth
+from ..kept import Kept
 from .api_request import BUSY, FORM, ApiReply, ApiRequest, form_text
-from .servers import ADAPTER, ADAPTER_NAME, SERVERS, AskedServer, Starter
+from .servers import ADAPTER, ADAPTER_NAME, MODEL, SERVERS, AskedServer, ServerStarter
 
 MAX_BODY = 2 << 20
 _HEALTH_S, _TOKEN_S, _SLOW_S = 10.0, 30.0, 20.0
@@ -24,75 +26,87 @@ STATEFUL = ("lora", "adapters")
 class ApiLane:
     """One server of each kind, asked one question after the other. ``seconds``: for one answer."""
 
-    def __init__(self, starter: Starter, seconds: float = 20.0) -> None:
+    def __init__(self, starter: ServerStarter, seconds: float = 20.0) -> None:
         self._starter, self._seconds = starter, seconds
-        self._running: dict[str, AskedServer] = {}
+        self._servers = {
+            # A server that has ended stays until the question that ended it is known.
+            kind: Kept(
+                partial(self._start, kind), lambda server: server.stop(), lambda server: True
+            )
+            for kind in SERVERS
+        }
 
     def description(self, kind: str) -> dict[str, Any]:
         """Return the OpenAPI description of a server.
 
         Raises ``Unsupported`` if this release has no such server.
         """
-        document = self.running(kind).client.get("/openapi.json", timeout=_TOKEN_S).json()
+        client = self._servers[kind].get().client
+        document = client.get("/openapi.json", timeout=_TOKEN_S).json()
         return document if isinstance(document, dict) else {}
-
-    def running(self, kind: str) -> AskedServer:
-        """Return the running server of a kind; start one if there is none."""
-        if kind not in self._running:
-            self._running[kind] = self._starter.start(kind)
-            self._load_adapter(self._running[kind])
-        return self._running[kind]
 
     def growth(self, question: ApiRequest, requests: int) -> Mapping[str, Growth]:
         """Send a question this many times, and return the growth of each process's memory.
 
         Raises ``NotAtWork`` if a process ends meanwhile.
         """
-        running = self.running(question.server)
-        return running.growth(lambda _: self._send(running, question), requests)
+        server = self._servers[question.server].get()
+        return server.growth(lambda _: self._send(server, question), requests)
 
     def ask(self, questions: Sequence[ApiRequest]) -> list[ApiReply]:
-        """Ask the questions. If the engine answers no request afterwards, ask them again on a new
-        server, with a request after each one.
+        """Ask the questions, all to one kind of server. If the engine answers no request afterwards,
+        ask them again on a new server, with a request after each one.
 
         An engine whose death is seen at once, in the answer or at /health, needs no second round:
         the question before left it alive.
         """
-        replies = [self._one(question, look=len(questions) == 1) for question in questions]
-        if len(questions) > 1 and self._is_broken(questions):
+        alone = len(questions) == 1
+        replies = [self._one(question, look=alone) for question in questions]
+        kept = self._servers[questions[0].server]
+        if not alone and kept.running and self._state(questions[0].server):
+            kept.drop()
             return [self._one(question, look=True) for question in questions]
         return replies
 
-    def _one(self, question: ApiRequest, look: bool = False) -> ApiReply:
-        running = self.running(question.server)
-        running.log.restart()
-        reply = self._send(running, question)
+    def close(self) -> None:
+        """Stop the servers."""
+        for kept in self._servers.values():
+            kept.drop()
+
+    def _start(self, kind: str) -> AskedServer:
+        server = self._starter.start(kind)
+        _load_adapter(server)
+        return server
+
+    def _one(self, question: ApiRequest, look: bool) -> ApiReply:
+        kept = self._servers[question.server]
+        server = kept.get()
+        server.log.restart()
+        reply = self._send(server, question)
         if reply.failure and reply.failure != "time" and reply.status is None:
-            reply = self._send(
-                running, question
-            )  # a server closes a kept connection after some errors
-        if reply.failure == "time" and running.health() == "slow":
-            self._discard(question.server)
-            return dataclasses.replace(reply, failure=BUSY)
-        if reply.failure or (reply.status or 0) >= 500 or look or not _is_healthy(running.client):
-            reply = dataclasses.replace(
-                reply, engine=self._state(question.server), log=running.log.text()
-            )
+            reply = self._send(server, question)  # it closes a kept connection after some errors
+        if reply.failure == "time" and server.health() == "slow":
+            kept.drop()
+            return replace(reply, failure=BUSY)
+        failed = reply.failure or (reply.status or 0) >= 500
+        if failed or look or not _is_healthy(server.client):
+            state = self._state(question.server)
+            reply = replace(reply, engine=state, log=server.log.text())
         elif reply.is_stream and '"error"' in reply.text:
-            reply = dataclasses.replace(reply, log=running.log.text())
+            reply = replace(reply, log=server.log.text())
         if reply.engine or reply.failure:
-            self._discard(question.server)
+            kept.drop()
         elif any(word in question.route for word in STATEFUL):
-            self._load_adapter(running)
+            _load_adapter(server)
         return reply
 
-    def _send(self, running: AskedServer, question: ApiRequest) -> ApiReply:
+    def _send(self, server: AskedServer, question: ApiRequest) -> ApiReply:
         """Send a request and read the answer, for at most ``seconds`` in all."""
-        request = _request(question, running.adapter)
+        request = _request(question, server.adapter)
         until = time.monotonic() + self._seconds
         status, kind, body, failure, ended = None, "", bytearray(), "", True
         try:
-            with running.client.stream(
+            with server.client.stream(
                 question.method, question.path, timeout=self._seconds, **request
             ) as response:
                 status, kind = response.status_code, response.headers.get("content-type", "")
@@ -111,51 +125,35 @@ class ApiLane:
         text = body.decode("utf-8", "replace")
         return ApiReply(status, text, kind, ended=ended and not failure, failure=failure)
 
-    def _is_broken(self, questions: Sequence[ApiRequest]) -> bool:
-        """Return whether a server that was asked does not work. It is stopped then."""
-        broken = [
-            kind
-            for kind in {one.server for one in questions}
-            if kind in self._running and self._state(kind)
-        ]
-        for kind in broken:
-            self._discard(kind)
-        return bool(broken)
-
     def _state(self, kind: str) -> str:
         """Return what is wrong with an engine: ``dead``, ``stuck``, ``idle`` (the request was lost)
         or what killed it; empty if it answers.
 
         An engine that is slow is waited for.
         """
-        running, (path, body) = self._running[kind], SERVERS[kind].probe
+        server, probe = self._servers[kind].get(), SERVERS[kind]
+        body = {"model": MODEL, **probe.body}
         until = time.monotonic() + _SLOW_S
         while True:
             try:
-                if not _is_healthy(running.client):
-                    return running.ended() or "dead"
-                answer = running.client.post(path, json=dict(body), timeout=_TOKEN_S)
-                return "" if answer.status_code == 200 else running.ended() or "dead"
+                works = _is_healthy(server.client) and (
+                    server.client.post(probe.probe, json=body, timeout=_TOKEN_S).is_success
+                )
             except httpx.TimeoutException:
-                health = running.health()
+                health = server.health()
                 if health != "slow" or time.monotonic() > until:
                     return "" if health == "slow" else health
+                continue
             except httpx.TransportError:
-                return running.ended() or "dead"
+                works = False
+            return "" if works else server.ended() or "dead"
 
-    def _load_adapter(self, running: AskedServer) -> None:
-        if running.adapter:
-            with contextlib.suppress(httpx.TransportError):
-                body = {"lora_name": ADAPTER_NAME, "lora_path": running.adapter}
-                running.client.post("/v1/load_lora_adapter", json=body, timeout=_HEALTH_S)
 
-    def _discard(self, kind: str) -> None:
-        if running := self._running.pop(kind, None):
-            running.stop()
-
-    def close(self) -> None:
-        for kind in list(self._running):
-            self._discard(kind)
+def _load_adapter(server: AskedServer) -> None:
+    if server.adapter:
+        with contextlib.suppress(httpx.TransportError):
+            body = {"lora_name": ADAPTER_NAME, "lora_path": server.adapter}
+            server.client.post("/v1/load_lora_adapter", json=body, timeout=_HEALTH_S)
 
 
 def _is_healthy(client: httpx.Client) -> bool:
@@ -177,10 +175,8 @@ def _request(question: ApiRequest, adapter: str) -> dict[str, Any]:
         value = question.value()
         fields = value if isinstance(value, dict) else {}
         files = {"file": ("sound.wav", wav(0.2))} if fields.get("file") == "sound.wav" else {}
-        return {
-            "data": {name: form_text(field) for name, field in fields.items() if name != "file"},
-            "files": files,
-        }
+        data = {name: form_text(field) for name, field in fields.items() if name != "file"}
+        return {"data": data, "files": files}
     return {
         "content": question.body.replace(ADAPTER, adapter).encode("utf-8", "replace"),
         "headers": {"Content-Type": "application/json"},

@@ -3,17 +3,22 @@ refuses what it cannot do, and stays alive."""
 
 from __future__ import annotations
 
+import functools
+import importlib
 import json
 import re
 from collections.abc import Iterator
 from enum import StrEnum
 from typing import Any
 
+import pydantic
+
 from ...answers.explain.tracebacks import LoggedFailure, read_failures
-from ...util import codec
+from ...errors import UsageError
+from ...util.codec import replace
 from ..finding import Problem
 from .api_request import BUSY, ApiReply, ApiRequest
-from .clients import refusal
+from .servers import answer_of
 
 
 class ApiOutcome(StrEnum):
@@ -38,7 +43,7 @@ def narrowed(question: ApiRequest, found: Problem) -> Problem:
     if not found.key.endswith(f": {question.operation}"):
         return found
     fields = ", ".join(odd_fields(question)) or "any body"
-    return codec.replace(found, key=f"{found.key} with {fields}")
+    return replace(found, key=f"{found.key} with {fields}")
 
 
 def is_explained(known: Problem, question: ApiRequest, found: Problem) -> bool:
@@ -70,10 +75,6 @@ _SAYING_NOTHING = (
     "service unavailable",
     "n",
 )
-_LAST_EVENTS = {
-    "/v1/messages": ("message_stop", "error"),
-    "/v1/responses": ("response.completed", "response.incomplete", "response.failed", "error"),
-}
 
 
 def problem(question: ApiRequest, reply: ApiReply) -> Problem | None:
@@ -81,7 +82,7 @@ def problem(question: ApiRequest, reply: ApiReply) -> Problem | None:
     order = [str(outcome) for outcome in ApiOutcome]
     found = list(_problems(question, reply))
     worst = max(found, key=lambda one: order.index(one.kind), default=None)
-    return worst and codec.replace(worst, traceback=traceback_of(reply.log))
+    return worst and replace(worst, traceback=traceback_of(reply.log))
 
 
 def _problems(question: ApiRequest, reply: ApiReply) -> Iterator[Problem]:
@@ -130,10 +131,9 @@ def _whole_problems(question: ApiRequest, reply: ApiReply) -> Iterator[Problem]:
 
 def _stream_problems(question: ApiRequest, reply: ApiReply, name: str) -> Iterator[Problem]:
     events = reply.events()
-    last = events[-1] if events else ("", "")
-    markers = _LAST_EVENTS.get(question.route)
-    if reply.ended and not (last[1] == "[DONE]" or (markers and last[0] in markers)):
-        words = f"the stream ends with {_short(last[1])}"
+    event, data = events[-1] if events else ("", "")
+    if reply.ended and data != "[DONE]" and event not in answer_of(question.route).last:
+        words = f"the stream ends with {_short(data)}"
         yield Problem(ApiOutcome.NO_END_MARKER, words, name or question.route)
     for _, data in events:
         if data == "[DONE]":
@@ -163,10 +163,9 @@ def _error(value: Any) -> tuple[int, str] | None:
     if not isinstance(error, dict):
         return None
     code = error.get("code")
-    internal = "internal" in str(error.get("type", "")).lower()
-    return (code if isinstance(code, int) else 500 if internal else 400), str(
-        error.get("message", "")
-    )
+    if not isinstance(code, int):
+        code = 500 if "internal" in str(error.get("type", "")).lower() else 400
+    return code, str(error.get("message", ""))
 
 
 def _message(reply: ApiReply) -> str:
@@ -187,11 +186,7 @@ def _key_of_message(status: int, message: str, where: str) -> str:
 
 
 def _answered(reply: ApiReply) -> str:
-    return (
-        f"the request was answered with {reply.status}"
-        if reply.status
-        else "the request was not answered"
-    )
+    return f"the request was {f'answered with {reply.status}' if reply.status else 'not answered'}"
 
 
 def _short(text: str) -> str:
@@ -245,3 +240,49 @@ def _first_failure(log: str) -> LoggedFailure | None:
 def _shape(message: str) -> str:
     """Return a message without what differs between requests."""
     return " ".join(_VARIABLE.sub("N", message.splitlines()[0] if message else "").split())[:80]
+
+
+_SENT_BY_OPENAI = (
+    "Completion: choices.*.finish_reason: literal_error: None",
+    "Completion: choices.*.logprobs.token_logprobs.*: float_type: None",
+    "Completion: choices.*.logprobs.top_logprobs.*: dict_type: None",
+    "CreateEmbeddingResponse: data.*.embedding: list_type",
+)
+"""What the types refuse although OpenAI's own servers send it: no reason before the end of a
+stream, no probability of the first token, and
+vectors in Base64, which the client decodes."""
+
+
+def refusal(route: str, value: Any, *, event: bool = False) -> tuple[str, str]:
+    """Return where the client's type for an answer, or for one event of a stream, refuses it, and
+    why; both empty if it accepts it.
+
+    Answers of routes that the clients do not know are accepted.
+    """
+    known = answer_of(route)
+    name = known.event if event else known.whole
+    if not name:
+        return "", ""
+    try:
+        _adapter(name).validate_python(value)
+    except pydantic.ValidationError as error:
+        details = error.errors(include_url=False, include_context=False)
+        for one in sorted(details, key=lambda detail: (-len(detail["loc"]), str(detail["loc"]))):
+            place = ".".join("*" if isinstance(part, int) else str(part) for part in one["loc"])
+            key = f"{name.rpartition(':')[2]}: {place}: {one['type']}"
+            if not {key, f"{key}: {one['input']!r}"}.intersection(_SENT_BY_OPENAI):
+                return key, f"{place}: {one['msg']}, not {one['input']!r}"[:500]
+    return "", ""
+
+
+@functools.cache
+def _adapter(name: str) -> pydantic.TypeAdapter[Any]:
+    module, _, attribute = name.partition(":")
+    try:
+        kind = getattr(importlib.import_module(module), attribute)
+    except ImportError:
+        package = module.partition(".")[0]
+        raise UsageError(
+            f"fuzz api needs {package}: install pytest-vllm-regress[fuzz-api]"
+        ) from None
+    return pydantic.TypeAdapter(kind)

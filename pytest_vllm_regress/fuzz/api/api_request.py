@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shlex
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from ...util import codec
-from ...util.codec import Document, Meta
+from ...util.codec import Document, Meta, replace
 
 JSON, FORM = "json", "form"
 BUSY = "busy"
@@ -46,7 +45,7 @@ class ApiRequest(Document, frozen=True, omit_defaults=False):
 
     def with_body(self, body: str) -> ApiRequest:
         """Return the same request with another body."""
-        return codec.replace(self, body=body)
+        return replace(self, body=body)
 
     def curl(self) -> str:
         """Return the request as a command, for a server on port 8000."""
@@ -63,7 +62,7 @@ class ApiRequest(Document, frozen=True, omit_defaults=False):
         return shlex.join(words)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class ApiReply:
     """An answer, or why there is none.
 

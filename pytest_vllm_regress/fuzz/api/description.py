@@ -3,39 +3,20 @@ OpenAPI description."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from .api_request import FORM, JSON
+from .servers import NOT_ASKED
 
 Path = tuple[str | int, ...]
 """Where a field is in a body."""
 _DEPTH = 3
 _MAX_FIELDS = 400
-NOT_ASKED: Mapping[str, str] = {
-    "/sleep": "suspends the engine",
-    "/wake_up": "belongs to /sleep",
-    "/release_kv_cache_memory": "suspends the engine",
-    "/pause": "suspends the engine",
-    "/resume": "belongs to /pause",
-    "/collective_rpc": "calls any method of the workers, also those that end them",
-    "/scale_elastic_ep": "restarts engines",
-    "/is_scaling_elastic_ep": "belongs to /scale_elastic_ep",
-    "/init_weight_transfer_engine": "waits for a trainer",
-    "/shutdown_weight_transfer_engine": "belongs to /init_weight_transfer_engine",
-    "/start_weight_update": "replaces the weights",
-    "/start_draft_weight_update": "replaces the weights",
-    "/update_weights": "replaces the weights",
-    "/finish_weight_update": "replaces the weights",
-    "/fault_tolerance/apply": "ends engines",
-    "/start_profile": "writes traces",
-    "/stop_profile": "belongs to /start_profile",
-}
-"""Routes that change the engine for all later requests, and why they are left out."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Operation:
     """One method of one route.
 
@@ -48,7 +29,7 @@ class Operation:
     method: str
     route: str
     content: str = ""
-    schema: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    schema: Mapping[str, Any] = field(default_factory=dict)
     parameters: tuple[tuple[str, str], ...] = ()
 
     @property

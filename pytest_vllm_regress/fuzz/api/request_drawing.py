@@ -9,12 +9,12 @@ time.
 from __future__ import annotations
 
 import copy
-import dataclasses
 import functools
 import itertools
 import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from hypothesis import strategies as st
@@ -24,7 +24,57 @@ from ...schemas.drawing import draw_distinct
 from ..drawn_data import drawn_data
 from .api_request import FORM, JSON, ApiRequest
 from .description import Operation, Path, closed_schema, fields
-from .odd_values import BODIES, PARAMETERS, VALUES, of_type
+
+_ODD = drawn_data("odd_values")
+
+
+def _nested(depth: int, kind: type) -> Any:
+    """Return an empty list or object inside others."""
+    value: Any = kind()
+    for _ in range(depth):
+        value = [value] if kind is list else {"a": value}
+    return value
+
+
+VALUES: tuple[Any, ...] = (
+    *_ODD["plain"],
+    *_ODD["numbers"],
+    *(text.replace("{long}", "a" * 20_000) for text in _ODD["texts"]),
+    _nested(200, list),
+    _nested(200, dict),
+)
+"""What every field is set to once."""
+BODIES = (*_ODD["bodies"], "[" * 2000 + "]" * 2000)
+"""Texts of whole bodies."""
+PARAMETERS = (*_ODD["parameters"], "a" * 2000)
+"""Values of parameters in a path or query, already quoted."""
+
+
+def of_type(schema: Mapping[str, Any]) -> list[Any]:
+    """Return values of a field's own type, which are more often accepted: members of enumerations,
+    and plain ones."""
+    values = list(schema.get("enum", []))[:8]
+    values += [schema["const"]] if "const" in schema else []
+    alternatives = [*schema.get("anyOf", ()), *schema.get("oneOf", ())]
+    for part in (schema, *(one for one in alternatives if isinstance(one, Mapping))):
+        if part.get("type") == "array":
+            items = part.get("items")
+            of_items = of_type(items)[:3] if isinstance(items, Mapping) else []
+            values += ([value, value] for value in of_items)
+        else:
+            values += _OF_TYPE.get(part.get("type", ""), [])
+            values += part["enum"][:8] if isinstance(part.get("enum"), list) else []
+    return values
+
+
+_OF_TYPE: Mapping[str, list[Any]] = {
+    "boolean": [True, False],
+    "integer": [0, 1, 2, 5, 100],
+    "number": [0, 0.5, 1, 2],
+    "string": ["a", "Hi"],
+    "object": [{}, {"a": 1}],
+}
+
 
 DRAWN_SHARE = 4
 """One of so many questions of a round is drawn."""
@@ -64,7 +114,7 @@ def body_text(value: Any) -> str:
     return json.dumps(value)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class RequestDrawer:
     """Draws questions for the operations of one server's description."""
 
@@ -84,12 +134,9 @@ class RequestDrawer:
         drawn: list[ApiRequest] = []
         if operation.schema and operation.content != FORM:
             drawn = self._drawn(operation, seed * 1000 + number, count - len(swept))
-        bases = () if number else self._bases(operation)
+        bases = () if number else bases_of(self.server, operation.route)
         plain = [self._question(operation, body_text(base)) for base in bases]
         return list(dict.fromkeys([*plain, *swept, *drawn]))
-
-    def _bases(self, operation: Operation) -> Sequence[Body]:
-        return bases_of(self.server, operation.route)
 
     def _question(self, operation: Operation, body: str | None, **values: str) -> ApiRequest:
         return ApiRequest(
@@ -118,7 +165,7 @@ class RequestDrawer:
             return
         if operation.content != FORM:
             yield (self._question(operation, text) for text in BODIES)
-        bases = self._bases(operation) or [{}]
+        bases = bases_of(self.server, operation.route) or [{}]
         described = fields(self.document, operation.schema)
         owners: dict[Path, Body] = {}
         for base in bases:
@@ -133,7 +180,7 @@ class RequestDrawer:
     def _parameters(self, operation: Operation) -> Iterator[ApiRequest]:
         body = None
         if operation.content:
-            body = body_text(next(iter(self._bases(operation)), {}))
+            body = body_text(next(iter(bases_of(self.server, operation.route)), {}))
         else:
             yield self._question(operation, None)
         for name, _ in operation.parameters:
@@ -146,7 +193,7 @@ class RequestDrawer:
 
         With more odd values nearly every request is refused.
         """
-        bases = self._bases(operation) or ({},)
+        bases = bases_of(self.server, operation.route) or ({},)
         closed = closed_schema(self.document, operation.schema)
         names = sorted(closed["properties"])
         chosen = random.Random(seed).sample(names, min(FIELDS_A_ROUND, len(names)))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 from ..finding import Problem
 from .engine_question import Request
@@ -20,7 +22,7 @@ def difference(left: SideAnswer | None, right: SideAnswer | None) -> Problem | N
     if left is None or right is None:
         known = left or right
         return Problem(known.error, known.words) if known and known.error in FAULTS else None
-    return next(iter(_differences(left, right)), None)
+    return next((Problem(*found) for found in _differences(left, right)), None)
 
 
 def inconsistency(request: Request, answer: SideAnswer | None) -> Problem | None:
@@ -32,18 +34,11 @@ def inconsistency(request: Request, answer: SideAnswer | None) -> Problem | None
     if answer is None or request.options.get("stop") or request.options.get("detokenize") is False:
         return None
     for choice in answer.choices:
-        tokens = choice.token_ids
-        if (
-            choice.text is None
-            or tokens is None
-            or choice.finish_reason != "length"
-            or any(token >= 0x80 for token in tokens)
-        ):
+        text, tokens = choice.text, choice.token_ids
+        if text is None or tokens is None or choice.finish_reason != "length":
             continue
-        if choice.text != bytes(tokens).decode():
-            return Problem(
-                "text is not that of its tokens", f"{choice.text!r}, tokens {list(tokens)}"
-            )
+        if all(token < 0x80 for token in tokens) and text != bytes(tokens).decode():
+            return Problem("text is not that of its tokens", f"{text!r}, tokens {list(tokens)}")
     return None
 
 
@@ -66,84 +61,77 @@ def foreign_cache(
     )
 
 
-def _differences(left: SideAnswer, right: SideAnswer) -> Iterator[Problem]:
+Found = Iterator[tuple[str, str]]
+"""Kind and words of each difference."""
+
+
+def _differences(left: SideAnswer, right: SideAnswer) -> Found:
+    pairs = list(zip(left.choices, right.choices, strict=False))
     if left.error or right.error:
         if left.error != right.error:
-            yield Problem(
-                f"{left.error or 'answered'} or {right.error or 'answered'}", _errors(left, right)
-            )
+            kind = " or ".join(answer.error or "answered" for answer in (left, right))
+            yield kind, " or ".join(map(_outcome, (left, right)))
         elif left.error in FAULTS:
-            yield Problem(f"{left.error} on both sides", left.words)
+            yield f"{left.error} on both sides", left.words
         return
-    partial = left.partial or right.partial
-    if partial:
-        yield from _beginnings(left, right)
+    if left.partial or right.partial:
+        for one, other in pairs:
+            yield from _beginnings(one, other)
         return
     if len(left.choices) != len(right.choices):
-        yield Problem("number of results", f"{len(left.choices)} or {len(right.choices)}")
-    pairs = list(zip(left.choices, right.choices, strict=False))
-    for compare in (_tokens, _text, _finish, _stop, _logprobs):
+        yield "number of results", f"{len(left.choices)} or {len(right.choices)}"
+    comparisons: list[Callable[[Choice, Choice], Found]] = [_tokens]
+    comparisons += [partial(_field, name) for name in ("text", "finish_reason", "stop_reason")]
+    for compare in (*comparisons, _logprobs):
         for number, (one, other) in enumerate(pairs):
             for kind, words in compare(one, other):
-                yield Problem(kind, f"result {number}: {words}" if len(pairs) > 1 else words)
-    if left.tells_prompt and right.tells_prompt:
-        yield from _prompts(left.prompt_logprobs, right.prompt_logprobs)
+                yield kind, f"result {number}: {words}" if len(pairs) > 1 else words
+    a, b = left.prompt_logprobs, right.prompt_logprobs
+    if not (left.tells_prompt and right.tells_prompt):
+        return
+    if (a is None) != (b is None):
+        yield "prompt_logprobs missing", f"{_count(a)} or {_count(b)} positions"
+    else:
+        yield from _steps("prompt_logprobs", a, b)
 
 
-def _errors(left: SideAnswer, right: SideAnswer) -> str:
-    return " or ".join(answer.words or f"an answer: {_short(answer)}" for answer in (left, right))
+def _outcome(answer: SideAnswer) -> str:
+    texts = repr([choice.text for choice in answer.choices])[:200]
+    return answer.words or f"an answer: {texts}"
 
 
-def _short(answer: SideAnswer) -> str:
-    return repr([choice.text for choice in answer.choices])[:200]
-
-
-def _beginnings(left: SideAnswer, right: SideAnswer) -> Iterator[Problem]:
-    """An aborted request has a beginning of the whole answer.
+def _beginnings(one: Choice, other: Choice) -> Found:
+    """Compare results of an aborted request, which has a beginning of the whole answer.
 
     A text that may still become a stop string is held back.
     """
-    for one, other in zip(left.choices, right.choices, strict=False):
-        if not _begins(one.text, other.text):
-            yield Problem("text of an aborted request", f"{one.text!r} or {other.text!r}")
-        if not _begins(one.token_ids, other.token_ids):
-            yield Problem(
-                "token ids of an aborted request", f"{one.token_ids} or {other.token_ids}"
-            )
+    for name, words in (("text", "text"), ("token_ids", "token ids")):
+        a, b = getattr(one, name), getattr(other, name)
+        if a is not None and b is not None and not _begins(a, b):
+            yield f"{words} of an aborted request", f"{a!r} or {b!r}"
 
 
-def _begins(one: object, other: object) -> bool:
-    if not (isinstance(one, (str, tuple)) and isinstance(other, (str, tuple))):
-        return True
+def _begins(one: Any, other: Any) -> bool:
+    """Return whether one is a beginning of the other."""
     length = min(len(one), len(other))
-    return one[:length] == other[:length]
+    return bool(one[:length] == other[:length])
 
 
-def _tokens(one: Choice, other: Choice) -> Iterator[tuple[str, str]]:
+def _tokens(one: Choice, other: Choice) -> Found:
     a, b = one.token_ids, other.token_ids
     if a is not None and b is not None and a != b:
-        kind = "number of tokens" if a[: len(b)] == b or b[: len(a)] == a else "token ids"
+        kind = "number of tokens" if _begins(a, b) else "token ids"
         yield kind, f"tokens {list(a)} or {list(b)}, texts {one.text!r} or {other.text!r}"
 
 
-def _text(one: Choice, other: Choice) -> Iterator[tuple[str, str]]:
-    if one.text is not None and other.text is not None and one.text != other.text:
-        yield "text", f"{one.text!r} or {other.text!r}"
+def _field(name: str, one: Choice, other: Choice) -> Found:
+    a, b = getattr(one, name), getattr(other, name)
+    if a != b and (name != "text" or None not in (a, b)):
+        yield name, f"{a!r} or {b!r}"
 
 
-def _finish(one: Choice, other: Choice) -> Iterator[tuple[str, str]]:
-    if one.finish_reason != other.finish_reason:
-        yield "finish_reason", f"{one.finish_reason!r} or {other.finish_reason!r}"
-
-
-def _stop(one: Choice, other: Choice) -> Iterator[tuple[str, str]]:
-    if one.stop_reason != other.stop_reason:
-        yield "stop_reason", f"{one.stop_reason!r} or {other.stop_reason!r}"
-
-
-def _logprobs(one: Choice, other: Choice) -> Iterator[tuple[str, str]]:
-    if one.logprobs is not None and other.logprobs is not None:
-        yield from _steps("logprobs", one.logprobs, other.logprobs)
+def _logprobs(one: Choice, other: Choice) -> Found:
+    yield from _steps("logprobs", one.logprobs, other.logprobs)
     a, b = one.sampled, other.sampled
     if a is None or b is None:
         return
@@ -153,19 +141,13 @@ def _logprobs(one: Choice, other: Choice) -> Iterator[tuple[str, str]]:
         yield "values of logprobs", f"{_rounded(a)} or {_rounded(b)}"
 
 
-def _prompts(one: Logprobs | None, other: Logprobs | None) -> Iterator[Problem]:
-    if (one is None) != (other is None):
-        yield Problem("prompt_logprobs missing", f"{_count(one)} or {_count(other)} positions")
-    elif one is not None and other is not None:
-        for kind, words in _steps("prompt_logprobs", one, other):
-            yield Problem(kind, words)
-
-
 def _count(steps: Logprobs | None) -> str:
     return "no" if steps is None else str(len(steps))
 
 
-def _steps(name: str, one: Logprobs, other: Logprobs) -> Iterator[tuple[str, str]]:
+def _steps(name: str, one: Logprobs | None, other: Logprobs | None) -> Found:
+    if one is None or other is None:
+        return
     if len(one) != len(other):
         yield f"number of {name}", f"{len(one)} or {len(other)} positions"
         return

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 from ...engines.checkpoints.adapters import Adapter
 from ...engines.inputs.script import Script
-from ...util import codec
-from ...util.codec import Document, Meta
+from ...util.codec import Document, Meta, encode, replace
 
 RANK = 4
 """Rank of the adapters."""
@@ -86,11 +85,11 @@ class Request(Document, frozen=True):
     def without(self, *names: str) -> Request:
         """Return the request without these options."""
         options = {name: value for name, value in self.options.items() if name not in names}
-        return codec.replace(self, options=options)
+        return replace(self, options=options)
 
     def with_options(self, **options: Any) -> Request:
         """Return the request with these options changed."""
-        return codec.replace(self, options={**self.options, **options})
+        return replace(self, options={**self.options, **options})
 
 
 Turn = Annotated[tuple[Request, ...], Meta(min_length=1, max_length=20)]
@@ -121,7 +120,7 @@ class Turns(Document, frozen=True):
 
     def to_text(self) -> str:
         """Return the turns as JSON."""
-        return json.dumps(codec.encode(self.turns))
+        return json.dumps(encode(self.turns))
 
 
 def is_broken(text: str) -> bool:

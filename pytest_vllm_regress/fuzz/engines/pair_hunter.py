@@ -6,21 +6,32 @@ A part is a pair.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated
 
 from ...engines.session import Session
-from ...util import codec
-from ...util.codec import Meta
+from ...errors import BuildError, ChildError, Unsupported
+from ...util.codec import Meta, encode, replace
+from ..drawn_data import drawn_data
 from ..finding import Finding, Line, Problem, hyphenated
-from ..hunter import CampaignPlan, CannotRun, Hunter, versions_with_vllm
+from ..hunter import CampaignPlan, CannotRun, Hunter, Reply, versions_with_vllm
 from ..reduce import Effort
-from .engine_question import EVERYWHERE, Turns
-from .pair_checker import SECONDS, PairChecker
-from .pairs import Pair, pairs_named
-from .question_cuts import smaller_questions
-from .question_drawing import drawn
-from .side_answer import DEATH, NO_ANSWER
+from .differences import difference, foreign_cache, inconsistency
+from .engine_question import EVERYWHERE, Request, Turns
+from .pairs import MODEL, Configuration, Pair, pairs_named
+from .question_drawing import drawn, smaller_questions
+from .side_answer import DEATH, NO_ANSWER, REFUSED, SideAnswer, expected
+from .sides import EngineSide
+
+SECONDS = 30.0
+"""Time for the requests of one turn, after which an engine counts as hung."""
+_PROBED: Mapping[str, object] = drawn_data("engine_texts")["probed"]
+_NOT_THERE = re.compile(
+    r"not (?:yet |currently )?(?:supported|available|implemented)|keyword argument|does not support",
+    re.I,
+)
+"""How vLLM says that a configuration lacks an option."""
 
 
 class EngineFinding(Finding, frozen=True, tag="engines"):
@@ -37,14 +48,90 @@ class EngineFinding(Finding, frozen=True, tag="engines"):
 
     @property
     def identity(self) -> object:
-        return [self.pair, self.against, self.problem.kind, codec.encode(self.question.turns)]
+        return [self.pair, self.against, self.problem.kind, encode(self.question.turns)]
 
     @staticmethod
     def traits(question: Turns) -> frozenset[str]:
         return question.traits - EVERYWHERE
 
 
-class PairHunter(Hunter[PairChecker, Pair, Turns, Sequence[Problem], EngineFinding]):
+class PairChecker:
+    """Sends questions to both sides of a pair in one environment. The engines of a pair stay up.
+
+    ``seconds``: time limit for the requests of one turn.
+    """
+
+    def __init__(self, session: Session, environment: str, seconds: float = SECONDS) -> None:
+        self._session, self._environment, self._seconds = session, environment, seconds
+        self._sides: dict[tuple[str, bool], EngineSide] = {}
+        self._lacking: dict[str, dict[str, str]] = {}
+
+    def refusal(self, pair: Pair) -> str:
+        """Start the engines of a pair. Returns why this vLLM does not have it; empty if it does."""
+        try:
+            for one in pair.sides:
+                if one.front != MODEL:
+                    self._side(pair, one).engine.get()
+        except (Unsupported, ChildError, BuildError) as error:
+            return str(error.args[0]).partition("\n")[0][:300]
+        return ""
+
+    def lacking(self, pair: Pair) -> dict[str, str]:
+        """Return the options that a side of the pair refuses because it does not have them, with
+        its words. They are not asked."""
+        if pair.name not in self._lacking:
+            self._lacking[pair.name] = {
+                name: words
+                for name, value in _PROBED.items()
+                if name not in pair.drops and (words := self._lacks(pair, name, value))
+            }
+        return self._lacking[pair.name]
+
+    def ask(self, pair: Pair, question: Turns) -> list[Problem]:
+        """Return every difference between the sides of the pair.
+
+        An engine beside the model must also agree with itself.
+        """
+        requests = question.requests
+        answers = zip(
+            requests, *(self._ask(pair, one, question) for one in pair.sides), strict=True
+        )
+        seen = []
+        for number, (request, left, right) in enumerate(answers):
+            found = difference(left, right) or foreign_cache(requests, number, right)
+            if found is None and pair.left.front == MODEL:
+                found = inconsistency(request, right)
+            seen += [replace(found, at=number)] if found else []
+        return seen
+
+    def _ask(self, pair: Pair, one: Configuration, question: Turns) -> Sequence[SideAnswer | None]:
+        """Return the answers of a side; None to requests of which the documentation says too
+        little."""
+        if one.front == MODEL:
+            return [expected(request) for request in question.requests]
+        return self._side(pair, one).ask(question)
+
+    def _lacks(self, pair: Pair, name: str, value: object) -> str:
+        options = {"max_tokens": 2, "temperature": 0.0, name: value}
+        if name == "n":
+            options.update(temperature=1.0, seed=0)
+        question = Turns(((Request("Hi there", (), True, options),),))
+        for one in (one for one in pair.sides if one.front != MODEL):
+            (reply,) = self._side(pair, one).ask(question)
+            if reply.error == REFUSED and _NOT_THERE.search(reply.words):
+                return reply.words
+        return ""
+
+    def _side(self, pair: Pair, one: Configuration) -> EngineSide:
+        key = pair.name, one is pair.left
+        if key not in self._sides:
+            self._sides[key] = EngineSide(
+                self._session, self._environment, one, f"fuzz {pair.name}", self._seconds
+            )
+        return self._sides[key]
+
+
+class PairHunter(Hunter[PairChecker, Pair, Turns, EngineFinding]):
     """Asks pairs. ``names``: those that are asked; empty for all. ``against``: another environment,
     for the pair of releases."""
 
@@ -99,10 +186,8 @@ class PairHunter(Hunter[PairChecker, Pair, Turns, Sequence[Problem], EngineFindi
         lacking = {} if part.name in self.left_out else self.lanes.first.lacking(part)
         return tuple(f"not asked: {name}: {words}" for name, words in lacking.items())
 
-    def ask(
-        self, lane: PairChecker, part: Pair, questions: Sequence[Turns]
-    ) -> list[Sequence[Problem]]:
-        return [lane.ask(part, question) for question in questions]
+    def ask(self, lane: PairChecker, part: Pair, questions: Sequence[Turns]) -> list[Reply[Turns]]:
+        return [Reply.of(question, lane.ask(part, question)) for question in questions]
 
     def simplify(self, part: Pair, question: Turns, problem: Problem) -> Iterator[Turns]:
         return smaller_questions(question, problem)
@@ -115,20 +200,14 @@ class PairHunter(Hunter[PairChecker, Pair, Turns, Sequence[Problem], EngineFindi
     def concerns(self, part: Pair, finding: EngineFinding) -> bool:
         return finding.pair == part.name
 
-    def finding(self, part: Pair, question: Turns, problem: Problem) -> EngineFinding:
-        return EngineFinding(
-            environment=self.environment,
-            versions=self.known_versions(),
-            question=question,
-            problem=problem,
-            pair=part.name,
-            against=self._against if part.name == "release" else "",
-        )
+    def details(self, part: Pair, question: Turns, problem: Problem) -> dict[str, str]:
+        against = self._against if part.name == "release" else ""
+        return {"pair": part.name, "against": against}
 
     def describe(self, finding: EngineFinding) -> Iterator[str]:
         for number, turn in enumerate(finding.question.turns):
             where = f"turn {number + 1}: " if len(finding.question.turns) > 1 else ""
-            yield from (where + json.dumps(codec.encode(request)) for request in turn)
+            yield from (where + json.dumps(encode(request)) for request in turn)
 
     def part_of(self, finding: EngineFinding) -> Pair:
         (pair,) = pairs_named((finding.pair,), finding.against)
@@ -141,3 +220,6 @@ class PairHunter(Hunter[PairChecker, Pair, Turns, Sequence[Problem], EngineFindi
 
     def subject(self, finding: EngineFinding) -> str:
         return f"pair {finding.pair} of {super().subject(finding)}"
+
+
+HUNTER = PairHunter

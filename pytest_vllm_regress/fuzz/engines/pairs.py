@@ -6,8 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ...errors import UsageError
-from ...util import codec
-from ...util.codec import Document
+from ...util.codec import Document, load, replace
 from ...util.paths import DATA
 from .engine_question import Request, Turns
 
@@ -80,7 +79,7 @@ class Pair(Document, frozen=True):
 
     def _fitted(self, request: Request) -> Request:
         usual = {name: value for keep, (name, value) in _USUAL.items() if keep not in self.keeps}
-        return codec.replace(request, **usual).without(*self.drops)
+        return replace(request, **usual).without(*self.drops)
 
 
 _USUAL: Mapping[str, tuple[str, Any]] = {
@@ -102,11 +101,11 @@ def pairs(against: str = "") -> tuple[Pair, ...]:
     ``against``: the environment of another release, for the pair ``release``.
     """
     path = DATA / "fuzz" / "pairs.toml"
-    *together, release = codec.load(_Pairs, path, 1 << 20, what="the pairs").pair
+    *together, release = load(_Pairs, path, 1 << 20, what="the pairs").pair
     if not against:
         return tuple(together)
-    other = codec.replace(release.right, environment=against)
-    return (*together, codec.replace(release, right=other))
+    other = replace(release.right, environment=against)
+    return (*together, replace(release, right=other))
 
 
 def pairs_named(names: Sequence[str], against: str = "") -> tuple[Pair, ...]:

@@ -1,4 +1,4 @@
-"""Drawn questions. What may legitimately differ between configurations is not drawn: unseeded
+"""Questions, drawn and made smaller. What may legitimately differ between configurations is not drawn: unseeded
 sampling, and options that the script cannot survive.
 
 A scripted request has no option that changes the choice of tokens (penalties, biases, masks), and
@@ -9,33 +9,20 @@ answer depends on nothing but the request.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from hypothesis import strategies as st
 
 from ...schemas.drawing import draw_distinct
-from ...util import codec
+from ...util.codec import replace
 from ..drawn_data import drawn_data
-from .engine_question import Request, Turns, is_broken
+from ..finding import Problem
+from ..reduce import shorter, without_member
+from .engine_question import EVERYWHERE, Request, Turns, is_broken
 
 _DATA = drawn_data("engine_texts")
-_STOP_TOKENS = tuple(b"eo.!ta")
-_CHOOSING = frozenset(
-    {
-        "presence_penalty",
-        "frequency_penalty",
-        "repetition_penalty",
-        "bad_words",
-        "logit_bias",
-        "allowed_token_ids",
-        "structured_outputs",
-        "top_k",
-        "top_p",
-        "min_p",
-        "truncate_prompt_tokens",
-    }
-)
+_CHOOSING = frozenset(_DATA["choosing"])
 """Options that change which tokens are chosen, or cut the prompt."""
 
 
@@ -52,52 +39,39 @@ def is_sound(request: Request) -> bool:
 
 
 Options = dict[str, Any]
-_COMMON = (
-    ("logprobs", 3, (0, 1, 2, 5)),
-    ("prompt_logprobs", 6, (0, 1, 2)),
-    ("stop", 3, st.lists(st.sampled_from(_DATA["stops"]), min_size=1, max_size=3, unique=True)),
-    ("include_stop_str_in_output", 6, (True,)),
-    ("ignore_eos", 5, (True,)),
-    ("skip_special_tokens", 8, (False,)),
-    ("seed", 4, st.integers(0, 3)),
-)
-"""Options of all requests: the name, in one of how many requests, and the values."""
-_SEEDED = (
-    ("top_k", 3, (1, 5, 50)),
-    ("top_p", 3, (0.1, 0.9)),
-    ("min_p", 4, (0.05, 0.5)),
-    ("n", 4, (2, 3, 8)),
-)
-_STOP_IDS = st.lists(st.sampled_from(_STOP_TOKENS), min_size=1, max_size=2)
-_FREE = (
-    ("stop_token_ids", 5, _STOP_IDS),
-    ("presence_penalty", 6, (-1.0, 0.5, 2.0)),
-    ("frequency_penalty", 6, (-1.0, 0.5, 2.0)),
-    ("repetition_penalty", 6, (0.8, 1.3)),
-    ("bad_words", 5, st.lists(st.sampled_from(("e", "a", " t", "ab")), min_size=1, max_size=2)),
-    ("logit_bias", 6, ({"97": 5.0}, {"101": -100.0}, {"32": 3.0})),
-    ("allowed_token_ids", 10, (list(b"abcdef "),)),
-)
 
 
-def _set(
-    draw: st.DrawFn,
-    options: Options,
-    *rows: tuple[str, int, st.SearchStrategy[Any] | Sequence[Any]],
-) -> None:
-    """Set each option in its share of the requests."""
+def _set(draw: st.DrawFn, options: Options, *rows: tuple[str, int, Any]) -> None:
+    """Set options, each in its share of the requests: the name, in one of how many requests, and
+    the values."""
     for name, share, values in rows:
         if draw(st.integers(1, share)) == 1:
-            if not isinstance(values, st.SearchStrategy):
-                values = st.sampled_from(values) if len(values) > 1 else st.just(values[0])
-            options[name] = draw(values)
+            options[name] = draw(_strategy(values))
+
+
+def _set_group(draw: st.DrawFn, options: Options, group: str) -> None:
+    """Set options of a group in the data. There values are a list or the name of one, or lists of
+    at most so many of its members."""
+    _set(draw, options, *_DATA["options"][group])
+
+
+def _strategy(values: Any) -> st.SearchStrategy[Any]:
+    if isinstance(values, st.SearchStrategy):
+        return values
+    if isinstance(values, str):
+        values = _DATA[values]
+    if isinstance(values, dict):
+        members = _strategy(values["of"])
+        unique = values.get("unique", False)
+        return st.lists(members, min_size=1, max_size=values["most"], unique=unique)
+    return st.sampled_from(values) if len(values) > 1 else st.just(values[0])
 
 
 def _common(draw: st.DrawFn) -> Options:
     options: Options = {"max_tokens": draw(st.sampled_from((1, 2, 3, 6, 10, 16, 24)))}
-    _set(draw, options, *_COMMON)
+    _set_group(draw, options, "common")
     if "stop" not in options:
-        _set(draw, options, ("detokenize", 20, (False,)))
+        _set_group(draw, options, "detokenize")
     return options
 
 
@@ -118,7 +92,7 @@ def scripted(draw: st.DrawFn) -> Request:
         options["n"] = count
     options["temperature"] = draw(st.sampled_from((0.5, 1.0) if count > 1 else (0.0, 1.0)))
     ends = draw(st.booleans())
-    _set(draw, options, ("stop_token_ids", 4, _STOP_IDS))
+    _set_group(draw, options, "stop_ids")
     if "stop_token_ids" not in options and not ends:  # a script cannot say what min_tokens forbids
         _set(draw, options, ("min_tokens", 3, st.integers(1, options["max_tokens"])))
     return Request(_prompt(draw), said, ends, options)
@@ -130,13 +104,14 @@ def free(draw: st.DrawFn) -> Request:
     options = _common(draw)
     if draw(st.booleans()):
         options.update(temperature=1.0, seed=draw(st.integers(0, 3)))
-        _set(draw, options, *_SEEDED)
+        _set_group(draw, options, "seeded")
     else:
         options["temperature"] = 0.0
-    _set(draw, options, ("min_tokens", 4, st.integers(1, options["max_tokens"])), *_FREE)
+    _set(draw, options, ("min_tokens", 4, st.integers(1, options["max_tokens"])))
+    _set_group(draw, options, "free")
     if "allowed_token_ids" not in options and "bad_words" not in options:
-        _set(draw, options, ("structured_outputs", 4, _DATA["grammars"]))
-    _set(draw, options, ("truncate_prompt_tokens", 12, (1, 8, 40)))
+        _set_group(draw, options, "grammars")
+    _set_group(draw, options, "cuts")
     return Request(_prompt(draw, broken=draw(st.integers(1, 6)) == 1), (), True, options)
 
 
@@ -154,7 +129,7 @@ def _requests(draw: st.DrawFn) -> Request:
     _set(draw, extras, ("adapter", 3, adapters), ("salt", 3, ("mine", "salt")))
     extras["priority"] = draw(st.integers(0, 2))
     _set(draw, extras, ("abort_after", 3, st.integers(1, 4)))
-    return codec.replace(request, **extras)
+    return replace(request, **extras)
 
 
 @st.composite
@@ -175,3 +150,54 @@ def questions(draw: st.DrawFn) -> Turns:
 def drawn(count: int, seed_value: int) -> list[Turns]:
     """Return the distinct questions among ``count`` drawn ones."""
     return draw_distinct(questions(), count, seed_value, Turns.to_text)
+
+
+_LEAST = {"max_tokens": 1, "min_tokens": 1, "n": 2, "logprobs": 0, "prompt_logprobs": 0, "seed": 0}
+"""The least value of options that are numbers."""
+
+
+def smaller_questions(question: Turns, problem: Problem) -> Iterator[Turns]:
+    """Yield simpler questions, the simplest first: the request that shows the problem alone."""
+    if problem.at is not None:
+        yield Turns(((question.requests[problem.at],),))
+    if len(question.turns) > 1:
+        yield from map(Turns, without_member(question.turns))
+    if len(question.requests) > 1:
+        for number in range(len(question.requests)):
+            yield question.with_request(number, None)
+    if len(question.turns) > 1:
+        yield Turns((question.requests,))
+    for number, request in enumerate(question.requests):
+        for simpler in _simpler(request):
+            if simpler != request and is_sound(simpler):
+                yield question.with_request(number, simpler)
+
+
+def _simpler(request: Request) -> Iterator[Request]:
+    unusual = sorted(request.options.keys() - EVERYWHERE)
+    if len(unusual) > 2:
+        for name in unusual:
+            yield request.without(*(other for other in unusual if other != name))
+    for name in unusual:
+        yield request.without(name)
+    for usual in ({"adapter": None}, {"salt": ""}, {"abort_after": None}, {"priority": None}):
+        yield replace(request, **usual)
+    yield replace(request, said=request.said[:1])
+    yield replace(request, ends=True)
+    yield replace(request.without("n"), said=request.said[:1])
+    yield request.with_options(temperature=0.0)
+    yield from (replace(request, prompt=text) for text in shorter(request.prompt) if text)
+    for at, text in enumerate(request.said):
+        for said in filter(None, shorter(text)):
+            yield replace(request, said=(*request.said[:at], said, *request.said[at + 1 :]))
+    for name, value in request.options.items():
+        for simpler in _values(name, value):
+            yield request.with_options(**{name: simpler})
+
+
+def _values(name: str, value: Any) -> Iterator[Any]:
+    if isinstance(value, list) and len(value) > 1:
+        yield from without_member(value)
+    elif name in _LEAST:
+        numbers = (_LEAST[name], 1, 2, value // 2, value - 1)
+        yield from dict.fromkeys(one for one in numbers if _LEAST[name] <= one < value)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
+
+from .engine_question import Request, is_broken
 
 Logprobs = tuple[Mapping[int, float] | None, ...]
 LEAST = -9999.0
@@ -20,7 +22,7 @@ FAULTS = (INTERNAL, DEATH, NO_ANSWER)
 """Errors that are wrong even if both sides show them."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Choice:
     """One of the ``n`` results. None: this front does not report the field.
 
@@ -35,8 +37,19 @@ class Choice:
     logprobs: Logprobs | None = None
     sampled: tuple[float, ...] | None = None
 
+    def followed_by(self, delta: Choice) -> Choice:
+        """Return what a streamed choice and the next delta add up to."""
+        whole = {}
+        for name, old in vars(self).items():
+            new = getattr(delta, name)
+            if None in (old, new):
+                whole[name] = old if new is None else new
+            else:
+                whole[name] = new if name.endswith("reason") else old + new
+        return Choice(**whole)
 
-@dataclasses.dataclass(frozen=True)
+
+@dataclass(frozen=True)
 class SideAnswer:
     """The answer to a request.
 
@@ -58,52 +71,44 @@ class SideAnswer:
     cached: int | None = None
 
 
-def of_output(output: Mapping[str, Any], partial: bool = False) -> SideAnswer:
-    """Return the answer in a finished result of an engine."""
-    choices = sorted(output["outputs"], key=lambda choice: int(choice["index"]))
-    return SideAnswer(
-        tuple(map(_choice, choices)),
-        _logprobs(output["prompt_logprobs"]),
-        partial=partial and not output["finished"],
-        cached=output.get("cached_tokens"),
-    )
+def of_output(output: Mapping[str, Any]) -> SideAnswer:
+    """Return the answer in the result of an offline engine."""
+    return replace(of_stream([output]), cached=output.get("cached_tokens"))
 
 
-def of_stream(results: Sequence[Mapping[str, Any]], kind: str, partial: bool = False) -> SideAnswer:
+def of_stream(
+    results: Sequence[Mapping[str, Any]], kind: str = "cumulative", partial: bool = False
+) -> SideAnswer:
     """Return the answer in the results of an asynchronous engine.
 
-    ``kind``: what they hold, ``delta`` or ``cumulative`` results.
+    ``kind``: what they hold, ``delta`` or ``cumulative`` results. ``partial``: it may be aborted.
     """
-    if not results:
-        return SideAnswer(partial=partial)
-    last: dict[int, Mapping[str, Any]] = {}
-    prompt_logprobs: list[Any] | None = None
-    for result in results:
-        if result["prompt_logprobs"] is not None:
-            earlier = prompt_logprobs or [] if kind == "delta" else []
-            prompt_logprobs = [*earlier, *result["prompt_logprobs"]]
-        for choice in result["outputs"]:
-            old = last.get(choice["index"])
-            last[choice["index"]] = _joined(old, choice) if kind == "delta" and old else choice
-    finished = bool(results[-1]["finished"])
-    output = {
-        "outputs": list(last.values()),
-        "prompt_logprobs": prompt_logprobs,
-        "finished": finished,
-    }
-    return of_output(output, partial)
+    prompt: Logprobs | None = None
+    for told in (_logprobs(result["prompt_logprobs"]) for result in results):
+        if told is not None:
+            prompt = (*(prompt or ()), *told) if kind == "delta" else told
+    parts = [part for result in results for part in result["outputs"]]
+    choices = _by_index(parts, _choice, are_deltas=kind == "delta")
+    ended = bool(results) and results[-1]["finished"]
+    return SideAnswer(choices, prompt, partial=partial and not ended)
 
 
-def _joined(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    logprobs = None if old["logprobs"] is None else [*old["logprobs"], *(new["logprobs"] or ())]
-    return {
-        **new,
-        "text": old["text"] + new["text"],
-        "token_ids": [*old["token_ids"], *new["token_ids"]],
-        "logprobs": logprobs,
-        "finish_reason": new["finish_reason"] or old["finish_reason"],
-        "stop_reason": new["stop_reason"] if new["stop_reason"] is not None else old["stop_reason"],
-    }
+def of_events(events: Iterable[Mapping[str, Any]]) -> SideAnswer:
+    """Return the answer in the events of a streamed completion, joined as a client does, or in the
+    JSON of a whole one."""
+    parts = [part for event in events for part in event["choices"]]
+    prompts = [part.get("prompt_logprobs") for part in parts if part["index"] == 0]
+    told = [prompt for prompt in prompts if prompt is not None]
+    return SideAnswer(_by_index(parts, _served_choice), _logprobs(told[-1] if told else None))
+
+
+def _by_index(parts: Iterable[Mapping[str, Any]], read: Any, are_deltas: bool = True) -> Any:
+    choices: dict[int, Choice] = {}
+    for part in parts:
+        index, new = part["index"], read(part)
+        old = choices.get(index) if are_deltas else None
+        choices[index] = old.followed_by(new) if old else new
+    return tuple(choices[index] for index in sorted(choices))
 
 
 def _choice(choice: Mapping[str, Any]) -> Choice:
@@ -119,38 +124,13 @@ def _choice(choice: Mapping[str, Any]) -> Choice:
     )
 
 
-def of_completion(body: Mapping[str, Any]) -> SideAnswer:
-    """Return the answer in the JSON of ``/v1/completions``."""
-    choices = sorted(body["choices"], key=lambda choice: int(choice["index"]))
-    prompt_logprobs = _logprobs(choices[0].get("prompt_logprobs")) if choices else None
-    return SideAnswer(tuple(map(_served_choice, choices)), prompt_logprobs)
-
-
-def of_events(events: Iterable[Mapping[str, Any]]) -> SideAnswer:
-    """Return the answer in the events of a streamed completion, joined as a client does."""
-    choices: dict[int, dict[str, Any]] = {}
-    for event in events:
-        for part in event["choices"]:
-            whole = choices.setdefault(
-                part["index"], {"index": part["index"], "text": "", "logprobs": None}
-            )
-            whole["text"] += part.get("text") or ""
-            for name in ("finish_reason", "stop_reason", "prompt_logprobs"):
-                whole[name] = part.get(name) if part.get(name) is not None else whole.get(name)
-            if part.get("logprobs"):
-                old = whole["logprobs"] or {"token_logprobs": []}
-                whole["logprobs"] = {
-                    "token_logprobs": [*old["token_logprobs"], *part["logprobs"]["token_logprobs"]]
-                }
-    return of_completion({"choices": list(choices.values())})
-
-
 def _served_choice(choice: Mapping[str, Any]) -> Choice:
-    sampled = None
-    if choice.get("logprobs"):
-        sampled = tuple(_clamped(value) for value in choice["logprobs"]["token_logprobs"])
+    logprobs = choice.get("logprobs")
     return Choice(
-        choice["text"], choice.get("finish_reason"), choice.get("stop_reason"), sampled=sampled
+        choice.get("text") or "",
+        choice.get("finish_reason"),
+        choice.get("stop_reason"),
+        sampled=tuple(map(_clamped, logprobs["token_logprobs"])) if logprobs else None,
     )
 
 
@@ -159,9 +139,8 @@ def _logprobs(steps: Any) -> Logprobs | None:
     if steps is None:
         return None
     return tuple(
-        None
-        if step is None
-        else {
+        step
+        and {
             int(token): _clamped(entry["logprob"] if isinstance(entry, Mapping) else entry)
             for token, entry in step.items()
         }
@@ -171,3 +150,82 @@ def _logprobs(steps: Any) -> Logprobs | None:
 
 def _clamped(value: float | None) -> float:
     return LEAST if value is None else max(float(value), LEAST)
+
+
+_DOCUMENTED = frozenset(
+    [
+        "max_tokens",
+        "min_tokens",
+        "n",
+        "stop",
+        "include_stop_str_in_output",
+        "stop_token_ids",
+        "ignore_eos",
+        "temperature",
+        "seed",
+        "logprobs",
+        "prompt_logprobs",
+        "skip_special_tokens",
+    ]
+)
+"""Options whose effect on a script the documentation of SamplingParams says, or that have none."""
+
+
+def expected(request: Request) -> SideAnswer | None:
+    """Return what a scripted request must be answered with, without what the documentation leaves open (token ids,
+    log-probabilities); None if it leaves more open."""
+    if not request.said or not request.options.keys() <= _DOCUMENTED:
+        return None
+    count = request.options.get("n", 1)
+    texts = request.said if len(request.said) > 1 else request.said * count
+    choices = tuple(_expected_choice(request, said) for said in texts[:count])
+    if None in choices:
+        return None
+    return SideAnswer(tuple(filter(None, choices)), tells_prompt=False)
+
+
+def _expected_choice(request: Request, said: str) -> Choice | None:
+    """Return the expected choice; None if the text is not valid UTF-8 or contains a marker, so that
+    it is not one token for each byte."""
+    if "<" in said or is_broken(said):
+        return None
+    options = request.options
+    stop = options.get("stop", ())
+    tokens = said.encode()
+    generated = bytearray()
+    for position in range(options["max_tokens"]):
+        if request.ends and position >= len(tokens):
+            if options.get("ignore_eos") or options.get("skip_special_tokens") is False:
+                return None  # how the end token is shown, is not documented
+            return Choice(_text(generated), "stop", None)
+        token = tokens[position % len(tokens)]
+        generated.append(token)
+        if len(generated) <= options.get("min_tokens", 0):
+            continue
+        if len(_stopped(generated, stop)) > 1:
+            return None  # which of several stop strings counts, is not documented
+        if token in options.get("stop_token_ids", ()):
+            shown = generated if options.get("include_stop_str_in_output") else generated[:-1]
+            return None if _stopped(generated, stop) else Choice(_text(shown), "stop", token)
+        for start, string in _stopped(generated, stop):
+            end = start + len(string) if options.get("include_stop_str_in_output") else start
+            return Choice(_text(generated)[:end], "stop", string)
+    return Choice(_text(generated), "length", None)
+
+
+def _stopped(generated: bytearray, stop: Sequence[str]) -> list[tuple[int, str]]:
+    """Return the stop strings that the last token completes, with their beginnings."""
+    text = _text(generated)
+    if text == _text(generated[:-1]):  # the token only begins a character
+        return []
+    return [(len(text) - len(string), string) for string in stop if text.endswith(string)]
+
+
+def _text(generated: bytes | bytearray) -> str:
+    """Return the complete characters."""
+    for cut in range(4):
+        try:
+            return bytes(generated[: len(generated) - cut]).decode()
+        except UnicodeDecodeError:
+            continue
+    return bytes(generated).decode(errors="replace")

@@ -8,11 +8,12 @@ paused. The prefix cache holds nothing of other weights, and nothing after a res
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import signal
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -22,11 +23,9 @@ from ...engines.http import listeners
 from ...engines.processes import process_tree
 from ...engines.server import Server
 from ...errors import ChildError, UsageError
-from ...surveys.states.requests import BROKEN, SILENT, ask
+from ...surveys.states.requests import SILENT, ask
 from ...surveys.states.servers import wait_for_end
 from ..finding import Problem
-from .prefixes import Prefixes
-from .rest import ABORT, KEEP, WAIT, Rest, RestError
 from .story import Story
 from .streams import GONE_S, QUIET_S, REQUEST_S, Streams
 
@@ -41,6 +40,153 @@ ADAPTER = Adapter("mine", rank=4)
 _SUCCESS = "vllm:request_success_total"
 _ANSWERED = ("stop", "length")
 _BUSY = ("vllm:num_requests_running", "vllm:num_requests_waiting")
+
+
+ABORT, WAIT, KEEP = "abort", "wait", "keep"
+"""Modes of a pause: running requests are ended, finished first, or kept until generation is
+resumed."""
+
+
+class RestError(Exception):
+    """A request for a rest, or for its end, was not answered with 200."""
+
+
+class Rest:
+    """Sleep and pauses of a server.
+
+    Attributes:
+        asleep: whether the engine sleeps. ``partly``: its weights are awake, the KV cache is not.
+        paused: mode of the pause; empty without one.
+    """
+
+    def __init__(self, server: Server, seconds: float) -> None:
+        self._server, self._seconds = server, seconds
+        self.asleep = self.partly = False
+        self.paused = ""
+
+    @property
+    def holds(self) -> bool:
+        """Whether no request may run."""
+        return self.asleep or bool(self.paused)
+
+    @property
+    def words(self) -> str:
+        """When nothing may run."""
+        if self.partly:
+            return "while the KV cache is asleep"
+        return "while the engine sleeps" if self.asleep else "while generation is paused"
+
+    def sleep(self) -> bool:
+        self._post("/sleep?level=1")
+        self.asleep, self.partly = True, False
+        return True
+
+    def wake_weights(self) -> bool:
+        self._post("/wake_up?tags=weights")
+        self.partly = True
+        return True
+
+    def wake(self) -> bool:
+        """Wake the engine up. Whether that ends a pause, is not documented: the server is asked."""
+        self._post("/wake_up")
+        self.asleep = self.partly = False
+        if self.paused and self.reported("paused") is not True:
+            self.paused = ""
+        return True
+
+    def pause(self, mode: str) -> bool:
+        """Pause generation. Returns False if this vLLM cannot."""
+        done = self._post(f"/pause?mode={mode}")
+        self.paused = mode if done else self.paused
+        return done
+
+    def resume(self) -> bool:
+        """Resume generation. Returns False if this vLLM cannot."""
+        done = self._post("/resume")
+        self.paused = "" if done else self.paused
+        return done
+
+    def lies(self) -> str:
+        """Return in which way /is_sleeping or /is_paused is wrong; empty if it is right.
+
+        A sleeping engine may count as paused, and a paused one as asleep: a pause is vLLM's sleep
+        of level 0.
+        """
+        when = self.words if self.holds else "while the engine is awake and not paused"
+        paused = bool(self.paused)
+        for state, holds, other in (
+            ("sleeping", self.asleep, paused),
+            ("paused", paused, self.asleep),
+        ):
+            said = self.reported(state)
+            if said is not None and said != holds and not other:
+                return f"/is_{state} says {str(said).lower()} {when}"
+        return ""
+
+    def reported(self, state: str) -> bool | None:
+        """Return whether the server says to be ``sleeping`` or ``paused``; None if it says neither."""
+        try:
+            response = self._server.client.get(f"/is_{state}", timeout=self._seconds)
+            return bool(response.json()[f"is_{state}"]) if response.status_code == 200 else None
+        except (httpx.HTTPError, ValueError, KeyError, TypeError):
+            return None
+
+    def _post(self, address: str) -> bool:
+        """Return False if the server does not have the address.
+
+        Raises ``RestError`` unless it answers 200.
+        """
+        try:
+            response = self._server.client.post(address, json={}, timeout=self._seconds)
+        except httpx.HTTPError as error:
+            raise RestError(f"{type(error).__name__} after at most {self._seconds:g} s") from error
+        if response.status_code not in (200, 404):
+            raise RestError(f"HTTP {response.status_code}: {response.text[:200]}")
+        return response.status_code == 200
+
+
+SENTENCE = "The same prompt again, to see whether tokens of it are cached. "
+
+
+class Prefixes:
+    """What the prefix cache may hold of one long prompt: which models may find its blocks there.
+
+    ``owner``: a model with its weights, for example ``mine, weights 2``. ``prompt``: no other
+    history of this server has it.
+    """
+
+    def __init__(self, server: Server, number: float) -> None:
+        self._server = server
+        self.prompt = f"Story after {number:g} answers. " + SENTENCE * 4
+        self._warm: set[str] = set()
+        self._cleared: dict[str, str] = {}
+
+    def clear(self, event: str) -> None:
+        """Note that the server has forgotten all prompts."""
+        self._cleared.update(dict.fromkeys(self._warm, event))
+        self._warm.clear()
+
+    def ask(self, model: str, owner: str, seconds: float) -> tuple[str, int]:
+        """Ask with the prompt.
+
+        Return the status, and the number of cached tokens that the answer must not have.
+        """
+        body = {"model": model, "prompt": self.prompt, "max_tokens": 1, "ignore_eos": True}
+        try:
+            response = self._server.client.post("/v1/completions", json=body, timeout=seconds)
+        except httpx.HTTPError as error:
+            return type(error).__name__, 0
+        if response.status_code != 200:
+            return str(response.status_code), 0
+        details = response.json().get("usage", {}).get("prompt_tokens_details") or {}
+        cached = int(details.get("cached_tokens") or 0)
+        wrong = 0 if owner in self._warm else cached
+        self._warm.add(owner)
+        return "200", wrong
+
+    def why(self, owner: str) -> str:
+        """Return why the server must not have tokens of an owner."""
+        return f"after {self._cleared[owner]}" if owner in self._cleared else "of other weights"
 
 
 class StoryRun:
@@ -131,7 +277,7 @@ class StoryRun:
         if self._can_sleep:
             if self._runs:
                 self._complete += self._streams.finish()
-            self._rest_by("sleep", self._rest.sleep, "a sleep")
+            self.do_sleep_busy()
 
     def do_sleep_busy(self) -> None:
         if self._can_sleep:
@@ -156,10 +302,10 @@ class StoryRun:
 
     def _pause(self, mode: str) -> None:
         if not self._stopped:
-            self._rest_by(f"pause ({mode})", lambda: self._rest.pause(mode), keeps=mode != ABORT)
+            self._rest_by(f"pause ({mode})", partial(self._rest.pause, mode), keeps=mode != ABORT)
 
     def _rest_by(
-        self, what: str, call: Callable[[], bool | None], clears: str = "", keeps: bool = False
+        self, what: str, call: Callable[[], bool], clears: str = "", keeps: bool = False
     ) -> None:
         """Begin a rest, during which nothing may run.
 
@@ -173,15 +319,14 @@ class StoryRun:
                 self._prefixes.clear(clears)
             self._expect_rest()
 
-    def _change(self, what: str, call: Callable[[], bool | None]) -> bool:
+    def _change(self, what: str, call: Callable[[], bool]) -> bool:
         """Begin or end a rest. Returns whether the server did it."""
         try:
-            if call() is False:
+            if not call():
                 return False
         except RestError as error:
-            self._note(
-                f"{what} fails {self._rest.words if self._rest.holds else ''}".rstrip(), str(error)
-            )
+            when = f" {self._rest.words}" if self._rest.holds else ""
+            self._note(f"{what} fails{when}", str(error))
             return False
         if lie := self._rest.lies():
             self._note(lie, f"after {what}")
@@ -215,34 +360,31 @@ class StoryRun:
     def do_replace(self) -> None:
         """Unload the adapter, and load other weights under its name and from its folder."""
         if self._runs and self._loaded:
-            self._maintain("unload of an adapter", lambda: self.server.unload_adapter(ADAPTER.name))
+            self._drop_adapter()
             self._weights += 1
             self._load()
 
     def _load(self) -> None:
-        adapter = dataclasses.replace(ADAPTER, seed=self._weights)
-        folder = self._folder / ADAPTER.name
-        self._maintain(
-            "load of an adapter", lambda: self.server.load_adapter(adapter, folder=folder)
-        )
+        adapter = replace(ADAPTER, seed=self._weights)
+        load = partial(self.server.load_adapter, adapter, folder=self._folder / ADAPTER.name)
+        self._maintain("load of an adapter", load)
         self._loaded = True
         self._repeat_adapter()
 
+    def _drop_adapter(self) -> None:
+        unload = partial(self.server.unload_adapter, ADAPTER.name)
+        self._maintain("unload of an adapter", unload)
+
     def do_unload(self) -> None:
         if self._runs and self._loaded:
-            self._maintain("unload of an adapter", lambda: self.server.unload_adapter(ADAPTER.name))
+            self._drop_adapter()
             self._loaded = False
-            if (status := self._ask_adapter()) != "404":
+            status = ask(
+                self.server, "/v1/completions", tokens=1, wait_s=REQUEST_S, model=ADAPTER.name
+            )
+            if status != "404":
                 self._note("an unloaded adapter is not unknown", f"{status} instead of 404")
                 self._complete += status == "200"
-
-    def _ask_adapter(self) -> str:
-        body = {"model": ADAPTER.name, "prompt": "Hello", "max_tokens": 1}
-        try:
-            reply = self.server.client.post("/v1/completions", json=body, timeout=REQUEST_S)
-        except httpx.TransportError as error:
-            return SILENT if isinstance(error, httpx.TimeoutException) else BROKEN
-        return str(reply.status_code)
 
     def _maintain(self, what: str, call: Callable[[], None]) -> bool:
         """Return whether the server did it."""
@@ -294,13 +436,11 @@ class StoryRun:
         wait_for_end(self.server.child, END_S)
         self._expect_nothing_left("after the server was killed")
 
-    def do_term(self) -> None:
-        self._terminate("at SIGTERM")
-
     def do_term_twice(self) -> None:
-        self._terminate("at a second SIGTERM", twice=True)
+        self.do_term(twice=True)
 
-    def _terminate(self, when: str, twice: bool = False) -> None:
+    def do_term(self, twice: bool = False) -> None:
+        when = "at a second SIGTERM" if twice else "at SIGTERM"
         self.do_continue()
         self._begin_end()
         self.server.signal(signal.SIGTERM)
@@ -308,9 +448,8 @@ class StoryRun:
             time.sleep(0.1)
             with contextlib.suppress(UsageError):  # it has ended
                 self.server.signal(signal.SIGTERM)
-        limit = (
-            3 * END_S if self._rest.holds else END_S
-        )  # what is paused cannot drain, and is given up after the drain
+        # What is paused cannot drain, and is given up after the drain.
+        limit = 3 * END_S if self._rest.holds else END_S
         wait_for_end(self.server.child, limit)
         if self.server.child.alive:
             self._note(f"the server does not end {when}", f"within {limit:g} s")
@@ -324,11 +463,7 @@ class StoryRun:
         self._segments = process_tree.shared_memory(self.server.child.processes())
 
     def _expect_nothing_left(self, when: str) -> None:
-        others = [
-            process
-            for process in self.server.child.processes()
-            if not process_tree.is_helper(process)
-        ]
+        others = [one for one in self.server.child.processes() if not process_tree.is_helper(one)]
         running = {process.pid for process in process_tree.wait_until_gone(others, LEAVE_S)}
         left = sorted({info.role for info in self.server.processes() if info.pid in running})
         if left:
@@ -361,10 +496,8 @@ class StoryRun:
             self._note("metrics count requests that have ended", f"{busy:g} run or wait")
         counted = self._total(_SUCCESS, *_ANSWERED) - self._before
         if counted < self._complete:
-            self._note(
-                "metrics count fewer answers than there were",
-                f"{counted:g} instead of {self._complete}",
-            )
+            words = f"{counted:g} instead of {self._complete}"
+            self._note("metrics count fewer answers than there were", words)
 
     def _total(self, name: str, *reasons: str) -> float:
         samples = self.server.metrics().of(name)

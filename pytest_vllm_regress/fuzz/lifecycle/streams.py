@@ -3,10 +3,10 @@ it must not run."""
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from ...engines.inputs.script import Script
 from ...engines.server import Server
@@ -23,7 +23,7 @@ QUIET_S = 0.5
 TOKENS = 24
 
 
-@dataclasses.dataclass
+@dataclass
 class _Sent:
     """A streamed request.
 
@@ -61,9 +61,8 @@ class Streams:
     def _send(self) -> _Sent:
         text = f"answer {next(self._numbers)} of its own. "
         said = Script.text(text, end=False).prompt("Hello")
-        sent = _Sent(
-            Stream(self._server, TOKENS, prompt=said, temperature=0), (text * TOKENS)[:TOKENS]
-        )
+        stream = Stream(self._server, TOKENS, prompt=said, temperature=0)
+        sent = _Sent(stream, (text * TOKENS)[:TOKENS])
         self._sent.append(sent)
         return sent
 
@@ -122,29 +121,19 @@ class Streams:
         for sent in self._sent:
             outcome = sent.stream.outcome(REQUEST_S)
             complete += outcome == COMPLETE
-            ended = sent.interrupted or (sent.aborted and outcome == CUT)
+            words = f"{sent.stream.received} of {TOKENS} tokens"
             if outcome == OPEN and sent.interrupted:
-                self._note(
-                    "a stream does not end after a sleep or a pause",
-                    f"{sent.stream.received} of {TOKENS} tokens",
-                )
-            elif outcome != COMPLETE and not ended:
-                self._note(
-                    f"a stream is not complete: {outcome}",
-                    f"{sent.stream.received} of {TOKENS} tokens",
-                )
-            if outcome == COMPLETE and sent.stream.text != sent.text:
-                self._note(
-                    "a stream has another text than its own",
-                    f"{sent.stream.text!r}, not {sent.text!r}",
-                )
-            self._check_text(sent)
+                self._note("a stream does not end after a sleep or a pause", words)
+            elif outcome != COMPLETE and not (
+                sent.interrupted or (sent.aborted and outcome == CUT)
+            ):
+                self._note(f"a stream is not complete: {outcome}", words)
+            self._check_text(sent, is_whole=outcome == COMPLETE)
         self._sent = []
         return complete
 
-    def _check_text(self, sent: _Sent) -> None:
-        if not sent.text.startswith(sent.stream.text):
-            self._note(
-                "a stream has another text than its own",
-                f"{sent.stream.text!r} instead of {sent.text!r}",
-            )
+    def _check_text(self, sent: _Sent, is_whole: bool = False) -> None:
+        text = sent.stream.text
+        if text != sent.text if is_whole else not sent.text.startswith(text):
+            words = f"{text!r} instead of {sent.text!r}"
+            self._note("a stream has another text than its own", words)

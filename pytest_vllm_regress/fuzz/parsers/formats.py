@@ -14,8 +14,7 @@ from collections.abc import Callable, Mapping
 from string import Template
 from typing import Any, Literal
 
-from ...util import codec
-from ...util.codec import Document
+from ...util.codec import Document, load, replace
 from ...util.paths import DATA
 from .meaning import FunctionCall, Meaning
 
@@ -73,7 +72,7 @@ class Format(Document, frozen=True):
         )
         content = meaning.content if (self.content if calls else self.plain) else ""
         reasoning = meaning.reasoning if self.thinking else ""
-        return codec.replace(meaning, reasoning=reasoning, content=content, calls=calls)
+        return replace(meaning, reasoning=reasoning, content=content, calls=calls)
 
     def text(self, meaning: Meaning) -> str:
         """Return an answer as the model writes it."""
@@ -152,7 +151,7 @@ class _Catalogue(Document, frozen=True):
 @functools.cache
 def _catalogue() -> _Catalogue:
     path = DATA / "fuzz" / "formats.toml"
-    return codec.load(_Catalogue, path, 1 << 20, what="the formats of parsers")
+    return load(_Catalogue, path, 1 << 20, what="the formats of parsers")
 
 
 def formats_of(kind: str, name: str) -> tuple[Format, ...]:

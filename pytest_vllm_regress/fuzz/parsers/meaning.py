@@ -11,8 +11,7 @@ from typing import Annotated, Any, Literal
 from hypothesis import strategies as st
 
 from ...schemas.drawing import draw_distinct
-from ...util import codec
-from ...util.codec import Document, Meta
+from ...util.codec import Document, Meta, encode, replace
 from ..drawn_data import drawn_data
 from ..reduce import shorter, smaller_values, without_member
 
@@ -41,7 +40,7 @@ class Meaning(Document, frozen=True, omit_defaults=False):
 
     def to_text(self) -> str:
         """Return a text that is equal for equal meanings, ``1`` and ``True`` apart."""
-        return json.dumps(codec.encode(self), sort_keys=True)
+        return json.dumps(encode(self), sort_keys=True)
 
     def as_json(self, value: Any) -> str:
         """Return a value as JSON in the style of the answer."""
@@ -191,17 +190,17 @@ def drawn(count: int, seed_value: int) -> list[Meaning]:
 def simpler_meanings(meaning: Meaning) -> Iterator[Meaning]:
     """Yield simpler answers, the simplest first."""
     for calls in without_member(meaning.calls):
-        yield codec.replace(meaning, calls=calls)
+        yield replace(meaning, calls=calls)
     for text in shorter(meaning.content):
-        yield codec.replace(meaning, content=text)
+        yield replace(meaning, content=text)
     for text in shorter(meaning.reasoning):
-        yield codec.replace(meaning, reasoning=text)
+        yield replace(meaning, reasoning=text)
     if meaning.style != "spaced":
-        yield codec.replace(meaning, style="spaced")
+        yield replace(meaning, style="spaced")
     for at, call in enumerate(meaning.calls):
         for simpler in _simpler_calls(call):
             calls = (*meaning.calls[:at], simpler, *meaning.calls[at + 1 :])
-            yield codec.replace(meaning, calls=calls)
+            yield replace(meaning, calls=calls)
 
 
 def _simpler_calls(call: FunctionCall) -> Iterator[FunctionCall]:

@@ -3,23 +3,21 @@ each parser's own formats and streamed in every cut."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated
 
 from ...engines.session import Session
-from ...errors import UsageError
-from ...util import codec
-from ...util.codec import Meta
+from ...errors import ChildError, UsageError
+from ...util.codec import Meta, replace
 from ..finding import Finding, Problem, hyphenated
-from ..hunter import CampaignPlan, Hunter, versions_with_vllm
+from ..hunter import CampaignPlan, Hunter, Reply, versions_with_vllm
 from ..reduce import Effort
-from .cuts import Cut, CutKind
 from .formats import PLAIN, Format, formats_of
 from .meaning import drawn, features, simpler_meanings
 from .parser_oracle import NO_ANSWER, WHOLE
-from .parser_process import ParserName, ParserProcess, misunderstanding
-from .parser_question import ParserQuestion, ParserReply, observations
+from .parser_process import ParserName, ParserProcess
+from .parser_question import Cut, CutKind, ParserQuestion, observations
 
 COARSE = frozenset({CutKind.SEVERAL, CutKind.RUNS, CutKind.ONCE})
 """Cuts in which a delta holds more than one token."""
@@ -87,7 +85,7 @@ class ParserFinding(Finding, frozen=True, tag="parsers"):
         return (used - _BASIC or used) <= features(question.meaning)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class ReadFormat:
     """A parser with a format that it reads. ``number``: which of the parser's formats."""
 
@@ -99,7 +97,7 @@ class ReadFormat:
         return str(self.parser) if not self.number else f"{self.parser}, format {self.number + 1}"
 
 
-class ParserHunter(Hunter[ParserProcess, ReadFormat, ParserQuestion, ParserReply, ParserFinding]):
+class ParserHunter(Hunter[ParserProcess, ReadFormat, ParserQuestion, ParserFinding]):
     """Asks the parsers of one environment. ``names``: those that are asked; empty for all."""
 
     kind = ParserFinding
@@ -163,13 +161,23 @@ class ParserHunter(Hunter[ParserProcess, ReadFormat, ParserQuestion, ParserReply
         forms = next(filter(None, (formats_of(parser.kind, name) for name in names)), ())
         refusals = []
         for number, form in enumerate(forms):
-            plain = ParserQuestion.of(form.fitted(PLAIN[parser.kind]), form, ())
-            if words := misunderstanding(self.lanes.first, parser, plain, form):
+            part = ReadFormat(parser, form, number)
+            if words := self._misunderstanding(part):
                 refusals.append(words)
             else:
-                yield ReadFormat(parser, form, number)
+                yield part
         if len(refusals) == len(forms):
             self.left_out[str(parser)] = refusals[0] if refusals else "no writer"
+
+    def _misunderstanding(self, part: ReadFormat) -> str:
+        """Return why a parser does not read a format; empty if it does."""
+        form = part.form
+        plain = ParserQuestion.of(form.fitted(PLAIN[part.parser.kind]), form, ())
+        try:
+            (reply,) = self.ask(self.lanes.first, part, [plain])
+        except ChildError as error:
+            return str(error.args[0])[:300]
+        return reply.problems[0][1].words if reply.problems else ""
 
     def draw(self, part: ReadFormat, plan: CampaignPlan, number: int) -> list[ParserQuestion]:
         """Return the questions of the answers as far as the format can write them, each text once."""
@@ -179,22 +187,15 @@ class ParserHunter(Hunter[ParserProcess, ReadFormat, ParserQuestion, ParserReply
 
     def ask(
         self, lane: ParserProcess, part: ReadFormat, questions: Sequence[ParserQuestion]
-    ) -> list[ParserReply]:
-        return lane.ask(part.parser, part.form, questions)
-
-    def judge(
-        self, part: ReadFormat, question: ParserQuestion, reply: ParserReply
-    ) -> list[tuple[ParserQuestion, Problem]]:
-        return observations(question, reply)
-
-    def counts(
-        self,
-        question: ParserQuestion,
-        reply: ParserReply,
-        problems: Sequence[tuple[ParserQuestion, Problem]],
-    ) -> Iterable[str]:
-        for shown, problem in problems:
-            yield f"{shown.cuts[0].kind if shown.cuts else WHOLE}: {problem.kind}"
+    ) -> list[Reply[ParserQuestion]]:
+        judged = []
+        replies = lane.ask(part.parser, part.form, questions)
+        for question, reply in zip(questions, replies, strict=True):
+            seen = observations(question, reply)
+            cuts = [shown.cuts[0].kind if shown.cuts else WHOLE for shown, _ in seen]
+            kinds = [f"{cut}: {one.kind}" for cut, (_, one) in zip(cuts, seen, strict=True)]
+            judged.append(Reply(seen, kinds))
+        return judged
 
     def simplify(
         self, part: ReadFormat, question: ParserQuestion, problem: Problem
@@ -214,7 +215,7 @@ class ParserHunter(Hunter[ParserProcess, ReadFormat, ParserQuestion, ParserReply
         for cut in question.cuts:
             yield from map(question.with_cuts, _joined(cut))
             if not cut.end_alone:
-                yield question.with_cuts(codec.replace(cut, end_alone=True))
+                yield question.with_cuts(replace(cut, end_alone=True))
 
     def effort(self, problem: Problem) -> Effort:
         return Effort(0 if problem.kind == NO_ANSWER else 150, batch=12)
@@ -223,25 +224,16 @@ class ParserHunter(Hunter[ParserProcess, ReadFormat, ParserQuestion, ParserReply
         one, other = part.parser, finding.parser
         return (one.kind, one.name) == (other.kind, other.name)
 
-    def finding(
+    def details(
         self, part: ReadFormat, question: ParserQuestion, problem: Problem
-    ) -> ParserFinding:
-        kinds: tuple[CutKind, ...] = tuple(cut.kind for cut in question.cuts)
-        if kinds and problem.kind != NO_ANSWER:
+    ) -> dict[str, object]:
+        kinds = [cut.kind for cut in question.cuts] if problem.kind != NO_ANSWER else []
+        if kinds:  # the other cuts that show it come first
             whole = ParserQuestion.of(question.meaning, part.form)
             (reply,) = self.ask(self.lanes.first, part, [whole])
-            same = [
-                shown for shown, one in observations(whole, reply) if one.group == problem.group
-            ]
-            kinds = tuple(dict.fromkeys([*(cut.kind for one in same for cut in one.cuts), *kinds]))
-        return ParserFinding(
-            environment=self.environment,
-            versions=self.known_versions(),
-            question=question,
-            problem=problem,
-            parser=part.parser,
-            kinds=kinds if problem.kind != NO_ANSWER else (),
-        )
+            same = [shown for shown, one in reply.problems if one.group == problem.group]
+            kinds = [*(cut.kind for one in same for cut in one.cuts), *kinds]
+        return {"parser": part.parser, "kinds": tuple(dict.fromkeys(kinds))}
 
     def describe(self, finding: ParserFinding) -> Iterator[str]:
         yield repr(finding.question.text)
@@ -258,7 +250,7 @@ class ParserHunter(Hunter[ParserProcess, ReadFormat, ParserQuestion, ParserReply
 
 
 def _in_one_piece(cut: Cut) -> Cut:
-    return codec.replace(cut, pieces=("".join(cut.pieces),))
+    return replace(cut, pieces=("".join(cut.pieces),))
 
 
 def _joined(cut: Cut) -> Iterator[Cut]:
@@ -268,5 +260,8 @@ def _joined(cut: Cut) -> Iterator[Cut]:
     while size > 1:
         for at in range(len(pieces) - size, -1, -1):
             joined = "".join(pieces[at : at + size])
-            yield codec.replace(cut, pieces=(*pieces[:at], joined, *pieces[at + size :]))
+            yield replace(cut, pieces=(*pieces[:at], joined, *pieces[at + size :]))
         size //= 2
+
+
+HUNTER = ParserHunter

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ..finding import Problem
@@ -16,7 +16,7 @@ WHOLE = "whole"
 STREAM = "stream"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class ParserAnswer:
     """A parser's answer. ``error``: type, message and place of an exception instead of an answer.
 

@@ -11,13 +11,14 @@ from typing import Annotated, Any, Literal
 from ...engines.checkpoints.forge import ensure_tokenizer
 from ...engines.processes.child import Child
 from ...engines.session import Session
-from ...errors import ChildDied, ChildError, DeadlineExceeded
+from ...errors import ChildDied, DeadlineExceeded
 from ...util.codec import Document, Meta
 from ...util.deadline import Deadline
 from ...util.paths import writable_root
+from ..kept import kept_child
 from .formats import Format
 from .meaning import TOOLS
-from .parser_oracle import DEATH, NO_ANSWER, WHOLE, ParserAnswer, problem
+from .parser_oracle import DEATH, NO_ANSWER
 from .parser_question import ParserQuestion, ParserReply
 
 HOST = "vllm_regress_target.hosts.parsing"
@@ -46,7 +47,7 @@ class ParserProcess:
     def __init__(self, session: Session, environment: str, seconds: float = 30.0) -> None:
         self._session, self._seconds = session, seconds
         self._target = session.target(environment)
-        self._child: Child | None = None
+        self._child = kept_child(self._start)
 
     def registered(self) -> tuple[list[ParserName], list[ParserName]]:
         """Return the registered parsers, one for each class, and those that cannot be loaded here."""
@@ -88,27 +89,27 @@ class ParserProcess:
         answers: list[ParserReply] = reply["answers"]
         return answers
 
-    def _call(self, function: str, seconds: float, **arguments: object) -> Mapping[str, Any]:
-        if self._child is None or not self._child.alive:
-            self._child = self._session.probe(self._target, "fuzz")
-            self._request("registered", Deadline.after("import", _START_S), {})
-        return self._request(function, Deadline.after("probe", seconds), arguments)
+    def _start(self) -> Child:
+        child = self._session.probe(self._target, "fuzz")
+        request(child, "registered", Deadline.after("import", _START_S))
+        return child
 
-    def _request(
-        self, function: str, deadline: Deadline, arguments: dict[str, object]
-    ) -> Mapping[str, Any]:
-        assert self._child is not None
-        value = self._child.request(
-            "call", deadline, file=HOST, function=function, arguments=arguments
-        )
-        assert isinstance(value, dict)
-        return value
+    def _call(self, function: str, seconds: float, **arguments: object) -> Mapping[str, Any]:
+        child = self._child.get()
+        return request(child, function, Deadline.after("probe", seconds), **arguments)
 
     def close(self) -> None:
         """Stop the process."""
-        if self._child is not None:
-            self._child.stop(Deadline.after("stop", 2.0))
-            self._child = None
+        self._child.drop()
+
+
+def request(
+    child: Child, function: str, deadline: Deadline, **arguments: object
+) -> Mapping[str, Any]:
+    """Return the answer of a function of the host."""
+    value = child.request("call", deadline, file=HOST, function=function, arguments=arguments)
+    assert isinstance(value, dict)
+    return value
 
 
 def with_failures(ask: Ask, questions: Sequence[ParserQuestion]) -> list[ParserReply]:
@@ -122,15 +123,3 @@ def with_failures(ask: Ask, questions: Sequence[ParserQuestion]) -> list[ParserR
         kind = NO_ANSWER if isinstance(error, DeadlineExceeded) else DEATH
         failed = {"error": [kind, str(error.args[0])[:300], ""]}
         return [{"whole": failed, "streams": [failed for _ in questions[0].cuts]}]
-
-
-def misunderstanding(
-    process: ParserProcess, parser: ParserName, plain: ParserQuestion, form: Format
-) -> str:
-    """Return why a parser does not read a format; empty if it does."""
-    try:
-        (reply,) = process.ask(parser, form, [plain])
-    except ChildError as error:
-        return str(error.args[0])[:300]
-    found = problem(plain.meaning, ParserAnswer(**reply["whole"]), WHOLE, ())
-    return found.words if found else ""

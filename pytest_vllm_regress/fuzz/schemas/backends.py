@@ -25,6 +25,7 @@ from ...util.codec import Document, Meta
 from ...util.deadline import Deadline
 from ...util.sizes import GIB
 from ..finding import Problem
+from ..kept import kept_child
 from .schema_oracle import Outcome, SchemaQuestion, error_kind, first_line, problems
 
 logger = logging.getLogger("vllm_regress.fuzz")
@@ -64,7 +65,7 @@ class BackendChecker:
         self.environment, self.backend, self.allowance = environment, backend, allowance
         self.tokenizer = str(tokenizer or Path(session.model_path("text"), "tokenizer.json"))
         self._agent = session.bare_agent(environment, {"memory": allowance.memory}, _LIMIT_OPTIONS)
-        self._child: Child | None = None
+        self._child = kept_child(self._start)
         deadline = Deadline.after("import", _IMPORT_S)
         self.versions = read_installed(self._agent.python).packages
         self.package = PACKAGES.get(backend, backend)
@@ -117,7 +118,7 @@ class BackendChecker:
 
         Raises ``ChildError`` if there is none.
         """
-        child = self._running_child()
+        child = self._child.get()
         deadline = Deadline.after("probe", self.allowance.seconds)
         fields = {name: getattr(question, name) for name in question.__struct_fields__}
         answer = child.request(
@@ -128,19 +129,16 @@ class BackendChecker:
 
     def close(self) -> None:
         """Stop the child."""
-        if self._child is not None:
-            self._child.stop(Deadline.after("stop", 2.0))
-            self._child = None
+        self._child.drop()
 
-    def _running_child(self) -> Child:
-        if self._child is None or not self._child.alive:
-            deadline = Deadline.after("import", _IMPORT_S)
-            logger.info(
-                "starting a child for %s %s in %s", self.package, self.version, self.environment
-            )
-            self._child = self._agent.start_child("grammar", deadline, label=self.backend)
-            self._child.request("warm", deadline, backend=self.backend, tokenizer=self.tokenizer)
-        return self._child
+    def _start(self) -> Child:
+        logger.info(
+            "starting a child for %s %s in %s", self.package, self.version, self.environment
+        )
+        deadline = Deadline.after("import", _IMPORT_S)
+        child = self._agent.start_child("grammar", deadline, label=self.backend)
+        child.request("warm", deadline, backend=self.backend, tokenizer=self.tokenizer)
+        return child
 
 
 def limit_problem(error: LimitExceeded) -> Problem:

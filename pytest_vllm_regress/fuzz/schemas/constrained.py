@@ -9,14 +9,13 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from ...engines.engine import Engine
 from ...engines.inputs.messages import ChatCompletion
-from ...engines.server import Server
 from ...engines.session import Session
 from ...engines.spec import EngineSpec, Front
 from ...engines.target import Target
 from ...errors import ChildDied, DeadlineExceeded, LimitExceeded, RemoteError
 from ..finding import Problem
+from ..kept import kept_engine
 from .backends import limit_problem
 from .schema_judge import judge
 from .schema_oracle import (
@@ -40,22 +39,19 @@ class ConstrainedEngine:
     An engine that dies or hangs is replaced for the next question.
     """
 
-    def __init__(
-        self, session: Session, target: Target, backend: str, front: Front, generation: str = "auto"
-    ) -> None:
+    def __init__(self, session: Session, target: Target, backend: str, front: Front) -> None:
         self.front = front
-        self._session, self._target = session, target
-        self._spec = EngineSpec.create(
-            structured_output_backend=_VLLM_NAMES.get(backend, backend), generation=generation
-        )
-        self._engine_or_server()  # fail at once if it cannot start
+        name = _VLLM_NAMES.get(backend, backend)
+        spec = EngineSpec.create(structured_output_backend=name)
+        self.kept = kept_engine(session, target, spec, front, "fuzz")
+        self.kept.get()  # fail at once if it cannot start
 
     def ask(self, question: SchemaQuestion) -> tuple[Problem, ...]:
         """Return all problems with the answers to one constrained and one plain request for each
         walk of the question."""
         try:
             problems = worst_first(self._problems(question))
-            self._engine_or_server().check()
+            self.kept.get().check()
             return problems
         except DeadlineExceeded as error:
             failure = Problem(Outcome.TIME_OUT, first_line(error.args[0]), "time")
@@ -64,17 +60,12 @@ class ConstrainedEngine:
         except (ChildDied, RemoteError) as error:
             words = first_line(error.args[0])
             failure = Problem(Outcome.CRASH, words, error_kind("died", words))
-        self._session.drop(self._target, self._spec, self.front)
+        self.kept.drop()
         return (failure,)
 
-    def _engine_or_server(self) -> Engine | Server:
-        return self._server() if self.front == "serve" else self._engine()
-
-    def _engine(self) -> Engine:
-        return self._session.engine(self._target, self._spec, user="fuzz", fresh=False)
-
-    def _server(self) -> Server:
-        return self._session.server(self._target, self._spec, user="fuzz", fresh=False)
+    def close(self) -> None:
+        """Stop the engine."""
+        self.kept.drop()
 
     def _problems(self, question: SchemaQuestion) -> Iterator[Problem]:
         prompts = [f"{question.seed} {number}" for number in range(max(1, question.walks))]
@@ -96,19 +87,18 @@ class ConstrainedEngine:
                 yield Problem(Outcome.ACCEPTED_INVALID, words, keyword, text)
 
     def _offline(self, question: SchemaQuestion, prompts: list[str], max_tokens: int) -> list[str]:
-        engine = self._engine()
         constrained = {
             "max_tokens": max_tokens,
             "structured_outputs": {"json": dict(question.schema)},
         }
         texts = [text for prompt in prompts for text in (prompt, f"plain {prompt}")]
-        results = engine.generate(texts, [constrained, _PLAIN] * len(prompts))
+        results = self.kept.get().generate(texts, [constrained, _PLAIN] * len(prompts))
         answers = [result["outputs"][0] for result in results]
         _expect_plain(len(answer["token_ids"]) for answer in answers[1::2])
         return [answer["text"] for answer in answers[::2] if answer["finish_reason"] == "stop"]
 
     def _served(self, question: SchemaQuestion, prompts: list[str], max_tokens: int) -> list[str]:
-        server = self._server()
+        server = self.kept.get()
         form = {
             "type": "json_schema",
             "json_schema": {"name": "drawn", "schema": dict(question.schema)},
@@ -117,7 +107,8 @@ class ConstrainedEngine:
         def ask(number: int) -> ChatCompletion:
             prompt = prompts[number // 2]
             options = _PLAIN if number % 2 else {"max_tokens": max_tokens, "response_format": form}
-            return server.chat([{"role": "user", "content": prompt}], **options)
+            answer: ChatCompletion = server.chat([{"role": "user", "content": prompt}], **options)
+            return answer
 
         with ThreadPoolExecutor(2 * len(prompts)) as pool:
             pending = [pool.submit(ask, number) for number in range(2 * len(prompts))]

@@ -3,10 +3,10 @@ a schema and tests."""
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from ...schemas import Profile, features
 from ...util.documents import load_json
 from ...util.files import distinct_files, files_below
 from ...util.paths import DATA, shipped
-from ..hunters import load
+from ..hunter import load
 from .schema_judge import NotJudged, judge
 from .schema_oracle import SchemaQuestion
 
@@ -29,22 +29,20 @@ SECONDS_PER_MIB = 10.0
 BUILT_IN = DATA / "corpus"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class CorpusGroup:
     """A schema with instances.
 
-    ``name`` consists of the file's name and the description, ``used`` are the schema's features if
-    they are known.
+    ``name`` consists of the file's name and the description, ``used`` are the schema's features.
     """
 
     name: str
     question: SchemaQuestion
-    used: frozenset[str] | None = dataclasses.field(default=None, compare=False)
+    used: frozenset[str]
 
     def claimed_by(self, profile: Profile) -> bool:
         """Whether the profile has all features that the schema uses."""
-        used = features(self.question.schema) if self.used is None else self.used
-        return used <= profile.features
+        return self.used <= profile.features
 
 
 def read(folder: Path) -> Iterator[CorpusGroup]:
@@ -95,7 +93,8 @@ def shipped_findings() -> Iterator[CorpusGroup]:
     """Yield the findings in ``docs/findings`` for all backends, so that each backend is asked what
     others got wrong."""
     for path in sorted(shipped("docs/findings").glob("*.json")):
-        yield CorpusGroup(f"finding {path.stem}", load(path).question)
+        question = load(path).question
+        yield CorpusGroup(f"finding {path.stem}", question, features(question.schema))
 
 
 def _group(name: str, schema: Any, tests: Any) -> CorpusGroup | None:

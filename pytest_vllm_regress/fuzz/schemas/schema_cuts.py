@@ -10,7 +10,7 @@ from jsonschema.exceptions import SchemaError
 
 from ...schemas import features, validator
 from ...schemas.features import DEFINITIONS, children
-from ...util import codec
+from ...util.codec import replace
 from ..finding import Problem
 from ..reduce import edits, smaller_numbers, without_member
 from .schema_oracle import Outcome, SchemaQuestion
@@ -33,12 +33,10 @@ def minimal_question(question: SchemaQuestion, problem: Problem) -> SchemaQuesti
     """
     if problem.text is None or problem.text in question.valid:
         valid = tuple(text for text in question.valid if text == problem.text)
-        return codec.replace(question, valid=valid or question.valid[:1], invalid=())
+        return replace(question, valid=valid or question.valid[:1], invalid=())
     if problem.kind == Outcome.ACCEPTED_INVALID:
         walks = 0 if problem.text in question.invalid else question.walks
-        return codec.replace(
-            question, valid=question.valid[:1], invalid=(problem.text,), walks=walks
-        )
+        return replace(question, valid=question.valid[:1], invalid=(problem.text,), walks=walks)
     return question
 
 
@@ -82,7 +80,7 @@ def _about(schema: dict[str, Any], question: SchemaQuestion) -> SchemaQuestion:
     strict = validator(_closed(schema))
     valid = [text for text in _with_parts(question.valid) if strict.is_valid(json.loads(text))]
     invalid = tuple(text for text in question.invalid if not _satisfies(checker, text))
-    return codec.replace(question, schema=schema, valid=tuple(valid[:3]), invalid=invalid)
+    return replace(question, schema=schema, valid=tuple(valid[:3]), invalid=invalid)
 
 
 def _closed(schema: Any) -> Any:

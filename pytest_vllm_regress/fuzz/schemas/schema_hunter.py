@@ -10,9 +10,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 from hypothesis import strategies as st
 
@@ -30,15 +30,14 @@ from ...schemas import (
 )
 from ...schemas.drawing import draw_distinct
 from ...schemas.profile import as_profile
-from ...util import codec
-from ...util.codec import Document, Meta
+from ...util.codec import Document, Meta, encode, replace
 from ..finding import Finding, Line, Problem, ReplayAnswer
-from ..hunter import CampaignPlan, Hunter
+from ..hunter import CampaignPlan, Hunter, Reply
 from ..reduce import Effort
 from .backends import BACKENDS, Allowance, BackendChecker
 from .constrained import FRONTS, ConstrainedEngine
 from .corpus import BUILT_IN, read, shipped_findings
-from .schema_cuts import minimal_question, smaller_questions, to_json_text
+from .schema_cuts import smaller_questions, to_json_text
 from .schema_judge import NotJudged
 from .schema_oracle import Outcome, SchemaQuestion
 
@@ -116,7 +115,7 @@ class SchemaFinding(Finding, frozen=True, tag="schemas"):
         More time, for slower machines, unless the finding is a time-out.
         """
         factor = 1 if self.problem.kind == Outcome.TIME_OUT else SLOWDOWN
-        return codec.replace(self.allowance, seconds=factor * self.allowance.seconds)
+        return replace(self.allowance, seconds=factor * self.allowance.seconds)
 
 
 class BackendPart(Document, frozen=True):
@@ -129,10 +128,8 @@ class BackendPart(Document, frozen=True):
     chunk: int = 0
 
 
-class Asker(Protocol):
-    """Returns the problems with the answers to a question."""
-
-    def ask(self, question: SchemaQuestion) -> tuple[Problem, ...]: ...
+Asker = BackendChecker | ConstrainedEngine
+"""Returns the problems with the answers to a question."""
 
 
 class Backends:
@@ -140,15 +137,13 @@ class Backends:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._engines: dict[tuple[str, str, str], ConstrainedEngine] = {}
-        self._checkers: dict[tuple[str, str, Allowance], BackendChecker] = {}
+        self._askers: dict[BackendPart, Asker] = {}
 
     def checker(self, part: BackendPart) -> BackendChecker:
         """Return the checker of a backend alone. Raises ``Unsupported``."""
-        key = part.environment, part.backend, part.allowance
-        if key not in self._checkers:
-            self._checkers[key] = BackendChecker(self._session, *key)
-        return self._checkers[key]
+        checker = self.asker(replace(part, front=GRAMMAR))
+        assert isinstance(checker, BackendChecker)
+        return checker
 
     def has(self, part: BackendPart) -> bool:
         """Return whether the environment has a usable version of the backend."""
@@ -159,26 +154,24 @@ class Backends:
 
     def asker(self, part: BackendPart) -> Asker:
         """Return what is asked. Raises ``Unsupported``."""
+        key = replace(part, chunk=0)
+        if key not in self._askers:
+            self._askers[key] = self._started(part)
+        return self._askers[key]
+
+    def _started(self, part: BackendPart) -> Asker:
         if part.front == GRAMMAR:
-            return self.checker(part)
-        key = part.environment, part.backend, part.front
-        if key not in self._engines:
-            target = self._session.target(part.environment)
-            self._engines[key] = ConstrainedEngine(
-                self._session, target, part.backend, front_named(part.front)
-            )
-        return self._engines[key]
+            return BackendChecker(self._session, part.environment, part.backend, part.allowance)
+        target = self._session.target(part.environment)
+        return ConstrainedEngine(self._session, target, part.backend, front_named(part.front))
 
     def close(self) -> None:
         """Stop the processes of the backends."""
-        for checker in self._checkers.values():
-            checker.close()
+        for asker in self._askers.values():
+            asker.close()
 
 
-SchemaReply = tuple[Problem, ...] | NotJudged
-
-
-class SchemaHunter(Hunter[Backends, BackendPart, SchemaQuestion, SchemaReply, SchemaFinding]):
+class SchemaHunter(Hunter[Backends, BackendPart, SchemaQuestion, SchemaFinding]):
     """Asks backends.
 
     Args:
@@ -208,7 +201,7 @@ class SchemaHunter(Hunter[Backends, BackendPart, SchemaQuestion, SchemaReply, Sc
         self.backends, self.tested, self.fronts = backends, tested, fronts
         self._profile, self._nodes, self._corpus = profile, nodes, corpus
         options = {
-            "tested": codec.encode(tested),
+            "tested": encode(tested),
             "profile": profile.name if profile else None,
             "nodes": nodes,
             "fronts": list(fronts),
@@ -270,7 +263,7 @@ class SchemaHunter(Hunter[Backends, BackendPart, SchemaQuestion, SchemaReply, Sc
             count = plan.examples if front == GRAMMAR else min(plan.examples, _ENGINE_EXAMPLES)
             for part in self.tested:
                 for chunk in range(-(-count // _CHUNK)):
-                    yield codec.replace(part, front=front, chunk=chunk)
+                    yield replace(part, front=front, chunk=chunk)
 
     def label(self, part: BackendPart) -> str:
         front = "" if part.front == GRAMMAR else f" ({part.front})"
@@ -289,18 +282,8 @@ class SchemaHunter(Hunter[Backends, BackendPart, SchemaQuestion, SchemaReply, Sc
 
     def ask(
         self, lane: Backends, part: BackendPart, questions: Sequence[SchemaQuestion]
-    ) -> list[SchemaReply]:
+    ) -> list[Reply[SchemaQuestion]]:
         return [_answer(lane.asker(part), question) for question in questions]
-
-    def counts(
-        self,
-        question: SchemaQuestion,
-        reply: SchemaReply,
-        problems: Sequence[tuple[SchemaQuestion, Problem]],
-    ) -> Iterable[str]:
-        if isinstance(reply, NotJudged):
-            return [NOT_JUDGED]
-        return [problems[0][1].kind if problems else Outcome.PASSING]
 
     def simplify(
         self, part: BackendPart, question: SchemaQuestion, problem: Problem
@@ -313,23 +296,19 @@ class SchemaHunter(Hunter[Backends, BackendPart, SchemaQuestion, SchemaReply, Sc
     def concerns(self, part: BackendPart, finding: SchemaFinding) -> bool:
         return (finding.environment, finding.backend) == (part.environment, part.backend)
 
-    def finding(
+    def details(
         self, part: BackendPart, question: SchemaQuestion, problem: Problem
-    ) -> SchemaFinding:
+    ) -> dict[str, object]:
         checker = self.backends.checker(part)
         self.versions = checker.versions
-        question = minimal_question(question, problem)
-        return SchemaFinding(
-            environment=part.environment,
-            versions=self.known_versions("interegular", checker.package),
-            question=question,
-            problem=problem,
-            backend=part.backend,  # type: ignore[arg-type]  # one of BACKENDS
-            front=part.front,  # type: ignore[arg-type]  # one of FRONTS
-            profile=self.profile(part.backend).name,
-            allowance=part.allowance,
-            others=self._others(part, question),
-        )
+        return {
+            "versions": self.known_versions("interegular", checker.package),
+            "backend": part.backend,
+            "front": part.front,
+            "profile": self.profile(part.backend).name,
+            "allowance": part.allowance,
+            "others": self._others(part, question),
+        }
 
     def _others(self, part: BackendPart, question: SchemaQuestion) -> dict[str, str]:
         """Return the answers of the other backends that claim to support the schema, to show where
@@ -338,7 +317,7 @@ class SchemaHunter(Hunter[Backends, BackendPart, SchemaQuestion, SchemaReply, Sc
         return {
             self._versioned(peer): _in_words(_answer(self.backends.checker(peer), question))
             for peer in self.tested
-            if peer != codec.replace(part, front=GRAMMAR, chunk=0)
+            if peer != replace(part, front=GRAMMAR, chunk=0)
             and used <= as_profile(peer.backend).features
         }
 
@@ -383,20 +362,14 @@ class SchemaHunter(Hunter[Backends, BackendPart, SchemaQuestion, SchemaReply, Sc
         failures: dict[str, dict[str, str]] = {}
         for part in self.tested:
             claimed = [group for group in groups if group.claimed_by(self.profile(part.backend))]
-            replies = {
-                group.name: _answer(self.backends.checker(part), group.question)
-                for group in claimed
-            }
-            failing = {
-                name: f"{reply[0]}: {reply[0].words}"
-                for name, reply in replies.items()
-                if not isinstance(reply, NotJudged) and reply
-            }
-            skipped = {
-                name: f"skipped: {reply}"
-                for name, reply in replies.items()
-                if isinstance(reply, NotJudged)
-            }
+            failing, skipped = {}, {}
+            for group in claimed:
+                reply = _answer(self.backends.checker(part), group.question)
+                if reply.unjudged:
+                    skipped[group.name] = f"skipped: {reply.unjudged}"
+                elif reply.problems:
+                    worst = reply.problems[0][1]
+                    failing[group.name] = f"{worst}: {worst.words}"
             judged = len(claimed) - len(skipped)
             write_line(
                 f"  corpus, {part.backend} in {part.environment}: {judged - len(failing)} of "
@@ -413,7 +386,7 @@ class SchemaHunter(Hunter[Backends, BackendPart, SchemaQuestion, SchemaReply, Sc
 def drawn(profile: Profile, nodes: int, examples: int, seed: int) -> list[SchemaQuestion]:
     """Return the distinct questions among drawn ones."""
     strategy = schema_questions(profile, Budget(nodes=nodes))
-    return draw_distinct(strategy, examples, seed, lambda one: json.dumps(codec.encode(one)))
+    return draw_distinct(strategy, examples, seed, lambda one: json.dumps(encode(one)))
 
 
 @st.composite
@@ -430,20 +403,25 @@ def schema_questions(draw: st.DrawFn, profile: Profile, budget: Budget) -> Schem
     return SchemaQuestion(schema, valid_texts, invalid_texts, seed=draw(st.integers(0, 999)))
 
 
-def _answer(asker: Asker, question: SchemaQuestion) -> SchemaReply:
+def _answer(asker: Asker, question: SchemaQuestion) -> Reply[SchemaQuestion]:
+    """Return a reply that is counted by its worst problem."""
     try:
-        return asker.ask(question)
+        problems = asker.ask(question)
     except NotJudged as error:
-        return error
+        return Reply((), [NOT_JUDGED], str(error))
+    outcome = problems[0].kind if problems else Outcome.PASSING
+    return Reply([(question, problem) for problem in problems], [outcome])
 
 
-def _in_words(reply: SchemaReply) -> str:
-    if isinstance(reply, NotJudged):
-        return str(reply)[:300]
-    return reply[0].words[:300] if reply else "passing"
+def _in_words(reply: Reply[SchemaQuestion]) -> str:
+    words = reply.unjudged or (reply.problems[0][1].words if reply.problems else "passing")
+    return words[:300]
 
 
 def format_schema(schema: Mapping[str, Any]) -> str:
     """Format a schema for people: short ones on one line, longer ones indented."""
     plain = to_json_text(schema)
     return plain if len(plain) <= 100 else json.dumps(schema, indent=1, ensure_ascii=False)
+
+
+HUNTER = SchemaHunter

@@ -36,16 +36,20 @@ def completion(server: Server, tokens: int, **fields: Any) -> dict[str, Any]:
     }
 
 
-def ask(server: Server, path: str, *, tokens: int | None = None, wait_s: float = WAIT_S) -> str:
+def ask(
+    server: Server, path: str, *, tokens: int | None = None, wait_s: float = WAIT_S, **fields: Any
+) -> str:
     """Return the status of the answer as text, or why there is none.
 
-    ``tokens``: request a completion instead of sending a GET.
+    ``tokens``: request a completion, with these ``fields``, instead of sending a GET.
     """
 
     def send() -> httpx.Response:
         if tokens is None:
             return server.client.get(path, timeout=_ABANDONED_S)
-        return server.client.post(path, json=completion(server, tokens), timeout=_ABANDONED_S)
+        return server.client.post(
+            path, json=completion(server, tokens, **fields), timeout=_ABANDONED_S
+        )
 
     with BackgroundCall(send) as call:
         if not wait_readable(Deadline.after("request", wait_s), call):

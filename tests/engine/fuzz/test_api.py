@@ -13,8 +13,7 @@ from pytest_vllm_regress.engines.standalone import bare_session
 from pytest_vllm_regress.fuzz.api.api_hunter import ApiHunter
 from pytest_vllm_regress.fuzz.api.servers import LIMITS
 from pytest_vllm_regress.fuzz.campaign import Campaign
-from pytest_vllm_regress.fuzz.hunter import CampaignPlan
-from pytest_vllm_regress.fuzz.hunters import load
+from pytest_vllm_regress.fuzz.hunter import CampaignPlan, load
 from tests.helpers import ROOT
 from tests.helpers.environments import require_environment
 

@@ -6,7 +6,7 @@ import pytest
 
 from pytest_vllm_regress.engines.standalone import bare_session
 from pytest_vllm_regress.fuzz.engines.pair_hunter import PairHunter
-from pytest_vllm_regress.fuzz.hunters import load
+from pytest_vllm_regress.fuzz.hunter import load
 from tests.helpers import ROOT
 from tests.helpers.environments import require_environment
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from pytest_vllm_regress.engines.standalone import bare_session
-from pytest_vllm_regress.fuzz.hunters import load
+from pytest_vllm_regress.fuzz.hunter import load
 from pytest_vllm_regress.fuzz.lifecycle.story import Action, Story
 from pytest_vllm_regress.fuzz.lifecycle.story_hunter import StoryHunter
 from tests.helpers import ROOT

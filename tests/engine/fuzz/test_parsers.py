@@ -11,8 +11,7 @@ import pytest
 from pytest_vllm_regress.engines.session import Session
 from pytest_vllm_regress.engines.standalone import bare_session
 from pytest_vllm_regress.fuzz.campaign import Campaign
-from pytest_vllm_regress.fuzz.hunter import CampaignPlan
-from pytest_vllm_regress.fuzz.hunters import load
+from pytest_vllm_regress.fuzz.hunter import CampaignPlan, load
 from pytest_vllm_regress.fuzz.parsers.parser_hunter import ParserHunter
 from tests.helpers import ROOT
 from tests.helpers.environments import require_environment

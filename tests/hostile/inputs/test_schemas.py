@@ -14,8 +14,7 @@ import pytest
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.fuzz.campaign import Campaign
 from pytest_vllm_regress.fuzz.finding import Problem, ReplayAnswer
-from pytest_vllm_regress.fuzz.hunter import CampaignPlan
-from pytest_vllm_regress.fuzz.hunters import load
+from pytest_vllm_regress.fuzz.hunter import CampaignPlan, load
 from pytest_vllm_regress.fuzz.schemas import corpus, schema_judge
 from pytest_vllm_regress.fuzz.schemas.backends import Allowance
 from pytest_vllm_regress.fuzz.schemas.schema_hunter import (

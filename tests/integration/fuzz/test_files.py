@@ -11,7 +11,7 @@ import pytest
 from pytest_vllm_regress.cli import main
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.fuzz.finding import Problem, ReplayAnswer
-from pytest_vllm_regress.fuzz.hunters import load
+from pytest_vllm_regress.fuzz.hunter import load
 from pytest_vllm_regress.fuzz.schemas import corpus
 from pytest_vllm_regress.fuzz.schemas.schema_hunter import SchemaFinding, SchemaHunter
 from pytest_vllm_regress.fuzz.schemas.schema_oracle import (
@@ -19,7 +19,7 @@ from pytest_vllm_regress.fuzz.schemas.schema_oracle import (
     SchemaQuestion,
     find_violation,
 )
-from pytest_vllm_regress.schemas import PROFILES, validator
+from pytest_vllm_regress.schemas import PROFILES, features, validator
 from pytest_vllm_regress.util import codec
 from tests.conftest import MakeTarget
 from tests.helpers import ROOT
@@ -168,7 +168,8 @@ def test_a_corpus_skips_unusable_schemas_and_refuses_other_files(tmp_path: Path)
         )
     )
     (group,) = corpus.read(tmp_path)
-    assert group == corpus.CorpusGroup("some: 0", SchemaQuestion({"type": "integer"}, ("1",), ()))
+    question = SchemaQuestion({"type": "integer"}, ("1",), ())
+    assert group == corpus.CorpusGroup("some: 0", question, features(question.schema))
     (tmp_path / "other.json").write_text('{"a": 1}')
     with pytest.raises(UsageError, match=r"other\.json: not a file of the JSON Schema Test Suite"):
         list(corpus.read(tmp_path))

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from pytest_vllm_regress.engines.process_list import ProcessInfo
-from pytest_vllm_regress.fuzz.api.servers import AskedServer
+from pytest_vllm_regress.fuzz.api.servers import AskedServer, ServerStarter
 from pytest_vllm_regress.surveys.states.growth import Growth, measure_growth
 
 LIMITS = {
@@ -133,11 +133,33 @@ class Log:
         return self._server.logged
 
 
-class StandInStarter:
-    """Starts stand-ins. ``servers``: those that were started.
+class StandInServer(AskedServer):
+    """``stopped``: called when it is stopped."""
 
-    ``dies_after``: number of starts after which it is interrupted.
-    """
+    def __init__(self, server: StandIn, stopped: Callable[[], None]) -> None:
+        self.adapter = ""
+        self.log = Log(server)  # type: ignore[assignment]
+        self.client = httpx.Client(
+            base_url="http://stand-in", transport=httpx.MockTransport(server.handle)
+        )
+        self._stand_in, self._stopped = server, stopped
+
+    def health(self) -> str:
+        return "stuck" if self._stand_in.stuck else "idle"
+
+    def ended(self) -> str:
+        return "killed for its memory" if self._stand_in.killed else ""
+
+    def growth(self, send: Callable[[int], object], requests: int) -> dict[str, Growth]:
+        return growth_of(self._stand_in, send, requests)
+
+    def stop(self) -> None:
+        self._stopped()
+        self.client.close()
+
+
+class StandInStarter(ServerStarter):
+    """Starts stand-ins. ``servers``: those that were started."""
 
     def __init__(self, fault: Fault | None = None) -> None:
         self.servers: list[StandIn] = []
@@ -145,27 +167,14 @@ class StandInStarter:
         self._fault = fault
 
     def start(self, name: str) -> AskedServer:
-        server = StandIn(self._fault)
-        self.servers.append(server)
-        client = httpx.Client(
-            base_url="http://stand-in", transport=httpx.MockTransport(server.handle)
-        )
-
-        def stop() -> None:
-            self.stopped += 1
-            client.close()
-
-        return AskedServer(
-            client,
-            Log(server),
-            lambda: "stuck" if server.stuck else "idle",
-            lambda: "killed for its memory" if server.killed else "",
-            stop,
-            lambda send, requests: growth_of(server, send, requests),
-        )
+        self.servers.append(StandIn(self._fault))
+        return StandInServer(self.servers[-1], self._count_stop)
 
     def requests(self) -> Iterator[str]:
         return (request for server in self.servers for request in server.requests)
+
+    def _count_stop(self) -> None:
+        self.stopped += 1
 
 
 def growth_of(server: StandIn, send: Callable[[int], object], requests: int) -> dict[str, Growth]:

@@ -19,8 +19,7 @@ from pytest_vllm_regress.fuzz.api.api_oracle import ApiOutcome
 from pytest_vllm_regress.fuzz.api.api_request import ApiReply, ApiRequest
 from pytest_vllm_regress.fuzz.campaign import Campaign
 from pytest_vllm_regress.fuzz.finding import ReplayAnswer
-from pytest_vllm_regress.fuzz.hunter import CampaignPlan
-from pytest_vllm_regress.fuzz.hunters import load
+from pytest_vllm_regress.fuzz.hunter import CampaignPlan, load
 from pytest_vllm_regress.util.codec import encode
 from tests.unit.fuzz.api import stand_in
 from tests.unit.fuzz.api.stand_in import Fault, StandInStarter
@@ -52,7 +51,7 @@ def run(
     jobs: int = 1,
     servers: Sequence[str] = ("text",),
     growth: int = 0,
-) -> Campaign[Any, Any, Any, ApiFinding]:
+) -> Campaign[Any, Any, ApiFinding]:
     tested = hunter(*(ApiLane(starter) for _ in range(jobs)), servers=servers, growth=growth)
     campaign = Campaign(tested, plan, folder, lambda line: None)
     with tested.lanes:

@@ -11,17 +11,16 @@ import pytest
 from pytest_vllm_regress.cases.scaffold import Draft, Unreported, create_case
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.fuzz.api.api_hunter import ApiFinding
-from pytest_vllm_regress.fuzz.api.api_oracle import ApiOutcome, cause, problem
+from pytest_vllm_regress.fuzz.api.api_oracle import ApiOutcome, cause, problem, refusal
 from pytest_vllm_regress.fuzz.api.api_request import BUSY, ApiReply, ApiRequest
-from pytest_vllm_regress.fuzz.api.bug_form import bug_form
-from pytest_vllm_regress.fuzz.api.clients import refusal
-from pytest_vllm_regress.fuzz.api.description import NOT_ASKED, fields, operations
+from pytest_vllm_regress.fuzz.api.description import fields, operations
 from pytest_vllm_regress.fuzz.api.request_drawing import (
     RequestDrawer,
     bases_of,
     with_field,
     without_field,
 )
+from pytest_vllm_regress.fuzz.api.servers import NOT_ASKED
 from pytest_vllm_regress.fuzz.draft import draft_from_file
 from pytest_vllm_regress.fuzz.finding import Problem, ReplayAnswer
 from pytest_vllm_regress.util import codec
@@ -154,7 +153,7 @@ def test_the_report_has_what_upstreams_form_asks_for() -> None:
         releases={"0.33.0": ReplayAnswer.STILL_FAILS},
         server_options="vllm serve MODEL",
     )
-    text = bug_form(finding)
+    text = finding.bug_form()
     assert text.startswith(
         "Title: [Bug]: POST /v1/completions: server error: TypeError in vllm/a.py:f"
     )

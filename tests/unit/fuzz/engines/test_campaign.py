@@ -14,14 +14,13 @@ from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.fuzz.campaign import JOURNAL, Campaign
 from pytest_vllm_regress.fuzz.engines.pair_hunter import EngineFinding, PairHunter
 from pytest_vllm_regress.fuzz.finding import ReplayAnswer
-from pytest_vllm_regress.fuzz.hunter import CampaignPlan
-from pytest_vllm_regress.fuzz.hunters import load
+from pytest_vllm_regress.fuzz.hunter import CampaignPlan, load
 from pytest_vllm_regress.util import codec
 from tests.unit.fuzz.engines.stand_in import Fault, StandIn, forgets_stop_with_seed, loses_results
 
 PLAN = CampaignPlan(seed=5, examples=60)
 PAIRS = ("batch", "stream", "tensor-parallel")
-PairCampaign = Campaign[Any, Any, Any, EngineFinding]
+PairCampaign = Campaign[Any, Any, EngineFinding]
 
 
 def hunter(*checkers: StandIn, pairs: Sequence[str] = PAIRS) -> PairHunter:

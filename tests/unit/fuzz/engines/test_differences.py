@@ -8,10 +8,10 @@ import pytest
 
 from pytest_vllm_regress.fuzz.engines.differences import difference, foreign_cache, inconsistency
 from pytest_vllm_regress.fuzz.engines.engine_question import Request
-from pytest_vllm_regress.fuzz.engines.scripted_answer import expected
 from pytest_vllm_regress.fuzz.engines.side_answer import (
     Choice,
     SideAnswer,
+    expected,
     of_events,
     of_stream,
 )

@@ -7,8 +7,7 @@ import pytest
 
 from pytest_vllm_regress.fuzz.engines.engine_question import Request, Turns
 from pytest_vllm_regress.fuzz.engines.pairs import pairs
-from pytest_vllm_regress.fuzz.engines.question_cuts import smaller_questions
-from pytest_vllm_regress.fuzz.engines.question_drawing import drawn, is_sound
+from pytest_vllm_regress.fuzz.engines.question_drawing import drawn, is_sound, smaller_questions
 from pytest_vllm_regress.fuzz.finding import Problem
 from pytest_vllm_regress.util import codec
 

@@ -14,8 +14,7 @@ import pytest
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.fuzz.campaign import Campaign
 from pytest_vllm_regress.fuzz.finding import Problem
-from pytest_vllm_regress.fuzz.hunter import CampaignPlan
-from pytest_vllm_regress.fuzz.hunters import load
+from pytest_vllm_regress.fuzz.hunter import CampaignPlan, load
 from pytest_vllm_regress.fuzz.lifecycle.story import Action, Story, drawn, smaller_stories
 from pytest_vllm_regress.fuzz.lifecycle.story_hunter import StoryFinding, StoryHunter
 from pytest_vllm_regress.fuzz.reduce import Effort, reduce
@@ -52,7 +51,7 @@ class Checker:
         )
 
 
-StoryCampaign = Campaign[Any, Any, Any, StoryFinding]
+StoryCampaign = Campaign[Any, Any, StoryFinding]
 
 
 def hunter(*checkers: Checker) -> StoryHunter:

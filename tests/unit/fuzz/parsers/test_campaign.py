@@ -15,8 +15,7 @@ import pytest
 
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.fuzz.campaign import JOURNAL, Campaign
-from pytest_vllm_regress.fuzz.hunter import CampaignPlan
-from pytest_vllm_regress.fuzz.hunters import load
+from pytest_vllm_regress.fuzz.hunter import CampaignPlan, load
 from pytest_vllm_regress.fuzz.parsers import parser_hunter
 from pytest_vllm_regress.fuzz.parsers.formats import Format
 from pytest_vllm_regress.fuzz.parsers.parser_hunter import ParserFinding, ParserHunter
@@ -66,7 +65,7 @@ def hunter(process: Process, *names: str) -> ParserHunter:
 
 def run(
     process: Process, folder: Path, plan: CampaignPlan = PLAN, *names: str
-) -> Campaign[Any, Any, Any, ParserFinding]:
+) -> Campaign[Any, Any, ParserFinding]:
     campaign = Campaign(hunter(process, *names), plan, folder, lambda line: None)
     campaign.run()
     return campaign

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from pytest_vllm_regress.fuzz.parsers.cuts import CutKind, cut
 from pytest_vllm_regress.fuzz.parsers.meaning import FunctionCall, Meaning
 from pytest_vllm_regress.fuzz.parsers.parser_oracle import ParserAnswer, problem, same
+from pytest_vllm_regress.fuzz.parsers.parser_question import CutKind, cut
 
 MEANT = Meaning("Hm.", "Hello.", (FunctionCall("add", {"count": 1, "city": "a"}),))
 ONE = ("add", '{"count": 1, "city": "a"}')

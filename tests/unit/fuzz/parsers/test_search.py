@@ -7,12 +7,11 @@ from collections.abc import Sequence
 
 from pytest_vllm_regress.fuzz.campaign import StepSearch
 from pytest_vllm_regress.fuzz.hunter import CampaignPlan
-from pytest_vllm_regress.fuzz.parsers.cuts import CutKind
 from pytest_vllm_regress.fuzz.parsers.formats import Format
 from pytest_vllm_regress.fuzz.parsers.meaning import drawn, features
 from pytest_vllm_regress.fuzz.parsers.parser_hunter import ParserFinding, ParserHunter, ReadFormat
 from pytest_vllm_regress.fuzz.parsers.parser_process import ParserName
-from pytest_vllm_regress.fuzz.parsers.parser_question import ParserQuestion, ParserReply
+from pytest_vllm_regress.fuzz.parsers.parser_question import CutKind, ParserQuestion, ParserReply
 from tests.unit.fuzz.parsers.stand_in import (
     FORM,
     Fault,
@@ -45,8 +44,8 @@ def search(
     questions = hunter.draw(part, CampaignPlan(seed=0, examples=60), 1)
     problems = [
         shown
-        for question, reply in zip(questions, parser(questions), strict=True)
-        for shown in hunter.judge(part, question, reply)
+        for reply in hunter.ask(hunter.lanes.first, part, questions)
+        for shown in reply.problems
     ]
     for shown in problems:
         found.note(*shown)

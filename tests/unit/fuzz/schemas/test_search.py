@@ -35,7 +35,7 @@ from pytest_vllm_regress.schemas.features import walk
 from pytest_vllm_regress.util import codec
 
 Ask = Callable[[SchemaQuestion], tuple[Problem, ...]]
-SchemaCampaign = Campaign[Any, Any, Any, SchemaFinding]
+SchemaCampaign = Campaign[Any, Any, SchemaFinding]
 
 
 def planted(question: SchemaQuestion) -> tuple[Problem, ...]:
