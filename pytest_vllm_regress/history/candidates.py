@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import re
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -18,7 +17,7 @@ from pathlib import Path
 from ..cases.model import Case
 from ..cases.results import TestResult
 from ..cases.verdict import Verdict, excerpt
-from ..errors import BuildError, RegressError
+from ..errors import BuildError, Kind, RegressError
 from ..runner.batch import Batch, RunOutcome, digest
 from ..runner.progress import Say, about
 from ..util.paths import writable_root
@@ -28,7 +27,6 @@ from .algorithm import CandidateState
 
 logger = logging.getLogger("vllm_regress.bisection")
 _CONFIRMING = " again"
-_IMPORT_ERROR = re.compile(r"\[import\] (?:[\w ]+: )?[\w.]*(?:Error|Exception|Exit)\b")
 
 
 def state_of(results: Sequence[TestResult]) -> CandidateState | None:
@@ -259,9 +257,8 @@ def _fails_to_import(results: Sequence[TestResult]) -> bool:
 
     Unlike a slow import, that is the same in every run.
     """
-    return any(
-        _IMPORT_ERROR.match(text) for result in results for text in (result.symptom, result.dossier)
-    )
+    observed = (result.observation for result in results)
+    return any(o and o.phase == "import" and o.kind is Kind.EXCEPTION for o in observed)
 
 
 def _why(results: Sequence[TestResult], state: CandidateState | None) -> str:

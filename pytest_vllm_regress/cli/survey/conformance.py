@@ -64,5 +64,5 @@ def conformance(
         results = list(runs.entries.values())
         if not unbuilt:
             runs.remove()
-    show(report(results, known), results, format)
+    show(report(results, known), [ran.to_json() for ran in results], format)
     raise typer.Exit(UNBUILT if unbuilt else UNEXPECTED if unexplained(results, known) else OK)

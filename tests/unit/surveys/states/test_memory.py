@@ -17,7 +17,7 @@ from pytest_vllm_regress.surveys.states.growth import Growth, Reading, Slope
 from pytest_vllm_regress.surveys.states.measure import ReleaseStates
 from pytest_vllm_regress.surveys.states.memory import KINDS, MemoryRow, MemoryRun
 from pytest_vllm_regress.util import codec
-from tools.states_pages import pages
+from tools.states_pages import page as states_page
 
 GROWS, STEADY, LITTLE = Slope(4096, 4000, 4200), Slope(10, -30, 50), Slope(40, 20, 60)
 
@@ -125,7 +125,8 @@ def test_the_page_names_what_grows_and_shows_both_runs() -> None:
         "streamed chat": MemoryRow((MemoryRun({"server": STEADY, "core": STEADY}),)),
         "structured output": MemoryRow(absent="vLLM 0.33.0 has no such field"),
     }
-    page = pages([ReleaseStates("0.33.0", growth=rows), ReleaseStates("0.9.2")])["growth.md"]
+    releases = [ReleaseStates("0.33.0", growth=rows), ReleaseStates("0.9.2")]
+    page = states_page("growth", releases).splitlines()
     assert "| 0.33.0 | core grows | no | n/a | not run |" in page
     assert "| 0.33.0 | core | 4096, 4000 to 4200 | 4096, 4000 to 4200 | yes |" in page
     assert "| 0.33.0 | server | ` 10, -30 to 50 ` | ` 10, -30 to 50 ` | no |" in page
