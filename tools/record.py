@@ -18,7 +18,7 @@ from packaging.version import Version
 
 from pytest_vllm_regress.cli.context import DISK, disk_limit, say
 from pytest_vllm_regress.cli.survey.drift import chosen_releases
-from pytest_vllm_regress.runner.build import build_with_cache
+from pytest_vllm_regress.runner.executors import build_with_cache
 from pytest_vllm_regress.surveys import drift as drift_survey
 from pytest_vllm_regress.surveys.conformance import (
     ON_GPU,

@@ -8,7 +8,18 @@ from typing import Any
 
 from packaging.version import Version
 
-from pytest_vllm_regress.surveys.states.growth import CONFIDENCE, LEAST, Slope
+from pytest_vllm_regress.surveys.states.growth import (
+    CONFIDENCE,
+    KINDS,
+    LEAST,
+    LONG,
+    READINGS,
+    REQUESTS,
+    WARM_UP,
+    MemoryRow,
+    Slope,
+)
+from pytest_vllm_regress.surveys.states.growth import TOKENS as MEMORY_TOKENS
 from pytest_vllm_regress.surveys.states.health import (
     FAILED,
     HEALTH,
@@ -25,17 +36,7 @@ from pytest_vllm_regress.surveys.states.measure import (
     ReleaseStates,
     StateRow,
 )
-from pytest_vllm_regress.surveys.states.memory import (
-    KINDS,
-    LONG,
-    READINGS,
-    REQUESTS,
-    WARM_UP,
-    MemoryRow,
-)
-from pytest_vllm_regress.surveys.states.memory import TOKENS as MEMORY_TOKENS
-from pytest_vllm_regress.surveys.states.requests import COMPLETE, SILENT, WAIT_S
-from pytest_vllm_regress.surveys.states.servers import DRAIN_S, RUNS
+from pytest_vllm_regress.surveys.states.requests import COMPLETE, DRAIN_S, RUNS, SILENT, WAIT_S
 from pytest_vllm_regress.surveys.states.shutdown import (
     BETWEEN_S,
     END_S,

@@ -104,7 +104,7 @@ def _environment(side: str) -> str:
 def _run(command: Invocation, missing: Mapping[str, tuple[Case, ...]]) -> tuple[TestResult, ...]:
     """Run the cases that are missing in each environment, and return their results."""
     from ..runner.batch import Batch
-    from ..runner.build import build_with_cache, check_environments
+    from ..runner.executors import build_with_cache, check_environments
     from ..runner.run import LocalMachine, local_request, run_batches
     from ..runner.slots import Spare, machine_room
     from ..util.signals import terminate_as_interrupt

@@ -323,8 +323,7 @@ def make_executor(
 
     ``progress`` shows what is built on this machine.
     """
-    from ..runner.build import build_with_cache
-    from ..runner.executors import ThreadsExecutor
+    from ..runner.executors import ThreadsExecutor, build_with_cache
     from ..runner.slots import machine_room
 
     if on is None:

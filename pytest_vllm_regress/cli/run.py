@@ -59,7 +59,7 @@ def run(
     """
     from ..output.formats import OutputFiles
     from ..output.table import observation_lines, print_to_console
-    from ..runner.build import build_with_cache, check_environments
+    from ..runner.executors import build_with_cache, check_environments
     from ..runner.plan import plan_batches
     from ..runner.run import LocalMachine, RunRequest, batch_progress, local_request, run_batches
     from ..runner.shards import take_shard

@@ -10,8 +10,7 @@ import typer
 
 from ..history.patch import CaseEffect, PatchEffect, PatchRequest, plan_comparison
 from ..output.formats import OutputFiles
-from ..runner.build import build_with_cache
-from ..runner.executors import ThreadsExecutor
+from ..runner.executors import ThreadsExecutor, build_with_cache
 from ..runner.journal import Journal
 from ..runner.progress import CaseLines
 from ..runner.run import RunRequest, run_batches

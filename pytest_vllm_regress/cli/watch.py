@@ -23,7 +23,7 @@ from ..history.watch import (
 )
 from ..output.formats import OutputFiles
 from ..runner.batch import Batch, RunOutcome
-from ..runner.build import check_environments
+from ..runner.executors import check_environments
 from ..runner.journal import Journal
 from ..runner.progress import CaseLines, Say
 from ..runner.run import RunRequest, run_batches

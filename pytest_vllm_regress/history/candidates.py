@@ -6,12 +6,12 @@ that the failure is there.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..cases.model import Case
@@ -41,7 +41,7 @@ def state_of(results: Sequence[TestResult]) -> CandidateState | None:
     return CandidateState.GOOD if False in shown else CandidateState.SKIPPED
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class CandidateResult:
     """State of a candidate, and why.
 
@@ -96,7 +96,7 @@ def open_results(
     return store
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class CandidateRunner:
     """How candidates are run.
 
@@ -108,7 +108,7 @@ class CandidateRunner:
     say: Say
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class BisectPlan:
     """The candidates of a search, oldest first, and the environment of each.
 

@@ -3,11 +3,11 @@ files that follow, with corrected ranges. Pure, but for reading case files."""
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ ListedReleases = Mapping[str, Sequence[Version]]
 """Stable releases on the index by package, oldest first."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class WatchedRelease:
     """A release of vLLM or of a grammar library."""
 
@@ -44,7 +44,7 @@ class WatchedRelease:
         return f"{self.package} {self.version}"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Look:
     """Cases that run because of a release, and their environment."""
 
@@ -58,7 +58,7 @@ class Look:
         return Batch(self.environment, self.cases, {})
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class UnexpectedVerdict:
     """A case whose verdict on a release is not the expected one.
 
@@ -79,7 +79,7 @@ class UnexpectedVerdict:
         return {**vars(self), **about}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class RangeEdit:
     """A corrected range in a case file. ``ends``: those that the new releases decide."""
 
@@ -96,7 +96,7 @@ class RangeEdit:
         ranges = tuple(
             self.after if affected is self.before else affected for affected in self.case.affected
         )
-        return dataclasses.replace(self.case, affected=ranges)
+        return replace(self.case, affected=ranges)
 
     def diff(self) -> str:
         """Return the edit as a unified diff, with paths below the working directory where possible,
@@ -127,7 +127,7 @@ class RangeEdit:
         }
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class _Verdicts:
     """What the tests of a case showed on a release, as far as that decides about a range.
 
@@ -217,7 +217,7 @@ def with_ends(edit: RangeEdit, table: VerdictTable, listed: ListedReleases) -> R
         return {(end.inside, end.outside): end for end in ends}
 
     before, after = ends_of(edit.case), ends_of(edit.corrected_case)
-    return dataclasses.replace(edit, ends=tuple(after[key] for key in after if key not in before))
+    return replace(edit, ends=tuple(after[key] for key in after if key not in before))
 
 
 def missing_neighbours(edits: Iterable[RangeEdit]) -> Mapping[WatchedRelease, tuple[Case, ...]]:
@@ -238,7 +238,7 @@ def _edit(case: Case, before: Range, after: Range, passing: str) -> RangeEdit:
     """
     text = _read(case.path)
     new_text = with_range(text, after)
-    closed = dataclasses.replace(
+    closed = replace(
         case, affected=tuple(after if part is before else part for part in case.affected)
     )
     if not case.evidence.fixed and passing and closed.first_fixed() is not None:

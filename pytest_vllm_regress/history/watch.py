@@ -4,9 +4,9 @@ edits of case files; if requested, write the edits and the new verdicts."""
 from __future__ import annotations
 
 import collections
-import dataclasses
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ _LAST_LOOK = "last look"
 Run = Callable[[Sequence[Batch]], RunOutcome]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class SeenRelease:
     """A release that ``watch`` has dealt with, and when (ISO 8601).
 
@@ -169,7 +169,7 @@ def environment_of(case: Case, release: WatchedRelease, newest_vllm: Version) ->
     return f"vllm-{newest_vllm}+{release.package}=={release.version}"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class WatchReport:
     """Outcome of a look.
 
@@ -309,7 +309,7 @@ def write_look(report: WatchReport) -> tuple[WatchReport, Path, int]:
     cases |= {edit.case.id: load_case(edit.case.path) for edit in report.edits}
     folder = next(iter(cases.values())).directory.parent
     count = verdict_table.record(folder, tuple(cases.values()), report.run.results)
-    return dataclasses.replace(report, written=True), folder / verdict_table.FILE, count
+    return replace(report, written=True), folder / verdict_table.FILE, count
 
 
 def _edits(looks: Sequence[Look], run: RunResult, listed: ListedReleases) -> tuple[RangeEdit, ...]:

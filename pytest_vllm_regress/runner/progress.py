@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, TextIO
 from ..cases.results import RunResult, group_into_cells
 from ..errors import UsageError
 from ..util.text import one_line, printable_output, split_output
-from .batch import Batch, BatchFiles, BatchState, BatchUpdate, RunOptions
-from .batch_results import apply_expectations
+from .batch import Batch, BatchFiles, BatchState, BatchUpdate, RunOptions, apply_expectations
 from .pytest_run import ReportReader
 
 if TYPE_CHECKING:

@@ -21,22 +21,30 @@ resumes through another node.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ..cases.results import RunResult
 from ..errors import BuildError, UsageError
-from .batch import Batch, BatchFiles, BatchState, BatchUpdate, Needs, RunOptions
-from .batch_results import inconclusive_results, not_built
+from .batch import (
+    Batch,
+    BatchFiles,
+    BatchState,
+    BatchUpdate,
+    Needs,
+    RunOptions,
+    inconclusive_results,
+    not_built,
+)
 from .plan import Seconds, recorded_seconds, split_batches
 from .progress import Say
 from .ray_cluster import EnvironmentBuilders, Node, connected, describe_error, living_nodes
-from .remote.wire import (
+from .wire import (
     BatchReply,
     BatchRequest,
     decode_reply,
@@ -55,7 +63,7 @@ STARVED_S = 120.0
 _log = logging.getLogger("vllm_regress.runner")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class InFlightBatch:
     """A part of a batch that was sent, or waits to be sent, to a node.
 
@@ -77,7 +85,7 @@ class InFlightBatch:
         """The batch after this reply: its node has answered, and the cases that have results are
         done."""
         done = {result.case_id for result in reply.run.results}
-        return dataclasses.replace(
+        return replace(
             self, part=self.part.without(done), node=reply.node.get("node", self.node), heard_at=now
         )
 

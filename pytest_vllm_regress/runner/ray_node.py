@@ -19,8 +19,8 @@ import ray
 
 from .._version import __version__
 from .batch import BatchState
-from .remote.client import run_request
-from .remote.wire import BatchReply, encode_reply, machine_facts, state_of
+from .guard import run_request
+from .wire import BatchReply, encode_reply, machine_facts, state_of
 
 NAMESPACE = "vllm-regress"
 _SET_BY_RAY = ("PYTHONPATH", "PYTHONBREAKPOINT", "SPT_NOENV", "VIRTUAL_ENV_PROMPT")

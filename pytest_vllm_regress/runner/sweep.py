@@ -10,11 +10,11 @@ they may empty. It is emptied at the end; what a killed sweep has left counts in
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..environments import uv
@@ -31,7 +31,7 @@ LOOKUPS = 8
 """Resolutions at a time: they mostly wait for the index."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class SweptEnvironment:
     """An environment of a sweep.
 

@@ -9,7 +9,6 @@ stage pass; then the releases of each between the two are bisected.
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import enum
 import functools
@@ -17,6 +16,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,7 +75,7 @@ class Stage(enum.StrEnum):
     ANSWER = "answer"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class BlamedPackage:
     """A package whose newer versions break a release. ``good`` and ``bad``: the last version that
     works, and the first that does not.
@@ -95,7 +95,7 @@ class BlamedPackage:
         return f"<{self.bad}" if self.bad else f"=={self.then}"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Breakage:
     """A stage that fails today, and the packages that break it; empty if no older package restores
     it."""
@@ -105,7 +105,7 @@ class Breakage:
     culprits: tuple[BlamedPackage, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Drift:
     """Diagnosis of a release: its breakages in the order in which they were found, and the pins
     with which every stage passes.
@@ -118,7 +118,7 @@ class Drift:
     version: str
     day: datetime.date
     breakages: tuple[Breakage, ...] = ()
-    pins: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    pins: Mapping[str, str] = field(default_factory=dict)
     confirmed: bool = False
     then: str = ""
     python: str = "3.11"
@@ -134,7 +134,7 @@ class Drift:
         return shlex.join(["pip", "install", *requirements(self.version, self.pins)])
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Attempt:
     """Result of installing and trying a release. ``failed``: the stage that failed, or None.
 
@@ -151,7 +151,7 @@ class Attempt:
         return self.failed is None or stages.index(self.failed) > stages.index(stage)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class DatedRelease:
     """A release of vLLM, with the day up to which uploads count: what ``pip install`` would have
     chosen at its end."""
@@ -241,14 +241,14 @@ def diagnose(release: DatedRelease, progress: Callable[[str], None], known: Know
 def _versions_then(release: DatedRelease) -> tuple[dict[str, str], str]:
     try:
         day = release_date("vllm", release.version) + datetime.timedelta(days=1)
-        return dataclasses.replace(release, day=day).versions({}), ""
+        return replace(release, day=day).versions({}), ""
     except BuildError as error:
         if not blames_packages(error):
             raise
         return {}, str(error)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class _PackageSearch:
     """The search for the packages that make a stage fail, beside those that ``pins`` already holds
     back."""
@@ -309,7 +309,7 @@ def bisected(
     """
     low, high = Version(culprit.then), Version(culprit.today or "0")
     if high <= low:
-        return dataclasses.replace(culprit, good=culprit.then)
+        return replace(culprit, good=culprit.then)
     versions = [
         low,
         *(version for version in releases(culprit.package) if low < version < high),
@@ -322,9 +322,7 @@ def bisected(
     while (index := next_candidate(len(versions), states)) is not None:
         states[index] = state(str(versions[index]))
     change = changes(len(versions), states)[-1]
-    return dataclasses.replace(
-        culprit, good=str(versions[change.low]), bad=str(versions[change.high])
-    )
+    return replace(culprit, good=str(versions[change.low]), bad=str(versions[change.high]))
 
 
 @contextmanager

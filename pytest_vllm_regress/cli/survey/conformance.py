@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ...errors import BuildError
-from ...runner.build import build_with_cache
+from ...runner.executors import build_with_cache
 from ...surveys.conformance import (
     open_runs,
     read_known,

@@ -22,8 +22,7 @@ from ...engines.http import listeners
 from ...engines.processes import process_tree
 from ...engines.server import Server
 from ...errors import ChildError, UsageError
-from ...surveys.states.requests import BROKEN, SILENT, ask
-from ...surveys.states.servers import wait_for_end
+from ...surveys.states.requests import BROKEN, SILENT, ask, wait_for_end
 from ..finding import Problem
 from .prefixes import Prefixes
 from .rest import ABORT, KEEP, WAIT, Rest, RestError

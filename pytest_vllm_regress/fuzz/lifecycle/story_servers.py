@@ -12,7 +12,7 @@ from ...engines.server import Server
 from ...engines.session import Session
 from ...engines.standalone import Engines
 from ...errors import ChildError, Unsupported
-from ...surveys.states.servers import DRAIN_S, paced
+from ...surveys.states.requests import DRAIN_S, paced
 from ..finding import Problem
 from .story import Story
 from .story_run import HEALTH_S, StoryRun

@@ -61,7 +61,7 @@ class _Loader(importlib.abc.Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         self._loader.exec_module(module)
-        from pytest_vllm_regress.surveys.upstream.remote_server import (
+        from pytest_vllm_regress.surveys.upstream.drop_ins import (
             RemoteLaunchRenderServer,
             RemoteOpenAIServer,
         )
@@ -89,7 +89,7 @@ def pytest_addoption() -> None:
 def pytest_sessionstart() -> None:
     conftest = sys.modules.get("tests.conftest")
     if conftest is not None and "runner" in _replaced():
-        from pytest_vllm_regress.surveys.upstream.engine_runner import VllmRunner
+        from pytest_vllm_regress.surveys.upstream.drop_ins import VllmRunner
 
         vars(conftest)["VllmRunner"] = VllmRunner
 
@@ -122,9 +122,9 @@ def pytest_collectreport(report: pytest.CollectReport) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> None:
     """Record the start of a test, and let no server that does not start use up the test's time."""
-    from pytest_vllm_regress.surveys.upstream import starts
+    from pytest_vllm_regress.surveys.upstream import settings
 
-    starts.begin_test(item.config.getoption("timeout") or math.inf)
+    settings.begin_test(item.config.getoption("timeout") or math.inf)
     _append(event="start", test=item.nodeid)
 
 

@@ -4,12 +4,12 @@ goes on with the rest."""
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,7 @@ from ...util.files import peek
 from ...util.paths import PACKAGE, writable_root
 from ...util.rundir import RunDir
 from .replacing import RECORD, REPLACED, STARTS_SERVERS
-from .settings import DEVICE, ENVIRONMENT, PREFERS_V1, REUSE, hub_folder
-from .starts import DOSSIERS
+from .settings import DEVICE, DOSSIERS, ENVIRONMENT, PREFERS_V1, REUSE, hub_folder
 from .tree import TestTree
 from .triage import ListedTest, UpstreamOutcome, UpstreamResult, read_results, share_passed
 
@@ -80,7 +79,7 @@ _GRACE_S = 5.0
 _RESTARTS = 25
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class RunLimits:
     """Seconds for one test with its fixtures, for collecting all files, and for the whole run
     (None: no limit)."""
@@ -90,7 +89,7 @@ class RunLimits:
     run_s: float | None = None
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class UpstreamRun:
     """Results of a run, the files that were run, the names of the hub without a stand-in, and the
     dossiers of servers that did not start."""
@@ -129,7 +128,7 @@ class UpstreamRun:
         }
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class UpstreamRequest:
     """What to run: the tree and its files, in which environment. ``dossiers``: folder for those of
     servers that do not start. ``replaced``: classes
@@ -142,7 +141,7 @@ class UpstreamRequest:
     replaced: tuple[str, ...] = ("server",)
     limits: RunLimits = RunLimits()
     pytest_args: tuple[str, ...] = ()
-    listed: Mapping[str, ListedTest] = dataclasses.field(default_factory=dict)
+    listed: Mapping[str, ListedTest] = field(default_factory=dict)
 
 
 def run_tests(

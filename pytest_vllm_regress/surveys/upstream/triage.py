@@ -4,11 +4,11 @@ here, and the tests that are known to fail on the simulated device, with what ea
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from ...errors import UsageError
@@ -34,7 +34,7 @@ class UpstreamOutcome(enum.StrEnum):
 NOT_SKIPPED = (UpstreamOutcome.PASSED, UpstreamOutcome.FAILED, UpstreamOutcome.MEANING)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class UpstreamResult:
     """One test of a run, with one line of why it did not pass."""
 
@@ -48,7 +48,7 @@ class UpstreamResult:
         return self.test.partition("::")[0]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class ListedTest:
     """How a test that fails ends for a known reason, and the reason."""
 

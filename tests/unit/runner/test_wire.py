@@ -19,6 +19,7 @@ from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.environments.names import resolve
 from pytest_vllm_regress.environments.sidecars import sidecar_locks
 from pytest_vllm_regress.errors import UsageError
+from pytest_vllm_regress.runner import wire
 from pytest_vllm_regress.runner.batch import (
     Batch,
     BatchFiles,
@@ -27,12 +28,12 @@ from pytest_vllm_regress.runner.batch import (
     Needs,
     RunOptions,
     RunOutcome,
+    inconclusive_results,
 )
-from pytest_vllm_regress.runner.batch_results import inconclusive_results
 from pytest_vllm_regress.runner.journal import Journal
 from pytest_vllm_regress.runner.progress import CaseLines
-from pytest_vllm_regress.runner.remote import wire
-from pytest_vllm_regress.runner.remote.wire import (
+from pytest_vllm_regress.runner.run import RunRequest, run_batches
+from pytest_vllm_regress.runner.wire import (
     MAX_LOG,
     BatchReply,
     BatchRequest,
@@ -43,7 +44,6 @@ from pytest_vllm_regress.runner.remote.wire import (
     is_last,
     state_of,
 )
-from pytest_vllm_regress.runner.run import RunRequest, run_batches
 from tests.helpers.cases import CaseFile
 from tests.helpers.waiting_cases import version_case
 

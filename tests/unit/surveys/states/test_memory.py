@@ -12,10 +12,16 @@ import httpx
 import pytest
 
 from pytest_vllm_regress.errors import NotAtWork
-from pytest_vllm_regress.surveys.states import memory
-from pytest_vllm_regress.surveys.states.growth import Growth, Reading, Slope
+from pytest_vllm_regress.surveys.states import growth
+from pytest_vllm_regress.surveys.states.growth import (
+    KINDS,
+    Growth,
+    MemoryRow,
+    MemoryRun,
+    Reading,
+    Slope,
+)
 from pytest_vllm_regress.surveys.states.measure import ReleaseStates
-from pytest_vllm_regress.surveys.states.memory import KINDS, MemoryRow, MemoryRun
 from pytest_vllm_regress.util import codec
 from tools.states_pages import page as states_page
 
@@ -111,9 +117,9 @@ def test_growth_is_claimed_only_if_a_second_run_shows_it(
         assert slope is not None, "a second run was made"
         return {"core": Growth("core", slope, slope, (Reading(0, 1, 1),))}
 
-    monkeypatch.setattr(memory, "measure_growth", measure)
+    monkeypatch.setattr(growth, "measure_growth", measure)
     server: Any = FakeServer(refusing)
-    row = memory.observe(server, "completion")
+    row = growth.observe(server, "completion")
     assert row.growing == growing
     assert len(row.runs) == 1 + (second is not None)
 

@@ -12,7 +12,8 @@ import pytest
 from pytest_vllm_regress.engines.spec import EngineSpec
 from pytest_vllm_regress.errors import ChildDied, Unsupported, UsageError
 from pytest_vllm_regress.surveys.states import measure
-from pytest_vllm_regress.surveys.states.growth import Slope
+from pytest_vllm_regress.surveys.states.growth import KINDS as LOADS
+from pytest_vllm_regress.surveys.states.growth import MemoryRow, MemoryRun, Slope
 from pytest_vllm_regress.surveys.states.health import (
     AFTER,
     HEALTH,
@@ -22,8 +23,6 @@ from pytest_vllm_regress.surveys.states.health import (
     ServerState,
 )
 from pytest_vllm_regress.surveys.states.measure import ReleaseStates, open_states, report
-from pytest_vllm_regress.surveys.states.memory import KINDS as LOADS
-from pytest_vllm_regress.surveys.states.memory import MemoryRow, MemoryRun
 from pytest_vllm_regress.surveys.states.shutdown import ENDINGS, ROWS, ShutdownRow
 from pytest_vllm_regress.util.report import to_terminal
 from tests.helpers import ROOT

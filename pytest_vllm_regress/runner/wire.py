@@ -7,35 +7,35 @@ whoever passes it on need not decode it: ``is_last`` and ``state_of`` look at it
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import platform
 import socket
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from ..._version import __version__
-from ...cases import results
-from ...cases.loading import load_all_cases
-from ...cases.proofs import proof, rejudge
-from ...cases.results import RunResult
-from ...defaults import ASKED_DEVICES
-from ...engines.gpus import nvml
-from ...environments.names import resolve
-from ...environments.recipes import FILE, LOCKS, MAX_BYTES, find_file
-from ...environments.sidecars import LOCKS as SIDECARS
-from ...environments.sidecars import sidecar_locks
-from ...environments.sources import names_interpreter
-from ...errors import UsageError
-from ...util import codec
-from ...util.codec import Document, Meta
-from ...util.documents import parse_json
-from ...util.files import files_below, peek, read_bounded
-from ..batch import Batch, BatchState, Needs, RunOptions
-from ..pytest_run import OUTER_TIMEOUT_S
+from .._version import __version__
+from ..cases import results
+from ..cases.loading import load_all_cases
+from ..cases.proofs import proof, rejudge
+from ..cases.results import RunResult
+from ..defaults import ASKED_DEVICES
+from ..engines.gpus import nvml
+from ..environments.names import resolve
+from ..environments.recipes import FILE, LOCKS, MAX_BYTES, find_file
+from ..environments.sidecars import LOCKS as SIDECARS
+from ..environments.sidecars import sidecar_locks
+from ..environments.sources import names_interpreter
+from ..errors import UsageError
+from ..util import codec
+from ..util.codec import Document, Meta
+from ..util.documents import parse_json
+from ..util.files import files_below, peek, read_bounded
+from .batch import Batch, BatchState, Needs, RunOptions
+from .pytest_run import OUTER_TIMEOUT_S
 
 SCHEMA_VERSION = 3
 MAX_LOG = 256 * 1024
@@ -105,7 +105,7 @@ class _ReplyDocument(Document, frozen=True):
     log: Annotated[str, Meta(max_length=1024 * 1024)] = ""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class BatchReply:
     """Results of a request, or of the first of its cases (``last`` is False).
 
@@ -113,10 +113,10 @@ class BatchReply:
     """
 
     state: BatchState = BatchState.FINISHED
-    run: RunResult = dataclasses.field(default_factory=RunResult)
+    run: RunResult = field(default_factory=RunResult)
     last: bool = True
     why: str = ""
-    node: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
+    node: Mapping[str, str] = field(default_factory=dict, hash=False)
     log: str = ""
 
     @classmethod
