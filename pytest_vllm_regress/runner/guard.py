@@ -48,7 +48,7 @@ from .wire import (
     BatchRequest,
     decode_request,
     encode_reply,
-    is_last,
+    head_of,
     machine_facts,
     unpack,
 )
@@ -140,7 +140,7 @@ def _forward_replies(from_worker: int, replies: int, worker: int) -> bytes | Non
             return last
         *lines, incomplete = (incomplete + content).split(b"\n")
         for line in lines:
-            if is_last(line[:100].decode(errors="replace")):
+            if head_of(line).last:
                 last = line
             else:
                 _write_line(replies, line)
@@ -313,5 +313,5 @@ def _replies(stdout: int, node: str, keep_running: Callable[[], bool]) -> Iterat
         for line in lines:
             reply = line.decode()
             yield reply
-            if is_last(reply):
+            if head_of(line).last:
                 return
