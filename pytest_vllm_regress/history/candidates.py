@@ -127,25 +127,23 @@ class BisectPlan:
     probes: int | None = None
 
 
+@dataclass
 class CandidateSearch:
     """A bisection over the candidates of ``plan``.
 
     ``results`` that are there already are not run again.
     """
 
-    def __init__(
-        self, plan: BisectPlan, results: Store[CandidateResult], runner: CandidateRunner
-    ) -> None:
-        self._plan = plan
-        self._results = results
-        self._runner = runner
+    plan: BisectPlan
+    results: Store[CandidateResult]
+    runner: CandidateRunner
 
     def known(self) -> dict[int, CandidateState]:
         """Return the states known so far, by index of the candidate."""
         return {
-            index: self._results[name].state
-            for index, name in enumerate(self._plan.candidates)
-            if name in self._results
+            index: self.results[name].state
+            for index, name in enumerate(self.plan.candidates)
+            if name in self.results
         }
 
     def run(self) -> None:
@@ -153,17 +151,17 @@ class CandidateSearch:
 
         Raises ``KeyboardInterrupt`` if a run was interrupted.
         """
-        plan = self._plan
+        plan = self.plan
         count = len(plan.candidates)
-        self._runner.say(
+        self.runner.say(
             f"{count} {plan.kind}, {plan.candidates[0]} to {plan.candidates[-1]}: "
             f"at most {algorithm.most_runs(count)} runs if the failure changes once"
         )
-        if self._results:
+        if self.results:
             states = (
-                f"{name} {result.state.value}" for name, result in self._results.entries.items()
+                f"{name} {result.state.value}" for name, result in self.results.entries.items()
             )
-            self._runner.say(f"resumed: {', '.join(states)}")
+            self.runner.say(f"resumed: {', '.join(states)}")
         builder = ThreadPoolExecutor(1, "build")
         try:
             while (index := algorithm.next_candidate(count, self.known(), plan.probes)) is not None:
@@ -178,37 +176,37 @@ class CandidateSearch:
         """Run a candidate again ``runs`` times, unless there is the result of an earlier
         confirmation. With no runs, return the result of the search."""
         name = candidate + _CONFIRMING if runs else candidate
-        if name not in self._results:
+        if name not in self.results:
             self._record(name, self._try(environment, runs))
-        return self._results[name]
+        return self.results[name]
 
     def _record(self, candidate: str, result: CandidateResult) -> None:
-        self._results.add(candidate, result)
-        self._runner.say(
+        self.results.add(candidate, result)
+        self.runner.say(
             f"{candidate}: {result.state.value}{result.rate} in {result.seconds:.0f} s{self._steps_left()} ({result.why})"
         )
 
     def _steps_left(self) -> str:
         """Return how many steps are left, and how long they take if they take as long as the others
         did."""
-        left = algorithm.runs_left(len(self._plan.candidates), self.known(), self._plan.probes)
+        left = algorithm.runs_left(len(self.plan.candidates), self.known(), self.plan.probes)
         if not left:
             return ""
-        mean = statistics.mean(result.seconds for result in self._results.entries.values())
+        mean = statistics.mean(result.seconds for result in self.results.entries.values())
         return f"; at most {left} step{'s' if left > 1 else ''} left, {about(left * mean)}"
 
     def _try(self, environment: str, trials: int) -> CandidateResult:
         """Run the case ``trials`` times. Stop early if further runs cannot give another result."""
         started = time.monotonic()
-        batch = Batch(environment, (self._plan.case,), {})
+        batch = Batch(environment, (self.plan.case,), {})
         reasons: dict[CandidateState, str] = {}
         bad = done = unclear = 0
         why = "no result"
-        while done < trials and unclear < self._plan.repeat:
+        while done < trials and unclear < self.plan.repeat:
             logger.info(
-                "try %s in %s: %d of %d trials done", self._plan.case.id, environment, done, trials
+                "try %s in %s: %d of %d trials done", self.plan.case.id, environment, done, trials
             )
-            outcome = self._runner.run([batch])
+            outcome = self.runner.run([batch])
             if outcome.interrupted:
                 raise KeyboardInterrupt
             results = outcome.run.results
@@ -231,9 +229,9 @@ class CandidateSearch:
 
     def _likely_next(self, index: int) -> list[str]:
         """Return the environments that follow if this candidate is bad, and if it is good."""
-        if self._runner.build is None:
+        if self.runner.build is None:
             return []
-        plan = self._plan
+        plan = self.plan
         likely: dict[str, None] = {}
         for state in (CandidateState.BAD, CandidateState.GOOD):
             known = {**self.known(), index: state}
@@ -243,13 +241,13 @@ class CandidateSearch:
         return list(likely)
 
     def _build_ahead(self, environment: str) -> None:
-        assert self._runner.build is not None
+        assert self.runner.build is not None
         logger.debug("build %s ahead", environment)
         try:
-            self._runner.build(environment)
+            self.runner.build(environment)
         except RegressError as error:
             problem = "cannot be built" if isinstance(error, BuildError) else "cannot be used"
-            self._runner.say(f"{environment} {problem}; it may not be needed")
+            self.runner.say(f"{environment} {problem}; it may not be needed")
 
 
 def _fails_to_import(results: Sequence[TestResult]) -> bool:

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from typing import IO
 
 from ..environments.uv import cancelled_by
@@ -33,15 +34,15 @@ TICK_S = 0.2
 """Seconds between two updates, so that output is shown meanwhile."""
 
 
+@dataclass
 class SequentialExecutor:
     """Builds each environment and runs its batch before the next one.
 
     ``start`` runs pytest's command and returns its exit status.
     """
 
-    def __init__(self, build: Callable[[str], None], start: StartCommand = run_command) -> None:
-        self._build = build
-        self.start = start
+    build: Callable[[str], None]
+    start: StartCommand = run_command
 
     def execute(
         self, batches: Sequence[Batch], options: RunOptions, files: BatchFiles
@@ -50,7 +51,7 @@ class SequentialExecutor:
         for batch in batches:
             yield BatchUpdate.started(batch)
             try:
-                self._build(batch.environment)
+                self.build(batch.environment)
             except BuildError as error:
                 yield BatchUpdate(batch, not_built(batch, error), BatchState.UNBUILT)
             else:

@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -213,19 +213,19 @@ def _run_unpacked(
     return BatchReply(run=_with_node(unsent, node), node=node, log=log)
 
 
+@dataclass
 class _WatchedPytest:
     """A pytest whose results are sent as its report grows.
 
     ``lost``: why it says nothing about the cases; "" if it does.
     """
 
-    def __init__(
-        self, log: Path, report: ReportReader, deadline_s: float, send: Callable[[RunResult], None]
-    ) -> None:
-        self._log = log
-        self._report = report
-        self._deadline_s = deadline_s
-        self._send = send
+    log: Path
+    report: ReportReader
+    deadline_s: float
+    send: Callable[[RunResult], None]
+
+    def __post_init__(self) -> None:
         self.sent: list[TestResult] = []
         self.lost = ""
 
@@ -234,20 +234,20 @@ class _WatchedPytest:
 
         Return the exit status.
         """
-        with self._log.open("wb") as log:
+        with self.log.open("wb") as log:
             process = start_command(command, environment, output=log)
             progress_at = time.monotonic()
             try:
                 while True:
                     with contextlib.suppress(subprocess.TimeoutExpired):
                         return self._exit_status(process.wait(POLL_S))
-                    reported = self._report.read()
+                    reported = self.report.read()
                     if reported.results:
                         progress_at = time.monotonic()
                         self.sent += reported.results
-                        self._send(RunResult(reported.results))
-                    elif time.monotonic() - progress_at > self._deadline_s:
-                        self.lost = f"no case ended within {self._deadline_s:.0f} s"
+                        self.send(RunResult(reported.results))
+                    elif time.monotonic() - progress_at > self.deadline_s:
+                        self.lost = f"no case ended within {self.deadline_s:.0f} s"
                         return -signal.SIGKILL
             finally:
                 end_command(process, PYTEST_GRACE_S)

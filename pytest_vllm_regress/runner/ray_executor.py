@@ -109,50 +109,43 @@ def results_of_given_up(in_flight: InFlightBatch, why: str) -> RunResult:
     return RunResult(inconclusive_results(in_flight.part, in_flight.part.cases, reason))
 
 
+@dataclass
 class RayExecutor:
     """Runs batches on a cluster.
 
     ``address`` as in ``ray_cluster.connected``; ``gpus`` for each batch on device gpu.
     """
 
-    def __init__(
-        self,
-        address: str,
-        say: Say,
-        gpus: int | None = None,
-        seconds: Seconds = recorded_seconds,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._address = address
-        self._say = say
-        self._gpus = gpus
-        self._seconds = seconds
-        self._clock = clock
+    address: str
+    say: Say
+    gpus: int | None = None
+    seconds: Seconds = recorded_seconds
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self._builders: tuple[str, EnvironmentBuilders] | None = None
 
     def execute(
         self, batches: Sequence[Batch], options: RunOptions, files: BatchFiles
     ) -> Generator[BatchUpdate | None, None, None]:
         """As ``Executor``. Raises ``UsageError`` if no node can ever run a batch."""
-        needs = needs_of(options, self._gpus)
+        needs = needs_of(options, self.gpus)
         requests = {batch.key: pack(batch, options, needs) for batch in batches}
-        with connected(self._address):
+        with connected(self.address):
             builders, nodes = self._environment_builders(), living_nodes()
             builders.refresh(nodes)
             if batches:
                 _check_room(batches[0].environment, needs, nodes)
             builders.check()
             slots = sum(node.fits(needs) for node in nodes) if batches else 0
-            self._say(f"{len(nodes)} nodes, room for {slots} environments at a time")
+            self.say(f"{len(nodes)} nodes, room for {slots} environments at a time")
             waiting = [
                 InFlightBatch(
                     batch, part, requests[batch.key].only(tuple(case.id for case in part.cases))
                 )
-                for batch, part in split_batches(batches, slots, self._seconds)
+                for batch, part in split_batches(batches, slots, self.seconds)
             ]
-            yield from _ClusterRun(
-                waiting, needs, builders, files, self._say, self._clock
-            ).updates()
+            yield from _ClusterRun(waiting, needs, builders, files, self.say, self.clock).updates()
 
     def _environment_builders(self) -> EnvironmentBuilders:
         """Return the builders of the current connection, so that a bisection starts them once."""

@@ -130,22 +130,24 @@ def _files(journal: Journal | None) -> Iterator[BatchFiles]:
             yield BatchFiles(folder)
 
 
+@dataclass
 class _Run:
     """One call of ``run_batches``.
 
     Results are kept without expectations and judged when the outcome is made.
     """
 
-    def __init__(self, request: RunRequest, files: BatchFiles) -> None:
-        self._request = request
-        self._files = files
+    request: RunRequest
+    files: BatchFiles
+
+    def __post_init__(self) -> None:
         self._results: dict[tuple[str, int], list[RunResult]] = {
-            batch.key: [] for batch in request.batches
+            batch.key: [] for batch in self.request.batches
         }
         self._unbuilt: dict[str, None] = {}
 
     def run(self) -> RunOutcome:
-        request, journal = self._request, self._request.journal
+        request, journal = self.request, self.request.journal
         remaining = list(request.batches)
         if journal is not None:
             journal.begin()
@@ -154,10 +156,10 @@ class _Run:
             remaining = list(filter(None, map(journal.remaining, request.batches)))
         _log.info("%d batches, %d to run", len(request.batches), len(remaining))
         options = request.options.with_pytest_args(*request.progress.pytest_args)
-        request.progress.begin(request.batches, remaining, self._files)
+        request.progress.begin(request.batches, remaining, self.files)
         try:
             with contextlib.closing(
-                request.executor.execute(remaining, options, self._files)
+                request.executor.execute(remaining, options, self.files)
             ) as updates:
                 for update in updates:
                     if update is not None:
@@ -181,7 +183,7 @@ class _Run:
         Failures of a machine or a build are not recorded in the journal, so the next run tries
         those cases again.
         """
-        batch, journal = update.batch, self._request.journal
+        batch, journal = update.batch, self.request.journal
         _log.info("%s: %s, %d results", batch, update.state.value, len(update.run.results))
         self._results[batch.key].append(update.run)
         if update.state is BatchState.UNBUILT:
@@ -189,17 +191,17 @@ class _Run:
         elif update.state is BatchState.FINISHED and journal is not None:
             journal.add(batch, update.run)
             if update.last:
-                self._files.report(batch).unlink(missing_ok=True)
+                self.files.report(batch).unlink(missing_ok=True)
 
     def _finished_before_interruption(self, batch: Batch) -> list[RunResult]:
         """Return the results of an interrupted batch that count: cases that had ended, including
         those of a pytest that was stopped with the run."""
-        journal = self._request.journal
+        journal = self.request.journal
         if journal is not None:
             results = [journal.finished(batch)]
             complete = journal.remaining(batch) is None
         else:
-            results = [*self._results[batch.key], self._files.partial_results(batch)]
+            results = [*self._results[batch.key], self.files.partial_results(batch)]
             complete = {case.id for case in batch.cases} <= {
                 result.case_id for run in self._results[batch.key] for result in run.results
             }
@@ -208,10 +210,10 @@ class _Run:
     def _outcome(
         self, results_of: Callable[[Batch], list[RunResult]], *, interrupted: bool = False
     ) -> RunOutcome:
-        options = self._request.options
+        options = self.request.options
         runs = (
             apply_expectations(merge_results(results_of(batch)), batch, options)
-            for batch in self._request.batches
+            for batch in self.request.batches
         )
         return RunOutcome(merge_results(runs), tuple(self._unbuilt), interrupted)
 
