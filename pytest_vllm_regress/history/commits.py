@@ -161,7 +161,7 @@ class Culprit:
     @property
     def address(self) -> str:
         """The URL to name in the case file: that of the pull request, else that of the commit."""
-        return self.pull_request or self._commit_url
+        return self.pull_request or self._url(self.commit)
 
     @property
     def documented(self) -> bool | None:
@@ -204,9 +204,8 @@ class Culprit:
     def _named(self) -> tuple[str, ...]:
         return self.case.fixed_by if self.is_fix else self.case.broken_by
 
-    @property
-    def _commit_url(self) -> str:
-        return f"{self.history.project.repository}/commit/{self.commit.id}"
+    def _url(self, commit: Commit) -> str:
+        return f"{self.history.project.repository}/commit/{commit.id}"
 
     def lines(self) -> list[str]:
         """Return the text for people; the last line is the answer."""
@@ -292,7 +291,7 @@ class Culprit:
         return f"\nCommits without a clear verdict between it and the last commit with one:\n\n{commits}"
 
     def _link(self, commit: Commit) -> str:
-        return f"[{commit.id[:10]}]({self.history.project.repository}/commit/{commit.id})"
+        return f"[{commit.id[:10]}]({self._url(commit)})"
 
 
 @dataclass(frozen=True)

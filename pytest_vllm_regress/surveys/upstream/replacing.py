@@ -108,9 +108,7 @@ def pytest_collection_finish() -> None:
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:
     if report.outcome != "passed" and report.nodeid not in _begun():
-        reason = (
-            report.longrepr[2] if isinstance(report.longrepr, tuple) else _reason(report.longrepr)
-        )
+        reason = _reason(report.longrepr)
         _append(event="end", test=report.nodeid, outcome=report.outcome, reason=reason, seconds=0.0)
 
 
@@ -126,22 +124,15 @@ def pytest_runtest_protocol(item: pytest.Item) -> None:
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Record how a test ended: its call, or what failed or was skipped before or after it."""
     if report.when == "call" or report.outcome != "passed":
-        skipped = isinstance(report.longrepr, tuple)
-        reason = (
-            report.longrepr[2] if isinstance(report.longrepr, tuple) else _reason(report.longrepr)
+        failed_as_expected = hasattr(report, "wasxfail") and not isinstance(report.longrepr, tuple)
+        _append(
+            event="end",
+            test=report.nodeid,
+            outcome="passed" if failed_as_expected else report.outcome,
+            reason=_reason(report.longrepr),
+            when=report.when,
+            seconds=round(report.duration, 3),
         )
-        outcome = (
-            "passed"
-            if getattr(report, "wasxfail", None) is not None and not skipped
-            else report.outcome
-        )
-        event = {
-            "outcome": outcome,
-            "reason": reason,
-            "when": report.when,
-            "seconds": round(report.duration, 3),
-        }
-        _append(event="end", test=report.nodeid, **event)
 
 
 def pytest_sessionfinish() -> None:
@@ -149,7 +140,10 @@ def pytest_sessionfinish() -> None:
 
 
 def _reason(longrepr: Any) -> str:
-    """Return the exceptions of a failure, root first, each with its place if that is in the tests."""
+    """Return the exceptions of a failure, root first, each with its place if that is in the tests;
+    the reason of a skip."""
+    if isinstance(longrepr, tuple):
+        return str(longrepr[2])
     chain: Iterable[Any] = getattr(longrepr, "chain", None) or ()
     parts = []
     for _, crash, _ in chain:
