@@ -29,6 +29,7 @@ from ..runner.progress import CaseLines, Say
 from ..runner.run import RunRequest, run_batches
 from ..util.files import check_writable, write_atomically
 from ..util.paths import writable_root
+from ..util.report import to_terminal
 from ..util.signals import terminate_as_interrupt
 from .context import (
     FORMAT,
@@ -175,7 +176,7 @@ def _print(report: WatchReport, format: str, show: Say) -> None:
     elif format == "markdown":
         say(report.markdown())
     else:
-        for line in (*report.lines(), *report.diff().splitlines()):
+        for line in (*to_terminal(report.report()).splitlines(), *report.diff().splitlines()):
             say(line)
     if report.edits and not report.written:
         show(

@@ -177,32 +177,22 @@ def edits_of(
 ) -> tuple[RangeEdit, ...]:
     """Return the edits of case files after which the verdicts are as expected, at most one for each
     case."""
-    shown: dict[tuple[str, Range], dict[Version, bool]] = {}
+    seen: dict[tuple[str, Range], dict[Version, set[bool | None]]] = {}
     passing: dict[str, str] = {}
-    unclear: set[tuple[str, Range, Version]] = set()
     cases = {case.id: case for look in looks for case in look.cases}
     for case, verdicts in _verdicts(looks, results):
-        if (
-            verdicts.affected is None
-            or verdicts.version is None
-            or verdicts.cell.verdict is Verdict.NOT_APPLICABLE
-        ):
+        affected, version, verdict = verdicts.affected, verdicts.version, verdicts.cell.verdict
+        if affected is None or version is None or verdict is Verdict.NOT_APPLICABLE:
             continue
-        key, version = (case.id, verdicts.affected), verdicts.version
-        known = shown.setdefault(key, {})
-        if verdicts.shown is None or known.get(version, verdicts.shown) is not verdicts.shown:
-            unclear.add((*key, version))
-        elif verdicts.cell.verdict is not Verdict.INCONCLUSIVE:
-            known[version] = verdicts.shown
-            if not verdicts.shown:
-                passing.setdefault(case.id, verdicts.cell.environment)
-    edits = {}
-    for (case_id, before), versions in shown.items():
-        clear = {
-            version: value
-            for version, value in versions.items()
-            if (case_id, before, version) not in unclear
-        }
+        if verdict is Verdict.INCONCLUSIVE and verdicts.shown is not None:
+            continue  # only some of its tests say something
+        seen.setdefault((case.id, affected), {}).setdefault(version, set()).add(verdicts.shown)
+        if verdicts.shown is False:
+            passing.setdefault(case.id, verdicts.cell.environment)
+    edits: dict[str, RangeEdit] = {}
+    for (case_id, before), by_version in seen.items():
+        agreed = {version: shown.pop() for version, shown in by_version.items() if len(shown) == 1}
+        clear = {version: shown for version, shown in agreed.items() if shown is not None}
         after = corrected(before, [*{*listed.get(before.package, ()), *clear}], clear)
         if after is not None and after != before and case_id not in edits:
             edits[case_id] = _edit(cases[case_id], before, after, passing.get(case_id, ""))
@@ -237,13 +227,10 @@ def _edit(case: Case, before: Range, after: Range, passing: str) -> RangeEdit:
     A case that gets its first fixed version gets evidence of it, which a proof needs.
     """
     text = _read(case.path)
-    new_text = with_range(text, after)
-    closed = replace(
-        case, affected=tuple(after if part is before else part for part in case.affected)
-    )
-    if not case.evidence.fixed and passing and closed.first_fixed() is not None:
-        new_text = with_fixed_evidence(new_text, passing)
-    return RangeEdit(case, before, after, text, new_text)
+    edit = RangeEdit(case, before, after, text, with_range(text, after))
+    if not case.evidence.fixed and passing and edit.corrected_case.first_fixed() is not None:
+        edit = replace(edit, new_text=with_fixed_evidence(edit.new_text, passing))
+    return edit
 
 
 def _read(path: Path) -> str:
