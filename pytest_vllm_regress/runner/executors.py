@@ -59,6 +59,7 @@ class SequentialExecutor:
                 yield BatchUpdate(batch, run_batch(batch, options, self.start, report))
 
 
+@dataclass
 class ThreadsExecutor:
     """Runs batches side by side. One thread builds environments while batches run; ``build`` makes
     an environment ready.
@@ -75,25 +76,16 @@ class ThreadsExecutor:
     exit status.
     """
 
-    def __init__(
-        self,
-        build: Callable[[str], None],
-        at_once: int,
-        say: Say,
-        start: Callable[..., int] | None = None,
-        spare: Callable[[int], bool] | None = None,
-        seconds: Seconds | None = recorded_seconds,
-        release: Callable[[str], None] = lambda name: None,
-        ahead: int | None = None,
-    ) -> None:
-        self._build = build
-        self._at_once = at_once
-        self._spare = spare
-        self._seconds = seconds
-        self._release = release
-        self._ahead = ahead
-        self._say = say
-        self._start = start or self._start_command
+    build: Callable[[str], None]
+    at_once: int
+    say: Say
+    start: Callable[..., int] | None = None
+    spare: Callable[[int], bool] | None = None
+    seconds: Seconds | None = recorded_seconds
+    release: Callable[[str], None] = lambda name: None
+    ahead: int | None = None
+
+    def __post_init__(self) -> None:
         self._running: set[subprocess.Popen[bytes]] = set()
         self.stopping = threading.Event()
 
@@ -111,7 +103,7 @@ class ThreadsExecutor:
             built: dict[str, Future[None]] = {}
 
             def build_ahead() -> None:
-                for batch in itertools.islice(waiting, self._ahead):
+                for batch in itertools.islice(waiting, self.ahead):
                     if batch.environment not in built:
                         built[batch.environment] = builder.submit(
                             self._build_unless_stopping, batch.environment
@@ -132,7 +124,7 @@ class ThreadsExecutor:
                 for future in done:
                     name = running.pop(future).environment
                     if name not in {batch.environment for batch in (*waiting, *running.values())}:
-                        self._release(name)
+                        self.release(name)
                     yield future.result()
                 yield None
         except (KeyboardInterrupt, GeneratorExit):
@@ -144,10 +136,10 @@ class ThreadsExecutor:
             runner.shutdown(wait=True, cancel_futures=True)
 
     def _has_room(self, running: int) -> bool:
-        return running < self._at_once or (self._spare is not None and self._spare(running))
+        return running < self.at_once or (self.spare is not None and self.spare(running))
 
     def _by_urgency(self, batches: Sequence[Batch]) -> list[Batch]:
-        seconds = self._seconds
+        seconds = self.seconds
         if seconds is None:
             return list(batches)
 
@@ -159,7 +151,7 @@ class ThreadsExecutor:
     def _build_unless_stopping(self, name: str) -> None:
         if not self.stopping.is_set():
             with cancelled_by(self.stopping):
-                self._build(name)
+                self.build(name)
 
     def _run_batch(
         self, batch: Batch, built: Future[None], options: RunOptions, files: BatchFiles
@@ -167,14 +159,14 @@ class ThreadsExecutor:
         try:
             built.result()
         except BuildError as error:
-            self._say(f"{batch.environment}: {error}")
+            self.say(f"{batch.environment}: {error}")
             return BatchUpdate(batch, not_built(batch, error), BatchState.UNBUILT)
         report = ReportReader(files.report(batch))
         files.directory.mkdir(parents=True, exist_ok=True)
         with files.log(batch).open("wb") as log:
 
             def start(command: Sequence[str], environment: Mapping[str, str]) -> int:
-                return self._start(log, command, environment)
+                return (self.start or self._start_command)(log, command, environment)
 
             return BatchUpdate(batch, run_batch(batch, options, start, report, files.log(batch)))
 
