@@ -126,7 +126,7 @@ def absent_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("matrix", "vllm-17173", "--env", "vllm-0.9.2"),
         ("validate", "vllm-17173"),
         ("bisect", "vllm-17173"),
-        ("conformance", "vllm-0.9.2", "--again"),
+        ("survey", "conformance", "--env", "vllm-0.9.2", "--fresh"),
         ("env", "build", "vllm-0.9.2"),
     ],
     ids=lambda command: command[0],
