@@ -49,7 +49,7 @@ from pytest_vllm_regress.engines.session import Session
 from pytest_vllm_regress.engines.settings import Settings, Timeouts
 from pytest_vllm_regress.engines.target import built_target
 from pytest_vllm_regress.errors import RegressError
-from pytest_vllm_regress.runner.build import check_gpu_fits
+from pytest_vllm_regress.runner.executors import check_gpu_fits
 from pytest_vllm_regress.surveys.conformance import read_known, read_report, unexplained
 from pytest_vllm_regress.util.deadline import Deadline
 from pytest_vllm_regress.util.files import write_atomically

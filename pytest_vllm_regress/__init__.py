@@ -70,8 +70,7 @@ if TYPE_CHECKING:
         valid_instances,
     )
     from .surveys.states.growth import Growth, Reading, Slope, measure_growth
-    from .surveys.upstream.engine_runner import VllmRunner
-    from .surveys.upstream.remote_server import RemoteOpenAIServer
+    from .surveys.upstream.drop_ins import RemoteOpenAIServer, VllmRunner
 
 _PUBLIC_NAMES = {
     "_version": ("__version__",),
@@ -131,8 +130,7 @@ _PUBLIC_NAMES = {
         *("invalid_instances", "json_schemas", "near_misses", "valid_instances"),
     ),
     "surveys.states.growth": ("Growth", "Reading", "Slope", "measure_growth"),
-    "surveys.upstream.engine_runner": ("VllmRunner",),
-    "surveys.upstream.remote_server": ("RemoteOpenAIServer",),
+    "surveys.upstream.drop_ins": ("RemoteOpenAIServer", "VllmRunner"),
 }
 _MODULE_OF = {name: module for module, names in _PUBLIC_NAMES.items() for name in names}
 

@@ -1,8 +1,4 @@
-"""Write docs/generated/bisections.md, the table of fixing and breaking commits: ``python -m
-tools.bisections``.
-
-The commits come from the evidence of the cases. A test fails if the page differs from it.
-"""
+"""The page of fixing and breaking commits, from the evidence of the cases."""
 
 from __future__ import annotations
 
@@ -16,7 +12,6 @@ from pytest_vllm_regress.environments.sources import PROJECTS
 from pytest_vllm_regress.util.report import Markup, markdown_table
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "generated" / "bisections.md"
 DOCUMENTED = 2
 """Number of candidates if no search was needed: the documented commit and its parent."""
 HEAD = """# Bisections
@@ -26,7 +21,7 @@ evidence. [How to bisect](../how-to/bisect.md). *As documented*: the commit that
 one shows the failure and the other does not. Otherwise the commit was found by a search, and confirmed by two more runs
 of it and of its parent. *Seconds a run* are from a machine with two cores that did other work at the same time.
 
-<!-- written by `python -m tools.bisections` from the `evidence.json` of the cases; do not edit -->
+<!-- written by `python -m tools.docs` from the `evidence.json` of the cases; do not edit -->
 """
 HEADER = ("case", "change", "commit", "pull request", "found", "runs", "seconds a run", "date")
 
@@ -60,7 +55,3 @@ def page() -> str:
     """Return the page."""
     table = markdown_table(HEADER, [row(case_id, commit) for case_id, commit in traced()])
     return "\n".join([HEAD, *table, ""])
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")

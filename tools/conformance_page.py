@@ -20,13 +20,13 @@ from pytest_vllm_regress.util.report import Markup, markdown_table
 NOT_RUN = "-"
 
 
-def page(runs: Iterable[SuiteRun], known: Sequence[KnownFailure]) -> list[str]:
-    """The page, as lines of Markdown (ASCII)."""
+def page(runs: Iterable[SuiteRun], known: Sequence[KnownFailure]) -> str:
+    """Return the page (ASCII)."""
     ordered = sorted(runs, key=lambda ran: (ran.device != "sim", ran.vllm))
     lines = [
         "# Conformance",
         "",
-        "<!-- written by `python -m tools.record conformance`; do not edit -->",
+        "<!-- written by `python -m tools.docs`; do not edit -->",
         "",
         "Which features work on which vLLM, according to the conformance suite: a row for each version and engine generation.",
         "`ok`: the check passed. `n/a`: this vLLM or device does not support it; the note says why. `FAIL`: it fails; the note says what is known.",
@@ -56,7 +56,7 @@ def page(runs: Iterable[SuiteRun], known: Sequence[KnownFailure]) -> list[str]:
                 f"{name.replace('_', ' ')} {value}" for name, value in ran.gpu.items()
             )
             lines += ["", f"{ran.environment} on {ran.device}: {facts}."]
-    return [line.encode("ascii", "replace").decode() for line in lines]
+    return "\n".join([*lines, ""]).encode("ascii", "replace").decode()
 
 
 def _section(section: str, runs: Sequence[SuiteRun], known: Sequence[KnownFailure]) -> list[str]:

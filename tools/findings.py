@@ -1,7 +1,7 @@
-"""Write the pages of findings in docs/generated: ``python -m tools.findings``.
+"""The pages of findings, and ``python -m tools.findings``, which changes the findings below docs.
 
 With folders as arguments (written by ``vllm-regress fuzz HUNTER --out FOLDER``), their findings
-first replace those of the same hunter below docs, the smallest of each cause. With --ask, the
+replace those of the same hunter below docs, the smallest of each cause. With --ask, the
 findings of the hunters in these folders are asked again in these environments; without folders,
 all are.
 
@@ -37,7 +37,7 @@ FOUND_AGAIN = DOCS / "records" / "found-again"
 UNREPORTED = DOCS / "records" / "unreported.toml"
 LONG = 240
 """Maximum length of a request or story in a table cell, in characters."""
-_WRITTEN = "<!-- written by `python -m tools.findings`; do not edit -->"
+_WRITTEN = "<!-- written by `python -m tools.docs`; do not edit -->"
 Row = tuple[str, ...]
 """Markdown of the cells of a row."""
 
@@ -69,10 +69,6 @@ class FindingsPage:
     @property
     def folder(self) -> Path:
         return DOCS / self.name
-
-    @property
-    def path(self) -> Path:
-        return DOCS / "generated" / f"{self.name}.md"
 
     def published(self) -> list[Any]:
         """Return the findings in the folder, in the order of the table."""
@@ -415,16 +411,6 @@ what is observed and by vLLM's sources, not by a fix, so two causes may turn out
     return f"{head}{table}\n\n{len(rows)} causes: {counts}.\n"
 
 
-def pages() -> dict[Path, str]:
-    """Return all pages of findings."""
-    generated = DOCS / "generated"
-    return {
-        **{page.path: page.text() for page in PAGES},
-        generated / "found-again.md": found_again_page(),
-        generated / "unreported.md": unreported_page(),
-    }
-
-
 def smallest(findings: Iterable[Any]) -> list[Any]:
     """Return the findings that no smaller one explains."""
     chosen: list[Any] = []
@@ -485,8 +471,6 @@ def main() -> None:
             (page.folder / one.name).unlink()
         for one in (*kept, *own):
             (page.with_upstream(one) if page is not SCHEMAS else one).save(page.folder)
-    for path, text in pages().items():
-        path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

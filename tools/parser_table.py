@@ -1,8 +1,6 @@
-"""Write docs/generated/parsers.md, how the parsers of each release answered: ``python -m
-tools.parser_table``.
-
-With folders as arguments (written by ``vllm-regress fuzz parsers --out FOLDER``), what their
-campaigns came to first goes into docs/records/parsers.json.
+"""The page that says how the parsers of each release answered, and ``python -m tools.parser_table
+FOLDER...``, which takes what campaigns came to (folders written by ``vllm-regress fuzz parsers
+--out FOLDER``) into docs/records/parsers.json.
 
     python -m tools.parser_table /tmp/0.11.2 /tmp/0.33.0
 """
@@ -24,11 +22,10 @@ from pytest_vllm_regress.util.report import Markup, markdown_table
 
 DOCS = Path(__file__).parents[1] / "docs"
 RECORD = DOCS / "records" / "parsers.json"
-PAGE = DOCS / "generated" / "parsers.md"
 LETTERS = dict(zip((WHOLE, *CutKind), "wctsmo", strict=True))
 HEAD = """# Parsers by release and kind of cut
 
-<!-- written by `python -m tools.parser_table`; do not edit -->
+<!-- written by `python -m tools.docs`; do not edit -->
 
 What `vllm-regress fuzz parsers` saw: the same drawn answers in each parser's own format, asked as the server of the release
 asks it. [How to fuzz parsers](../how-to/fuzz-parsers.md) explains the cuts. A cell shows the ways in which an answer was
@@ -81,8 +78,9 @@ def cell(entry: Mapping[str, Any] | None) -> str:
     return f"`{letters}` ({100 * max(wrong.values()) / entry['asked']:.0f} %)"
 
 
-def page(record: Mapping[str, Any]) -> str:
+def page() -> str:
     """Return the page."""
+    record = json.loads(RECORD.read_text(encoding="utf-8"))
     releases = sorted(record, key=Version)
     parsers = {release: record[release]["parsers"] for release in releases}
     names = sorted(
@@ -106,7 +104,6 @@ def main() -> None:
     for folder in map(Path, sys.argv[1:]):
         add_campaign(record, (folder / JOURNAL).read_text(encoding="utf-8").splitlines())
     RECORD.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    PAGE.write_text(page(record), encoding="utf-8")
 
 
 if __name__ == "__main__":

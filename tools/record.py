@@ -1,5 +1,5 @@
-"""Measure releases into the committed records, and write their pages: ``python -m tools.record
-conformance|states|drift``. Without environments or releases only the page is written.
+"""Measure releases into the committed records: ``python -m tools.record conformance|states|drift``.
+``python -m tools.docs`` writes their pages.
 
 Measured rows are kept one by one, so that an interrupted command can be repeated.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -18,7 +18,7 @@ from packaging.version import Version
 
 from pytest_vllm_regress.cli.context import DISK, disk_limit, say
 from pytest_vllm_regress.cli.survey.drift import chosen_releases
-from pytest_vllm_regress.runner.build import build_with_cache
+from pytest_vllm_regress.runner.executors import build_with_cache
 from pytest_vllm_regress.surveys import drift as drift_survey
 from pytest_vllm_regress.surveys.conformance import (
     ON_GPU,
@@ -31,18 +31,15 @@ from pytest_vllm_regress.surveys.conformance import (
     unexplained,
 )
 from pytest_vllm_regress.surveys.states.measure import TABLES, measure_environment, open_states
-from pytest_vllm_regress.util.files import write_atomically
 from pytest_vllm_regress.util.report import to_markdown
 from pytest_vllm_regress.util.signals import terminate_as_interrupt
 from pytest_vllm_regress.util.store import Store
-from tools import conformance_page, states_pages
 
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "docs" / "records"
-PAGES = ROOT / "docs" / "generated"
 DRIFT_HEAD = """# What `pip install vllm==X` gives today
 
-<!-- written by `python -m tools.record drift`; do not edit -->
+<!-- written by `python -m tools.docs`; do not edit -->
 
 Each release was installed with the newest packages that its requirements allowed on the day in the table, without a pin.
 Then its server was imported, its help printed, and a server started on the simulated device until it answered one token.
@@ -90,7 +87,6 @@ def conformance(
             build_with_cache(say)(name)
             add_run(runs, dataclasses.replace(run_suite(name, suite, selection), whole=not partial))
         runs.rewrite({name: runs[name] for name in sorted(runs)})
-    _write("conformance.md", conformance_page.page(runs.entries.values(), known))
     for ran, cell in unexplained(runs.entries.values(), known):
         say(f"not known: {ran.name} {cell.generation} {cell.section}: {cell.check}: {cell.reason}")
 
@@ -103,7 +99,7 @@ def add_run(runs: Store[SuiteRun], run: SuiteRun) -> None:
         cells = {(cell.section, cell.check, cell.generation): cell for cell in before.cells}
         cells |= {(cell.section, cell.check, cell.generation): cell for cell in run.cells}
         gpu = {**before.gpu, **run.gpu}
-        run = dataclasses.replace(run, cells=tuple(cells.values()), gpu=gpu, whole=before.whole)
+        run = dataclasses.replace(run, gpu=gpu, whole=before.whole).with_cells(cells.values())
     runs.add(run.name, run)
 
 
@@ -125,8 +121,6 @@ def states(
                 releases.add(name, release)
         ordered = sorted(releases, key=lambda name: Version(releases[name].vllm))
         releases.rewrite({name: releases[name] for name in ordered})
-    for file, lines in states_pages.pages(releases.entries.values()).items():
-        _write(file, lines)
 
 
 @app.command()
@@ -149,7 +143,6 @@ def drift(
                 known = drift_survey.known_culprits(drifts.entries.values())
                 drifts.add(version, drift_survey.diagnose(release, say, known))
         drifts.rewrite({version: drifts[version] for version in sorted(drifts, key=Version)})
-    _write("drift.md", drift_page(drifts.entries.values()).splitlines())
 
 
 def drift_page(drifts: Collection[drift_survey.Drift]) -> str:
@@ -162,10 +155,6 @@ def _locked(store: Store[T]) -> Iterator[Store[T]]:
     with contextlib.closing(store):
         store.lock()
         yield store
-
-
-def _write(file: str, lines: Sequence[str]) -> None:
-    write_atomically(PAGES / file, "".join(f"{line}\n" for line in lines))
 
 
 if __name__ == "__main__":

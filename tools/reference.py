@@ -1,7 +1,4 @@
-"""Write the generated parts of docs/reference from the code: ``python -m tools.reference``.
-
-A test fails if a page differs.
-"""
+"""The generated parts of docs/reference, from the code."""
 
 from __future__ import annotations
 
@@ -23,7 +20,6 @@ from pytest_vllm_regress.plugin import fixtures, options
 from pytest_vllm_regress.util.codec import json_schema
 from tools.options import commands, options_of
 
-PAGES = Path(__file__).parents[1] / "docs" / "reference"
 WORDS = {
     "--limit": "a limit by its name, `NAME=VALUE`: repeatable. Which names there are and what they mean, the command says",
     "--set": "a field by its name, `FIELD=VALUE`: repeatable",
@@ -292,20 +288,3 @@ PARTS: dict[str, dict[str, Callable[[], Iterator[str]]]] = {
     "options-of-commands": {"words": word_rows},
 }
 """The generated parts of each page."""
-
-
-def build_page(page: str, text: str) -> str:
-    """Return the text of a page with new generated parts."""
-    for name, rows in PARTS[page].items():
-        new = "\n".join((f"<!-- generated: {name} -->", *rows(), "<!-- end -->"))
-        old = re.compile(f"<!-- generated: {name} -->\n.*?<!-- end -->", re.DOTALL)
-        text, count = old.subn(lambda match, new=new: new, text)  # type: ignore[misc]
-        if count != 1:
-            raise SystemExit(f"{page}.md has {count} parts `generated: {name}`, expected one")
-    return text
-
-
-if __name__ == "__main__":
-    for name in PARTS:
-        path = PAGES / f"{name}.md"
-        path.write_text(build_page(name, path.read_text()))

@@ -8,7 +8,18 @@ from typing import Any
 
 from packaging.version import Version
 
-from pytest_vllm_regress.surveys.states.growth import CONFIDENCE, LEAST, Slope
+from pytest_vllm_regress.surveys.states.growth import (
+    CONFIDENCE,
+    KINDS,
+    LEAST,
+    LONG,
+    READINGS,
+    REQUESTS,
+    WARM_UP,
+    MemoryRow,
+    Slope,
+)
+from pytest_vllm_regress.surveys.states.growth import TOKENS as MEMORY_TOKENS
 from pytest_vllm_regress.surveys.states.health import (
     FAILED,
     HEALTH,
@@ -25,17 +36,7 @@ from pytest_vllm_regress.surveys.states.measure import (
     ReleaseStates,
     StateRow,
 )
-from pytest_vllm_regress.surveys.states.memory import (
-    KINDS,
-    LONG,
-    READINGS,
-    REQUESTS,
-    WARM_UP,
-    MemoryRow,
-)
-from pytest_vllm_regress.surveys.states.memory import TOKENS as MEMORY_TOKENS
-from pytest_vllm_regress.surveys.states.requests import COMPLETE, SILENT, WAIT_S
-from pytest_vllm_regress.surveys.states.servers import DRAIN_S, RUNS
+from pytest_vllm_regress.surveys.states.requests import COMPLETE, DRAIN_S, RUNS, SILENT, WAIT_S
 from pytest_vllm_regress.surveys.states.shutdown import (
     BETWEEN_S,
     END_S,
@@ -148,23 +149,21 @@ KNOWN = (
 )
 
 
-def pages(releases: Iterable[ReleaseStates]) -> dict[str, list[str]]:
-    """Return the lines of each page by file name, newest release first.
+def page(table: str, releases: Iterable[ReleaseStates]) -> str:
+    """Return the page of a table, newest release first.
 
-    A page has the releases of which some of its rows were measured.
+    It has the releases of which some of its rows were measured.
     """
-    ordered = sorted(releases, key=lambda release: Version(release.vllm), reverse=True)
-    return {
-        f"{table}.md": page([release for release in ordered if release.rows(table)])
-        for table, page in _PAGES.items()
-    }
+    measured = [release for release in releases if release.rows(table)]
+    measured.sort(key=lambda release: Version(release.vllm), reverse=True)
+    return "\n".join([*PAGES[table](measured), ""])
 
 
 def _health_page(releases: Sequence[ReleaseStates]) -> list[str]:
     lines = [
         "# Health per release",
         "",
-        "<!-- written by `python -m tools.record states`; do not edit -->",
+        "<!-- written by `python -m tools.docs`; do not edit -->",
         "",
         "What the addresses that load balancers and orchestrators ask say while the engine behind them works, is stuck, or is gone.",
         "",
@@ -207,7 +206,7 @@ def _shutdown_page(releases: Sequence[ReleaseStates]) -> list[str]:
     lines = [
         "# Shutdown per release",
         "",
-        "<!-- written by `python -m tools.record states`; do not edit -->",
+        "<!-- written by `python -m tools.docs`; do not edit -->",
         "",
         "How a server ends: by which signal, idle or during a stream, how fast, and what it leaves behind.",
         "",
@@ -262,7 +261,7 @@ def _growth_page(releases: Sequence[ReleaseStates]) -> list[str]:
     lines = [
         "# Growth of memory per release",
         "",
-        "<!-- written by `python -m tools.record states`; do not edit -->",
+        "<!-- written by `python -m tools.docs`; do not edit -->",
         "",
         "How much memory each process of a server gains with each request, in bytes.",
         "",
@@ -351,7 +350,7 @@ def _remarks(table: str, releases: Sequence[ReleaseStates]) -> list[str]:
     return ["What these cells show:", "", *lines] if lines else []
 
 
-_PAGES: dict[str, Callable[[Sequence[ReleaseStates]], list[str]]] = {
+PAGES: dict[str, Callable[[Sequence[ReleaseStates]], list[str]]] = {
     "health": _health_page,
     "shutdown": _shutdown_page,
     "growth": _growth_page,

@@ -1,8 +1,7 @@
-"""Write docs/generated/upstream.md: ``python -m tools.upstream``.
-
-With files as arguments (results.json of ``vllm-regress survey upstream --out DIR``), their results
-first go into docs/records/upstream, one record for each vLLM. The results of a file of tests
-replace earlier ones, unless the record is of another commit.
+"""The page of upstream's own tests, and ``python -m tools.upstream FILE...``, which takes results
+(results.json of ``vllm-regress survey upstream --out DIR``) into docs/records/upstream, one record
+for each vLLM. The results of a file of tests replace earlier ones, unless the record is of another
+commit.
 
     python -m tools.upstream /tmp/units/results.json /tmp/servers/results.json
 """
@@ -29,7 +28,6 @@ from pytest_vllm_regress.util.text import markdown_cell
 
 DOCS = Path(__file__).parents[1] / "docs"
 RECORDS = DOCS / "records" / "upstream"
-PAGE = DOCS / "generated" / "upstream.md"
 _REASON = 160
 _OF_MACHINE = re.compile(r"; dossier: \S+| \(\.\./.*")
 """What a reason has after its sentence: paths outside the tests."""
@@ -39,7 +37,7 @@ reasons."""
 
 HEAD = """# Upstream's own tests
 
-<!-- written by `python -m tools.upstream`; do not edit -->
+<!-- written by `python -m tools.docs`; do not edit -->
 
 What became of vLLM's own tests, unmodified, on the simulated device. [How to run them](../how-to/run-upstreams-tests.md) explains
 the outcomes. *Passed* is also given as the share of those that passed, failed or assert what a trained model says. Where vLLM
@@ -171,20 +169,13 @@ def section(record: dict[str, Any]) -> list[str]:
     return [*lines, *markdown_table(("test", "outcome", "why"), tests)]
 
 
-def page(every: list[dict[str, Any]]) -> str:
+def page() -> str:
     """Return the page of all releases."""
-    return (
-        HEAD
-        + "\n".join([*summary(every), *(line for record in every for line in section(record))])
-        + "\n"
-    )
-
-
-def main() -> None:
-    for argument in sys.argv[1:]:
-        add(Path(argument))
-    PAGE.write_text(page(records()), encoding="utf-8")
+    every = records()
+    sections = (line for record in every for line in section(record))
+    return HEAD + "\n".join([*summary(every), *sections, ""])
 
 
 if __name__ == "__main__":
-    main()
+    for argument in sys.argv[1:]:
+        add(Path(argument))

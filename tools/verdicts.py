@@ -1,9 +1,8 @@
-"""Write the generated parts of docs/generated/verdicts.md: ``python -m tools.verdicts``.
+"""The generated parts of docs/generated/verdicts.md.
 
 The matrix and the boundaries come from cases/verdicts.json (written by `vllm-regress report
 --record`) and the proofs, the attempts from cases/attempts.json (`python -m tools.attempts`).
-Impostors come from each case's evidence.json; mutations are run again. A test fails if the page
-differs.
+Impostors come from each case's evidence.json; mutations are run again.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ from pytest_vllm_regress.util.report import Markup, markdown_table
 from tools.attempts import read_attempts, total
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "generated" / "verdicts.md"
 CASES = load_all_cases(ROOT / "cases")
 TABLE = read_table(CASES)
 
@@ -148,18 +146,3 @@ PARTS: dict[str, Callable[[], Iterator[str]]] = {
     "impostors": impostor_rows,
     "mutations": mutation_rows,
 }
-
-
-def build_page(page: str) -> str:
-    """Return the page with new generated parts."""
-    for name, rows in PARTS.items():
-        new = "\n".join((f"<!-- generated: {name} -->", *rows(), "<!-- end -->"))
-        old = re.compile(f"<!-- generated: {name} -->\n.*?<!-- end -->", re.DOTALL)
-        page, count = old.subn(lambda _, new=new: new, page)  # type: ignore[misc]
-        if count != 1:
-            raise SystemExit(f"{PAGE} has {count} parts `generated: {name}`, expected one")
-    return page
-
-
-if __name__ == "__main__":
-    PAGE.write_text(build_page(PAGE.read_text()))

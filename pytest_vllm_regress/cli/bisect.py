@@ -16,8 +16,7 @@ from ..history.bisect import BisectRequest
 from ..history.bisect import bisect as search
 from ..history.candidates import CandidateRunner, output_file
 from ..runner.batch import Executor, RunOptions
-from ..runner.build import build_with_cache, check_gpu_fits
-from ..runner.executors import SequentialExecutor
+from ..runner.executors import SequentialExecutor, build_with_cache, check_gpu_fits
 from ..runner.progress import BatchHeaders, OutputInOrder, Progress, Say, WithBar
 from ..runner.pytest_run import run_command
 from ..runner.run import BatchRunner

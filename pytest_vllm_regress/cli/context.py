@@ -97,7 +97,7 @@ class Invocation:
         self, batches: Sequence[Batch], options: RunOptions, show: Say | None = None
     ) -> None:
         """Check the environments of a run on this machine, and confirm what it downloads."""
-        from ..runner.build import check_environments
+        from ..runner.executors import check_environments
 
         check_environments(batches, gpu=options.asks_for_gpu)
         self.confirm_downloads([batch.environment for batch in batches], show)
@@ -106,7 +106,7 @@ class Invocation:
         self, batches: Sequence[Batch], options: RunOptions, jobs: int | None, show: Say
     ) -> RunRequest:
         """Return the request to run batches on this machine, whose environments are checked."""
-        from ..runner.build import build_with_cache
+        from ..runner.executors import build_with_cache
         from ..runner.run import LocalMachine, local_request
         from ..runner.slots import Spare, machine_room
 
@@ -202,8 +202,7 @@ def make_executor(
     ``progress`` shows what is built on this machine.
     """
     if on is None:
-        from ..runner.build import build_with_cache
-        from ..runner.executors import ThreadsExecutor
+        from ..runner.executors import ThreadsExecutor, build_with_cache
         from ..runner.slots import machine_room
 
         build = build_with_cache(say)

@@ -15,8 +15,7 @@ from ..errors import UsageError
 from ..output.formats import OutputFiles
 from ..output.table import print_to_console
 from ..runner.batch import Batch, Executor
-from ..runner.build import check_environments
-from ..runner.executors import ThreadsExecutor
+from ..runner.executors import ThreadsExecutor, check_environments
 from ..runner.journal import Journal
 from ..runner.plan import named_environments, plan_batches
 from ..runner.progress import CaseLines

@@ -13,19 +13,19 @@ from ..errors import UsageError
 from ..history.candidates import CandidateRunner
 from ..history.trace import TraceOptions, trace_case
 from ..runner.batch import Batch, RunOptions, RunOutcome
-from ..runner.build import build_with_cache, check_environments
-from ..runner.executors import SequentialExecutor
+from ..runner.executors import SequentialExecutor, build_with_cache, check_environments
 from ..runner.progress import BatchHeaders
 from ..runner.prove import ProofRunner, ValidateRequest, evidence_problems, try_impostors
 from ..runner.prove import validate as prove
-from ..runner.result_files import check_destination, save_results
 from ..runner.run import (
     BatchRunner,
     LocalMachine,
     RunRequest,
     batch_progress,
+    check_destination,
     local_request,
     run_batches,
+    save_results,
 )
 from ..runner.slots import machine_room
 from ..util.paths import writable_root

@@ -26,6 +26,7 @@ from ..runner.progress import CaseLines, Say
 from ..runner.run import RunRequest, run_batches
 from ..util.files import check_writable, write_atomically
 from ..util.paths import writable_root
+from ..util.report import to_terminal
 from .context import (
     OK,
     UNBUILT,
@@ -151,7 +152,7 @@ def _print(report: WatchReport, format: str, show: Say) -> None:
     elif format == "markdown":
         say(report.markdown())
     else:
-        say(*report.lines(), *report.diff().splitlines())
+        say(*to_terminal(report.report()).splitlines(), *report.diff().splitlines())
     if report.edits and not report.written:
         show(
             "nothing was written: the same command with --write applies this, without running anything again"

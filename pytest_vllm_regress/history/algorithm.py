@@ -10,11 +10,11 @@ such a range.
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import itertools
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 
 class CandidateState(enum.Enum):
@@ -25,7 +25,7 @@ class CandidateState(enum.Enum):
     SKIPPED = "skipped"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Transition:
     """Two candidates, by index, with different states.
 

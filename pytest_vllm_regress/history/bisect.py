@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from .candidates import BisectPlan, CandidateResult, CandidateRunner, CandidateS
 from .commits import CommitReport, CommitSearch, commits_between, end_of, search_commits
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class BisectRequest:
     """What to bisect, among which candidates, and how.
 
@@ -59,7 +59,7 @@ class BisectRequest:
     fresh: bool = False
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class ReleaseAnswer:
     """Changes found among the releases ``candidates``. ``changes``: those of the requested
     direction; ``others``: the rest.
@@ -72,7 +72,7 @@ class ReleaseAnswer:
     candidates: tuple[Version, ...]
     changes: tuple[Transition, ...]
     others: tuple[Transition, ...]
-    results: Mapping[str, CandidateResult] = dataclasses.field(hash=False)
+    results: Mapping[str, CandidateResult] = field(hash=False)
 
     @classmethod
     def of(
@@ -169,7 +169,7 @@ class ReleaseAnswer:
         return ""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class BisectReport:
     """Outcome of a bisection.
 

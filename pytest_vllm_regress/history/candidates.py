@@ -6,19 +6,18 @@ that the failure is there.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
-import re
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..cases.model import Case
 from ..cases.results import TestResult
 from ..cases.verdict import Verdict, excerpt
-from ..errors import BuildError, RegressError
+from ..errors import BuildError, Kind, RegressError
 from ..runner.batch import Batch, RunOutcome, digest
 from ..runner.progress import Say, about
 from ..util.paths import writable_root
@@ -28,7 +27,6 @@ from .algorithm import CandidateState
 
 logger = logging.getLogger("vllm_regress.bisection")
 _CONFIRMING = " again"
-_IMPORT_ERROR = re.compile(r"\[import\] (?:[\w ]+: )?[\w.]*(?:Error|Exception|Exit)\b")
 
 
 def state_of(results: Sequence[TestResult]) -> CandidateState | None:
@@ -43,7 +41,7 @@ def state_of(results: Sequence[TestResult]) -> CandidateState | None:
     return CandidateState.GOOD if False in shown else CandidateState.SKIPPED
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class CandidateResult:
     """State of a candidate, and why.
 
@@ -98,7 +96,7 @@ def open_results(
     return store
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class CandidateRunner:
     """How candidates are run.
 
@@ -110,7 +108,7 @@ class CandidateRunner:
     say: Say
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class BisectPlan:
     """The candidates of a search, oldest first, and the environment of each.
 
@@ -129,25 +127,23 @@ class BisectPlan:
     probes: int | None = None
 
 
+@dataclass
 class CandidateSearch:
     """A bisection over the candidates of ``plan``.
 
     ``results`` that are there already are not run again.
     """
 
-    def __init__(
-        self, plan: BisectPlan, results: Store[CandidateResult], runner: CandidateRunner
-    ) -> None:
-        self._plan = plan
-        self._results = results
-        self._runner = runner
+    plan: BisectPlan
+    results: Store[CandidateResult]
+    runner: CandidateRunner
 
     def known(self) -> dict[int, CandidateState]:
         """Return the states known so far, by index of the candidate."""
         return {
-            index: self._results[name].state
-            for index, name in enumerate(self._plan.candidates)
-            if name in self._results
+            index: self.results[name].state
+            for index, name in enumerate(self.plan.candidates)
+            if name in self.results
         }
 
     def run(self) -> None:
@@ -155,17 +151,17 @@ class CandidateSearch:
 
         Raises ``KeyboardInterrupt`` if a run was interrupted.
         """
-        plan = self._plan
+        plan = self.plan
         count = len(plan.candidates)
-        self._runner.say(
+        self.runner.say(
             f"{count} {plan.kind}, {plan.candidates[0]} to {plan.candidates[-1]}: "
             f"at most {algorithm.most_runs(count)} runs if the failure changes once"
         )
-        if self._results:
+        if self.results:
             states = (
-                f"{name} {result.state.value}" for name, result in self._results.entries.items()
+                f"{name} {result.state.value}" for name, result in self.results.entries.items()
             )
-            self._runner.say(f"resumed: {', '.join(states)}")
+            self.runner.say(f"resumed: {', '.join(states)}")
         builder = ThreadPoolExecutor(1, "build")
         try:
             while (index := algorithm.next_candidate(count, self.known(), plan.probes)) is not None:
@@ -180,37 +176,37 @@ class CandidateSearch:
         """Run a candidate again ``runs`` times, unless there is the result of an earlier
         confirmation. With no runs, return the result of the search."""
         name = candidate + _CONFIRMING if runs else candidate
-        if name not in self._results:
+        if name not in self.results:
             self._record(name, self._try(environment, runs))
-        return self._results[name]
+        return self.results[name]
 
     def _record(self, candidate: str, result: CandidateResult) -> None:
-        self._results.add(candidate, result)
-        self._runner.say(
+        self.results.add(candidate, result)
+        self.runner.say(
             f"{candidate}: {result.state.value}{result.rate} in {result.seconds:.0f} s{self._steps_left()} ({result.why})"
         )
 
     def _steps_left(self) -> str:
         """Return how many steps are left, and how long they take if they take as long as the others
         did."""
-        left = algorithm.runs_left(len(self._plan.candidates), self.known(), self._plan.probes)
+        left = algorithm.runs_left(len(self.plan.candidates), self.known(), self.plan.probes)
         if not left:
             return ""
-        mean = statistics.mean(result.seconds for result in self._results.entries.values())
+        mean = statistics.mean(result.seconds for result in self.results.entries.values())
         return f"; at most {left} step{'s' if left > 1 else ''} left, {about(left * mean)}"
 
     def _try(self, environment: str, trials: int) -> CandidateResult:
         """Run the case ``trials`` times. Stop early if further runs cannot give another result."""
         started = time.monotonic()
-        batch = Batch(environment, (self._plan.case,), {})
+        batch = Batch(environment, (self.plan.case,), {})
         reasons: dict[CandidateState, str] = {}
         bad = done = unclear = 0
         why = "no result"
-        while done < trials and unclear < self._plan.repeat:
+        while done < trials and unclear < self.plan.repeat:
             logger.info(
-                "try %s in %s: %d of %d trials done", self._plan.case.id, environment, done, trials
+                "try %s in %s: %d of %d trials done", self.plan.case.id, environment, done, trials
             )
-            outcome = self._runner.run([batch])
+            outcome = self.runner.run([batch])
             if outcome.interrupted:
                 raise KeyboardInterrupt
             results = outcome.run.results
@@ -233,9 +229,9 @@ class CandidateSearch:
 
     def _likely_next(self, index: int) -> list[str]:
         """Return the environments that follow if this candidate is bad, and if it is good."""
-        if self._runner.build is None:
+        if self.runner.build is None:
             return []
-        plan = self._plan
+        plan = self.plan
         likely: dict[str, None] = {}
         for state in (CandidateState.BAD, CandidateState.GOOD):
             known = {**self.known(), index: state}
@@ -245,13 +241,13 @@ class CandidateSearch:
         return list(likely)
 
     def _build_ahead(self, environment: str) -> None:
-        assert self._runner.build is not None
+        assert self.runner.build is not None
         logger.debug("build %s ahead", environment)
         try:
-            self._runner.build(environment)
+            self.runner.build(environment)
         except RegressError as error:
             problem = "cannot be built" if isinstance(error, BuildError) else "cannot be used"
-            self._runner.say(f"{environment} {problem}; it may not be needed")
+            self.runner.say(f"{environment} {problem}; it may not be needed")
 
 
 def _fails_to_import(results: Sequence[TestResult]) -> bool:
@@ -259,9 +255,8 @@ def _fails_to_import(results: Sequence[TestResult]) -> bool:
 
     Unlike a slow import, that is the same in every run.
     """
-    return any(
-        _IMPORT_ERROR.match(text) for result in results for text in (result.symptom, result.dossier)
-    )
+    observed = (result.observation for result in results)
+    return any(o and o.phase == "import" and o.kind is Kind.EXCEPTION for o in observed)
 
 
 def _why(results: Sequence[TestResult], state: CandidateState | None) -> str:

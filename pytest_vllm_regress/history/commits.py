@@ -5,9 +5,9 @@ Commits that change nothing that is imported join the one before.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ..cases.model import Case
@@ -24,7 +24,7 @@ from .algorithm import CandidateState, Transition
 from .candidates import BisectPlan, CandidateResult, CandidateRunner, CandidateSearch
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class CommitGroup:
     """Commits that behave alike:
 
@@ -39,7 +39,7 @@ class CommitGroup:
         return self.first.id[:10]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class CommitHistory:
     """The commits of a search, oldest first; the first group starts at the older end.
 
@@ -139,7 +139,7 @@ def _changes_what_is_imported(project: SourceProject, commit: Commit) -> bool:
     )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Culprit:
     """The commit that fixed (``is_fix``) or introduced the failure.
 
@@ -175,7 +175,7 @@ class Culprit:
     @property
     def address(self) -> str:
         """The URL to name in the case file: that of the pull request, else that of the commit."""
-        return self.pull_request or self._commit_url
+        return self.pull_request or self._url(self.commit)
 
     @property
     def documented(self) -> bool | None:
@@ -218,9 +218,8 @@ class Culprit:
     def _named(self) -> tuple[str, ...]:
         return self.case.fixed_by if self.is_fix else self.case.broken_by
 
-    @property
-    def _commit_url(self) -> str:
-        return f"{self.history.project.repository}/commit/{self.commit.id}"
+    def _url(self, commit: Commit) -> str:
+        return f"{self.history.project.repository}/commit/{commit.id}"
 
     def lines(self) -> list[str]:
         """Return the text for people; the last line is the answer."""
@@ -306,10 +305,10 @@ class Culprit:
         return f"\nCommits without a clear verdict between it and the last commit with one:\n\n{commits}"
 
     def _link(self, commit: Commit) -> str:
-        return f"[{commit.id[:10]}]({self.history.project.repository}/commit/{commit.id})"
+        return f"[{commit.id[:10]}]({self._url(commit)})"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class CommitSearch:
     """What to search, and how.
 
@@ -340,7 +339,7 @@ class CommitSearch:
         )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class CommitReport:
     """Outcome of a commit search.
 
@@ -348,13 +347,13 @@ class CommitReport:
     """
 
     search: CommitSearch
-    results: Mapping[str, CandidateResult] = dataclasses.field(hash=False)
+    results: Mapping[str, CandidateResult] = field(hash=False)
     culprits: tuple[Culprit, ...]
 
     def only(self, *, is_fix: bool) -> CommitReport:
         """Return the report with the fixes only, or with the breaks only."""
         culprits = [culprit for culprit in self.culprits if culprit.is_fix == is_fix]
-        return dataclasses.replace(self, culprits=tuple(culprits))
+        return replace(self, culprits=tuple(culprits))
 
     def lines(self) -> list[str]:
         """Return the text for people: skipped commits, the culprits, and the text for an upstream

@@ -3,11 +3,11 @@ files that follow, with corrected ranges. Pure, but for reading case files."""
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ ListedReleases = Mapping[str, Sequence[Version]]
 """Stable releases on the index by package, oldest first."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class WatchedRelease:
     """A release of vLLM or of a grammar library."""
 
@@ -44,7 +44,7 @@ class WatchedRelease:
         return f"{self.package} {self.version}"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Look:
     """Cases that run because of a release, and their environment."""
 
@@ -58,7 +58,7 @@ class Look:
         return Batch(self.environment, self.cases, {})
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class UnexpectedVerdict:
     """A case whose verdict on a release is not the expected one.
 
@@ -79,7 +79,7 @@ class UnexpectedVerdict:
         return {**vars(self), **about}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class RangeEdit:
     """A corrected range in a case file. ``ends``: those that the new releases decide."""
 
@@ -96,7 +96,7 @@ class RangeEdit:
         ranges = tuple(
             self.after if affected is self.before else affected for affected in self.case.affected
         )
-        return dataclasses.replace(self.case, affected=ranges)
+        return replace(self.case, affected=ranges)
 
     def diff(self) -> str:
         """Return the edit as a unified diff, with paths below the working directory where possible,
@@ -127,7 +127,7 @@ class RangeEdit:
         }
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class _Verdicts:
     """What the tests of a case showed on a release, as far as that decides about a range.
 
@@ -177,32 +177,22 @@ def edits_of(
 ) -> tuple[RangeEdit, ...]:
     """Return the edits of case files after which the verdicts are as expected, at most one for each
     case."""
-    shown: dict[tuple[str, Range], dict[Version, bool]] = {}
+    seen: dict[tuple[str, Range], dict[Version, set[bool | None]]] = {}
     passing: dict[str, str] = {}
-    unclear: set[tuple[str, Range, Version]] = set()
     cases = {case.id: case for look in looks for case in look.cases}
     for case, verdicts in _verdicts(looks, results):
-        if (
-            verdicts.affected is None
-            or verdicts.version is None
-            or verdicts.cell.verdict is Verdict.NOT_APPLICABLE
-        ):
+        affected, version, verdict = verdicts.affected, verdicts.version, verdicts.cell.verdict
+        if affected is None or version is None or verdict is Verdict.NOT_APPLICABLE:
             continue
-        key, version = (case.id, verdicts.affected), verdicts.version
-        known = shown.setdefault(key, {})
-        if verdicts.shown is None or known.get(version, verdicts.shown) is not verdicts.shown:
-            unclear.add((*key, version))
-        elif verdicts.cell.verdict is not Verdict.INCONCLUSIVE:
-            known[version] = verdicts.shown
-            if not verdicts.shown:
-                passing.setdefault(case.id, verdicts.cell.environment)
-    edits = {}
-    for (case_id, before), versions in shown.items():
-        clear = {
-            version: value
-            for version, value in versions.items()
-            if (case_id, before, version) not in unclear
-        }
+        if verdict is Verdict.INCONCLUSIVE and verdicts.shown is not None:
+            continue  # only some of its tests say something
+        seen.setdefault((case.id, affected), {}).setdefault(version, set()).add(verdicts.shown)
+        if verdicts.shown is False:
+            passing.setdefault(case.id, verdicts.cell.environment)
+    edits: dict[str, RangeEdit] = {}
+    for (case_id, before), by_version in seen.items():
+        agreed = {version: shown.pop() for version, shown in by_version.items() if len(shown) == 1}
+        clear = {version: shown for version, shown in agreed.items() if shown is not None}
         after = corrected(before, [*{*listed.get(before.package, ()), *clear}], clear)
         if after is not None and after != before and case_id not in edits:
             edits[case_id] = _edit(cases[case_id], before, after, passing.get(case_id, ""))
@@ -217,7 +207,7 @@ def with_ends(edit: RangeEdit, table: VerdictTable, listed: ListedReleases) -> R
         return {(end.inside, end.outside): end for end in ends}
 
     before, after = ends_of(edit.case), ends_of(edit.corrected_case)
-    return dataclasses.replace(edit, ends=tuple(after[key] for key in after if key not in before))
+    return replace(edit, ends=tuple(after[key] for key in after if key not in before))
 
 
 def missing_neighbours(edits: Iterable[RangeEdit]) -> Mapping[WatchedRelease, tuple[Case, ...]]:
@@ -237,13 +227,10 @@ def _edit(case: Case, before: Range, after: Range, passing: str) -> RangeEdit:
     A case that gets its first fixed version gets evidence of it, which a proof needs.
     """
     text = _read(case.path)
-    new_text = with_range(text, after)
-    closed = dataclasses.replace(
-        case, affected=tuple(after if part is before else part for part in case.affected)
-    )
-    if not case.evidence.fixed and passing and closed.first_fixed() is not None:
-        new_text = with_fixed_evidence(new_text, passing)
-    return RangeEdit(case, before, after, text, new_text)
+    edit = RangeEdit(case, before, after, text, with_range(text, after))
+    if not case.evidence.fixed and passing and edit.corrected_case.first_fixed() is not None:
+        edit = replace(edit, new_text=with_fixed_evidence(edit.new_text, passing))
+    return edit
 
 
 def _read(path: Path) -> str:

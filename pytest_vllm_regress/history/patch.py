@@ -4,10 +4,10 @@ is compared with."""
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..cases.model import Case
@@ -37,7 +37,7 @@ class PatchEffect(enum.StrEnum):
     UNCHANGED = "leaves"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class CaseEffect:
     """PatchEffect of the patch on one case.
 
@@ -156,7 +156,7 @@ def _effect_on_test(before: CandidateState | None, after: CandidateState | None)
     return PatchEffect.UNCHANGED if before is after and before is not None else PatchEffect.UNCLEAR
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class PatchRequest:
     """A work tree of vLLM and the cases to try. ``sort_cases``: run those first that concern the
     changed modules most.
@@ -172,7 +172,7 @@ class PatchRequest:
     environment: str | None = None
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class PatchComparison:
     """A comparison of the environments ``before`` and ``after`` the patch, both over the
     environment ``base_environment``."""

@@ -5,13 +5,12 @@ with case.toml, and record them in its evidence."""
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import datetime
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from msgspec.structs import replace
 from packaging.version import Version
 
 from ..answers.audit.boundaries import Boundary, boundaries
@@ -23,6 +22,7 @@ from ..cases.proofs.proof import AFFECTED, BisectedCommit, Proof
 from ..environments.git import Commit, Repository
 from ..environments.sources import PROJECTS, clone_of
 from ..errors import UsageError
+from ..util import codec
 from ..util.store import Store
 from ..util.versions import version_of
 from .bisect import commit_environments
@@ -40,7 +40,7 @@ from .commits import (
 )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class ReleasePair:
     """Two neighbouring releases of ``package`` in the evidence, one of which shows the failure: the
     older one if ``is_fix``."""
@@ -54,7 +54,7 @@ class ReleasePair:
         return f"{self.package} {self.older} and {self.younger}"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class TraceOptions:
     """How to search commits.
 
@@ -69,7 +69,7 @@ class TraceOptions:
     arguments: tuple[str, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class CommitTrace:
     """Outcome of a search between two releases: the commits found, and what contradicts them or the
     case.
@@ -124,7 +124,7 @@ def trace(
     whole = CommitSearch(case, nothing, environment, options.repeat, options.trials)
     for commit in _documented_commits(case, pair, clone):
         history = around(project, clone, commit)
-        documented = dataclasses.replace(whole, history=history, confirming_runs=0)
+        documented = replace(whole, history=history, confirming_runs=0)
         found = _trace(documented, pair, options, runner)
         if found.commits:
             return found
@@ -134,7 +134,7 @@ def trace(
     older, younger = (end_of(project, clone, release) for release in (pair.older, pair.younger))
     ends = (younger, older) if pair.is_fix else (older, younger)
     history = commits_between(project, clone, older, younger)
-    return _trace(dataclasses.replace(whole, history=history, ends=ends), pair, options, runner)
+    return _trace(replace(whole, history=history, ends=ends), pair, options, runner)
 
 
 def _trace(
@@ -201,7 +201,7 @@ def _bisected(culprit: Culprit, report: CommitReport, arguments: Sequence[str]) 
     )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class TraceReport:
     """Outcome for one case: the commits recorded in ``path``, or the problems that prevent it.
 
@@ -250,7 +250,7 @@ def trace_case(
     commits = tuple(commit for case_trace in traces for commit in case_trace.commits)
     if problems:
         return TraceReport(case, commits, tuple(problems), resumable=True)
-    path = proof.write_proof(case, replace(evidence, commits=commits))
+    path = proof.write_proof(case, codec.replace(evidence, commits=commits))
     for case_trace in traces:
         case_trace.results.remove()
     return TraceReport(case, commits, path=path)

@@ -4,9 +4,9 @@ edits of case files; if requested, write the edits and the new verdicts."""
 from __future__ import annotations
 
 import collections
-import dataclasses
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from ..cases.verdict import Verdict
 from ..environments.installed import GRAMMARS
 from ..runner.batch import Batch, RunOutcome
 from ..util.paths import writable_root
-from ..util.report import Markup, Report, Section, Table, to_markdown
+from ..util.report import Report, Section, Table, to_markdown
 from ..util.store import Store
 from ..util.text import markdown_block
 from .corrections import (
@@ -42,7 +42,7 @@ _LAST_LOOK = "last look"
 Run = Callable[[Sequence[Batch]], RunOutcome]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class SeenRelease:
     """A release that ``watch`` has dealt with, and when (ISO 8601).
 
@@ -169,7 +169,7 @@ def environment_of(case: Case, release: WatchedRelease, newest_vllm: Version) ->
     return f"vllm-{newest_vllm}+{release.package}=={release.version}"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class WatchReport:
     """Outcome of a look.
 
@@ -202,22 +202,9 @@ class WatchReport:
         """Return all edits as one unified diff."""
         return "".join(edit.diff() for edit in self.edits)
 
-    def lines(self) -> Iterator[str]:
-        """Yield lines for a terminal: a line for each environment, then the changes, then the
-        corrected ranges with their new ends."""
-        for look in self.looks:
-            yield f"{look.release} in {look.environment}: {self._counts(look)}"
-        for change in self.changes:
-            yield f"{change.verdict.value} {change.case.id} on {change.release} ({change.device}): {change.case.title}"
-            yield from (f"    {reason[:MAX_REASON]}" for reason in change.reasons)
-            if change.by_hand:
-                yield f"    no edit: {change.by_hand}"
-        for edit in self.edits:
-            yield f"{edit.case.id}: {edit.before} becomes {edit.after.specifier}"
-            yield from (f"    {end}" for end in edit.ends)
-
-    def markdown(self) -> str:
-        """Return the same for a pull request or the summary of a CI job, with the diff."""
+    def report(self) -> Report:
+        """Return for people: the environments, the changes, and the corrected ranges with their new
+        ends."""
         looks = [(str(look.release), look.environment, self._counts(look)) for look in self.looks]
         sections = [Section(parts=[Table(("release", "environment", "verdicts"), looks)])]
         if self.changes:
@@ -228,7 +215,8 @@ class WatchReport:
             header = ("verdict", "case", "release", "device", "failure")
             sections.append(Section(parts=[Table(header, rows)]))
         for change in self.changes:
-            reasons = [line[:MAX_REASON] for line in (*change.reasons, change.by_hand) if line]
+            by_hand = f"no edit: {change.by_hand}" if change.by_hand else ""
+            reasons = [line[:MAX_REASON] for line in (*change.reasons, by_hand) if line]
             sections.append(Section(f"{change.case.id} on {change.release}", [tuple(reasons)]))
         if self.edits:
             ranges = [
@@ -236,10 +224,14 @@ class WatchReport:
                 for e in self.edits
             ]
             table = Table(("case", "range", "corrected", "new ends"), ranges)
-            diff = Markup(markdown_block(self.diff().rstrip("\n"), "diff"))
             title = f"Ranges {'corrected' if self.written else 'to correct'}"
-            sections.append(Section(title, [table, diff]))
-        return to_markdown(Report(f"New releases, {self.day}", sections))
+            sections.append(Section(title, [table]))
+        return Report(f"New releases, {self.day}", sections)
+
+    def markdown(self) -> str:
+        """Return the report for a pull request or the summary of a CI job, with the diff."""
+        diff = markdown_block(self.diff().rstrip("\n"), "diff") + "\n" if self.edits else ""
+        return "\n".join(filter(None, (to_markdown(self.report()), diff)))
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for ``--json``."""
@@ -309,7 +301,7 @@ def write_look(report: WatchReport) -> tuple[WatchReport, Path, int]:
     cases |= {edit.case.id: load_case(edit.case.path) for edit in report.edits}
     folder = next(iter(cases.values())).directory.parent
     count = verdict_table.record(folder, tuple(cases.values()), report.run.results)
-    return dataclasses.replace(report, written=True), folder / verdict_table.FILE, count
+    return replace(report, written=True), folder / verdict_table.FILE, count
 
 
 def _edits(looks: Sequence[Look], run: RunResult, listed: ListedReleases) -> tuple[RangeEdit, ...]:

@@ -68,14 +68,14 @@ class OutputFiles:
 
     def check_results(self) -> OutputFiles:
         """Return this. Raises ``UsageError`` if the results cannot be written."""
-        from ..runner.result_files import check_destination  # for Linux only, like all runs
+        from ..runner.run import check_destination  # for Linux only, like all runs
 
         check_destination(self.results)
         return self
 
     def save(self, run: RunResult, known: Known, say: Say) -> None:
         """Write the results, with a copy in the cache, and the documents."""
-        from ..runner.result_files import save_results
+        from ..runner.run import save_results
 
         written = save_results(run, self.results, writable_root() / "results", say)
         if written is not None:
@@ -90,7 +90,7 @@ class OutputFiles:
 
     def rescue(self, say: Say) -> Callable[[RunResult], None]:
         """Return what saves the results so far of a run that fails."""
-        from ..runner.result_files import rescue_to
+        from ..runner.run import rescue_to
 
         return rescue_to(self.results, writable_root() / "results", say)
 

@@ -3,19 +3,16 @@ Ray cluster.
 
 Everything goes through ``run.run_batches(RunRequest(...))``:
 
-``plan``, ``shards``    which cases run in which environments, as ``batch.Batch`` values; long
-batches are split
-``executor``            the protocol of executors and the updates that they yield; ``executors/``
-has the three of them
+``batch``               a batch, its outcome, and the protocol of executors
+``plan``, ``shards``    which cases run in which environments; long batches are split
+``executors``           build environments and run batches on this machine; ``ray_executor`` on a
+                        cluster
 ``pytest_run``          the pytest process over one batch, and its report, read as it grows
-``unfinished``          INCONCLUSIVE results for cases that no test gave a result for
-``remote/``             a batch as a request that another process or machine can run, and its
-replies
-``judge``               expectations, applied once, where the run was started
+``wire``, ``guard``     a batch as a request that another process or machine can run, its replies,
+                        and the process that runs it
 ``journal``             what had finished when a run was interrupted; ``progress`` shows what
-happens meanwhile
+                        happens meanwhile
 
 A batch whose machine fails (its Ray node dies, its disk is full, pytest is killed) is retried once,
-on another node:
-``executors.in_flight.retry_lost``.
+on another node: ``ray_executor.retry_lost``.
 """

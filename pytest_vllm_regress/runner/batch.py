@@ -1,29 +1,35 @@
 """A batch of cases that run in one environment, the protocol of executors that run batches, the
-options of a run, and its outcome (with the exit code: ``RunOutcome.exit_code``)."""
+options of a run, and its outcome (with the exit code: ``RunOutcome.exit_code``).
+
+At the end: expectations, which are applied to results once, where the run was started; and
+INCONCLUSIVE results for cases that no test gave a result for."""
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import hashlib
 import shlex
+import signal
+import time
 from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from ..cases.proofs.proof import AFFECTED
-from ..cases.results import RunResult, read_appended_results
-from ..errors import Kind, UsageError
+from ..cases.model import Case
+from ..cases.proofs.proof import AFFECTED, EXPECTED_VERDICTS
+from ..cases.results import RunResult, TestResult, read_appended_results
+from ..cases.verdict import Verdict, combine
+from ..errors import BuildError, Kind, UsageError
+from ..util import codec
 from ..util.sizes import GIB
-
-if TYPE_CHECKING:
-    from ..cases.model import Case
 
 _NEEDS_TERMINAL = frozenset({"--pdb", "--trace", "-s", "--capture=no"})
 """Arguments for pytest with which its output must be seen at once."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Batch:
     """Cases that run in one environment, in one pytest process.
 
@@ -55,9 +61,7 @@ class Batch:
 
     def only(self, case_ids: set[str]) -> Batch:
         """Return the batch with only these cases."""
-        return dataclasses.replace(
-            self, cases=tuple(case for case in self.cases if case.id in case_ids)
-        )
+        return replace(self, cases=tuple(case for case in self.cases if case.id in case_ids))
 
     def without(self, case_ids: set[str]) -> Batch:
         """Return the batch without these cases."""
@@ -80,7 +84,7 @@ class BatchState(StrEnum):
     """The machine failed, which says nothing about the cases."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Needs:
     """Resources reserved for a batch while it runs.
 
@@ -94,7 +98,7 @@ class Needs:
     disk_bytes: int = GIB
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class RunOptions:
     """Options that all batches of a run share. ``pytest_args`` come last on pytest's command line.
 
@@ -123,7 +127,7 @@ class RunOptions:
 
     def with_pytest_args(self, *arguments: str) -> RunOptions:
         """These options with more arguments for pytest, before the user's own."""
-        return dataclasses.replace(self, pytest_args=(*arguments, *self.pytest_args))
+        return replace(self, pytest_args=(*arguments, *self.pytest_args))
 
     def repeat_command(self, case_id: str, environment: str) -> str:
         """Return the command that runs one case in one environment again."""
@@ -134,7 +138,7 @@ class RunOptions:
         )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class BatchFiles:
     """Where running batches put their reports and their output."""
 
@@ -156,7 +160,7 @@ class BatchFiles:
             return RunResult()
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class BatchUpdate:
     """Results of a batch, or of some of its cases. ``last``: there will be no more.
 
@@ -167,7 +171,7 @@ class BatchUpdate:
     run: RunResult
     state: BatchState = BatchState.FINISHED
     last: bool = True
-    node: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
+    node: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @classmethod
     def started(cls, batch: Batch) -> BatchUpdate:
@@ -190,7 +194,7 @@ class Executor(Protocol):
         ...
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class RunOutcome:
     """The judged results of a run, the environments that could not be built, and whether the run
     was interrupted."""
@@ -213,3 +217,116 @@ class RunOutcome:
 def digest(*parts: object) -> str:
     """Return a name for files of what these parts identify."""
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
+
+
+_UNEXPLAINED = "pytest failed, but no verdict says why: see its output above"
+_NOTHING_ON_GPU = "nothing was shown on a GPU: every case was NOT_APPLICABLE"
+_EXIT_STATUS = {
+    2: "was interrupted",
+    3: "had an internal error",
+    4: "refused its arguments",
+    5: "found no test",
+}
+
+
+def apply_expectations(run: RunResult, batch: Batch, options: RunOptions) -> RunResult:
+    """Add to each result the command that repeats it, and mark results that contradict the case's
+    role in this environment.
+
+    Done once, where the run was started, whatever machine ran the batch.
+    """
+    return replace(
+        run,
+        results=tuple(_judge_result(result, run.results, batch, options) for result in run.results),
+    )
+
+
+def _judge_result(
+    result: TestResult, results: tuple[TestResult, ...], batch: Batch, options: RunOptions
+) -> TestResult:
+    result = codec.replace(
+        result, command=options.repeat_command(result.case_id, result.environment)
+    )
+    role = batch.roles.get(result.case_id)
+    if role is None:
+        return result
+    expected = EXPECTED_VERDICTS[role]
+    # The verdict of the case counts: a variant that is not affected does not contradict the
+    # evidence.
+    case_verdict = combine(other.verdict for other in results if other.case_id == result.case_id)
+    if case_verdict is expected or not result.expected or result.verdict is not case_verdict:
+        return result
+    because = f"{batch.environment} is evidence that the case is {expected.value}, and it was {case_verdict.value}"
+    return codec.replace(result, not_expected_because=because)
+
+
+def inconclusive_results(batch: Batch, cases: Sequence[Case], why: str) -> tuple[TestResult, ...]:
+    """Return an INCONCLUSIVE result for each of these cases of the batch."""
+    return tuple(
+        TestResult(
+            case_id=case.id,
+            test=f"{case.directory.name} (no test)",
+            verdict=Verdict.INCONCLUSIVE,
+            reason=why,
+            device="unknown",
+            environment=batch.environment,
+            started_at=time.time(),
+        )
+        for case in cases
+    )
+
+
+def not_built(batch: Batch, error: BuildError) -> RunResult:
+    """Return the results of a batch whose environment could not be built.
+
+    The reason is a problem of the run, shown once.
+    """
+    why = "the environment could not be built: see the problem below"
+    return RunResult(
+        inconclusive_results(batch, batch.cases, why), (f"{batch.environment}: {error}",)
+    )
+
+
+def interruption_note(batch: Batch) -> RunResult:
+    """Return the problem that cases of an interrupted batch have no verdict."""
+    return RunResult(
+        (),
+        (f"{batch.environment}: interrupted; only cases whose tests had all ended have a verdict",),
+    )
+
+
+def with_missing_cases(
+    batch: Batch, reported: RunResult, status: int, unreadable: str = "", output: str = ""
+) -> RunResult:
+    """Return what pytest reported of the batch's own cases, with an INCONCLUSIVE result for each
+    case that is missing.
+
+    After an exit status other than 0 and 1 every case gets one, because tests that are missing
+    cannot be told from tests that do not exist.
+    ``unreadable``: why the report is missing or cannot be read. ``output``: the end of pytest's
+    output, if it is not above.
+    """
+    case_ids = {case.id for case in batch.cases}
+    results = tuple(result for result in reported.results if result.case_id in case_ids)
+    missing, problems = batch.cases, reported.problems
+    why = f"pytest {_describe(status)}"
+    if status in (0, 1):
+        missing = batch.without({result.case_id for result in results}).cases
+        unreadable = unreadable or " and reported nothing for this case"
+    excerpt = f". Its output ends with: {output}" if output else ": see its output above"
+    if status == 1 and not missing and all(result.expected for result in results):
+        on_gpu = all(
+            result.device == "gpu" and result.verdict is Verdict.NOT_APPLICABLE
+            for result in results
+        )
+        problems += (f"{batch.environment}: {_NOTHING_ON_GPU if on_gpu else _UNEXPLAINED}",)
+    return RunResult(
+        results + inconclusive_results(batch, missing, why + unreadable + excerpt), problems
+    )
+
+
+def _describe(status: int) -> str:
+    if status < 0:
+        with contextlib.suppress(ValueError):
+            return f"was ended by {signal.Signals(-status).name}"
+    return _EXIT_STATUS.get(status, f"ended with status {status}")

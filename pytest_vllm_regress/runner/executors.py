@@ -11,12 +11,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from typing import IO
 
 from ..environments.uv import cancelled_by
-from ..errors import BuildError
-from .batch import Batch, BatchFiles, BatchState, BatchUpdate, RunOptions
-from .batch_results import not_built
+from ..errors import BuildError, UsageError
+from ..util.files import expand_home
+from .batch import Batch, BatchFiles, BatchState, BatchUpdate, RunOptions, not_built
 from .plan import Seconds, recorded_seconds
 from .progress import Say
 from .pytest_run import (
@@ -33,15 +34,15 @@ TICK_S = 0.2
 """Seconds between two updates, so that output is shown meanwhile."""
 
 
+@dataclass
 class SequentialExecutor:
     """Builds each environment and runs its batch before the next one.
 
     ``start`` runs pytest's command and returns its exit status.
     """
 
-    def __init__(self, build: Callable[[str], None], start: StartCommand = run_command) -> None:
-        self._build = build
-        self.start = start
+    build: Callable[[str], None]
+    start: StartCommand = run_command
 
     def execute(
         self, batches: Sequence[Batch], options: RunOptions, files: BatchFiles
@@ -50,7 +51,7 @@ class SequentialExecutor:
         for batch in batches:
             yield BatchUpdate.started(batch)
             try:
-                self._build(batch.environment)
+                self.build(batch.environment)
             except BuildError as error:
                 yield BatchUpdate(batch, not_built(batch, error), BatchState.UNBUILT)
             else:
@@ -58,6 +59,7 @@ class SequentialExecutor:
                 yield BatchUpdate(batch, run_batch(batch, options, self.start, report))
 
 
+@dataclass
 class ThreadsExecutor:
     """Runs batches side by side. One thread builds environments while batches run; ``build`` makes
     an environment ready.
@@ -74,25 +76,16 @@ class ThreadsExecutor:
     exit status.
     """
 
-    def __init__(
-        self,
-        build: Callable[[str], None],
-        at_once: int,
-        say: Say,
-        start: Callable[..., int] | None = None,
-        spare: Callable[[int], bool] | None = None,
-        seconds: Seconds | None = recorded_seconds,
-        release: Callable[[str], None] = lambda name: None,
-        ahead: int | None = None,
-    ) -> None:
-        self._build = build
-        self._at_once = at_once
-        self._spare = spare
-        self._seconds = seconds
-        self._release = release
-        self._ahead = ahead
-        self._say = say
-        self._start = start or self._start_command
+    build: Callable[[str], None]
+    at_once: int
+    say: Say
+    start: Callable[..., int] | None = None
+    spare: Callable[[int], bool] | None = None
+    seconds: Seconds | None = recorded_seconds
+    release: Callable[[str], None] = lambda name: None
+    ahead: int | None = None
+
+    def __post_init__(self) -> None:
         self._running: set[subprocess.Popen[bytes]] = set()
         self.stopping = threading.Event()
 
@@ -110,7 +103,7 @@ class ThreadsExecutor:
             built: dict[str, Future[None]] = {}
 
             def build_ahead() -> None:
-                for batch in itertools.islice(waiting, self._ahead):
+                for batch in itertools.islice(waiting, self.ahead):
                     if batch.environment not in built:
                         built[batch.environment] = builder.submit(
                             self._build_unless_stopping, batch.environment
@@ -131,7 +124,7 @@ class ThreadsExecutor:
                 for future in done:
                     name = running.pop(future).environment
                     if name not in {batch.environment for batch in (*waiting, *running.values())}:
-                        self._release(name)
+                        self.release(name)
                     yield future.result()
                 yield None
         except (KeyboardInterrupt, GeneratorExit):
@@ -143,10 +136,10 @@ class ThreadsExecutor:
             runner.shutdown(wait=True, cancel_futures=True)
 
     def _has_room(self, running: int) -> bool:
-        return running < self._at_once or (self._spare is not None and self._spare(running))
+        return running < self.at_once or (self.spare is not None and self.spare(running))
 
     def _by_urgency(self, batches: Sequence[Batch]) -> list[Batch]:
-        seconds = self._seconds
+        seconds = self.seconds
         if seconds is None:
             return list(batches)
 
@@ -158,7 +151,7 @@ class ThreadsExecutor:
     def _build_unless_stopping(self, name: str) -> None:
         if not self.stopping.is_set():
             with cancelled_by(self.stopping):
-                self._build(name)
+                self.build(name)
 
     def _run_batch(
         self, batch: Batch, built: Future[None], options: RunOptions, files: BatchFiles
@@ -166,14 +159,14 @@ class ThreadsExecutor:
         try:
             built.result()
         except BuildError as error:
-            self._say(f"{batch.environment}: {error}")
+            self.say(f"{batch.environment}: {error}")
             return BatchUpdate(batch, not_built(batch, error), BatchState.UNBUILT)
         report = ReportReader(files.report(batch))
         files.directory.mkdir(parents=True, exist_ok=True)
         with files.log(batch).open("wb") as log:
 
             def start(command: Sequence[str], environment: Mapping[str, str]) -> int:
-                return self._start(log, command, environment)
+                return (self.start or self._start_command)(log, command, environment)
 
             return BatchUpdate(batch, run_batch(batch, options, start, report, files.log(batch)))
 
@@ -201,3 +194,64 @@ class ThreadsExecutor:
             with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
                 process.wait(max(0.0, deadline - time.monotonic()))
             end_command(process)
+
+
+def build_with_cache(say: Say) -> Callable[[str], None]:
+    """Return a function that builds an environment by name in the user's cache, and accepts an
+    interpreter's path as it is."""
+    from ..environments.cache import EnvironmentCache
+    from ..environments.names import resolve
+    from ..environments.sources import names_interpreter
+
+    cache = EnvironmentCache()
+
+    def build(name: str) -> None:
+        if not names_interpreter(name):
+            cache.ensure(resolve(name), progress=say)
+
+    return build
+
+
+def check_environments(batches: Sequence[Batch], *, gpu: bool = False) -> None:
+    """Raise ``UsageError`` for an unknown name, a release that does not exist, or an interpreter
+    without a package that cases are about.
+
+    ``gpu``: real GPUs are asked for; see ``check_gpu_fits``.
+    """
+    from ..engines.target import inspect
+    from ..environments.names import resolve, unavailable_reason
+    from ..environments.sources import names_interpreter
+
+    for batch in batches:
+        if names_interpreter(batch.environment):
+            if not expand_home(batch.environment).exists():
+                raise UsageError(
+                    f"--env {batch.environment}: no such interpreter. Give an interpreter's path or an environment's name"
+                )
+            inspect(batch.environment, expand_home(batch.environment).absolute(), "auto")
+        else:
+            resolve(batch.environment)
+            if why := unavailable_reason(batch.environment):
+                raise UsageError(why)
+    if gpu:
+        check_gpu_fits([batch.environment for batch in batches])
+
+
+def check_gpu_fits(environments: Sequence[str]) -> None:
+    """Raise ``UsageError`` if driver and GPUs of this machine are too old for all of the
+    environments, which need not be built."""
+    from ..engines.placement import Placement
+    from ..engines.target import built_target
+
+    placement = Placement(lambda line: None)
+    problems = []
+    for name in dict.fromkeys(environments):
+        target = built_target(name, "gpu")
+        try:
+            placement.check_unbuilt(name) if target is None else placement.devices(target)
+        except UsageError as error:
+            problems.append(error)
+        else:
+            return
+    if problems:
+        raise problems[0]

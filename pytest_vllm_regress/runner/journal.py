@@ -8,9 +8,9 @@ for pytest; ``--fresh`` discards its journal). Failures of a machine or a build 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from ..util.store import Store
 from .batch import Batch, BatchFiles, digest
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class JournalEntry:
     """A case that was begun in an environment, and its results (a result file) once it is finished.
 
@@ -99,7 +99,7 @@ class Journal:
     def remaining(self, batch: Batch) -> Batch | None:
         """Return the batch without the cases that are finished; None if all are."""
         cases = tuple(case for case in batch.cases if self._stored(batch, case) is None)
-        return dataclasses.replace(batch, cases=cases) if cases else None
+        return replace(batch, cases=cases) if cases else None
 
     def close(self) -> None:
         """Remove everything: the run is complete, or is to start over."""

@@ -6,11 +6,11 @@ own. A single long case gets several xdist workers instead, because it mostly wa
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -165,7 +165,7 @@ def assign_workers(batches: Sequence[Batch], seconds: Seconds = recorded_seconds
     lengths = [sum(seconds(case, batch.environment) for case in batch.cases) for batch in batches]
     others = sorted(lengths)[:-1]
     return [
-        dataclasses.replace(batch, workers="2" if batches[1:] else "3")
+        replace(batch, workers="2" if batches[1:] else "3")
         if len(batch.cases) == 1 and length >= LONG_S and length > max([sum(lengths) / 3, *others])
         else batch
         for batch, length in zip(batches, lengths, strict=True)
@@ -186,9 +186,7 @@ def split_batch(batch: Batch, max_seconds: float, seconds: Seconds) -> list[Batc
         parts[least].append(case)
         loads[least] += seconds(case, batch.environment)
     return [
-        dataclasses.replace(
-            batch, cases=tuple(case for case in batch.cases if case in part), part=number
-        )
+        replace(batch, cases=tuple(case for case in batch.cases if case in part), part=number)
         for number, part in enumerate(parts)
         if part
     ]

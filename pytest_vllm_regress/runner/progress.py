@@ -12,14 +12,14 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from ..cases.results import RunResult, group_into_cells
 from ..errors import UsageError
 from ..util.text import one_line, printable_output, split_output
-from .batch import Batch, BatchFiles, BatchState, BatchUpdate, RunOptions
-from .batch_results import apply_expectations
+from .batch import Batch, BatchFiles, BatchState, BatchUpdate, RunOptions, apply_expectations
 from .pytest_run import ReportReader
 
 if TYPE_CHECKING:
@@ -52,11 +52,13 @@ class Progress:
         """The run has ended or was interrupted."""
 
 
+@dataclass
 class BatchHeaders(Progress):
     """A line above each batch, for batches that use our own terminal one after the other."""
 
-    def __init__(self, say: Say) -> None:
-        self._say = say
+    say: Say
+
+    def __post_init__(self) -> None:
         self._total = self._started = 0
 
     def begin(
@@ -67,7 +69,7 @@ class BatchHeaders(Progress):
     def show(self, update: BatchUpdate | None) -> None:
         if update is not None and update.state is BatchState.STARTED:
             self._started += 1
-            self._say(f"[{self._started}/{self._total}] {update.batch}")
+            self.say(f"[{self._started}/{self._total}] {update.batch}")
 
 
 class OutputInOrder(Progress):

@@ -3,9 +3,9 @@ beside each case."""
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..cases import needs, recording
@@ -23,7 +23,7 @@ from .progress import Say
 logger = logging.getLogger("vllm_regress.validation")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class ValidateRequest:
     """Cases to prove.
 
@@ -43,7 +43,7 @@ class ValidateRequest:
         return self.trials or (RACY_TRIALS if case.racy else 1)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class ProofRunner:
     """How cases are run. ``run``: batches in evidence environments, to their full deadlines.
 
@@ -54,7 +54,7 @@ class ProofRunner:
     try_impostors: Callable[[Sequence[Case]], Sequence[ImpostorRun]]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class CaseReport:
     """Outcome for one case:
 
@@ -75,7 +75,7 @@ class CaseReport:
         return [f"PROVEN      {self.case.id}: {self.path}"]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class ValidateReport:
     """Outcome of a validation, case by case."""
 
@@ -199,9 +199,7 @@ def try_impostors(
         # choose a test of its own.
         arguments = (*options.pytest_args, f"--vllm-impostors={folder}")
         # These runs have no verdicts: a line for each case would call every case INCONCLUSIVE.
-        trial_options = dataclasses.replace(
-            options, workers="0", pytest_args=arguments, verbose=True
-        )
+        trial_options = replace(options, workers="0", pytest_args=arguments, verbose=True)
         if run(plan_batches(cases), trial_options).interrupted:
             raise KeyboardInterrupt
         return tuple(

@@ -22,8 +22,7 @@ from ..errors import UsageError
 from ..util.paths import PACKAGE
 from ..util.rundir import scratch
 from ..util.text import without_colours
-from .batch import Batch, RunOptions
-from .batch_results import with_missing_cases
+from .batch import Batch, RunOptions, with_missing_cases
 
 INTERRUPT_GRACE_S = 30.0
 """Seconds that an interrupted pytest has to end its engines."""
@@ -45,7 +44,7 @@ _FOREIGN = (
     "PYTEST_CURRENT_TEST",
     "PYTEST_XDIST_WORKER",
 )
-_START = "import sys; p = sys.argv.pop(1); p and sys.path.insert(0, p); import pytest; sys.exit(pytest.main())"
+_FIND_PACKAGE = "import sys; p = sys.argv.pop(1); p and sys.path.insert(0, p); "
 _LAST_LINES = 5
 _HEADINGS = ("===", "___", "!!!")
 _log = logging.getLogger("vllm_regress.runner")
@@ -185,14 +184,20 @@ def end_command(process: subprocess.Popen[bytes], grace_s: float = TERMINATE_GRA
             process.wait()
 
 
+def package_command(code: str) -> list[str]:
+    """Return the command that runs Python code, which can import this package and has ``sys``."""
+    package = PACKAGE.resolve().parent
+    installed = package.name in ("site-packages", "dist-packages")
+    place = "" if installed else str(package)
+    return [sys.executable, "-P", "-B", "-c", _FIND_PACKAGE + code, place]
+
+
 def pytest_command(scratch: Path, root: Path, paths: Sequence[Path], timeout_s: float) -> list[str]:
     """Return the command for a pytest over ``paths`` with our plugins and no others (see
     ``pytest_environment``) and a timeout for each test."""
-    package = PACKAGE.resolve().parent
-    installed = package.name in ("site-packages", "dist-packages")
     ini = scratch / "pytest.ini"
     ini.write_text(f"[pytest]\naddopts =\ntimeout = {timeout_s:g}\n")
-    command = [sys.executable, "-P", "-B", "-c", _START, "" if installed else str(package)]
+    command = package_command("import pytest; sys.exit(pytest.main())")
     command += [str(path.resolve()) for path in paths]
     command += [
         "-c",

@@ -4,13 +4,13 @@ environment builders, and descriptions of Ray's errors."""
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import signal
 import socket
 import threading
 import urllib.parse
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import psutil
@@ -36,13 +36,13 @@ _NAME_IT = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Node:
     """A living node and all its resources, in use or not."""
 
     id: str
     address: str
-    resources: Mapping[str, float] = dataclasses.field(hash=False)
+    resources: Mapping[str, float] = field(hash=False)
 
     @property
     def name(self) -> str:
@@ -109,7 +109,7 @@ def connected(address: str) -> Iterator[None]:
         ray.shutdown()
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Raylet:
     """A running node:
 

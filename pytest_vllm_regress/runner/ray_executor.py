@@ -21,22 +21,30 @@ resumes through another node.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ..cases.results import RunResult
 from ..errors import BuildError, UsageError
-from .batch import Batch, BatchFiles, BatchState, BatchUpdate, Needs, RunOptions
-from .batch_results import inconclusive_results, not_built
+from .batch import (
+    Batch,
+    BatchFiles,
+    BatchState,
+    BatchUpdate,
+    Needs,
+    RunOptions,
+    inconclusive_results,
+    not_built,
+)
 from .plan import Seconds, recorded_seconds, split_batches
 from .progress import Say
 from .ray_cluster import EnvironmentBuilders, Node, connected, describe_error, living_nodes
-from .remote.wire import (
+from .wire import (
     BatchReply,
     BatchRequest,
     decode_reply,
@@ -55,7 +63,7 @@ STARVED_S = 120.0
 _log = logging.getLogger("vllm_regress.runner")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class InFlightBatch:
     """A part of a batch that was sent, or waits to be sent, to a node.
 
@@ -77,7 +85,7 @@ class InFlightBatch:
         """The batch after this reply: its node has answered, and the cases that have results are
         done."""
         done = {result.case_id for result in reply.run.results}
-        return dataclasses.replace(
+        return replace(
             self, part=self.part.without(done), node=reply.node.get("node", self.node), heard_at=now
         )
 
@@ -101,50 +109,43 @@ def results_of_given_up(in_flight: InFlightBatch, why: str) -> RunResult:
     return RunResult(inconclusive_results(in_flight.part, in_flight.part.cases, reason))
 
 
+@dataclass
 class RayExecutor:
     """Runs batches on a cluster.
 
     ``address`` as in ``ray_cluster.connected``; ``gpus`` for each batch on device gpu.
     """
 
-    def __init__(
-        self,
-        address: str,
-        say: Say,
-        gpus: int | None = None,
-        seconds: Seconds = recorded_seconds,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._address = address
-        self._say = say
-        self._gpus = gpus
-        self._seconds = seconds
-        self._clock = clock
+    address: str
+    say: Say
+    gpus: int | None = None
+    seconds: Seconds = recorded_seconds
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self._builders: tuple[str, EnvironmentBuilders] | None = None
 
     def execute(
         self, batches: Sequence[Batch], options: RunOptions, files: BatchFiles
     ) -> Generator[BatchUpdate | None, None, None]:
         """As ``Executor``. Raises ``UsageError`` if no node can ever run a batch."""
-        needs = needs_of(options, self._gpus)
+        needs = needs_of(options, self.gpus)
         requests = {batch.key: pack(batch, options, needs) for batch in batches}
-        with connected(self._address):
+        with connected(self.address):
             builders, nodes = self._environment_builders(), living_nodes()
             builders.refresh(nodes)
             if batches:
                 _check_room(batches[0].environment, needs, nodes)
             builders.check()
             slots = sum(node.fits(needs) for node in nodes) if batches else 0
-            self._say(f"{len(nodes)} nodes, room for {slots} environments at a time")
-            waiting = [
+            self.say(f"{len(nodes)} nodes, room for {slots} environments at a time")
+            waiting = deque(
                 InFlightBatch(
                     batch, part, requests[batch.key].only(tuple(case.id for case in part.cases))
                 )
-                for batch, part in split_batches(batches, slots, self._seconds)
-            ]
-            yield from _ClusterRun(
-                waiting, needs, builders, files, self._say, self._clock
-            ).updates()
+                for batch, part in split_batches(batches, slots, self.seconds)
+            )
+            yield from _ClusterRun(waiting, needs, builders, files, self.say, self.clock).updates()
 
     def _environment_builders(self) -> EnvironmentBuilders:
         """Return the builders of the current connection, so that a bisection starts them once."""
@@ -156,28 +157,22 @@ class RayExecutor:
         return self._builders[1]
 
 
+@dataclass
 class _ClusterRun:
     """One call of ``RayExecutor.execute``: batches that wait, and batches under way by the stream
     of their replies."""
 
-    def __init__(
-        self,
-        waiting: Sequence[InFlightBatch],
-        needs: Needs,
-        builders: EnvironmentBuilders,
-        files: BatchFiles,
-        say: Say,
-        clock: Callable[[], float],
-    ) -> None:
-        self._waiting = deque(waiting)
+    waiting: deque[InFlightBatch]
+    needs: Needs
+    builders: EnvironmentBuilders
+    files: BatchFiles
+    say: Say
+    clock: Callable[[], float]
+
+    def __post_init__(self) -> None:
         self._in_flight: dict[Any, InFlightBatch] = {}
-        self._needs = needs
-        self._builders = builders
-        self._files = files
-        self._say = say
-        self._clock = clock
         self._nodes = living_nodes()
-        self._nodes_at = self._room_at = clock()
+        self._nodes_at = self._room_at = self.clock()
 
     def updates(self) -> Generator[BatchUpdate | None, None, None]:
         """Send batches while there is room and yield what comes back.
@@ -187,7 +182,7 @@ class _ClusterRun:
         import ray
 
         try:
-            while self._waiting or self._in_flight:
+            while self.waiting or self._in_flight:
                 self._refresh_nodes()
                 self._send_waiting()
                 streams = list(self._in_flight)
@@ -198,8 +193,8 @@ class _ClusterRun:
                     )
                 yield from self._cancel_silent()
                 if self._room():
-                    self._room_at = self._clock()
-                elif self._clock() - self._room_at > STARVED_S:
+                    self._room_at = self.clock()
+                elif self.clock() - self._room_at > STARVED_S:
                     yield from self._give_up_all(
                         f"no live node has had room for it for {STARVED_S:.0f} s"
                     )
@@ -210,44 +205,44 @@ class _ClusterRun:
                 ray.cancel(stream, force=True)
 
     def _refresh_nodes(self) -> None:
-        if self._clock() - self._nodes_at > NODES_S:
-            self._nodes, self._nodes_at = living_nodes(), self._clock()
+        if self.clock() - self._nodes_at > NODES_S:
+            self._nodes, self._nodes_at = living_nodes(), self.clock()
             _check_own_node(self._nodes)
-            self._builders.refresh(self._nodes)
+            self.builders.refresh(self._nodes)
 
     def _room(self) -> int:
         """How many batches may be under way: as many as fit, and as many that wait until their
         environment is built."""
-        return 2 * sum(node.fits(self._needs) for node in self._nodes)
+        return 2 * sum(node.fits(self.needs) for node in self._nodes)
 
     def _send_waiting(self) -> None:
-        while self._waiting and len(self._in_flight) < self._room():
-            in_flight = self._waiting.popleft()
+        while self.waiting and len(self._in_flight) < self._room():
+            in_flight = self.waiting.popleft()
             _log.info("sending %s, attempt %d", in_flight.part, len(in_flight.failures) + 1)
             stream = _start_task(in_flight, self._nodes)
-            self._in_flight[stream] = in_flight.after(BatchReply(), self._clock())
+            self._in_flight[stream] = in_flight.after(BatchReply(), self.clock())
 
     def _cancel_silent(self) -> Iterator[BatchUpdate]:
         import ray
 
         for stream, in_flight in list(self._in_flight.items()):
             limit_s = 2 * in_flight.request.deadline_s
-            if in_flight.node and self._clock() - in_flight.heard_at > limit_s:
+            if in_flight.node and self.clock() - in_flight.heard_at > limit_s:
                 ray.cancel(stream, force=True)
                 why = f"node {in_flight.node} was silent for {limit_s:.0f} s"
                 yield from self._handle_reply(stream, BatchReply(BatchState.LOST, why=why))
 
     def _handle_reply(self, stream: Any, reply: BatchReply) -> Iterator[BatchUpdate]:
-        in_flight = self._in_flight[stream].after(reply, self._clock())
+        in_flight = self._in_flight[stream].after(reply, self.clock())
         batch = in_flight.batch
         if reply.last:
             del self._in_flight[stream]
         else:
             self._in_flight[stream] = in_flight
         if reply.log:
-            _append(self._files.log(batch), reply.log)
+            _append(self.files.log(batch), reply.log)
         last = reply.last and not any(
-            other.batch is batch for other in (*self._waiting, *self._in_flight.values())
+            other.batch is batch for other in (*self.waiting, *self._in_flight.values())
         )
         match reply.state:
             case BatchState.STARTED:
@@ -273,13 +268,13 @@ class _ClusterRun:
             )
         else:
             count = len(in_flight.part.cases)
-            self._say(
+            self.say(
                 f"{in_flight.batch.environment}: {why}; its {count} unfinished cells are sent to another node"
             )
-            self._waiting.append(retry)
+            self.waiting.append(retry)
 
     def _give_up_all(self, why: str) -> Iterator[BatchUpdate]:
-        remaining = [*self._waiting, *self._in_flight.values()]
+        remaining = [*self.waiting, *self._in_flight.values()]
         for number, in_flight in enumerate(remaining, start=1):
             last = not any(other.batch is in_flight.batch for other in remaining[number:])
             yield BatchUpdate(

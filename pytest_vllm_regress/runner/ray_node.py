@@ -19,8 +19,8 @@ import ray
 
 from .._version import __version__
 from .batch import BatchState
-from .remote.client import run_request
-from .remote.wire import BatchReply, encode_reply, machine_facts, state_of
+from .guard import run_request
+from .wire import BatchReply, encode_reply, head_of, machine_facts
 
 NAMESPACE = "vllm-regress"
 _SET_BY_RAY = ("PYTHONPATH", "PYTHONBREAKPOINT", "SPT_NOENV", "VIRTUAL_ENV_PROMPT")
@@ -44,7 +44,7 @@ def run_batch_on_node(request: str, build_request: str) -> Iterator[str]:
         # While this waits the task's cores are free for others, so environments are built beside
         # running batches.
         built = ray.get(builder.build.remote(build_request))
-        if state_of(built) is not BatchState.FINISHED:
+        if head_of(built).state is not BatchState.FINISHED:
             yield built
             return
     yield from run_request(request, environment(), node, keep_running)
@@ -72,7 +72,7 @@ class EnvironmentBuilder:
             if request not in self._built:
                 _raise_priority_to_raylet()
                 *_, reply = run_request(request, environment(), node_name(), self._keep_running)
-                if state_of(reply) is BatchState.LOST:
+                if head_of(reply).state is BatchState.LOST:
                     return reply  # the disk may have room the next time
                 self._built[request] = reply
             return self._built[request]

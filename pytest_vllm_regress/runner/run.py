@@ -4,13 +4,20 @@ when the run is interrupted."""
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
+import os
+import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
-from ..cases.results import RunResult, merge_results
+from ..cases.results import RunResult, merge_results, write_results
+from ..cases.stored import is_results_file
 from ..engines.processes.abandoned import remove_abandoned
+from ..errors import UsageError
+from ..util.files import check_writable
 from ..util.rundir import scratch
+from ..util.signals import blocked
 from .batch import (
     Batch,
     BatchFiles,
@@ -19,8 +26,9 @@ from .batch import (
     Executor,
     RunOptions,
     RunOutcome,
+    apply_expectations,
+    interruption_note,
 )
-from .batch_results import apply_expectations, interruption_note
 from .executors import SequentialExecutor, ThreadsExecutor
 from .journal import Journal
 from .plan import assign_workers, split_batches
@@ -29,7 +37,7 @@ from .progress import BatchHeaders, CaseLines, OutputInOrder, Progress, Say
 _log = logging.getLogger("vllm_regress.runner")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class RunRequest:
     """Batches, the executor that runs them, options for all of them, and how the run is shown.
 
@@ -47,7 +55,7 @@ class RunRequest:
     rescue: Callable[[RunResult], None] = lambda run: None
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class LocalMachine:
     """How batches run on this machine: ``build`` makes an environment ready, ``at_once`` batches
     run side by side.
@@ -97,7 +105,7 @@ def batch_progress(options: RunOptions, say: Say) -> OutputInOrder | CaseLines:
     return OutputInOrder(say) if options.live else CaseLines(say)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class BatchRunner:
     """Runs batches again and again with the same executor and options, as a bisection does.
 
@@ -122,22 +130,24 @@ def _files(journal: Journal | None) -> Iterator[BatchFiles]:
             yield BatchFiles(folder)
 
 
+@dataclass
 class _Run:
     """One call of ``run_batches``.
 
     Results are kept without expectations and judged when the outcome is made.
     """
 
-    def __init__(self, request: RunRequest, files: BatchFiles) -> None:
-        self._request = request
-        self._files = files
+    request: RunRequest
+    files: BatchFiles
+
+    def __post_init__(self) -> None:
         self._results: dict[tuple[str, int], list[RunResult]] = {
-            batch.key: [] for batch in request.batches
+            batch.key: [] for batch in self.request.batches
         }
         self._unbuilt: dict[str, None] = {}
 
     def run(self) -> RunOutcome:
-        request, journal = self._request, self._request.journal
+        request, journal = self.request, self.request.journal
         remaining = list(request.batches)
         if journal is not None:
             journal.begin()
@@ -146,10 +156,10 @@ class _Run:
             remaining = list(filter(None, map(journal.remaining, request.batches)))
         _log.info("%d batches, %d to run", len(request.batches), len(remaining))
         options = request.options.with_pytest_args(*request.progress.pytest_args)
-        request.progress.begin(request.batches, remaining, self._files)
+        request.progress.begin(request.batches, remaining, self.files)
         try:
             with contextlib.closing(
-                request.executor.execute(remaining, options, self._files)
+                request.executor.execute(remaining, options, self.files)
             ) as updates:
                 for update in updates:
                     if update is not None:
@@ -173,7 +183,7 @@ class _Run:
         Failures of a machine or a build are not recorded in the journal, so the next run tries
         those cases again.
         """
-        batch, journal = update.batch, self._request.journal
+        batch, journal = update.batch, self.request.journal
         _log.info("%s: %s, %d results", batch, update.state.value, len(update.run.results))
         self._results[batch.key].append(update.run)
         if update.state is BatchState.UNBUILT:
@@ -181,17 +191,17 @@ class _Run:
         elif update.state is BatchState.FINISHED and journal is not None:
             journal.add(batch, update.run)
             if update.last:
-                self._files.report(batch).unlink(missing_ok=True)
+                self.files.report(batch).unlink(missing_ok=True)
 
     def _finished_before_interruption(self, batch: Batch) -> list[RunResult]:
         """Return the results of an interrupted batch that count: cases that had ended, including
         those of a pytest that was stopped with the run."""
-        journal = self._request.journal
+        journal = self.request.journal
         if journal is not None:
             results = [journal.finished(batch)]
             complete = journal.remaining(batch) is None
         else:
-            results = [*self._results[batch.key], self._files.partial_results(batch)]
+            results = [*self._results[batch.key], self.files.partial_results(batch)]
             complete = {case.id for case in batch.cases} <= {
                 result.case_id for run in self._results[batch.key] for result in run.results
             }
@@ -200,9 +210,67 @@ class _Run:
     def _outcome(
         self, results_of: Callable[[Batch], list[RunResult]], *, interrupted: bool = False
     ) -> RunOutcome:
-        options = self._request.options
+        options = self.request.options
         runs = (
             apply_expectations(merge_results(results_of(batch)), batch, options)
-            for batch in self._request.batches
+            for batch in self.request.batches
         )
         return RunOutcome(merge_results(runs), tuple(self._unbuilt), interrupted)
+
+
+KEPT_COPIES = 20
+"""Result files that are kept in the cache."""
+
+
+def check_destination(destination: Path | None) -> None:
+    """Raise ``UsageError`` if results cannot be written there.
+
+    Called before the run, which may take hours.
+    """
+    if destination is not None:
+        check_writable(
+            destination if is_results_file(destination) else destination / "results.json"
+        )
+
+
+@blocked()
+def save_results(
+    run: RunResult, destination: Path | None, cache: Path, say: Say, now: float | None = None
+) -> Path | None:
+    """Write a copy of the results into the cache, and the results where the user asked (a
+    directory, or a file ending in .json).
+
+    A signal that ends the command waits. Return the path that the user asked for, if any.
+    Raises ``UsageError`` if it cannot be written, which says where the copy is.
+    """
+    name = f"vllm-regress-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now))}-{os.getpid()}.json"
+    copied = False
+    try:
+        write_results(cache / name, run)
+        copied = True
+        for oldest in sorted(cache.glob("vllm-regress-*.json"))[:-KEPT_COPIES]:
+            oldest.unlink(missing_ok=True)
+    except (OSError, UsageError) as error:
+        say(f"no copy was kept: {error}")
+    if destination is None:
+        return None
+    written = destination if is_results_file(destination) else destination / name
+    try:
+        write_results(written, run)
+    except UsageError as error:
+        raise UsageError(
+            f"{error}. A copy of the results is in {cache / name}" if copied else str(error)
+        ) from None
+    return written
+
+
+def rescue_to(destination: Path | None, cache: Path, say: Say) -> Callable[[RunResult], None]:
+    """Return a function for ``RunRequest.rescue`` that saves results as ``save_results`` does and
+    says where they are."""
+
+    def rescue(run: RunResult) -> None:
+        if run.results:
+            written = save_results(run, destination, cache, say)
+            say(f"the run ends early; the results so far are in {written or cache}")
+
+    return rescue

@@ -3,11 +3,11 @@ its own shard."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -31,7 +31,7 @@ GITLAB_SETTINGS = ".gitlab/vllm-regress.yml"
 extend: it inherits nothing from its parent."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Shard:
     """Shard ``number`` (from 1) of ``count``."""
 
@@ -70,7 +70,7 @@ def divide_into_shards(
         least = min(range(count), key=lambda number: (loads[number], number))
         earlier = shards[least].get(part.environment)
         shards[least][part.environment] = (
-            dataclasses.replace(part, cases=(*earlier.cases, *part.cases)) if earlier else part
+            replace(part, cases=(*earlier.cases, *part.cases)) if earlier else part
         )
         loads[least] += batch_seconds(part, seconds) - (ENVIRONMENT_S if earlier else 0.0)
     order = [batch.environment for batch in batches]

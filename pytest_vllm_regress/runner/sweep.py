@@ -10,11 +10,11 @@ they may empty. It is emptied at the end; what a killed sweep has left counts in
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..environments import uv
@@ -31,7 +31,7 @@ LOOKUPS = 8
 """Resolutions at a time: they mostly wait for the index."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class SweptEnvironment:
     """An environment of a sweep.
 
@@ -92,6 +92,7 @@ def _bytes(wanted: Contents, present: Iterable[str]) -> int:
     )
 
 
+@dataclass
 class DiskBudget:
     """How does ``matrix --releases`` keep to its disk limit? Builds environments so that they and
     uv's cache in ``downloads`` take at most
@@ -103,21 +104,15 @@ class DiskBudget:
     the sweep neither count nor are removed. ``used`` measures folders.
     """
 
-    def __init__(
-        self,
-        limit: int,
-        planned: Sequence[SweptEnvironment],
-        cache: EnvironmentCache,
-        downloads: Path,
-        say: Say,
-        used: Callable[..., int] = disk_usage,
-    ) -> None:
-        self._limit = limit
-        self._planned = {environment.name: environment for environment in planned}
-        self._cache = cache
-        self._downloads = downloads
-        self._say = say
-        self._used = used
+    limit: int
+    planned: Sequence[SweptEnvironment]
+    cache: EnvironmentCache
+    downloads: Path
+    say: Say
+    used: Callable[..., int] = disk_usage
+
+    def __post_init__(self) -> None:
+        self._planned = {environment.name: environment for environment in self.planned}
         self._leases: dict[str, contextlib.ExitStack] = {}
         self._done: list[str] = []
         self._changed = threading.Condition()
@@ -126,17 +121,17 @@ class DiskBudget:
         """Raise ``UsageError`` if an environment is larger than the limit, or the disk has less
         room than that."""
         largest = max(self._planned.values(), key=lambda environment: environment.size)
-        if largest.size > self._limit:
+        if largest.size > self.limit:
             raise UsageError(
-                f"--disk: {self._limit / GIB:.0f} GiB are too few: {largest.name} takes about {largest.size / GIB:.0f} GiB"
+                f"--disk: {self.limit / GIB:.0f} GiB are too few: {largest.name} takes about {largest.size / GIB:.0f} GiB"
             )
         place = next(
-            folder for folder in (self._cache.root, *self._cache.root.parents) if folder.exists()
+            folder for folder in (self.cache.root, *self.cache.root.parents) if folder.exists()
         )
         room = shutil.disk_usage(place).free + self._size()
-        if room < self._limit:
+        if room < self.limit:
             raise UsageError(
-                f"--disk: the sweep may take {self._limit / GIB:.0f} GiB, but {place} has room for {room / GIB:.0f} GiB"
+                f"--disk: the sweep may take {self.limit / GIB:.0f} GiB, but {place} has room for {room / GIB:.0f} GiB"
             )
 
     @contextlib.contextmanager
@@ -145,19 +140,17 @@ class DiskBudget:
 
         At its end, give up all leases and empty that cache.
         """
-        with uv.own_cache(self._downloads):
+        with uv.own_cache(self.downloads):
             try:
                 yield self
             finally:
                 for name in list(self._leases):
                     self._leases.pop(name).close()
-                if self._downloads.exists():
+                if self.downloads.exists():
                     try:
                         uv.empty_cache()
                     except BuildError as error:  # the sweep's results must not be lost
-                        self._say(
-                            f"{self._downloads} is left, and counts in the next sweep: {error}"
-                        )
+                        self.say(f"{self.downloads} is left, and counts in the next sweep: {error}")
 
     def build(self, name: str) -> None:
         """Build the environment, when there is room for it, and keep it until ``release``.
@@ -170,7 +163,7 @@ class DiskBudget:
                 while not self._changed.wait(uv.TICK_S):
                     uv.check_cancelled()
         with contextlib.ExitStack() as lease:
-            lease.enter_context(self._cache.lease(resolve(name), progress=self._say))
+            lease.enter_context(self.cache.lease(resolve(name), progress=self.say))
             with self._changed:
                 self._leases[name] = lease.pop_all()
 
@@ -188,14 +181,14 @@ class DiskBudget:
 
         Return False if one that is in use must end first.
         """
-        if self._cache.built(resolve(name)) is not None or self._fits(name):
+        if self.cache.built(resolve(name)) is not None or self._fits(name):
             return True
         for removable in self._removable(name):
             if self._remove(removable) and self._fits(name):
                 return True
-        if self._downloads.exists():
-            self._say(
-                f"no room for {name} in {self._limit / GIB:.0f} GiB: emptying the sweep's uv cache"
+        if self.downloads.exists():
+            self.say(
+                f"no room for {name} in {self.limit / GIB:.0f} GiB: emptying the sweep's uv cache"
             )
             uv.empty_cache()
         return self._fits(name) or not self._leases
@@ -209,18 +202,18 @@ class DiskBudget:
         ]
 
     def _remove(self, name: str) -> bool:
-        place = self._cache.place(resolve(name))
-        environment = next((entry for entry in self._cache.listing() if entry.path == place), None)
-        removed = environment is not None and self._cache.remove(environment)
+        place = self.cache.place(resolve(name))
+        environment = next((entry for entry in self.cache.listing() if entry.path == place), None)
+        removed = environment is not None and self.cache.remove(environment)
         if removed:
-            self._say(f"{name}: removed, to make room")
+            self.say(f"{name}: removed, to make room")
         return removed
 
     def _fits(self, name: str) -> bool:
         present = {file for lease in self._leases for file in self._planned[lease].contents.files}
-        return self._size() + _bytes(self._planned[name].contents, present) <= self._limit
+        return self._size() + _bytes(self._planned[name].contents, present) <= self.limit
 
     def _size(self) -> int:
-        return self._used(
-            self._downloads, *(self._cache.place(resolve(name)) for name in self._planned)
+        return self.used(
+            self.downloads, *(self.cache.place(resolve(name)) for name in self._planned)
         )

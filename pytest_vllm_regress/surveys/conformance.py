@@ -4,17 +4,18 @@ an environment, and explain what fails by known upstream failures."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import platform
 import re
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+from msgspec.structs import astuple
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
@@ -38,25 +39,34 @@ ON_GPU = ("--vllm-gpu", "--vllm-device=gpu")
 SHOWN = ("torch", "transformers", "xgrammar", "llguidance", "outlines", "lm-format-enforcer", "ray")
 _GPU = "vllm_gpu_"
 PASSED, ABSENT, FAILED = "ok", "n/a", "FAIL"
+GENERATIONS = ("V0", "V1")
+
+
+class CheckOutcome(Document, frozen=True, array_like=True):
+    """ok, n/a or FAIL, and why it is not ok."""
+
+    word: Annotated[str, Meta(pattern="^(ok|n/a|FAIL)$")]
+    reason: str = ""
 
 
 class CheckResult(Document, frozen=True, array_like=True):
-    """Outcome of one check on one engine generation: ok, n/a or FAIL; ``reason`` says why it is not
-    ok."""
+    """Outcome of one check on one engine generation."""
 
     section: str
     check: str
     generation: str
-    outcome: Annotated[str, Meta(pattern="^(ok|n/a|FAIL)$")]
+    outcome: str
     reason: str = ""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class SuiteRun:
     """A run of the suite in one environment on one device.
 
     ``versions``: by distribution. ``at``: the day. ``gpu``: properties of the GPUs, if any.
     ``whole``: False if only selected checks were run.
+    ``results``: by section and check, for each of ``GENERATIONS`` the index of its outcome. Most
+    outcomes are equal, and their reasons long: the record of all runs stays small.
     """
 
     environment: str
@@ -64,9 +74,47 @@ class SuiteRun:
     versions: Mapping[str, str]
     machine: str
     at: str
-    cells: tuple[CheckResult, ...]
-    gpu: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
+    gpu: Mapping[str, str] = field(default_factory=dict, hash=False)
     whole: bool = True
+    outcomes: tuple[CheckOutcome, ...] = ()
+    results: Mapping[str, Mapping[str, tuple[int | None, int | None]]] = field(
+        default_factory=dict, hash=False
+    )
+
+    def __post_init__(self) -> None:
+        try:
+            self.cells  # noqa: B018
+        except IndexError:
+            raise ValueError("a result has no outcome") from None
+
+    @property
+    def cells(self) -> tuple[CheckResult, ...]:
+        """The results one by one."""
+        return tuple(
+            CheckResult(section, check, generation, *astuple(self.outcomes[index]))
+            for section, checks in self.results.items()
+            for check, indices in checks.items()
+            for generation, index in zip(GENERATIONS, indices, strict=True)
+            if index is not None
+        )
+
+    def with_cells(self, cells: Iterable[CheckResult]) -> SuiteRun:
+        """Return the run with these results."""
+        outcomes: dict[CheckOutcome, int] = {}
+        results: dict[str, dict[str, tuple[int | None, int | None]]] = {}
+        for cell in cells:
+            outcome = CheckOutcome(cell.outcome, cell.reason)
+            index = outcomes.setdefault(outcome, len(outcomes))
+            checks = results.setdefault(cell.section, {})
+            v0, v1 = checks.get(cell.check, (None, None))
+            checks[cell.check] = (index, v1) if cell.generation == "V0" else (v0, index)
+        return replace(self, outcomes=tuple(outcomes), results=results)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values for ``--format json``."""
+        plain = codec.encode(self)
+        del plain["outcomes"], plain["results"]
+        return {**plain, "cells": codec.encode(self.cells)}
 
     @property
     def name(self) -> str:
@@ -114,11 +162,8 @@ class KnownFailure(Document, frozen=True):
 def read_report(name: str, report: Path) -> SuiteRun:
     """Read a JUnit report of the suite."""
     root = ET.parse(report).getroot()
-    properties = {
-        prop.get("name", ""): prop.get("value", "")
-        for prop in root.iterfind("./testsuite/properties/property")
-    }
-    cells = tuple(_cell(case) for case in root.iter("testcase"))
+    properties = _properties(root.find("./testsuite"))
+    cells = [_cell(case) for case in root.iter("testcase")]
     if not cells or "device" not in properties:
         raise UsageError(
             f"{name}: the suite ran no test: see its output above; what is selected (-k) may match none"
@@ -129,15 +174,9 @@ def read_report(name: str, report: Path) -> SuiteRun:
         if key in ("vllm", *SHOWN)
     }
     machine = f"{platform.machine()}, Python {properties['python']}"
-    return SuiteRun(
-        name,
-        properties["device"],
-        versions,
-        machine,
-        time.strftime("%Y-%m-%d"),
-        cells,
-        _gpu_of(root),
-    )
+    day = time.strftime("%Y-%m-%d")
+    run = SuiteRun(name, properties["device"], versions, machine, day, _gpu_of(root))
+    return run.with_cells(cells)
 
 
 def _gpu_of(root: ET.Element) -> dict[str, str]:
@@ -150,11 +189,13 @@ def _gpu_of(root: ET.Element) -> dict[str, str]:
     return {name: " | ".join(values) for name, values in values_by_name.items()}
 
 
+def _properties(element: ET.Element | None) -> dict[str, str]:
+    listed = [] if element is None else element.iterfind("./properties/property")
+    return {entry.get("name", ""): entry.get("value", "") for entry in listed}
+
+
 def _cell(case: ET.Element) -> CheckResult:
-    properties = {
-        prop.get("name", ""): prop.get("value", "")
-        for prop in case.iterfind("./properties/property")
-    }
+    properties = _properties(case)
     where = (properties["section"], properties["check"], properties["generation"])
     for tag, outcome in (("error", FAILED), ("failure", FAILED), ("skipped", ABSENT)):
         element = case.find(tag)

@@ -9,7 +9,6 @@ stage pass; then the releases of each between the two are bisected.
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import enum
 import functools
@@ -17,6 +16,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,7 +75,7 @@ class Stage(enum.StrEnum):
     ANSWER = "answer"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class BlamedPackage:
     """A package whose newer versions break a release. ``good`` and ``bad``: the last version that
     works, and the first that does not.
@@ -95,7 +95,7 @@ class BlamedPackage:
         return f"<{self.bad}" if self.bad else f"=={self.then}"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Breakage:
     """A stage that fails today, and the packages that break it; empty if no older package restores
     it."""
@@ -105,7 +105,7 @@ class Breakage:
     culprits: tuple[BlamedPackage, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Drift:
     """Diagnosis of a release: its breakages in the order in which they were found, and the pins
     with which every stage passes.
@@ -118,7 +118,7 @@ class Drift:
     version: str
     day: datetime.date
     breakages: tuple[Breakage, ...] = ()
-    pins: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    pins: Mapping[str, str] = field(default_factory=dict)
     confirmed: bool = False
     then: str = ""
     python: str = "3.11"
@@ -134,7 +134,7 @@ class Drift:
         return shlex.join(["pip", "install", *requirements(self.version, self.pins)])
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Attempt:
     """Result of installing and trying a release. ``failed``: the stage that failed, or None.
 
@@ -151,7 +151,7 @@ class Attempt:
         return self.failed is None or stages.index(self.failed) > stages.index(stage)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class DatedRelease:
     """A release of vLLM, with the day up to which uploads count: what ``pip install`` would have
     chosen at its end."""
@@ -214,9 +214,10 @@ def diagnose(release: DatedRelease, progress: Callable[[str], None], known: Know
         progress(f"{' '.join(requirements(release.version, pins))}: {end}")
         return attempt
 
+    drift = Drift(release.version, release.day, python=release.python)
     attempt = try_pins({}, Stage.ANSWER)
     if attempt.failed is None:
-        return Drift(release.version, release.day, python=release.python)
+        return drift
     then, why = _versions_then(release)
     breakages: list[Breakage] = []
     pins: dict[str, str] = {}
@@ -227,28 +228,22 @@ def diagnose(release: DatedRelease, progress: Callable[[str], None], known: Know
             break
         pins |= {culprit.package: culprit.pin for culprit in culprits}
         attempt = try_pins(pins, Stage.ANSWER)
-    return Drift(
-        release.version,
-        release.day,
-        tuple(breakages),
-        pins,
-        attempt.failed is None,
-        why,
-        release.python,
+    return replace(
+        drift, breakages=tuple(breakages), pins=pins, confirmed=attempt.failed is None, then=why
     )
 
 
 def _versions_then(release: DatedRelease) -> tuple[dict[str, str], str]:
     try:
         day = release_date("vllm", release.version) + datetime.timedelta(days=1)
-        return dataclasses.replace(release, day=day).versions({}), ""
+        return replace(release, day=day).versions({}), ""
     except BuildError as error:
         if not blames_packages(error):
             raise
         return {}, str(error)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class _PackageSearch:
     """The search for the packages that make a stage fail, beside those that ``pins`` already holds
     back."""
@@ -309,7 +304,7 @@ def bisected(
     """
     low, high = Version(culprit.then), Version(culprit.today or "0")
     if high <= low:
-        return dataclasses.replace(culprit, good=culprit.then)
+        return replace(culprit, good=culprit.then)
     versions = [
         low,
         *(version for version in releases(culprit.package) if low < version < high),
@@ -322,9 +317,7 @@ def bisected(
     while (index := next_candidate(len(versions), states)) is not None:
         states[index] = state(str(versions[index]))
     change = changes(len(versions), states)[-1]
-    return dataclasses.replace(
-        culprit, good=str(versions[change.low]), bad=str(versions[change.high])
-    )
+    return replace(culprit, good=str(versions[change.low]), bad=str(versions[change.high]))
 
 
 @contextmanager
@@ -385,7 +378,8 @@ def _try_stages(python: Path, progress: Callable[[str], None], last: Stage) -> A
     try:
         with bare_session(progress, device="sim") as session:
             for stage, run in _stages(session, session.target(str(python))):
-                if (reason := run()) is not None:
+                reason = run()
+                if stage is Stage.ANSWER and isinstance(reason, str):
                     return Attempt(stage, _first_line(reason), reason)
                 if stage is last:
                     break
@@ -397,9 +391,9 @@ def _try_stages(python: Path, progress: Callable[[str], None], last: Stage) -> A
     return Attempt()
 
 
-def _stages(session: Session, target: Target) -> Iterator[tuple[Stage, Callable[[], str | None]]]:
-    """Yield each stage of an installed release with a function that runs it, and returns why it
-    failed or raises that."""
+def _stages(session: Session, target: Target) -> Iterator[tuple[Stage, Callable[[], object]]]:
+    """Yield each stage of an installed release with a function that runs it. It raises why it
+    failed, or (``ANSWER``) returns that."""
     probe = probe_in(session, target, _PROBE)
 
     def server() -> Server:
@@ -413,14 +407,10 @@ def _stages(session: Session, target: Target) -> Iterator[tuple[Stage, Callable[
             None if response.is_success else mask(f"status {response.status_code}: {response.text}")
         )
 
-    yield Stage.IMPORT, lambda: _nothing(probe("import_server"))
-    yield Stage.HELP, lambda: _nothing(probe("serve_help"))
-    yield Stage.SERVE, lambda: _nothing(server())
+    yield Stage.IMPORT, lambda: probe("import_server")
+    yield Stage.HELP, lambda: probe("serve_help")
+    yield Stage.SERVE, server
     yield Stage.ANSWER, answer
-
-
-def _nothing(value: object) -> None:
-    """Drop a value: the call that gave it raises if it fails."""
 
 
 def _cause(error: ChildError) -> str:
@@ -432,15 +422,11 @@ def _cause(error: ChildError) -> str:
 def _reason(text: str) -> str:
     """Return in one line why uv failed: the requirement that cannot be met, or else uv's last line."""
     because = text.find("Because ")
-    return _first_line(text[because:]) if because >= 0 else _last_line(text)
+    return _first_line(text[because:] if because >= 0 else text.strip().rpartition("\n")[2])
 
 
 def _first_line(text: str) -> str:
-    return next((line.strip() for line in text.splitlines() if line.strip()), "")
-
-
-def _last_line(text: str) -> str:
-    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+    return text.strip().partition("\n")[0].strip()
 
 
 def open_drifts(path: Path, *, fresh: bool = False) -> Store[Drift]:
@@ -479,24 +465,20 @@ def report(drifts: Collection[Drift]) -> Report:
 
 
 def _rows(drift: Drift) -> list[tuple[str, ...]]:
-    day = drift.day.isoformat()
+    about = (drift.version, drift.python, drift.day.isoformat())
     if drift.sound:
-        return [(drift.version, drift.python, day, "nothing fails", "", "", "", "")]
+        return [(*about, "nothing fails", "", "", "", "")]
+    confirmed = "yes" if drift.confirmed else "no"
     rows: list[tuple[str, ...]] = []
     for breakage in drift.breakages:
         reason = f"{breakage.stage}: {breakage.reason[:160]}"
-        confirmed = "yes" if drift.confirmed else "no"
         for culprit in breakage.culprits:
             change = f"{culprit.package} {culprit.then} -> {culprit.today or 'absent'}"
             pin = f"{culprit.package}{culprit.pin}"
-            rows.append(
-                (drift.version, drift.python, day, reason, change, culprit.bad, pin, confirmed)
-            )
+            rows.append((*about, reason, change, culprit.bad, pin, confirmed))
         if not breakage.culprits:
-            why = (
-                "does not resolve as of its first day either"
-                if drift.then
-                else "fails with the packages of its first day, too"
-            )
-            rows.append((drift.version, drift.python, day, reason, why, "", "", ""))
+            why = "fails with the packages of its first day, too"
+            if drift.then:
+                why = "does not resolve as of its first day either"
+            rows.append((*about, reason, why, "", "", ""))
     return rows

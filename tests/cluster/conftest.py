@@ -108,7 +108,7 @@ class Cluster:
         *_, cells = (
             process
             for process in psutil.Process(pid).parents()
-            if "runner.remote.guard" in " ".join(process.cmdline())
+            if "runner.guard" in " ".join(process.cmdline())
         )
         lifeline = os.readlink(f"/proc/{cells.pid}/fd/0")
         assert lifeline.startswith("pipe:")
@@ -140,7 +140,7 @@ class Cluster:
                     line = " ".join(process.cmdline())
                     leftovers += (
                         [f"{process.pid} {line[:200]}"]
-                        if "runner.remote.guard" in line or "vllm_regress_target" in line
+                        if "runner.guard" in line or "vllm_regress_target" in line
                         else []
                     )
         return leftovers

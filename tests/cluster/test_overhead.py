@@ -11,8 +11,7 @@ import pytest
 
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.runner.batch import Batch, BatchFiles, Executor, RunOptions
-from pytest_vllm_regress.runner.build import build_with_cache
-from pytest_vllm_regress.runner.executors import ThreadsExecutor
+from pytest_vllm_regress.runner.executors import ThreadsExecutor, build_with_cache
 from pytest_vllm_regress.runner.ray_executor import RayExecutor
 from tests.cluster.conftest import Cluster
 from tests.cluster.record import keep

@@ -6,8 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from pytest_vllm_regress.cases.observation import Observation
 from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
+from pytest_vllm_regress.errors import Kind
 from pytest_vllm_regress.runner.batch import Batch, RunOutcome
 from tests.helpers.repositories import RepositoryBuilder
 
@@ -68,20 +70,11 @@ class StandIn:
             "show", f"{commit}:{next(name for name in files if name.endswith('engine.py'))}"
         )
         if "import nothing" in code:
-            verdict, symptom = (
-                Verdict.INCONCLUSIVE,
-                "[import] ModuleNotFoundError: No module named 'nothing'",
-            )
+            verdict, observed = Verdict.INCONCLUSIVE, Observation(Kind.EXCEPTION, "import")
         else:
-            verdict, symptom = (
-                (
-                    Verdict.REPRODUCED
-                    if "True" in code and self.chance(len(self.ran))
-                    else Verdict.FIXED
-                ),
-                "",
-            )
+            bad = "True" in code and self.chance(len(self.ran))
+            verdict, observed = Verdict.REPRODUCED if bad else Verdict.FIXED, None
         result = TestResult(
-            "demo", "t", verdict, "as seen", "sim", job.environment, symptom=symptom
+            "demo", "t", verdict, "as seen", "sim", job.environment, observation=observed
         )
         return RunOutcome(RunResult((result,)))

@@ -20,7 +20,7 @@ from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.surveys.conformance import open_runs
 from tests.helpers import ROOT
 from tests.helpers.cases import project_cases
-from tools import bisections, findings, parser_table, reference, upstream, verdicts
+from tools import bisections, docs, findings, parser_table
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
@@ -36,22 +36,26 @@ def commands(page: Path) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("page", reference.PARTS)
-def test_generated_parts_of_the_reference_are_up_to_date(page: str) -> None:
-    text = (reference.PAGES / f"{page}.md").read_text()
-    assert reference.build_page(page, text) == text, "run `python -m tools.reference`"
+@pytest.mark.parametrize("page", docs.PAGES)
+def test_generated_pages_are_up_to_date(page: str) -> None:
+    text = (docs.DOCS / page).read_text()
+    assert docs.PAGES[page]() == text, "run `python -m tools.docs`"
 
 
-def test_the_page_of_verdicts_is_up_to_date() -> None:
-    page = verdicts.PAGE.read_text()
-    assert verdicts.build_page(page) == page, "run `python -m tools.verdicts`"
-
-
-def test_the_page_of_parsers_is_up_to_date() -> None:
-    record = json.loads(parser_table.RECORD.read_text())
-    assert parser_table.PAGE.read_text() == parser_table.page(record), (
-        "run `python -m tools.parser_table`"
-    )
+def test_a_stale_page_is_named_and_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(docs, "DOCS", tmp_path)
+    monkeypatch.setattr(docs, "PAGES", {"one.md": lambda: "new\n", "two.md": lambda: "same\n"})
+    (tmp_path / "one.md").write_text("old\n")
+    (tmp_path / "two.md").write_text("same\n")
+    with pytest.raises(typer.Exit) as exit:
+        docs.main(check=True)
+    assert exit.value.exit_code == 1 and (tmp_path / "one.md").read_text() == "old\n"
+    with pytest.raises(typer.Exit):
+        docs.main()
+    assert (tmp_path / "one.md").read_text() == "new\n"
+    assert capsys.readouterr().out == "docs/one.md: out of date\ndocs/one.md: written\n"
 
 
 def test_a_campaign_against_parsers_is_recorded() -> None:
@@ -66,11 +70,6 @@ def test_a_campaign_against_parsers_is_recorded() -> None:
     wrong = {"at once": {"call lost": 4}, "whole": {"call lost": 2}}
     one, two = {"asked": 10, "wrong": wrong}, {"asked": 9, "wrong": {}}
     assert record == {"0.11.2": {"seed": 3, "parsers": {"two": two, "one": one}}}
-
-
-def test_the_pages_of_findings_are_up_to_date() -> None:
-    stale = [path.name for path, text in findings.pages().items() if path.read_text() != text]
-    assert stale == [], "run `python -m tools.findings`"
 
 
 @pytest.mark.parametrize(
@@ -131,10 +130,6 @@ def test_every_key_of_a_result_file_is_explained() -> None:
     )
     for file in sorted(ROOT.glob("cases/*/observations.json"))[:20]:
         assert keys_of(json.loads(file.read_text())) <= explained, file
-
-
-def test_the_page_of_bisections_is_up_to_date() -> None:
-    assert bisections.PAGE.read_text() == bisections.page(), "run `python -m tools.bisections`"
 
 
 def test_traced_commits_are_the_ones_that_the_cases_name() -> None:
@@ -244,9 +239,3 @@ def test_what_the_pages_say_of_gpus_has_records() -> None:
         ("Two pytests at once take turns", "two-at-once"),
     ):
         assert (words in " ".join(page.split())) == ((step, "done") in outcomes), step
-
-
-def test_the_page_of_upstreams_tests_is_up_to_date() -> None:
-    records = upstream.records()
-    assert records
-    assert upstream.PAGE.read_text() == upstream.page(records), "run `python -m tools.upstream`"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...errors import BuildError
-from ...runner.build import build_with_cache
+from ...runner.executors import build_with_cache
 from ...surveys.conformance import (
     open_runs,
     read_known,
@@ -48,5 +48,5 @@ def conformance(
         results = list(runs.entries.values())
         if not unbuilt:
             runs.remove()
-    print_report(format, report(results, known), results)
+    print_report(format, report(results, known), [ran.to_json() for ran in results])
     return UNBUILT if unbuilt else UNEXPECTED if unexplained(results, known) else OK

@@ -11,7 +11,7 @@ from typing import Any
 from ...engines.server import Server
 from ...engines.session import Session
 from ...errors import ChildError, Unsupported
-from ...surveys.states.servers import DRAIN_S, paced
+from ...surveys.states.requests import DRAIN_S, paced
 from ..finding import Finding, Problem, hyphenated
 from ..hunter import CampaignPlan, Hunter, Reply, versions_with_vllm
 from ..kept import Kept, kept_engine

@@ -23,8 +23,7 @@ from ...engines.http import listeners
 from ...engines.processes import process_tree
 from ...engines.server import Server
 from ...errors import ChildError, UsageError
-from ...surveys.states.requests import SILENT, ask
-from ...surveys.states.servers import wait_for_end
+from ...surveys.states.requests import SILENT, ask, wait_for_end
 from ..finding import Problem
 from .story import Story
 from .streams import GONE_S, QUIET_S, REQUEST_S, Streams

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import signal
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from ...engines.server import Server
 from ...engines.spec import EngineSpec
 from ...errors import NotAtWork
 from ...target_site.vllm_regress_target.sim.pacing import STUCK, STUCK_TOKENS
 from ...util.deadline import Deadline
-from .requests import WAIT_S, Stream, ask
-from .servers import DRAIN_S, describe_end, paced, wait_for_end
+from .requests import DRAIN_S, WAIT_S, Stream, ask, describe_end, paced, wait_for_end
 
 HEALTHY = "200"
 HEALTH, TOKEN, AFTER = "/health", "one token", "/health, again"
@@ -52,7 +51,7 @@ FAILED = frozenset(
 """States in which no request can be answered."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class HealthRow:
     """Answers of a server in a state, by probe. ``server``: whether it runs afterwards, or how it
     ended; while draining also how its stream did.
@@ -61,7 +60,7 @@ class HealthRow:
     has no such state; then nothing else is known.
     """
 
-    answers: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    answers: Mapping[str, str] = field(default_factory=dict)
     server: str = ""
     noticed_s: float | None = None
     absent: str = ""

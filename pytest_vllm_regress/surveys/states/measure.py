@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import datetime
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +15,16 @@ from ...engines.standalone import Engines, bare_session
 from ...errors import ChildError, NotAtWork, Unsupported, UsageError
 from ...util.report import Report, Section, Table
 from ...util.store import Store
-from . import health, memory, shutdown
+from . import growth, health, shutdown
+from .growth import MemoryRow
 from .health import HealthRow, ServerState
-from .memory import MemoryRow
 from .shutdown import ShutdownRow
 
 StateRow = HealthRow | ShutdownRow | MemoryRow
 NOT_RUN, ABSENT = "not run", "n/a"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class StateTable:
     """A table of a release: the names of its rows, and how one is measured.
 
@@ -40,11 +40,11 @@ class StateTable:
 TABLES = {
     "health": StateTable([*ServerState], health.spec_of, health.observe, HealthRow),
     "shutdown": StateTable([*shutdown.ROWS], shutdown.spec_of, shutdown.observe, ShutdownRow),
-    "growth": StateTable([*memory.KINDS], memory.spec_of, memory.observe, MemoryRow),
+    "growth": StateTable([*growth.KINDS], growth.spec_of, growth.observe, MemoryRow),
 }
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class ReleaseStates:
     """What was measured of a release, by state, by ending and by kind of request.
 
@@ -54,9 +54,9 @@ class ReleaseStates:
     vllm: str
     day: str = ""
     device: str = "sim"
-    health: Mapping[str, HealthRow] = dataclasses.field(default_factory=dict)
-    shutdown: Mapping[str, ShutdownRow] = dataclasses.field(default_factory=dict)
-    growth: Mapping[str, MemoryRow] = dataclasses.field(default_factory=dict)
+    health: Mapping[str, HealthRow] = field(default_factory=dict)
+    shutdown: Mapping[str, ShutdownRow] = field(default_factory=dict)
+    growth: Mapping[str, MemoryRow] = field(default_factory=dict)
 
     def rows(self, table: str) -> Mapping[str, StateRow]:
         """Return the rows of a table that were measured."""
@@ -122,7 +122,7 @@ def measure(
             progress(f"vllm {release.vllm}: {table}, {name}: {str(error).splitlines()[0]}")
             continue
         rows: dict[str, Any] = {table: {**release.rows(table), name: row}}
-        release = dataclasses.replace(release, day=day, **rows)
+        release = replace(release, day=day, **rows)
         progress(f"vllm {release.vllm}: {table}, {name}: {release.summary(table, name)}")
         yield release
 

@@ -4,11 +4,11 @@ leaves behind."""
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 import signal
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -18,8 +18,7 @@ from ...engines.processes import process_tree
 from ...engines.server import Server
 from ...engines.spec import EngineSpec
 from ...errors import NotAtWork, UsageError
-from .requests import Stream
-from .servers import DRAIN_S, RUNS, describe_end, paced, wait_for_end
+from .requests import DRAIN_S, RUNS, Stream, describe_end, paced, wait_for_end
 
 END_S = 15.0
 LEAVE_S = 5.0
@@ -31,7 +30,7 @@ BETWEEN_S = 0.1
 IDLE, STREAMING = "idle", "streaming"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Ending:
     """What happens to a server: ``number``, sent ``times`` to the process of role ``target``.
 
@@ -61,7 +60,7 @@ ROWS = {
 """Every ending of an idle server and of one that streams, by the name of its row."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class ShutdownRow:
     """How a server ended. ``exit``: its exit status in words, or ``RUNS`` after ``END_S``.
     ``seconds``: until it had ended.

@@ -41,15 +41,10 @@ class _Finder(importlib.abc.MetaPathFinder):
     ) -> importlib.machinery.ModuleSpec | None:
         if name != _UTILITIES:
             return None
-        for finder in sys.meta_path:
-            find = getattr(finder, "find_spec", None)
-            if finder is self or find is None:
-                continue
-            spec: importlib.machinery.ModuleSpec | None = find(name, path, target)
-            if spec is not None and spec.loader is not None:
-                spec.loader = _Loader(spec.loader)
-                return spec
-        return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader)
+        return spec
 
 
 class _Loader(importlib.abc.Loader):
@@ -61,7 +56,7 @@ class _Loader(importlib.abc.Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         self._loader.exec_module(module)
-        from pytest_vllm_regress.surveys.upstream.remote_server import (
+        from pytest_vllm_regress.surveys.upstream.drop_ins import (
             RemoteLaunchRenderServer,
             RemoteOpenAIServer,
         )
@@ -89,7 +84,7 @@ def pytest_addoption() -> None:
 def pytest_sessionstart() -> None:
     conftest = sys.modules.get("tests.conftest")
     if conftest is not None and "runner" in _replaced():
-        from pytest_vllm_regress.surveys.upstream.engine_runner import VllmRunner
+        from pytest_vllm_regress.surveys.upstream.drop_ins import VllmRunner
 
         vars(conftest)["VllmRunner"] = VllmRunner
 
@@ -113,40 +108,31 @@ def pytest_collection_finish() -> None:
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:
     if report.outcome != "passed" and report.nodeid not in _begun():
-        reason = (
-            report.longrepr[2] if isinstance(report.longrepr, tuple) else _reason(report.longrepr)
-        )
+        reason = _reason(report.longrepr)
         _append(event="end", test=report.nodeid, outcome=report.outcome, reason=reason, seconds=0.0)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> None:
     """Record the start of a test, and let no server that does not start use up the test's time."""
-    from pytest_vllm_regress.surveys.upstream import starts
+    from pytest_vllm_regress.surveys.upstream import settings
 
-    starts.begin_test(item.config.getoption("timeout") or math.inf)
+    settings.begin_test(item.config.getoption("timeout") or math.inf)
     _append(event="start", test=item.nodeid)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Record how a test ended: its call, or what failed or was skipped before or after it."""
     if report.when == "call" or report.outcome != "passed":
-        skipped = isinstance(report.longrepr, tuple)
-        reason = (
-            report.longrepr[2] if isinstance(report.longrepr, tuple) else _reason(report.longrepr)
+        failed_as_expected = hasattr(report, "wasxfail") and not isinstance(report.longrepr, tuple)
+        _append(
+            event="end",
+            test=report.nodeid,
+            outcome="passed" if failed_as_expected else report.outcome,
+            reason=_reason(report.longrepr),
+            when=report.when,
+            seconds=round(report.duration, 3),
         )
-        outcome = (
-            "passed"
-            if getattr(report, "wasxfail", None) is not None and not skipped
-            else report.outcome
-        )
-        event = {
-            "outcome": outcome,
-            "reason": reason,
-            "when": report.when,
-            "seconds": round(report.duration, 3),
-        }
-        _append(event="end", test=report.nodeid, **event)
 
 
 def pytest_sessionfinish() -> None:
@@ -154,7 +140,10 @@ def pytest_sessionfinish() -> None:
 
 
 def _reason(longrepr: Any) -> str:
-    """Return the exceptions of a failure, root first, each with its place if that is in the tests."""
+    """Return the exceptions of a failure, root first, each with its place if that is in the tests;
+    the reason of a skip."""
+    if isinstance(longrepr, tuple):
+        return str(longrepr[2])
     chain: Iterable[Any] = getattr(longrepr, "chain", None) or ()
     parts = []
     for _, crash, _ in chain:

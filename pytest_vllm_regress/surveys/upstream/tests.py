@@ -4,12 +4,12 @@ goes on with the rest."""
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,10 @@ from ...environments.install import ensure_packages
 from ...environments.installed import read_installed
 from ...errors import UsageError
 from ...util.files import peek
-from ...util.paths import PACKAGE, writable_root
+from ...util.paths import DATA, PACKAGE, writable_root
 from ...util.rundir import RunDir
 from .replacing import RECORD, REPLACED, STARTS_SERVERS
-from .settings import DEVICE, ENVIRONMENT, PREFERS_V1, REUSE, hub_folder
-from .starts import DOSSIERS
+from .settings import DEVICE, DOSSIERS, ENVIRONMENT, PREFERS_V1, REUSE, hub_folder
 from .tree import TestTree
 from .triage import ListedTest, UpstreamOutcome, UpstreamResult, read_results, share_passed
 
@@ -35,32 +34,7 @@ _PLUGINS = (
     "pytest_vllm_regress.surveys.upstream.replacing",
 )
 _START = "import sys; n = int(sys.argv.pop(1)); sys.path += sys.argv[1:n + 1]; del sys.argv[1:n + 1]; import pytest; sys.exit(pytest.main())"
-_BESIDE = (
-    *(
-        "pytest>=8.2,<9",
-        "pytest-asyncio>=0.24,<2",
-        "pytest-timeout>=2.3",
-        "openai>=1.40",
-        "requests",
-        "httpx",
-        "jsonschema",
-        "tblib",  # of newer revisions' conftest
-    ),
-    # what our own package imports in the process of the tests
-    *(
-        "filelock>=3.20.1",
-        "msgspec",
-        "packaging",
-        "platformdirs",
-        "psutil>=6",
-        "py-spy",
-        "pyyaml",
-        "regex",
-        "safetensors",
-        "numpy",
-    ),
-    *("hypothesis", "nvidia-ml-py", "prometheus-client", "tomlkit", "uv>=0.13"),
-)
+_BESIDE = DATA / "upstream_beside.txt"
 """Packages that upstream's tests need beside vLLM, in a folder at the end of the path: the
 environment keeps its versions."""
 _LEAST_PYTHON = (3, 11)
@@ -80,7 +54,7 @@ _GRACE_S = 5.0
 _RESTARTS = 25
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class RunLimits:
     """Seconds for one test with its fixtures, for collecting all files, and for the whole run
     (None: no limit)."""
@@ -90,7 +64,7 @@ class RunLimits:
     run_s: float | None = None
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class UpstreamRun:
     """Results of a run, the files that were run, the names of the hub without a stand-in, and the
     dossiers of servers that did not start."""
@@ -129,7 +103,7 @@ class UpstreamRun:
         }
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class UpstreamRequest:
     """What to run: the tree and its files, in which environment. ``dossiers``: folder for those of
     servers that do not start. ``replaced``: classes
@@ -142,7 +116,7 @@ class UpstreamRequest:
     replaced: tuple[str, ...] = ("server",)
     limits: RunLimits = RunLimits()
     pytest_args: tuple[str, ...] = ()
-    listed: Mapping[str, ListedTest] = dataclasses.field(default_factory=dict)
+    listed: Mapping[str, ListedTest] = field(default_factory=dict)
 
 
 def run_tests(
@@ -193,11 +167,12 @@ def _ensure_beside(python: Path, progress: Callable[[str], None] = lambda line: 
         raise UsageError(
             f"{python} is Python {version[0]}.{version[1]}: upstream's tests need an environment with 3.11 or later"
         )
-    tag = f"{version[0]}.{version[1]}-{hashlib.sha256(repr(_BESIDE).encode()).hexdigest()[:10]}"
+    packages = [line.partition(" #")[0] for line in _BESIDE.read_text().splitlines()]
+    tag = f"{version[0]}.{version[1]}-{hashlib.sha256(repr(packages).encode()).hexdigest()[:10]}"
     return ensure_packages(
         Path("beside", tag),
         python,
-        _BESIDE,
+        packages,
         "fetching pytest and clients for upstream's tests",
         progress,
     )

@@ -6,9 +6,9 @@ Nothing is imported or executed here.
 from __future__ import annotations
 
 import ast
-import dataclasses
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from ...engines.checkpoints.hub_cache import NAME
@@ -33,7 +33,7 @@ _NOT_OWNERS = frozenset(
 _FILES = (".py", ".json", ".jsonl", ".txt", ".so", ".jinja")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class TestTree:
     """The tests of a commit in the folder ``root``, which has ``tests``, ``examples`` and pytest's
     settings, but no package vllm."""

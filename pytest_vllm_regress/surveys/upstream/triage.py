@@ -4,15 +4,18 @@ here, and the tests that are known to fail on the simulated device, with what ea
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Annotated, Literal
+
+import msgspec
 
 from ...errors import UsageError
-from ...util.documents import load_toml, parse_json
+from ...util import codec
 from ...util.paths import DATA
 
 
@@ -34,7 +37,7 @@ class UpstreamOutcome(enum.StrEnum):
 NOT_SKIPPED = (UpstreamOutcome.PASSED, UpstreamOutcome.FAILED, UpstreamOutcome.MEANING)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class UpstreamResult:
     """One test of a run, with one line of why it did not pass."""
 
@@ -48,7 +51,17 @@ class UpstreamResult:
         return self.test.partition("::")[0]
 
 
-@dataclasses.dataclass(frozen=True)
+class UpstreamEvent(msgspec.Struct, frozen=True):
+    """A line of the record of a run."""
+
+    event: str
+    test: str = ""
+    outcome: str = "failed"
+    reason: str = ""
+    seconds: Annotated[float, msgspec.Meta(ge=0, lt=1e9)] = 0.0
+
+
+@dataclass(frozen=True)
 class ListedTest:
     """How a test that fails ends for a known reason, and the reason."""
 
@@ -102,7 +115,6 @@ _NEEDS: tuple[tuple[UpstreamOutcome, re.Pattern[str]], ...] = (
     ),
 )
 _LINE = 300
-_MAX_SECONDS = 1e9
 
 
 def outcome_of(outcome: str, reason: str) -> UpstreamOutcome:
@@ -130,18 +142,20 @@ def read_results(
     results: dict[str, UpstreamResult] = {}
     started: dict[str, None] = {}
     for line in record.splitlines():
-        event = _event(line)
-        test = str(event.get("test", ""))
-        if event["event"] == "start":
-            started[test] = None
-        elif event["event"] == "end" and (
-            test not in results or str(event.get("outcome", "failed")) == "failed"
-        ):
-            results[test] = _result(test, event, listed)
+        try:
+            event = msgspec.json.decode(line, type=UpstreamEvent)
+        except msgspec.DecodeError:
+            raise UsageError(
+                f"the record of upstream's tests has a line that is no event: {line[:100]!r}"
+            ) from None
+        if event.event == "start":
+            started[event.test] = None
+        elif event.event == "end" and (event.test not in results or event.outcome == "failed"):
+            results[event.test] = _result(event, listed)
     for test in started:
         if test not in results:
-            end = {"outcome": "failed", "reason": "the process ended during this test"}
-            results[test] = _result(test, end, listed)
+            reason = "the process ended during this test"
+            results[test] = _result(UpstreamEvent("end", test, reason=reason), listed)
     return tuple(results.values())
 
 
@@ -151,29 +165,12 @@ def entry_for(test: str, listed: Mapping[str, ListedTest]) -> ListedTest | None:
     return listed.get(name) or listed.get(f"{name.partition('::')[0]}::{EVERY_TEST}")
 
 
-def _result(
-    test: str, end: Mapping[str, object], listed: Mapping[str, ListedTest]
-) -> UpstreamResult:
-    reason = str(end.get("reason", ""))
-    outcome = outcome_of(str(end.get("outcome", "failed")), reason)
-    entry = entry_for(test, listed)
+def _result(event: UpstreamEvent, listed: Mapping[str, ListedTest]) -> UpstreamResult:
+    outcome = outcome_of(event.outcome, event.reason)
+    entry = entry_for(event.test, listed)
     if outcome is UpstreamOutcome.FAILED and entry is not None:
-        return UpstreamResult(test, entry.outcome, entry.why, _seconds(end.get("seconds")))
-    return UpstreamResult(test, outcome, _one_reason(reason), _seconds(end.get("seconds")))
-
-
-def _event(line: str) -> Mapping[str, object]:
-    try:
-        event = parse_json(line)
-        if isinstance(event, dict) and isinstance(event.get("event"), str):
-            return event
-    except ValueError:
-        pass
-    raise UsageError(f"the record of upstream's tests has a line that is no event: {line[:100]!r}")
-
-
-def _seconds(value: object) -> float:
-    return float(value) if isinstance(value, (int, float)) and 0 <= value < _MAX_SECONDS else 0.0
+        return UpstreamResult(event.test, entry.outcome, entry.why, event.seconds)
+    return UpstreamResult(event.test, outcome, _one_reason(event.reason), event.seconds)
 
 
 def _one_reason(reason: str) -> str:
@@ -201,21 +198,14 @@ def listed_tests(files: Iterable[str]) -> dict[str, ListedTest]:
 
     Raises ``UsageError`` for a malformed entry.
     """
-    document = load_toml(FILE, _MAX_FILE)
+    document = codec.load(dict[str, dict[str, _Entry]], FILE, _MAX_FILE, what="a list of tests")
     return {
-        f"{file}::{test}": _entry(file, test, value)
+        f"{file}::{test}": ListedTest(_LISTED_NEEDS[entry.needs], entry.why)
         for file in files
-        for test, value in document.get(file, {}).items()
+        for test, entry in document.get(file, {}).items()
     }
 
 
-def _entry(file: str, test: str, value: object) -> ListedTest:
-    if (
-        isinstance(value, dict)
-        and value.keys() == {"needs", "why"}
-        and value["needs"] in _LISTED_NEEDS
-    ):
-        return ListedTest(_LISTED_NEEDS[value["needs"]], str(value["why"]))
-    raise UsageError(
-        f'{FILE.name}: {file}: {test}: write {{ needs = "{"|".join(_LISTED_NEEDS)}", why = "..." }}'
-    )
+class _Entry(codec.Document, frozen=True):
+    needs: Literal["meaning", "model", "gpu", "network", "fault"]
+    why: str

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_vllm_regress.surveys.states.memory import KINDS
+from pytest_vllm_regress.surveys.states.growth import KINDS
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 ENVIRONMENT = "vllm-0.33.0"
@@ -26,7 +26,7 @@ SCHEDULER = f"""
 TESTS = f"""
     import pytest
     from pytest_vllm_regress import measure_growth
-    from pytest_vllm_regress.surveys.states.memory import KINDS, observe
+    from pytest_vllm_regress.surveys.states.growth import KINDS, observe
 
     pytestmark = pytest.mark.vllm_engine(
         front="serve", generation="V1", import_path=["plugins"], extra={{"scheduler_cls": "leaking.Leaking"}}

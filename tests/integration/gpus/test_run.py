@@ -15,7 +15,7 @@ import pytest
 
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.errors import UsageError
-from pytest_vllm_regress.runner.build import check_gpu_fits
+from pytest_vllm_regress.runner.executors import check_gpu_fits
 from tests.conftest import MakeTarget
 from tests.helpers import fake_gpus
 from tests.helpers.cases import CaseFile

@@ -20,7 +20,7 @@ from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.cli import main
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.runner import run
-from pytest_vllm_regress.runner.result_files import check_destination, save_results
+from pytest_vllm_regress.runner.run import check_destination, save_results
 from pytest_vllm_regress.util.files import check_writable, write_atomically
 from tests.helpers.cases import CaseFile
 

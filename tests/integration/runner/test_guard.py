@@ -15,10 +15,10 @@ import psutil
 import pytest
 
 from pytest_vllm_regress.cases.verdict import Verdict
+from pytest_vllm_regress.runner import guard as guard_module
 from pytest_vllm_regress.runner.batch import Batch, BatchState, Needs, RunOptions
-from pytest_vllm_regress.runner.remote import client
-from pytest_vllm_regress.runner.remote.client import run_request
-from pytest_vllm_regress.runner.remote.wire import (
+from pytest_vllm_regress.runner.guard import run_request
+from pytest_vllm_regress.runner.wire import (
     BatchReply,
     BatchRequest,
     decode_reply,
@@ -61,9 +61,7 @@ def processes(around: dict[str, str]) -> list[psutil.Process]:
 def guard(around: dict[str, str]) -> psutil.Process:
     """Return the guard. Only it and its worker have that command line."""
     guards = [
-        process
-        for process in processes(around)
-        if "runner.remote.guard" in " ".join(process.cmdline())
+        process for process in processes(around) if "runner.guard" in " ".join(process.cmdline())
     ]
     return next(process for process in guards if set(process.children()) & set(guards))
 
@@ -129,7 +127,7 @@ def test_nothing_is_left_whenever_the_requester_leaves(
     folders: int,
 ) -> None:
     """At the start, or when the worker has just made its first, second or third folder."""
-    monkeypatch.setattr(client, "POLL_S", 0.001)
+    monkeypatch.setattr(guard_module, "REQUESTER_POLL_S", 0.001)
     case = version_case(tmp_path / "cases", "one")
     request = pack(Batch(str(affected_target), (case,), {}), RunOptions(), Needs())
     temporary = tmp_path / "tmp"

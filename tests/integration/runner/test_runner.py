@@ -21,13 +21,11 @@ from pytest_vllm_regress.cases.results import RunResult, TestResult, append_resu
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.errors import BuildError, UsageError
 from pytest_vllm_regress.runner.batch import Batch, RunOptions, RunOutcome
-from pytest_vllm_regress.runner.build import check_environments
-from pytest_vllm_regress.runner.executors import SequentialExecutor
+from pytest_vllm_regress.runner.executors import SequentialExecutor, check_environments
 from pytest_vllm_regress.runner.plan import plan_batches
 from pytest_vllm_regress.runner.progress import BatchHeaders
 from pytest_vllm_regress.runner.pytest_run import StartCommand, run_command
-from pytest_vllm_regress.runner.result_files import KEPT_COPIES, save_results
-from pytest_vllm_regress.runner.run import BatchRunner
+from pytest_vllm_regress.runner.run import KEPT_COPIES, BatchRunner, save_results
 from tests.helpers import ROOT
 from tests.helpers.cases import CaseFile
 

@@ -18,8 +18,7 @@ from pytest_vllm_regress.engines.server import Server
 from pytest_vllm_regress.engines.spec import EngineSpec
 from pytest_vllm_regress.surveys.states import health, shutdown
 from pytest_vllm_regress.surveys.states.health import PROBES, HealthRow, ServerState
-from pytest_vllm_regress.surveys.states.requests import CUT, SILENT
-from pytest_vllm_regress.surveys.states.servers import RUNS
+from pytest_vllm_regress.surveys.states.requests import CUT, RUNS, SILENT
 from pytest_vllm_regress.util.deadline import Deadline
 
 STAND_IN = Path(__file__).with_name("probe.py")

@@ -19,6 +19,7 @@ from pytest_vllm_regress.errors import CaseFileError
 from pytest_vllm_regress.history.corrections import WatchedRelease
 from pytest_vllm_regress.history.watch import WatchReport, look, plan, write_look
 from pytest_vllm_regress.runner.batch import Batch, RunOutcome
+from pytest_vllm_regress.util.report import to_terminal
 from tests.helpers.cases import CaseFile
 
 LISTED = {
@@ -226,7 +227,7 @@ def test_a_release_that_cannot_be_built_stays_new(back: Case) -> None:
     runs = Runs({("back", "vllm-0.34.0"): Verdict.INCONCLUSIVE}, unbuilt=("vllm-0.34.0",))
     report = watched([back], runs)
     assert (report.seen_releases, report.changes, report.unbuilt) == ((), (), ("vllm-0.34.0",))
-    assert next(report.lines()) == "vllm 0.34.0 in vllm-0.34.0: could not be built"
+    assert "vllm-0.34.0  could not be built" in to_terminal(report.report())
 
 
 def test_an_interrupted_run_gives_no_report(back: Case) -> None:
@@ -243,12 +244,22 @@ def test_an_interrupted_run_gives_no_report(back: Case) -> None:
 
 def test_the_report_says_the_same_as_lines_markdown_and_json(back: Case, quiet: Case) -> None:
     report = watched([back, quiet], Runs({("back", "vllm-0.34.0"): Verdict.REGRESSED}))
-    assert list(report.lines()) == [
-        "vllm 0.34.0 in vllm-0.34.0: 1 FIXED, 1 REGRESSED",
-        "REGRESSED back on vllm 0.34.0 (sim): one result",
-        "    REGRESSED: why",
-        "back: vllm >=0.7,<0.8.5 becomes >=0.7,<0.8.5 || >=0.34",
-        "    vllm >=0.34 observed (0.34.0 shows it, 0.33.0 passes, on sim)",
+    assert to_terminal(report.report()).splitlines() == [
+        "New releases, 2026-11-24",
+        "",
+        "release      environment  verdicts",
+        "vllm 0.34.0  vllm-0.34.0  1 FIXED, 1 REGRESSED",
+        "",
+        "verdict    case  release      device  failure",
+        "REGRESSED  back  vllm 0.34.0  sim     one result",
+        "",
+        "back on vllm 0.34.0:",
+        "  REGRESSED: why",
+        "",
+        "Ranges to correct:",
+        "case  range              corrected               new ends",
+        "back  vllm >=0.7,<0.8.5  >=0.7,<0.8.5 || >=0.34  "
+        "vllm >=0.34 observed (0.34.0 shows it, 0.33.0 passes, on sim)",
     ]
     markdown = report.markdown()
     assert "| REGRESSED | back | vllm 0.34.0 | sim | one result |" in markdown.replace(

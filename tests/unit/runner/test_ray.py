@@ -19,7 +19,7 @@ from pytest_vllm_regress.runner.ray_executor import (
     results_of_given_up,
     retry_lost,
 )
-from pytest_vllm_regress.runner.remote.wire import BatchReply, BatchRequest
+from pytest_vllm_regress.runner.wire import BatchReply, BatchRequest
 from pytest_vllm_regress.util.sizes import GIB
 from tests.helpers.cases import CaseFile
 

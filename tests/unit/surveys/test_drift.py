@@ -30,8 +30,6 @@ from pytest_vllm_regress.surveys.drift import (
     requirements,
 )
 from pytest_vllm_regress.util.report import to_markdown
-from tests.helpers import ROOT
-from tools.record import drift_page
 
 FIRST_DAY = datetime.date(2025, 5, 1)
 TODAY = datetime.date(2026, 11, 24)
@@ -208,11 +206,3 @@ def test_text_of_packages_is_no_markup_in_the_table() -> None:
 def test_requirements_are_those_of_pip_install() -> None:
     assert requirements("0.8.5", {"b": "<5", "a": "==1"}) == ("vllm==0.8.5", "a==1", "b<5")
     assert all(map(Requirement, requirements("0.8.5", {"b": "<5"})))
-
-
-def test_the_published_page_is_that_of_the_record() -> None:
-    drifts = open_drifts(ROOT / "docs" / "records" / "drift.jsonl").entries
-    assert drifts
-    assert (ROOT / "docs" / "generated" / "drift.md").read_text() == drift_page(drifts.values()), (
-        "run `python -m tools.record drift`"
-    )

@@ -12,12 +12,18 @@ import httpx
 import pytest
 
 from pytest_vllm_regress.errors import NotAtWork
-from pytest_vllm_regress.surveys.states import memory
-from pytest_vllm_regress.surveys.states.growth import Growth, Reading, Slope
+from pytest_vllm_regress.surveys.states import growth
+from pytest_vllm_regress.surveys.states.growth import (
+    KINDS,
+    Growth,
+    MemoryRow,
+    MemoryRun,
+    Reading,
+    Slope,
+)
 from pytest_vllm_regress.surveys.states.measure import ReleaseStates
-from pytest_vllm_regress.surveys.states.memory import KINDS, MemoryRow, MemoryRun
 from pytest_vllm_regress.util import codec
-from tools.states_pages import pages
+from tools.states_pages import page as states_page
 
 GROWS, STEADY, LITTLE = Slope(4096, 4000, 4200), Slope(10, -30, 50), Slope(40, 20, 60)
 
@@ -111,9 +117,9 @@ def test_growth_is_claimed_only_if_a_second_run_shows_it(
         assert slope is not None, "a second run was made"
         return {"core": Growth("core", slope, slope, (Reading(0, 1, 1),))}
 
-    monkeypatch.setattr(memory, "measure_growth", measure)
+    monkeypatch.setattr(growth, "measure_growth", measure)
     server: Any = FakeServer(refusing)
-    row = memory.observe(server, "completion")
+    row = growth.observe(server, "completion")
     assert row.growing == growing
     assert len(row.runs) == 1 + (second is not None)
 
@@ -125,7 +131,8 @@ def test_the_page_names_what_grows_and_shows_both_runs() -> None:
         "streamed chat": MemoryRow((MemoryRun({"server": STEADY, "core": STEADY}),)),
         "structured output": MemoryRow(absent="vLLM 0.33.0 has no such field"),
     }
-    page = pages([ReleaseStates("0.33.0", growth=rows), ReleaseStates("0.9.2")])["growth.md"]
+    releases = [ReleaseStates("0.33.0", growth=rows), ReleaseStates("0.9.2")]
+    page = states_page("growth", releases).splitlines()
     assert "| 0.33.0 | core grows | no | n/a | not run |" in page
     assert "| 0.33.0 | core | 4096, 4000 to 4200 | 4096, 4000 to 4200 | yes |" in page
     assert "| 0.33.0 | server | ` 10, -30 to 50 ` | ` 10, -30 to 50 ` | no |" in page

@@ -12,7 +12,8 @@ import pytest
 from pytest_vllm_regress.engines.spec import EngineSpec
 from pytest_vllm_regress.errors import ChildDied, Unsupported, UsageError
 from pytest_vllm_regress.surveys.states import measure
-from pytest_vllm_regress.surveys.states.growth import Slope
+from pytest_vllm_regress.surveys.states.growth import KINDS as LOADS
+from pytest_vllm_regress.surveys.states.growth import MemoryRow, MemoryRun, Slope
 from pytest_vllm_regress.surveys.states.health import (
     AFTER,
     HEALTH,
@@ -22,12 +23,11 @@ from pytest_vllm_regress.surveys.states.health import (
     ServerState,
 )
 from pytest_vllm_regress.surveys.states.measure import ReleaseStates, open_states, report
-from pytest_vllm_regress.surveys.states.memory import KINDS as LOADS
-from pytest_vllm_regress.surveys.states.memory import MemoryRow, MemoryRun
 from pytest_vllm_regress.surveys.states.shutdown import ENDINGS, ROWS, ShutdownRow
 from pytest_vllm_regress.util.report import to_terminal
 from tests.helpers import ROOT
-from tools.states_pages import KNOWN, pages
+from tools.states_pages import KNOWN
+from tools.states_pages import page as states_page
 
 
 def answers(health: str, token: str) -> dict[str, str]:
@@ -104,7 +104,7 @@ def test_a_contradiction_is_marked_in_either_direction() -> None:
 
 
 def test_the_page_on_health_has_a_row_for_each_release_and_marks_contradictions() -> None:
-    page = pages([OLD, NEW])["health.md"]
+    page = states_page("health", [OLD, NEW]).splitlines()
     (row,) = [line for line in page if line.startswith("| 0.33.0 |")][:1]
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     assert dict(zip(ServerState, cells[1:], strict=True)) == {
@@ -121,7 +121,7 @@ def test_the_page_on_health_has_a_row_for_each_release_and_marks_contradictions(
 
 
 def test_the_page_on_shutdown_says_how_a_server_ended_and_what_it_left() -> None:
-    lines = pages([NEW, OLD])["shutdown.md"]
+    lines = states_page("shutdown", [NEW, OLD]).splitlines()
     text = "\n".join(lines)
     assert "| 0.33.0 | exit status 0 | 0.6 | error | 2 |  |" in text
     assert "| 0.33.0 | killed by SIGKILL | 0.1 | core, port |" in text
@@ -252,13 +252,3 @@ def test_a_row_that_cannot_be_measured_stays_missing_and_the_others_are_measured
         "SIGKILL of a worker, idle",
         "SIGKILL of a worker, streaming",
     }
-
-
-def test_the_published_pages_are_those_of_the_record() -> None:
-    releases = open_states(ROOT / "docs" / "records" / "states.jsonl").entries
-    assert releases
-    for name, lines in pages(releases.values()).items():
-        text = "".join(f"{line}\n" for line in lines)
-        assert (ROOT / "docs" / "generated" / name).read_text() == text, (
-            "run `python -m tools.record states`"
-        )

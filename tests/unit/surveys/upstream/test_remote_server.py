@@ -9,8 +9,7 @@ import pytest
 
 from pytest_vllm_regress import RemoteOpenAIServer, VllmRunner
 from pytest_vllm_regress.errors import UsageError
-from pytest_vllm_regress.surveys.upstream.engine_runner import _sampling
-from pytest_vllm_regress.surveys.upstream.remote_server import _arguments
+from pytest_vllm_regress.surveys.upstream.drop_ins import _arguments, _sampling
 
 
 @pytest.mark.parametrize("flags", [["--port", "8000"], ["-p", "8000"], ["--port=8000"]])

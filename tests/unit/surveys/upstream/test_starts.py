@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress.errors import ChildDied, ChildError, DeadlineExceeded, RemoteError
-from pytest_vllm_regress.surveys.upstream import starts
+from pytest_vllm_regress.surveys.upstream import settings
 
 
 def test_a_start_ends_before_its_test_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(starts, "_test_ends", starts._test_ends)
+    monkeypatch.setattr(settings, "_test_ends", settings._test_ends)
     monkeypatch.setattr("time.monotonic", lambda: 100.0)
-    assert starts.start_limit(None) == starts.START_S
-    starts.begin_test(60.0)
-    assert starts.start_limit(None) == starts.start_limit(500) == 60.0 - starts._DOSSIER_S
-    assert starts.start_limit(10) == 10
-    starts.begin_test(5.0)
-    assert starts.start_limit(10) == 1.0
+    assert settings.start_limit(None) == settings.START_S
+    settings.begin_test(60.0)
+    assert settings.start_limit(None) == settings.start_limit(500) == 60.0 - settings._DOSSIER_S
+    assert settings.start_limit(10) == 10
+    settings.begin_test(5.0)
+    assert settings.start_limit(10) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -38,11 +38,11 @@ def test_a_start_ends_before_its_test_is_interrupted(monkeypatch: pytest.MonkeyP
 def test_the_error_has_the_dossier_or_names_its_file(
     error: ChildError, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(starts.DOSSIERS, raising=False)
-    assert str(starts.start_error(error)) == f"{how}.\n[ready] server 1 died\n== dossier =="
-    monkeypatch.setenv(starts.DOSSIERS, str(tmp_path / "dossiers"))
+    monkeypatch.delenv(settings.DOSSIERS, raising=False)
+    assert str(settings.start_error(error)) == f"{how}.\n[ready] server 1 died\n== dossier =="
+    monkeypatch.setenv(settings.DOSSIERS, str(tmp_path / "dossiers"))
     monkeypatch.setenv("PYTEST_CURRENT_TEST", "tests/a/test_x.py::test_y[--flag/../../z] (setup)")
-    errors = [str(starts.start_error(error)) for _ in range(2)]
+    errors = [str(settings.start_error(error)) for _ in range(2)]
     files = sorted((tmp_path / "dossiers").iterdir())
     assert sorted(errors) == [f"{how}: server 1 died; dossier: {file}" for file in files]
     assert len(files) == 2

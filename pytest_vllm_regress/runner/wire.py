@@ -1,40 +1,38 @@
 """Requests and replies for batches that run elsewhere: one line of text each, which a file, a pipe
 or Ray can carry. A request has the files that its batch needs from the machine that makes it.
 
-A request is JSON (``BatchRequest``). A reply is its state, "more" or "last", and JSON, so that
-whoever passes it on need not decode it: ``is_last`` and ``state_of`` look at its beginning.
+Both are JSON (``BatchRequest``, ``BatchReply``). Who only forwards a reply reads its ``head_of``.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import platform
 import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
-from ..._version import __version__
-from ...cases import results
-from ...cases.loading import load_all_cases
-from ...cases.proofs import proof, rejudge
-from ...cases.results import RunResult
-from ...defaults import ASKED_DEVICES
-from ...engines.gpus import nvml
-from ...environments.install import SIDECARS, sidecar_locks
-from ...environments.names import resolve
-from ...environments.recipes import FILE, LOCKS, MAX_BYTES, find_file
-from ...environments.sources import names_interpreter
-from ...errors import UsageError
-from ...util import codec
-from ...util.codec import Document, Meta
-from ...util.documents import parse_json
-from ...util.files import files_below, peek, read_bounded
-from ..batch import Batch, BatchState, Needs, RunOptions
-from ..pytest_run import OUTER_TIMEOUT_S
+from .._version import __version__
+from ..cases import results
+from ..cases.loading import load_all_cases
+from ..cases.proofs import proof, rejudge
+from ..cases.results import RunResult
+from ..defaults import ASKED_DEVICES
+from ..engines.gpus import nvml
+from ..environments.install import SIDECARS, sidecar_locks
+from ..environments.names import resolve
+from ..environments.recipes import FILE, LOCKS, MAX_BYTES, find_file
+from ..environments.sources import names_interpreter
+from ..errors import UsageError
+from ..util import codec
+from ..util.codec import Document, Meta
+from ..util.documents import parse_json
+from ..util.files import files_below, peek, read_bounded
+from .batch import Batch, BatchState, Needs, RunOptions
+from .pytest_run import OUTER_TIMEOUT_S
 
 SCHEMA_VERSION = 3
 MAX_LOG = 256 * 1024
@@ -95,28 +93,18 @@ class BatchRequest(Document, frozen=True):
         return msgspec.structs.replace(self, cases=(), files={}, pytest_args=())
 
 
-class _ReplyDocument(Document, frozen=True):
-    """The JSON of a reply. ``run``: a result file."""
-
-    run: dict[str, Any]
-    why: Annotated[str, Meta(max_length=200_000)] = ""
-    node: Annotated[dict[str, _Line], Meta(max_length=20)] = msgspec.field(default_factory=dict)
-    log: Annotated[str, Meta(max_length=1024 * 1024)] = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class BatchReply:
+class BatchReply(Document, frozen=True):
     """Results of a request, or of the first of its cases (``last`` is False).
 
     ``why``: the reason if it is unbuilt or lost. ``log``: the end of pytest's output.
     """
 
     state: BatchState = BatchState.FINISHED
-    run: RunResult = dataclasses.field(default_factory=RunResult)
+    run: RunResult = msgspec.field(default_factory=RunResult)
     last: bool = True
-    why: str = ""
-    node: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
-    log: str = ""
+    why: Annotated[str, Meta(max_length=200_000)] = ""
+    node: Annotated[Mapping[str, _Line], Meta(max_length=20)] = msgspec.field(default_factory=dict)
+    log: Annotated[str, Meta(max_length=1024 * 1024)] = ""
 
     @classmethod
     def started(cls, node: str) -> BatchReply:
@@ -225,14 +213,9 @@ def decode_request(text: str | bytes) -> BatchRequest:
 
 
 def encode_reply(reply: BatchReply) -> str:
-    """Return the reply as one line."""
-    document = _ReplyDocument(
-        run=reply.run.to_json(),
-        why=reply.why[: results.MAX_DOSSIER],
-        node=dict(reply.node),
-        log=reply.log[-MAX_LOG:],
-    )
-    return f"{reply.state.value} {'last' if reply.last else 'more'} {_line(document)}"
+    """Return the reply as one line of JSON."""
+    why, log = reply.why[: results.MAX_DOSSIER], reply.log[-MAX_LOG:]
+    return _line(codec.replace(reply, why=why, log=log))
 
 
 def decode_reply(text: str) -> BatchReply:
@@ -240,24 +223,19 @@ def decode_reply(text: str) -> BatchReply:
 
     Raises ``UsageError`` for anything else.
     """
-    state, document = state_of(text), text.partition(" ")[2].partition(" ")[2]
-    plain = _document(document, "the reply of a batch", _ReplyDocument)
-    run = results.run_from_document(plain.run, "the reply of a batch")
-    why, node, log = results.hide_secrets([plain.why, plain.node, plain.log])
-    return BatchReply(state, run, is_last(text), why, node, log)
+    return _document(text, "the reply of a batch", BatchReply, mask=True)
 
 
-def state_of(reply: str) -> BatchState:
-    """Return the state of an encoded reply."""
-    try:
-        return BatchState(reply.partition(" ")[0])
-    except ValueError:
-        raise UsageError("the reply of a batch: it does not begin with its state") from None
+class ReplyHead(msgspec.Struct):
+    """What those who forward a reply need to know of it. Reading only that is fast."""
+
+    state: BatchState = BatchState.FINISHED
+    last: bool = True
 
 
-def is_last(reply: str) -> bool:
-    """Return whether an encoded reply is the last one to its request."""
-    return reply.partition(" ")[2].startswith("last ")
+def head_of(reply: str | bytes) -> ReplyHead:
+    """Return the head of an encoded reply."""
+    return msgspec.json.decode(reply, type=ReplyHead)
 
 
 def machine_facts(node: str = "") -> dict[str, str]:
@@ -287,7 +265,7 @@ def _line(document: Document) -> str:
     return json.dumps({**head, **codec.encode(document)})
 
 
-def _document(text: str | bytes, what: str, kind: type[D]) -> D:
+def _document(text: str | bytes, what: str, kind: type[D], *, mask: bool = False) -> D:
     try:
         plain = parse_json(text)
     except ValueError as wrong:
@@ -304,4 +282,4 @@ def _document(text: str | bytes, what: str, kind: type[D]) -> D:
             f"{what} is of vllm-regress {tool}, and here is {__version__}: "
             "install the same one on every machine"
         )
-    return codec.decode(kind, plain, what)
+    return codec.decode(kind, results.hide_secrets(plain) if mask else plain, what)

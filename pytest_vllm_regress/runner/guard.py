@@ -1,10 +1,11 @@
-"""Read a request, one line, from standard input, run it, and write the replies to standard output,
-one per line.
+"""Run a batch in another process, on this or another machine.
 
-``python -m pytest_vllm_regress.runner.remote.guard``. Standard input is the lifeline: when it
-closes, the requester is gone and the run ends.
+``run_request`` starts a guard (``main``). It reads a request, one line, from standard input, runs
+it, and writes the replies to standard output, one per line. Standard input is the lifeline: when it
+closes, the requester is gone and the run ends. Each request and each reply is encoded and decoded
+once; the processes in between forward the line.
 
-There are two processes. The worker runs the batch: it unpacks it, builds its environment, runs its
+The guard is one of two processes. The worker runs the batch: it unpacks it, builds its environment, runs its
 cases in a pytest process, and sends replies as cases end. The guard is the subreaper of
 everything that runs for the request, and cleans up when all of it has ended. It detaches itself
 from its parent, because Ray kills a worker's children before the worker, and the process that
@@ -14,7 +15,6 @@ cleans up must survive that.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import select
 import shutil
@@ -24,30 +24,31 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
-from ...cases.results import RunResult, TestResult
-from ...engines.processes.abandoned import remove_abandoned
-from ...engines.processes.logs import log_tail
-from ...errors import BuildError, RegressError
-from ...target_site.vllm_regress_target.nanny import become_subreaper, end_descendants
-from ...util import codec
-from ...util.paths import writable_root
-from ...util.rundir import scratch
-from ...util.signals import end_with_parent
-from ...util.sizes import GIB, MIB
-from ..batch import BatchState
-from ..build import build_with_cache, check_environments
-from ..pytest_run import ReportReader, end_command, run_batch, start_command
+from ..cases.results import RunResult, TestResult
+from ..engines.processes.abandoned import remove_abandoned
+from ..engines.processes.logs import log_tail
+from ..errors import BuildError, RegressError
+from ..target_site.vllm_regress_target.nanny import become_subreaper, end_descendants
+from ..util import codec
+from ..util.paths import writable_root
+from ..util.rundir import scratch
+from ..util.signals import end_with_parent
+from ..util.sizes import GIB, MIB
+from .batch import BatchState
+from .executors import build_with_cache, check_environments
+from .pytest_run import ReportReader, end_command, package_command, run_batch, start_command
 from .wire import (
     MAX_LOG,
     BatchReply,
     BatchRequest,
     decode_request,
     encode_reply,
-    is_last,
+    head_of,
     machine_facts,
     unpack,
 )
@@ -139,7 +140,7 @@ def _forward_replies(from_worker: int, replies: int, worker: int) -> bytes | Non
             return last
         *lines, incomplete = (incomplete + content).split(b"\n")
         for line in lines:
-            if is_last(line[:100].decode(errors="replace")):
+            if head_of(line).last:
                 last = line
             else:
                 _write_line(replies, line)
@@ -206,25 +207,25 @@ def _run_unpacked(
     ):
         why = watched.lost or f"{writable_root()} or the temporary directory is full"
         return BatchReply(BatchState.LOST, why=why, node=node, log=log)
-    unsent = dataclasses.replace(
+    unsent = replace(
         run, results=tuple(result for result in run.results if result not in watched.sent)
     )
     return BatchReply(run=_with_node(unsent, node), node=node, log=log)
 
 
+@dataclass
 class _WatchedPytest:
     """A pytest whose results are sent as its report grows.
 
     ``lost``: why it says nothing about the cases; "" if it does.
     """
 
-    def __init__(
-        self, log: Path, report: ReportReader, deadline_s: float, send: Callable[[RunResult], None]
-    ) -> None:
-        self._log = log
-        self._report = report
-        self._deadline_s = deadline_s
-        self._send = send
+    log: Path
+    report: ReportReader
+    deadline_s: float
+    send: Callable[[RunResult], None]
+
+    def __post_init__(self) -> None:
         self.sent: list[TestResult] = []
         self.lost = ""
 
@@ -233,20 +234,20 @@ class _WatchedPytest:
 
         Return the exit status.
         """
-        with self._log.open("wb") as log:
+        with self.log.open("wb") as log:
             process = start_command(command, environment, output=log)
             progress_at = time.monotonic()
             try:
                 while True:
                     with contextlib.suppress(subprocess.TimeoutExpired):
                         return self._exit_status(process.wait(POLL_S))
-                    reported = self._report.read()
+                    reported = self.report.read()
                     if reported.results:
                         progress_at = time.monotonic()
                         self.sent += reported.results
-                        self._send(RunResult(reported.results))
-                    elif time.monotonic() - progress_at > self._deadline_s:
-                        self.lost = f"no case ended within {self._deadline_s:.0f} s"
+                        self.send(RunResult(reported.results))
+                    elif time.monotonic() - progress_at > self.deadline_s:
+                        self.lost = f"no case ended within {self.deadline_s:.0f} s"
                         return -signal.SIGKILL
             finally:
                 end_command(process, PYTEST_GRACE_S)
@@ -258,7 +259,7 @@ class _WatchedPytest:
 
 
 def _with_node(run: RunResult, node: Mapping[str, str]) -> RunResult:
-    return dataclasses.replace(
+    return replace(
         run, results=tuple(codec.replace(result, node=dict(node)) for result in run.results)
     )
 
@@ -270,5 +271,47 @@ def _disk_is_full() -> bool:
     )
 
 
-if __name__ == "__main__":
-    main(*sys.argv[1:2])
+REQUESTER_POLL_S = 0.5
+"""Seconds between two calls of ``keep_running``."""
+_START = "from pytest_vllm_regress.runner.guard import main; main(sys.argv[1])"
+
+
+def run_request(
+    request: str, environment: Mapping[str, str], node: str, keep_running: Callable[[], bool]
+) -> Iterator[str]:
+    """Yield the encoded replies to an encoded request; the last one is marked so.
+
+    When ``keep_running`` returns False or this process ends, everything that runs for the request
+    ends too.
+    """
+    with subprocess.Popen(
+        [*package_command(_START), node],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=dict(environment),
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            process.stdin.write(request.encode() + b"\n")
+            process.stdin.flush()
+            yield from _replies(process.stdout.fileno(), node, keep_running)
+        finally:
+            process.stdin.close()
+
+
+def _replies(stdout: int, node: str, keep_running: Callable[[], bool]) -> Iterator[str]:
+    incomplete = b""
+    while keep_running():
+        if not select.select([stdout], [], [], REQUESTER_POLL_S)[0]:
+            continue
+        content = os.read(stdout, _CHUNK)
+        if not content:
+            yield encode_reply(BatchReply.killed(node))
+            return
+        *lines, incomplete = (incomplete + content).split(b"\n")
+        for line in lines:
+            reply = line.decode()
+            yield reply
+            if head_of(line).last:
+                return
