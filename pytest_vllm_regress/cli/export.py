@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from ..answers.audit.boundaries import boundaries
 from ..answers.audit.verdict_table import read_table
@@ -14,11 +14,13 @@ from ..cases.proofs.proof import recorded_proof
 from ..cases.proofs.rejudge import load_observations
 from ..environments.recipes import find_file, load
 from ..errors import UsageError
-from ..output.export.issue import UpstreamReport
 from ..output.export.osv import osv_record
 from ..output.export.standalone import StandaloneScript, export_script
 from ..util.files import write_atomically
 from .context import Invocation, Names, print_json, say, warn
+
+if TYPE_CHECKING:
+    from ..output.export.issue import UpstreamReport
 
 
 def export(
@@ -63,6 +65,8 @@ def export(
 
 
 def _report(case: Case, script: StandaloneScript, *, collected: bool) -> UpstreamReport:
+    from ..output.export.issue import UpstreamReport
+
     output = ""
     if collected:
         from ..environments.cache import EnvironmentCache

@@ -33,7 +33,7 @@ from pytest_vllm_regress.fuzz.schemas import corpus
 from pytest_vllm_regress.history.candidates import open_results
 from pytest_vllm_regress.history.watch import SeenReleases
 from pytest_vllm_regress.surveys.conformance import open_runs, read_known
-from pytest_vllm_regress.surveys.drift import open_drifts
+from pytest_vllm_regress.surveys.drift_record import open_drifts
 from pytest_vllm_regress.surveys.states.measure import open_states
 from pytest_vllm_regress.util import rundir
 

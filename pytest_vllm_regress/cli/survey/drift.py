@@ -9,14 +9,8 @@ from collections.abc import Sequence
 
 from ...environments.releases import releases_in
 from ...errors import UsageError
-from ...surveys.drift import (
-    DatedRelease,
-    diagnose,
-    known_culprits,
-    limited_downloads,
-    open_drifts,
-    report,
-)
+from ...surveys.drift import DatedRelease, diagnose, limited_downloads
+from ...surveys.drift_record import known_culprits, open_drifts, report
 from ...util.versions import version_of
 from ..context import DISK, OK, UNEXPECTED, Format, disk_limit, print_report, say, warn
 from .shared import resumed

@@ -21,7 +21,7 @@ from ...cases.proofs.proof import recorded_proof
 from ...cases.proofs.rejudge import load_observations
 from ...cases.results import group_into_cells
 from ...errors import UsageError
-from ...surveys.drift import Drift, open_drifts
+from ...surveys.drift_record import Drift, open_drifts
 from .documents import RenderedDocument, Sources, documents_of, render_document
 from .knowledge import Knowledge
 from .overview import IN_RANGE, Column, Grid, Mark, Row, ShownCell

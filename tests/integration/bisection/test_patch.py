@@ -183,7 +183,7 @@ def test_the_command(
 
     monkeypatch.setattr("pytest_vllm_regress.runner.executors.run_batch", run_batch)
     monkeypatch.setattr(
-        "pytest_vllm_regress.cli.try_.build_with_cache", lambda say: lambda name: None
+        "pytest_vllm_regress.runner.executors.build_with_cache", lambda say: lambda name: None
     )
     command = ["--cases", str(tmp_path / "cases"), "try", str(builder.place)]
     assert cli.main(command) == 2

@@ -319,7 +319,7 @@ def test_a_dry_run_lists_releases_in_their_order(
         (["--releases", ">0", "--disk", "30"], "allowed is a size such as 30GiB"),
         (
             ["--releases", ">0", "--on", "ray", "--disk", "30GiB"],
-            "a node's cache has a limit of its own",
+            "a cluster's nodes have limits of their own",
         ),
     ],
 )

@@ -15,15 +15,13 @@ from packaging.version import Version
 
 from pytest_vllm_regress.errors import BuildError, UsageError
 from pytest_vllm_regress.surveys import drift as survey
-from pytest_vllm_regress.surveys.drift import (
-    Attempt,
+from pytest_vllm_regress.surveys.drift import Attempt, DatedRelease, diagnose
+from pytest_vllm_regress.surveys.drift_record import (
     BlamedPackage,
     Breakage,
-    DatedRelease,
     Drift,
     Pins,
     Stage,
-    diagnose,
     known_culprits,
     open_drifts,
     report,

@@ -17,9 +17,9 @@ from pytest_vllm_regress.surveys.drift import (
     RELEASE_BYTES,
     Attempt,
     DatedRelease,
-    Stage,
     limited_downloads,
 )
+from pytest_vllm_regress.surveys.drift_record import Stage
 from pytest_vllm_regress.util.sizes import GIB
 
 RELEASE = DatedRelease("0.8.5", datetime.date(2026, 11, 24))

@@ -10,7 +10,6 @@ import jsonschema
 import pytest
 
 from pytest_vllm_regress import cli
-from pytest_vllm_regress.answers.api_history import store
 from pytest_vllm_regress.answers.api_history.store import History
 from pytest_vllm_regress.answers.uses.declared import declared_in
 from pytest_vllm_regress.answers.uses.project import MAX_FILE
@@ -22,7 +21,7 @@ OLD = {"pkg/a.py": "from vllm.utils import get_port\n", "run.sh": "vllm serve m 
 
 @pytest.fixture(autouse=True)
 def _made_up_history(two_releases: History, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "history", lambda: two_releases)
+    monkeypatch.setattr("pytest_vllm_regress.cli.uses.history", lambda: two_releases)
 
 
 def pyproject(specifier: str) -> dict[str, str]:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress import cli
-from pytest_vllm_regress.answers.api_history import store
 from pytest_vllm_regress.answers.api_history.changes import difference
 from pytest_vllm_regress.answers.api_history.definitions import Option
 from pytest_vllm_regress.answers.api_history.store import History
@@ -17,7 +16,7 @@ from tests.unit.answers.uses.projects import write
 
 @pytest.fixture(autouse=True)
 def _made_up_history(two_releases: History, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "history", lambda: two_releases)
+    monkeypatch.setattr("pytest_vllm_regress.cli.uses.history", lambda: two_releases)
 
 
 def test_everything_that_changed(capsys: pytest.CaptureFixture[str]) -> None:

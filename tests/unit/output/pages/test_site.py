@@ -19,7 +19,7 @@ from pytest_vllm_regress.output.pages.documents import Sources, render_document
 from pytest_vllm_regress.output.pages.knowledge import Knowledge, ReleaseState, latest, release_of
 from pytest_vllm_regress.output.pages.rendering import broken_links
 from pytest_vllm_regress.output.pages.site import DRIFT, badge, overview, write_site
-from pytest_vllm_regress.surveys.drift import open_drifts
+from pytest_vllm_regress.surveys.drift_record import open_drifts
 from tests.helpers import ROOT
 from tests.unit.output.test_formats import CASES, Tags
 
