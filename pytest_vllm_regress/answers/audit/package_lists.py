@@ -64,7 +64,7 @@ def parse_list(content: bytes, source: str, path: Path | None = None) -> Invento
         document = _document(text, path)
     except UnicodeDecodeError:
         raise UsageError(
-            f"{source}: not text. Allowed are {_KNOWN}; `vllm-regress audit --python PATH` reads an interpreter"
+            f"{source}: not text. Allowed are {_KNOWN}; `vllm-regress audit --env PATH` reads an interpreter"
         ) from None
     except ValueError as error:
         raise UsageError(f"{source}: not valid: {error}. Allowed are {_KNOWN}") from None

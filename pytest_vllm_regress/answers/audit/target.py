@@ -37,7 +37,7 @@ from .package_lists import MAX_BYTES, may_apply, parse_list, read_list
 STDIN = "-"
 ALLOWED = (
     "an environment's directory, a list of packages, a requirement such as vllm==0.8.4, or - for standard input; "
-    "an interpreter with --python"
+    "an interpreter with --env"
 )
 ALLOWED_SIDES = (
     "a release (0.8.4), an environment that has a lock (vllm-0.8.4), an environment's directory or its bin/python, a list of packages, "
