@@ -251,7 +251,7 @@ def open_environment(folder: Path) -> Interpreter:
     if len(versions) != 1:
         raise UsageError(
             f"{folder}: has {'packages for ' + ' and '.join(sorted(versions)) if versions else 'no lib/python3.*/site-packages'}: "
-            "name the interpreter with --python"
+            "name the interpreter with --env"
         )
     if config.get("include-system-site-packages", "false").lower() == "true" and config.get("home"):
         base = Path(config["home"]).parent
