@@ -46,7 +46,7 @@ _OTHERS = re.compile(r"(?:\+[A-Za-z0-9][\w.-]*==[0-9][\w.!]*)+")
 _TOX = re.compile(r"vllm(?P<version>\d[\w.]*)-(?P<device>sim|cpu|gpu)")
 
 
-class Target(enum.StrEnum):
+class TargetPackage(enum.StrEnum):
     """What an environment may be for: ``PACKAGES`` and ``GRAMMARS``."""
 
     VLLM = "vllm"
@@ -64,7 +64,7 @@ class TargetDevice(enum.StrEnum):
     GPU = "gpu"
 
 
-TARGETS = tuple(map(str, Target))
+TARGETS = tuple(map(str, TargetPackage))
 _PACKAGE_VERSION = re.compile(rf"(?P<package>{'|'.join(TARGETS)})-(?P<version>\d[\w.]*)")
 
 
@@ -130,7 +130,7 @@ class RecipeTable(RecipeAdditions, frozen=True, kw_only=True, rename="kebab"):
 class RecipeRule(RecipeAdditions, frozen=True, kw_only=True, rename="kebab"):
     """What every recipe gets that pins a matching version, listed or derived from its name."""
 
-    package: Target
+    package: TargetPackage
     """The pinned distribution."""
     versions: Annotated[str, Meta(min_length=1)]
     """A PEP 440 specifier, such as '<0.6'."""
