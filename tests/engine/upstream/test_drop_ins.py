@@ -125,11 +125,12 @@ def test_upstream_s_form_of_a_suite_runs_unmodified_in_the_target(tmp_path: Path
     }
     builder = RepositoryBuilder(tmp_path / "clone")
     builder.commit("tests", files)
-    out = tmp_path / "out.json"
+    out = tmp_path / "out"
     command = [
         sys.executable,
         "-m",
         "pytest_vllm_regress",
+        "survey",
         "upstream",
         "--source",
         str(builder.place),
@@ -141,7 +142,7 @@ def test_upstream_s_form_of_a_suite_runs_unmodified_in_the_target(tmp_path: Path
     assert done.returncode == 1, done.stdout + done.stderr
     outcomes = {
         result["test"].partition("::")[2]: result["outcome"]
-        for result in json.loads(out.read_text())["results"]
+        for result in json.loads((out / "results.json").read_text())["results"]
     }
     assert outcomes == {
         **dict.fromkeys(

@@ -94,18 +94,19 @@ def test_a_server_that_never_comes_up_ends_at_its_deadline_with_a_dossier_and_no
 ) -> None:
     builder = RepositoryBuilder(tmp_path / "clone")
     builder.commit("tests", FILES)
-    out, dossiers = tmp_path / "out.json", tmp_path / "dossiers"
+    out = tmp_path / "out"
     command = [
         sys.executable,
         "-m",
         "pytest_vllm_regress",
+        "survey",
         "upstream",
         "--source",
         str(builder.place),
         "--ref",
         "main",
     ]
-    command += ["--env", "vllm-0.8.5", "--out", str(out), "--dossiers", str(dossiers), "tests/area"]
+    command += ["--env", "vllm-0.8.5", "--out", str(out), "tests/area"]
     segments = unmapped_files()
     done = subprocess.run(
         command,
@@ -117,7 +118,7 @@ def test_a_server_that_never_comes_up_ends_at_its_deadline_with_a_dossier_and_no
     assert done.returncode == 1, done.stdout + done.stderr
     results = {
         result["test"].partition("::")[2]: result
-        for result in json.loads(out.read_text())["results"]
+        for result in json.loads((out / "results.json").read_text())["results"]
     }
     assert {test: result["outcome"] for test, result in results.items()} == {
         **dict.fromkeys(("test_never", "test_never_again", "test_dies"), "failed"),
@@ -126,7 +127,7 @@ def test_a_server_that_never_comes_up_ends_at_its_deadline_with_a_dossier_and_no
 
     why = f"Server failed to start in time: server 1 (serve) missed its deadline: the server was not ready within {DEADLINE_S} s"
     assert why in results["test_never"]["reason"]
-    (dossier,) = dossiers.iterdir()
+    (dossier,) = (out / "dossiers").iterdir()
     assert f"dossiers of servers that did not start: {dossier}" in done.stdout
     assert "test_1_never.py-test_never-" in dossier.name
     text = dossier.read_text()
