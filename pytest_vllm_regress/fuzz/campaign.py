@@ -1,4 +1,4 @@
-"""A campaign: rounds of drawn questions, a budget, and a journal by which a killed campaign goes on.
+"""A campaign: rounds of drawn questions, a budget, and a journal from which a killed campaign resumes.
 
 A step is one part of a round. Its questions come from the seed and the number of its round, and it
 knows the findings of earlier steps alone. So the same seed gives the same findings, as far as the
