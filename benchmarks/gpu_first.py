@@ -358,7 +358,7 @@ def conformance(bench: Bench) -> Facts:
         **ran,
         "status": int(bool(open_ones)),
         "unexplained": open_ones,
-        "suite": dataclasses.asdict(suite_run),
+        "suite": suite_run.to_json(),
     }
 
 

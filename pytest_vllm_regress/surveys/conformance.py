@@ -1,6 +1,5 @@
 """Which features work on which vLLM: run the conformance suite, a check on each engine generation
-of
-an environment, and explain what fails by known upstream failures."""
+of an environment, and explain what fails by known upstream failures."""
 
 from __future__ import annotations
 
@@ -49,7 +48,7 @@ class CheckOutcome(Document, frozen=True, array_like=True):
     reason: str = ""
 
 
-class CheckResult(Document, frozen=True, array_like=True):
+class CheckResult(Document, frozen=True):
     """Outcome of one check on one engine generation."""
 
     section: str

@@ -24,7 +24,7 @@ class SourceSlice:
     fixtures: dict[str, tuple[str, ...]]
 
 
-class TestModule:
+class ModuleOfTests:
     """A parsed test module."""
 
     def __init__(self, source: str) -> None:

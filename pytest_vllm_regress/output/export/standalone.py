@@ -31,7 +31,7 @@ from ...environments.sources import parse_name
 from ...errors import Kind, UsageError
 from ...util.text import render_text
 from ...util.versions import version_of
-from .slices import SourceSlice, TestModule
+from .slices import SourceSlice, ModuleOfTests
 
 DEFAULT_MODEL = "Qwen/Qwen2.5-0.5B-Instruct"
 TEMPLATES: Mapping[str, tuple[str, str]] = {
@@ -133,7 +133,7 @@ def _release(result: TestResult) -> Version:
 
 
 def _script(case: Case, item: pytest.Function, result: TestResult) -> str:
-    module = TestModule(item.path.read_text(encoding="utf-8"))
+    module = ModuleOfTests(item.path.read_text(encoding="utf-8"))
     function, known, marker = item.originalname, item._fixtureinfo, engine_marker(item)
     values = parameters(item)
     spec = EngineSpec.create(**marker.fixed, **values.pop("engine_spec", {}))
@@ -189,7 +189,7 @@ def _script(case: Case, item: pytest.Function, result: TestResult) -> str:
 
 
 def _obstacles(
-    module: TestModule, used: SourceSlice, autouse: Sequence[str], fixtures: set[str]
+    module: ModuleOfTests, used: SourceSlice, autouse: Sequence[str], fixtures: set[str]
 ) -> Iterator[str]:
     """Yield what of a test only the harness can do."""
     if unknown := sorted(used.own - TYPES_ONLY):
@@ -210,7 +210,7 @@ def _obstacles_of_engine(spec: EngineSpec, front: str, used: SourceSlice) -> Ite
     if spec.executor in ("ray", "ray-2-nodes"):
         yield "needs Ray"
     template, class_name = TEMPLATES[front]
-    offered = TestModule(_template(template)).members_of(class_name)
+    offered = ModuleOfTests(_template(template)).members_of(class_name)
     for name in ("vllm_engine", "vllm_server", "engine", "server"):
         reads = used.attributes.get(name, frozenset())
         if unknown := sorted(reads - offered - {"spec", "model", "root_url"}):

@@ -158,8 +158,9 @@ def test_a_survey_prints_the_outcomes_of_each_environment(
     assert main(["survey", "conformance", "--env", "a", "--format", "json"]) == 0
     assert suite == {"a": []}  # nothing is left of a complete survey
     (printed,) = json.loads(capsys.readouterr().out)
-    assert [cell[:4] for cell in printed["cells"]] == [
-        ["serve", check, "V1", "ok"] for check in ("one", "two")
+    assert printed["cells"] == [
+        {"section": "serve", "check": check, "generation": "V1", "outcome": "ok"}
+        for check in ("one", "two")
     ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_vllm_regress.output.export.slices import TestModule
+from pytest_vllm_regress.output.export.slices import ModuleOfTests
 
 SOURCE = """
 from __future__ import annotations
@@ -32,7 +32,7 @@ def test_other() -> None:
 
 
 def test_helpers_and_constants_come_along_and_decorators_do_not() -> None:
-    used = TestModule(SOURCE).slice(["test_one"])
+    used = ModuleOfTests(SOURCE).slice(["test_one"])
     assert "LIMIT = 3" in used.text and "def helper" in used.text
     assert "UNUSED" not in used.text and "pytest" not in used.text and "test_other" not in used.text
     assert used.imports == ("import json",)
@@ -41,9 +41,9 @@ def test_helpers_and_constants_come_along_and_decorators_do_not() -> None:
 
 
 def test_names_of_this_project_are_reported() -> None:
-    assert TestModule(SOURCE).slice(["test_other"]).own == {"png_url"}
+    assert ModuleOfTests(SOURCE).slice(["test_other"]).own == {"png_url"}
 
 
 def test_fixtures_of_the_module_are_known_with_their_parameters() -> None:
-    assert TestModule(SOURCE).fixtures() == {"ready": ("vllm_server",)}
-    assert TestModule(SOURCE).slice(["ready"]).fixtures == {"ready": ("vllm_server",)}
+    assert ModuleOfTests(SOURCE).fixtures() == {"ready": ("vllm_server",)}
+    assert ModuleOfTests(SOURCE).slice(["ready"]).fixtures == {"ready": ("vllm_server",)}
