@@ -31,7 +31,7 @@ from ...environments.sources import parse_name
 from ...errors import Kind, UsageError
 from ...util.text import render_text
 from ...util.versions import version_of
-from .slices import SourceSlice, ModuleOfTests
+from .slices import ModuleOfTests, SourceSlice
 
 DEFAULT_MODEL = "Qwen/Qwen2.5-0.5B-Instruct"
 TEMPLATES: Mapping[str, tuple[str, str]] = {
