@@ -3,9 +3,9 @@ variables that the import of vLLM reads."""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -52,7 +52,7 @@ class Agents:
         """Least recently used first."""
         self._numbers = itertools.count()
         self._failed: dict[str, BuildError] = {}
-        self._leases = contextlib.ExitStack()
+        self._leases = ExitStack()
 
     @property
     def started(self) -> tuple[Agent, ...]:

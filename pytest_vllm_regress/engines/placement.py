@@ -3,10 +3,10 @@ children see, and what results record."""
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from weakref import WeakKeyDictionary
@@ -41,7 +41,7 @@ _BACKEND = re.compile(
 )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class MemoryRequest:
     """The memory that an engine requests of each GPU: a ``share`` of the whole, or ``size`` bytes
     if that is None."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
@@ -33,7 +33,7 @@ _MAX_LOG_BYTES = 1024 * 1024
 """Every process logs something while it starts."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class ProcessInfo:
     """One process of an engine or server.
 
@@ -53,7 +53,7 @@ class ProcessInfo:
 
     def ended(self) -> ProcessInfo:
         """Return the same process after its end."""
-        return dataclasses.replace(self, alive=False)
+        return replace(self, alive=False)
 
     def __str__(self) -> str:
         return f"{self.role} {self.pid} ({self.name}{'' if self.alive else ', ended'})"
@@ -112,7 +112,7 @@ def names_in_log(log: Path) -> Mapping[int, str]:
     return {int(pid): name.decode() for name, pid in _LOG_PREFIX.findall(start)}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class _Seen:
     """A process as it was read, once."""
 

@@ -3,10 +3,10 @@ codes and the log."""
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import signal
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import psutil
@@ -31,7 +31,7 @@ SCHEMA_KEYS = (
 """Names of structured output in sampling parameters and HTTP bodies, in all versions of vLLM."""
 
 
-@dataclasses.dataclass
+@dataclass
 class SchemaFilter:
     """Structured output in requests: noticed, and removed when the harness tries a smaller request.
 
@@ -48,7 +48,7 @@ class SchemaFilter:
         }
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Launch:
     """What an engine or a server of ``spec`` is started with: its process, the request that starts
     it there, its scripts, and the deadlines of its phases (``timeout``: that of the start)."""
@@ -57,7 +57,7 @@ class Launch:
     spec: EngineSpec
     deadline_for: DeadlineFor
     scripts: ScriptWatch
-    request: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    request: Mapping[str, Any] = field(default_factory=dict)
     timeout: float | None = None
 
     def ask(self, operation: str, **arguments: Any) -> Any:
@@ -80,7 +80,7 @@ class Running:
         self._deadline = launch.deadline_for
         self._processes: dict[psutil.Process, ProcessInfo] = {}
 
-    @contextlib.contextmanager
+    @contextmanager
     def lend(self, loan: Loan, schemas: SchemaFilter) -> Iterator[None]:
         """Lend it to a test:
 

@@ -5,11 +5,11 @@ The plugin uses it; it does not know pytest.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -150,7 +150,7 @@ class Session:
         return f"{name}: not built yet; it is built before its first test"
 
     def _warn_of_newer(self, version: str) -> None:
-        with contextlib.suppress(InvalidVersion):  # a build of your own may have any version text
+        with suppress(InvalidVersion):  # a build of your own may have any version text
             if Version(version) > Version(NEWEST_TRIED):
                 self.progress(
                     f"warning: vLLM {version} is newer than any this was tried with (up to {NEWEST_TRIED}); errors name what it misses"

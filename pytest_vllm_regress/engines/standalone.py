@@ -4,12 +4,12 @@ notebooks."""
 from __future__ import annotations
 
 import atexit
-import contextlib
 import functools
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -28,7 +28,7 @@ from .settings import Limits, Settings, Timeouts
 from .spec import EngineSpec, Front
 from .target import Target
 
-Lent = contextlib.AbstractContextManager
+Lent = AbstractContextManager
 USER = "vllm_engines"
 
 
@@ -135,7 +135,7 @@ class Engines:
         self._session.engines.discard((self.target.name, server.spec, server.front))
 
 
-@contextlib.contextmanager
+@contextmanager
 def bare_session(
     progress: Callable[[str], None] = lambda line: None,
     *,
@@ -216,7 +216,7 @@ def engine(
     timeout: float | None = None,
     **fields: Any,
 ) -> Lent[Server]: ...
-@contextlib.contextmanager
+@contextmanager
 def engine(
     environment: str | None = None,
     spec: EngineSpec | None = None,

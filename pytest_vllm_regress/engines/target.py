@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import importlib.metadata
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
@@ -36,7 +36,7 @@ RELEVANT = ("vllm", *GRAMMARS, "torch", "transformers", "ray")
 """Packages whose versions matter most."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Target:
     """An environment that is ready for use: its name, interpreter, device and installed packages."""
 
@@ -157,7 +157,7 @@ def default_environment() -> str:
     Raises ``UsageError`` if there is neither: gigabytes are downloaded only on request.
     """
     for distribution in VLLM:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        with suppress(importlib.metadata.PackageNotFoundError):
             importlib.metadata.version(distribution)
             return RUNNING_INTERPRETER
     from ..environments.recipes import default_name

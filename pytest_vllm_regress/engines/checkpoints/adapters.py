@@ -5,10 +5,10 @@ Each fits the checkpoint that it is made for.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import UsageError
@@ -18,7 +18,7 @@ from .forge import MAX_CONFIG, publish, weight_file
 _TARGETS = ("q_proj", "v_proj")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Adapter:
     """A LoRA adapter for a request. Adapters with equal ``name`` and different seeds or ranks are
     different adapters under the same name.

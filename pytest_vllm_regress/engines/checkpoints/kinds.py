@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from packaging.requirements import Requirement
@@ -13,7 +13,7 @@ from . import tokenizers
 from .tokenizers import Tokenizer
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class CheckpointKind:
     """A kind of checkpoint: its tokenizer; its configuration and weights are in ``models.toml``.
 
@@ -23,7 +23,7 @@ class CheckpointKind:
 
     tokenizer: Callable[[], Tokenizer]
     needs: tuple[str, ...] = ()
-    arguments: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    arguments: Mapping[str, str] = field(default_factory=dict)
 
 
 KINDS: Mapping[str, CheckpointKind] = MappingProxyType(

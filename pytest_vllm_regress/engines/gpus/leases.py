@@ -7,12 +7,12 @@ A lease ends when its engine's memory is free again.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -83,7 +83,7 @@ class GpuLeases:
         self._check_possible(devices, count, needed)
         logger.debug("leasing %s of %s GPUs, within %.0f s", count, len(devices), deadline.left_s)
         self._folder.mkdir(parents=True, exist_ok=True)
-        with contextlib.ExitStack() as waiting:
+        with ExitStack() as waiting:
             queued = False
             ticket = _ticket()
             while True:
@@ -196,7 +196,7 @@ class GpuLeases:
         refused: list[str] = []
         chosen: list[tuple[CudaDevice, Usage]] = []
         requested = self._requested(ticket)
-        with contextlib.ExitStack() as locked:
+        with ExitStack() as locked:
             fresh: dict[str, FileLock] = {}
             for device in sorted(devices, key=lambda device: device.uuid in self._users):
                 if len(chosen) == count:
@@ -236,9 +236,7 @@ class GpuLeases:
         order = {device.uuid: position for position, device in enumerate(devices)}
         return GpuLease(self, sorted(chosen, key=lambda pair: order[pair[0].uuid])), []
 
-    def _lock(
-        self, device: CudaDevice, fresh: dict[str, FileLock], locked: contextlib.ExitStack
-    ) -> bool:
+    def _lock(self, device: CudaDevice, fresh: dict[str, FileLock], locked: ExitStack) -> bool:
         lock = FileLock(self._folder / f"{device.uuid.replace('/', '_')}.lock", thread_local=False)
         try:
             lock.acquire(timeout=0)
@@ -248,7 +246,7 @@ class GpuLeases:
         locked.callback(lock.release)
         return True
 
-    @contextlib.contextmanager
+    @contextmanager
     def _queue(self, devices: Sequence[CudaDevice], ticket: str) -> Iterator[None]:
         """Wait in the queue:
 
@@ -365,7 +363,7 @@ def _in_first_namespace() -> bool:
 
     A container has another one.
     """
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         return os.stat("/proc/self/ns/pid").st_ino == _FIRST_PID_NAMESPACE
     return False
 

@@ -7,9 +7,9 @@ from ``torch.cuda._parse_visible_devices``.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
+from dataclasses import dataclass
 from collections.abc import Iterable, Mapping, Sequence
 
 from ...errors import UsageError
@@ -25,7 +25,7 @@ _HIDING = ("", "-1", "NoDevFiles", "none", "void")
 """Values of CUDA_VISIBLE_DEVICES that hide all GPUs. Batch systems set the third."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class CudaDevice:
     """A CUDA device: a whole GPU, or a MIG device of it (``part``).
 
@@ -56,7 +56,7 @@ class CudaDevice:
         )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Visible:
     """The usable devices, in CUDA's order.
 

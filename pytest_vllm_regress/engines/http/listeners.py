@@ -11,14 +11,14 @@ which is made for each connection (``OwnListener.guard``); otherwise ``PortTaken
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import os
 import pwd
 import socket
 import struct
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -39,7 +39,7 @@ a moment."""
 _STARTED, _COMPLETE = "connection.connect_tcp.started", "connection.connect_tcp.complete"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Listener:
     """A listening socket: its address, the user that made it, and its inode, by which a process's
     descriptors name it."""
@@ -77,7 +77,7 @@ def descriptor_of(pid: int, inode: int) -> str | None:
     """Return the path below /proc of a descriptor of ``pid`` that is the socket ``inode``; None if
     it has none, or access to it is denied."""
     folder = f"/proc/{pid}/fd"
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         for name in os.listdir(folder):
             if is_socket(f"{folder}/{name}", inode):
                 return f"{folder}/{name}"
@@ -86,7 +86,7 @@ def descriptor_of(pid: int, inode: int) -> str | None:
 
 def is_socket(descriptor: str, inode: int) -> bool:
     """Return whether a path from ``descriptor_of`` still is that socket."""
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         return os.readlink(descriptor) == f"socket:[{inode}]"
     return False
 
@@ -232,6 +232,6 @@ def _holders(inode: int) -> Iterator[str]:
     for entry in os.listdir("/proc"):
         if entry.isdigit() and descriptor_of(int(entry), inode):
             name = ""
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 name = Path(f"/proc/{entry}/comm").read_text(errors="replace").strip()
             yield f"process {entry} ({one_line(name)})"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -195,7 +195,7 @@ class TextRequests(Transport):
         return tensor_base64(noise(length, width, seed=seed))
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Ranked:
     """A ranked document: its ``index`` in the request, its ``score`` and its ``text``."""
 

@@ -4,14 +4,14 @@ are reported as."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import dataclasses
 import json
 import os
 import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, NoReturn, TypeVar
@@ -54,7 +54,7 @@ Exchange = Callable[[Send], httpx.Response]
 """Sends a request and supervises it."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class ServerReport:
     """How the target started the server: its command line, remarks, the path of its checkpoint, and
     the package without which it reads no sound
@@ -150,7 +150,7 @@ class Transport(Running):
             "event_hooks": {"request": [guard]},
         }
 
-    @contextlib.contextmanager
+    @contextmanager
     def route_through(self, transport: httpx.BaseTransport) -> Iterator[None]:
         """Send the requests of the block through ``transport`` instead of straight to the server."""
         direct = self.client

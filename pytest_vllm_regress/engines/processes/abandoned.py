@@ -21,11 +21,11 @@ Never removed: a file that another process has mapped, that existed before the c
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -42,7 +42,7 @@ from . import process_tree
 _DOWNLOAD_S = 86400.0
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Remnant:
     """Something left behind.
 
@@ -55,7 +55,7 @@ class Remnant:
     owner: str
     since: float
     size: int
-    remove: Callable[[], bool] = dataclasses.field(repr=False, compare=False)
+    remove: Callable[[], bool] = field(repr=False, compare=False)
 
     def __str__(self) -> str:
         return f"{self.what} {self.name}"
@@ -94,7 +94,7 @@ def of_runs() -> Iterator[Remnant]:
     for process, owner, since in orphans:
         mapped = map(Path, mapped_shm([process.pid]))
         segments |= dict.fromkeys((path for path in mapped if _changed_since(path, since)), owner)
-        with contextlib.suppress(psutil.Error):
+        with suppress(psutil.Error):
             yield Remnant(
                 "process",
                 process_tree.describe(process),
@@ -106,7 +106,7 @@ def of_runs() -> Iterator[Remnant]:
     own_pids = {process.pid for process, *_ in orphans}
     strangers = _mapped_by_others(own_pids) if segments else set()
     for path, owner in segments.items():
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             status = path.stat()
             if str(path) not in strangers and status.st_uid == os.getuid():
                 yield Remnant(
@@ -118,7 +118,7 @@ def of_runs() -> Iterator[Remnant]:
                     partial(_unlink, path),
                 )
     for run in abandoned:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             path, owner = run.run.path, _controller(run.controller_pid)
             yield Remnant(
                 "run directory",
@@ -134,7 +134,7 @@ def of_builds(cache: EnvironmentCache | None = None) -> Iterator[Remnant]:
     """Yield remnants of interrupted builds and downloads in the cache."""
     cache = cache or EnvironmentCache()
     for place in cache.unfinished():
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             since, size = place.stat().st_mtime, size_of(place)
             yield Remnant(
                 "half-built environment",
@@ -145,7 +145,7 @@ def of_builds(cache: EnvironmentCache | None = None) -> Iterator[Remnant]:
                 partial(cache.remove_unfinished, place),
             )
     for place in sorted((cache_root() / "sidecars").glob(".*-*/")):
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             since = place.stat().st_mtime
             if time.time() - since > _DOWNLOAD_S:  # downloads hold no lock, but none takes a day
                 yield Remnant(
@@ -166,7 +166,7 @@ def _orphans(abandoned: Mapping[str, int]) -> Iterator[tuple[psutil.Process, str
     controllers: the worker may outlive its controller.
     """
     for process, tag in process_tree.tagged():
-        with contextlib.suppress(OSError, psutil.Error):
+        with suppress(OSError, psutil.Error):
             owner = Owner.from_tag(tag)
             if (
                 owner is None
@@ -183,7 +183,7 @@ def _changed_since(path: Path, since: float) -> bool:
 
     An older one, such as a checkpoint in /dev/shm, is not the run's own.
     """
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         return path.lstat().st_ctime >= since
     return False
 

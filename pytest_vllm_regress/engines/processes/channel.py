@@ -7,11 +7,11 @@ successful reply belongs to the caller and stays as it is.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from ...errors import ChildError, Unsupported, UsageError
+from ...errors import Unsupported, UsageError
 from ...target_site.vllm_regress_target.protocol import (
     Frame,
     FrameSocket,
@@ -23,8 +23,11 @@ from ...util.deadline import Deadline, HasDescriptor, wait_readable
 from ...util.masking import Masked, join_masked, mask
 from .early_exit import WaitMonitor
 
+if TYPE_CHECKING:
+    from .failures import ChildFailures
 
-@dataclasses.dataclass(frozen=True)
+
+@dataclass(frozen=True)
 class RemoteFailure:
     """An exception in the target process, as its reply describes it; all texts are masked.
 
@@ -70,33 +73,17 @@ class RemoteFailure:
         return None
 
 
-class Peer(Protocol):
-    """The process at the other end of a channel.
-
-    Its methods return the error to raise, after they have recorded and ended what is needed.
-    """
-
-    @property
-    def alive(self) -> bool: ...
-
-    def failed(self, failure: RemoteFailure, deadline: Deadline) -> Exception: ...
-
-    def died(self, deadline: Deadline, why: str) -> Exception: ...
-
-    def hung(self, deadline: Deadline, why: str) -> ChildError: ...
-
-    def garbled(self, deadline: Deadline, why: Masked) -> ChildError: ...
-
-
 class Channel:
-    """The controller's end of the socket to one ``peer``. Not shared between threads.
+    """The controller's end of the socket to one process. Not shared between threads.
+
+    ``peer`` makes the errors to raise, after it has recorded and ended what is needed.
 
     ``life``: descriptors that become readable when the life of the process changes.
     ``interrupted``: a KeyboardInterrupt came while a request was under way, so that its reply is
     still owed.
     """
 
-    def __init__(self, socket: FrameSocket, peer: Peer, *life: HasDescriptor) -> None:
+    def __init__(self, socket: FrameSocket, peer: ChildFailures, *life: HasDescriptor) -> None:
         self.interrupted = False
         self._socket = socket
         self._peer = peer

@@ -7,9 +7,10 @@ processes are ended.
 
 from __future__ import annotations
 
-import dataclasses
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ...errors import (
     FIRST_ERROR,
@@ -30,11 +31,14 @@ from .child_processes import GRACE_S, ChildProcesses, EngineProcesses
 from .dossier import Dossier
 from .logs import LogWindow
 
+if TYPE_CHECKING:
+    from .agent import Agent
+
 _LATE_S = 2.0  # a child that is ended so long after its deadline gets no time to handle TERM
 _START_PHASES = ("start", "ready")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class ChildFacts:
     """What is fixed about a child: its name, its log, Ray's directory, and what its interpreter has
     installed (``about``, for dossiers)."""
@@ -46,10 +50,14 @@ class ChildFacts:
 
 
 class ChildFailures:
-    """Makes the errors of one child."""
+    """Makes the errors of one child, or of an agent."""
 
     def __init__(
-        self, facts: ChildFacts, life: ChildProcesses, window: LogWindow, engine: EngineProcesses
+        self,
+        facts: ChildFacts,
+        life: ChildProcesses | Agent,
+        window: LogWindow,
+        engine: EngineProcesses,
     ) -> None:
         self._name, self._facts = facts.name, facts
         self._life, self._logs, self._engine = life, window, engine

@@ -10,9 +10,9 @@ the log as it is, and keeps only a masked excerpt.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import re
+from contextlib import suppress
 from pathlib import Path
 
 from ...util import patterns
@@ -110,7 +110,7 @@ class LogFollower:
             if size < end:  # the nanny removed the middle of a log that was too long
                 self.size += end - size
                 end = max(0, size - _CARRY)
-            with contextlib.suppress(OSError), path.open("rb") as file:
+            with suppress(OSError), path.open("rb") as file:
                 file.seek(max(end, size - _CHUNK))
                 new = file.read(size - file.tell())
                 before = self._carry.get(path, b"")
@@ -246,6 +246,6 @@ def _read_from(path: Path, start: int) -> Masked:
 
 
 def _size(path: Path) -> int:
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         return path.stat().st_size
     return 0

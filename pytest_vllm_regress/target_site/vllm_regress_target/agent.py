@@ -16,7 +16,6 @@ that imports vLLM itself:
   ``_READ_BY_LIBRARIES`` counts as read.
 """
 
-import contextlib
 import gc
 import os
 import platform
@@ -26,6 +25,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any, Callable
 
 from . import calls, child, nanny
@@ -128,7 +128,7 @@ class _RecordingEnviron(type(os.environ)):  # type: ignore[misc]
         return {name: super(_RecordingEnviron, self).__getitem__(name) for name in self}
 
 
-@contextlib.contextmanager
+@contextmanager
 def _recorded_variables() -> Iterator[set[str]]:
     """Record the names of the variables that are read in the block."""
     original = type(os.environ)
@@ -234,7 +234,7 @@ def _run_nanny(lifeline: FrameSocket, channel: FrameSocket, request: Frame) -> i
 
 def _reap_children() -> None:
     """Reap nannies that have ended, and orphans that this subreaper inherited from them."""
-    with contextlib.suppress(ChildProcessError):
+    with suppress(ChildProcessError):
         ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         while ended is not None:
             spawned = _SPAWNED.pop(ended.si_pid, None)

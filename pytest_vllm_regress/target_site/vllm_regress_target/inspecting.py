@@ -5,11 +5,11 @@ in its own process. That interpreter imports vLLM again. A fork gives the same p
 imported vLLM already. The result is stored in vLLM's own cache in this process.
 """
 
-import contextlib
 import os
 import pickle
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Callable
 
 
@@ -18,7 +18,7 @@ def inspect_models(architectures: list[str]) -> None:
 
     Failures are ignored here; an engine that needs the class reports them.
     """
-    with contextlib.suppress(Exception):
+    with suppress(Exception):
         from vllm.model_executor.models import registry
 
         with _forking(registry):
@@ -28,7 +28,7 @@ def inspect_models(architectures: list[str]) -> None:
                     registry._try_inspect_model_cls(architecture, model)
 
 
-@contextlib.contextmanager
+@contextmanager
 def _forking(registry: Any) -> Iterator[None]:
     """Let vLLM's registry inspect in a fork of this process, which must have a single thread."""
     original = registry._run_in_subprocess
@@ -73,7 +73,7 @@ def call_in_fork(function: Callable[[], Any]) -> Any:
 
 def _load_plugins() -> None:
     """Load vLLM's plug-ins, as its own subprocess does."""
-    with contextlib.suppress(ImportError):
+    with suppress(ImportError):
         from vllm.plugins import load_general_plugins
 
         load_general_plugins()

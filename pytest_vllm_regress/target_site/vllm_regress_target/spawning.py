@@ -9,7 +9,6 @@ already done.
 """
 
 import atexit
-import contextlib
 import ctypes
 import fcntl
 import json
@@ -21,6 +20,7 @@ import socket
 import struct
 import sys
 import traceback
+from contextlib import suppress
 from typing import Any
 
 DISABLED = "VLLM_REGRESS_PLAIN_SPAWN"
@@ -146,22 +146,22 @@ class _Server:
 
     def _forward_signals(self, link: socket.socket, pid: int) -> None:
         numbers = b""
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             numbers = link.recv(64)
         for number in numbers or (signal.SIGKILL,):  # end of file: the launcher was killed
-            with contextlib.suppress(ProcessLookupError):
+            with suppress(ProcessLookupError):
                 os.kill(pid, number)
         if not numbers:
             del self._links[link.fileno()]
             link.close()
 
     def _reap(self) -> None:
-        with contextlib.suppress(ChildProcessError):
+        with suppress(ChildProcessError):
             pid, status = os.waitpid(-1, os.WNOHANG)
             while pid:
                 for fd, (link, owner) in list(self._links.items()):
                     if owner == pid:
-                        with contextlib.suppress(OSError):
+                        with suppress(OSError):
                             link.sendall(_HEAD.pack(status))
                         del self._links[fd]
                         link.close()
@@ -191,9 +191,9 @@ def _run_as(request: dict[str, Any], fds: list[int]) -> None:
     except BaseException:
         traceback.print_exc()
     finally:
-        with contextlib.suppress(BaseException):
+        with suppress(BaseException):
             atexit._run_exitfuncs()
-        with contextlib.suppress(BaseException):
+        with suppress(BaseException):
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(status & 0xFF)
@@ -222,7 +222,7 @@ def _arrange_descriptors(numbers: dict[int, int]) -> None:
     parked = {fcntl.fcntl(fd, fcntl.F_DUPFD, free): number for fd, number in numbers.items()}
     for entry in os.listdir("/proc/self/fd"):
         if int(entry) not in parked:
-            with contextlib.suppress(OSError):  # the descriptor of this listing
+            with suppress(OSError):  # the descriptor of this listing
                 os.close(int(entry))
     for fd, number in parked.items():
         os.dup2(fd, number)
@@ -263,7 +263,7 @@ def launch(python: str, address: str) -> None:
 
 def _forward(link: socket.socket, number: int, nudge_after: tuple[float, ...]) -> None:
     """Pass a signal on, and nudge the process after each of these delays in seconds."""
-    with contextlib.suppress(OSError):  # the process has ended
+    with suppress(OSError):  # the process has ended
         link.send(bytes([number]))
     if nudge_after:
         signal.signal(signal.SIGALRM, lambda *_: _forward(link, _NUDGE, nudge_after[1:]))

@@ -10,7 +10,6 @@ because process lists show command lines.
 
 import argparse
 import ast
-import contextlib
 import functools
 import importlib
 import importlib.metadata
@@ -18,6 +17,7 @@ import importlib.util
 import inspect
 import json
 import runpy
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Callable, Optional
 
@@ -187,7 +187,7 @@ def remember_sources() -> None:
 @functools.lru_cache(maxsize=1)
 def serve_parser() -> Any:
     """Return the parser of ``vllm serve``, or one without options if this vLLM has no such command."""
-    with contextlib.suppress(ImportError):
+    with suppress(ImportError):
         module = importlib.import_module(
             _module_of("make_arg_parser") or "vllm.entrypoints.openai.cli_args"
         )
@@ -201,7 +201,7 @@ def _module_of(name: str) -> Optional[str]:
     the server."""
     package = importlib.util.find_spec("vllm.entrypoints")
     for folder in (package.submodule_search_locations or ()) if package else ():
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             source = Path(folder, "cli", "serve.py").read_text(encoding="utf-8")
             for node in ast.walk(ast.parse(source)):
                 if isinstance(node, ast.ImportFrom) and name in [

@@ -1,7 +1,6 @@
 """Preparing a process for an engine, making the engine and stopping it, and the parameters of its
 requests, with whatever vLLM is installed."""
 
-import contextlib
 import functools
 import glob
 import importlib
@@ -13,6 +12,7 @@ import re
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Optional
 
 from .. import Unsupported, spawning
@@ -59,7 +59,7 @@ def warm(fronts: list[str]) -> None:
         if "serve" in fronts:
             for name in (*_SERVER_MODULES, *_routers()):
                 _import_if_present(name)
-            with contextlib.suppress(Exception):
+            with suppress(Exception):
                 commandline.build_parser_for_children()
     if os.environ.get("VLLM_REGRESS_DEVICE") == "sim":
         from .. import sim
@@ -71,7 +71,7 @@ def warm(fronts: list[str]) -> None:
 
 
 def _import_if_present(name: str) -> None:
-    with contextlib.suppress(Exception):
+    with suppress(Exception):
         importlib.import_module(name)
 
 
@@ -127,14 +127,14 @@ def _import_ray_as_engines_do() -> None:
 
     In 0.17 this takes about half of the start.
     """
-    with contextlib.suppress(Exception):
+    with suppress(Exception):
         importlib.import_module("vllm.ray.lazy_utils").is_ray_initialized()
 
 
 def _choose_vector_instructions() -> None:
     """Let torch determine which vector instructions its compiler may use; otherwise each worker
     starts an interpreter per instruction set."""
-    with contextlib.suppress(Exception):
+    with suppress(Exception):
         from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
         # Versions that mention this mode compile nothing for an eager engine.
@@ -223,7 +223,7 @@ def _engine_arguments(plan: Plan) -> dict[str, Any]:
     return {**plan.kwargs, "kv_transfer_config": KVTransferConfig(**transfers)}
 
 
-@contextlib.contextmanager
+@contextmanager
 def as_unsupported() -> Iterator[None]:
     """Turn vLLM's own statements that it does not support something into ``Unsupported``, with
     vLLM's text."""

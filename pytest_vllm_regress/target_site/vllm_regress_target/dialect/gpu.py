@@ -4,7 +4,6 @@ use CUDA may be forked.
 The request describes the GPUs, as NVML reports them. Nothing here initializes CUDA in the agent.
 """
 
-import contextlib
 import ctypes
 import math
 import os
@@ -12,6 +11,7 @@ import platform
 import re
 import signal
 import sys
+from contextlib import suppress
 from typing import Any, Optional
 
 from .. import Unsupported
@@ -92,7 +92,7 @@ def _source(*parts: str) -> str:
     """
     import vllm
 
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         with open(os.path.join(os.path.dirname(vllm.__file__), *parts), errors="replace") as stream:
             return stream.read()
     return ""
@@ -118,7 +118,7 @@ def refusal_in_own_log() -> Optional[str]:
     The exception that vLLM raises says only that one failed.
     """
     sys.stderr.flush()
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         with open("/proc/self/fd/2", "rb") as log:
             log.seek(max(0, os.fstat(log.fileno()).st_size - 200000))
             return refusal_in(log.read().decode(errors="replace"))
@@ -175,7 +175,7 @@ def driver_threads() -> set[str]:
 
 
 def _name_of(thread: str) -> str:
-    with contextlib.suppress(OSError), open(f"/proc/self/task/{thread}/comm") as file:
+    with suppress(OSError), open(f"/proc/self/task/{thread}/comm") as file:
         return file.read()
     return ""  # it has ended
 

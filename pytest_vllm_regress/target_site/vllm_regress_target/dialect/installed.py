@@ -1,10 +1,10 @@
 """Facts about the installed vLLM, found by looking at its modules; and which engine it chooses."""
 
-import contextlib
-import dataclasses
 import importlib
 import importlib.util
 import re
+from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ def engine_fields(front: str = "offline") -> set[str]:
     from vllm.engine import arg_utils
 
     arguments_class = arg_utils.EngineArgs if front == "offline" else arg_utils.AsyncEngineArgs
-    return {field.name for field in dataclasses.fields(arguments_class)}
+    return {field.name for field in fields(arguments_class)}
 
 
 def has_v1() -> bool:
@@ -123,7 +123,7 @@ def known_environment() -> dict[str, Any]:
 def has_ray_tokenizer_pool() -> bool:
     """Return whether the tokenizer pool consists of Ray actors (up to 0.8.4)."""
     parent = "vllm.transformers_utils.tokenizer_group"
-    with contextlib.suppress(ImportError):
+    with suppress(ImportError):
         return importlib.util.find_spec(parent + ".ray_tokenizer_group") is not None
     return False
 
@@ -155,7 +155,7 @@ def sound_needs() -> str:
     """
     installed: dict[str, bool] = {}
     for name in ("vllm.multimodal.audio", "vllm.multimodal.media.audio"):
-        with contextlib.suppress(ImportError):
+        with suppress(ImportError):
             module = vars(importlib.import_module(name))
             for package in ("librosa", "soundfile", "av"):
                 if package in module:

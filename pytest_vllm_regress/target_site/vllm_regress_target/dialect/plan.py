@@ -11,14 +11,14 @@ on as it is: one that the installed vLLM does not have raises ``Unsupported`` wi
 it. ``known.json`` has version numbers, but only for these messages; no translation reads it.
 """
 
-import contextlib
-import dataclasses
 import importlib
 import importlib.util
 import inspect
 import json
 import os
 import sys
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 from .. import Unsupported, WrongRequest
@@ -39,7 +39,7 @@ from .installed import (
 Spec = dict[str, Any]
 
 
-@dataclasses.dataclass
+@dataclass
 class Plan:
     """How to start an engine with the installed vLLM.
 
@@ -55,7 +55,7 @@ class Plan:
     kwargs: dict[str, Any]
     env: dict[str, str]
     notes: list[str]
-    server: dict[str, Any] = dataclasses.field(default_factory=dict)
+    server: dict[str, Any] = field(default_factory=dict)
     node_gpus: int = 0
 
 
@@ -130,7 +130,7 @@ def _v1_refuses_pipelines() -> bool:
 
     The assertion fails in a subprocess that kills its parents.
     """
-    with contextlib.suppress(ImportError, OSError):
+    with suppress(ImportError, OSError):
         source = inspect.getsource(importlib.import_module("vllm.v1.executor.multiproc_executor"))
         return "not yet implemented in v1" in source
     return False
