@@ -115,7 +115,7 @@ def _served(
     from ..engines.standalone import run_client
 
     spec = EngineSpec.create(**fields).relative_to(Path.cwd())
-    server = session.server(session.target(environment), spec, user="ask", fresh=False)
+    server = session.start("serve", session.target(environment), spec, user="ask", fresh=False)
     status = run_client(server, command)
     if show_log:
         warn(server.log())

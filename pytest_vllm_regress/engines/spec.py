@@ -267,7 +267,7 @@ def front_named(name: object) -> Front:
     for front in FRONTS:
         if front == name:
             return front
-    raise UsageError(f"vllm_engine: front={name!r} is not one of {', '.join(FRONTS)}")
+    raise UsageError(f"front={name!r} is not one of {', '.join(FRONTS)}")
 
 
 def full_names(values: Mapping[str, Json]) -> dict[str, Json]:

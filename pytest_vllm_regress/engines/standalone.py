@@ -25,7 +25,7 @@ from .processes.child import Loan
 from .server import Server
 from .session import Session
 from .settings import Limits, Settings, Timeouts
-from .spec import EngineSpec, Front
+from .spec import EngineSpec, Front, front_named
 from .target import Target
 
 Lent = AbstractContextManager
@@ -98,16 +98,9 @@ class Engines:
             raise UsageError(
                 f"give an EngineSpec or its fields, not both: {', '.join(sorted(fields))}"
             )
-        starters: dict[str, Callable[..., Any]] = {
-            "offline": self._session.engine,
-            "async": self._session.async_engine,
-            "serve": self._session.server,
-        }
-        if front not in starters:
-            raise UsageError(f"front={front!r} is not one of {', '.join(starters)}")
         spec = spec or EngineSpec.create(**fields)
-        engine: Engine | AsyncEngine | Server = starters[front](
-            self.target, spec, user=self._user, fresh=False, timeout=timeout
+        engine: Engine | AsyncEngine | Server = self._session.start(
+            front_named(front), self.target, spec, user=self._user, fresh=False, timeout=timeout
         )
         self._session.engines.hold((self.target.name, spec, front))
         if self._on_reply is not None:
@@ -117,7 +110,7 @@ class Engines:
 
     def warm(self) -> None:
         """Import vLLM now, so that the first engine need not wait for it."""
-        self._session.warm_agent(self.target)
+        self._session.agents.warm(self.target)
 
     def release(self, engine: Engine | AsyncEngine | Server) -> None:
         """Release an engine, once for each call that returned it.

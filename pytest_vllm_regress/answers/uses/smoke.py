@@ -293,7 +293,7 @@ def _start(
     """Start a server, wait for its first token, and read which routes and metrics it has."""
     spec = EngineSpec(command_line=tried.words)
     try:
-        server = session.server(session.target(environment), spec, user="uses", fresh=True)
+        server = session.start("serve", session.target(environment), spec, user="uses", fresh=True)
     except (ChildError, Unsupported) as error:
         return Start(command, tried, _reason(error)), Offered()
     try:

@@ -292,9 +292,7 @@ class ProcessSampler:
             alarm_of(pid),
             # Every new attempt to connect gets another socket.
             connections=frozenset(
-                target
-                for target in descriptors(pid).values()
-                if target.startswith("socket:")
+                target for target in descriptors(pid).values() if target.startswith("socket:")
             ),
         )
 

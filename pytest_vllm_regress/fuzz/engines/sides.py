@@ -94,12 +94,9 @@ class EngineSide:
         return replies
 
     def _engine(self) -> Engine | AsyncEngine | Server:
-        start = {
-            "offline": self._session.engine,
-            "async": self._session.async_engine,
-            "serve": self._session.server,
-        }
-        engine: Any = start[self._front](self._target, self._spec, user=self._user, fresh=False)
+        engine: Any = self._session.start(
+            self._front, self._target, self._spec, user=self._user, fresh=False
+        )
         self._running = engine
         return self._running
 

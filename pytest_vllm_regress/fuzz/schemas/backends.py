@@ -63,7 +63,7 @@ class BackendChecker:
         allowance = allowance or Allowance()
         self.environment, self.backend, self.allowance = environment, backend, allowance
         self.tokenizer = str(tokenizer or Path(session.model_path("text"), "tokenizer.json"))
-        self._agent = session.bare_agent(environment, {"memory": allowance.memory}, _LIMIT_OPTIONS)
+        self._agent = session.agents.bare(environment, {"memory": allowance.memory}, _LIMIT_OPTIONS)
         self._child: Child | None = None
         deadline = Deadline.after("import", _IMPORT_S)
         self.versions = read_installed(self._agent.python).packages

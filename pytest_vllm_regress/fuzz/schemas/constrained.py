@@ -71,10 +71,16 @@ class ConstrainedEngine:
         return self._server() if self.front == "serve" else self._engine()
 
     def _engine(self) -> Engine:
-        return self._session.engine(self._target, self._spec, user="fuzz", fresh=False)
+        running: Engine = self._session.start(
+            "offline", self._target, self._spec, user="fuzz", fresh=False
+        )
+        return running
 
     def _server(self) -> Server:
-        return self._session.server(self._target, self._spec, user="fuzz", fresh=False)
+        running: Server = self._session.start(
+            "serve", self._target, self._spec, user="fuzz", fresh=False
+        )
+        return running
 
     def _problems(self, question: SchemaQuestion) -> Iterator[Problem]:
         prompts = [f"{question.seed} {number}" for number in range(max(1, question.walks))]

@@ -349,7 +349,6 @@ def agents(
             lambda: run_dir,
             Placement(lambda line: None),
             Limits(),
-            None,
             deadline_for,
             lambda line: None,
         ),
