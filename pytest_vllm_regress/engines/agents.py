@@ -129,7 +129,7 @@ class Agents:
         with_them = f" with {', '.join(sorted(variables))}" if variables else ""
         self._progress(f"importing vLLM in {target.name} ({target.device}){with_them}")
         try:
-            agent.warm(self._deadline("import", None), fronts=["serve"])
+            agent.warm(self._deadline("import", None))
         except BaseException:
             agent.stop()
             raise

@@ -23,9 +23,14 @@ from ..util.owner import Owner
 from ..util.paths import writable_root
 from ..util.rundir import RunDir
 from .agents import Agents
-from .checkpoints.forge import architectures_of, ensure_checkpoint
+from .checkpoints.forge import (
+    KINDS,
+    architectures_of,
+    arguments_of,
+    ensure_checkpoint,
+    unmet_needs,
+)
 from .checkpoints.hub_cache import snapshot_of, variables_of
-from .checkpoints.kinds import KINDS, arguments_of, unmet_needs
 from .engine import AsyncEngine, Engine, start_engine
 from .gpus.leases import GpuLease
 from .inputs.script import ScriptWatch

@@ -141,7 +141,8 @@ def bare_session(
     ``progress`` gets a line for each step that takes long.
     """
     limits = limits or Limits(option_names={})  # without pytest no option sets a limit
-    session = _session(Settings(device=device, max_engines=max_engines, limits=limits), progress)
+    settings = Settings(device=device, max_engines=max_engines, limits=limits)
+    session = Session(settings, _deadline_for, progress)
     with terminate_as_interrupt():
         try:
             yield session
@@ -251,16 +252,13 @@ def engines_until_exit(settings: Settings, user: str) -> Engines:
 
     Their session is closed when the process ends. Progress goes to standard error.
     """
-    session = _session(
+    session = Session(
         settings,
+        _deadline_for,
         lambda line: print(printable(mask(f"vllm-regress: {line}")), file=sys.stderr, flush=True),
     )
     atexit.register(session.close)
     return Engines(session, session.target(session.environment_names()[0]), user=user)
-
-
-def _session(settings: Settings, progress: Callable[[str], None]) -> Session:
-    return Session(settings, _deadline_for, progress)
 
 
 def _deadline_for(phase: str, seconds: float | None) -> Deadline:

@@ -27,6 +27,7 @@ import psutil
 
 from ...util.text import one_line
 from ..ports import HOST
+from ..processes.waits import descriptors
 
 _TABLES = ((Path("/proc/net/tcp"), 4), (Path("/proc/net/tcp6"), 16))
 _LISTEN = "0A"
@@ -76,11 +77,9 @@ def for_loopback(port: int) -> tuple[Listener, ...]:
 def descriptor_of(pid: int, inode: int) -> str | None:
     """Return the path below /proc of a descriptor of ``pid`` that is the socket ``inode``; None if
     it has none, or access to it is denied."""
-    folder = f"/proc/{pid}/fd"
-    with suppress(OSError):
-        for name in os.listdir(folder):
-            if is_socket(f"{folder}/{name}", inode):
-                return f"{folder}/{name}"
+    for number, target in descriptors(pid).items():
+        if target == f"socket:[{inode}]":
+            return f"/proc/{pid}/fd/{number}"
     return None
 
 

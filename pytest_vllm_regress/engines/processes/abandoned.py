@@ -57,6 +57,11 @@ class Remnant:
     size: int
     remove: Callable[[], bool] = field(repr=False, compare=False)
 
+    @classmethod
+    def at(cls, what: str, path: Path, owner: str, remove: Callable[[], bool]) -> Remnant:
+        """Return the remnant for a folder. Raises ``OSError`` if it is gone."""
+        return cls(what, str(path), owner, path.stat().st_mtime, size_of(path), remove)
+
     def __str__(self) -> str:
         return f"{self.what} {self.name}"
 
@@ -120,14 +125,7 @@ def of_runs() -> Iterator[Remnant]:
     for run in abandoned:
         with suppress(OSError):
             path, owner = run.run.path, _controller(run.controller_pid)
-            yield Remnant(
-                "run directory",
-                str(path),
-                owner,
-                path.stat().st_mtime,
-                size_of(path),
-                partial(_remove_run, run),
-            )
+            yield Remnant.at("run directory", path, owner, partial(_remove_run, run))
 
 
 def of_builds(cache: EnvironmentCache | None = None) -> Iterator[Remnant]:
@@ -135,27 +133,15 @@ def of_builds(cache: EnvironmentCache | None = None) -> Iterator[Remnant]:
     cache = cache or EnvironmentCache()
     for place in cache.unfinished():
         with suppress(OSError):
-            since, size = place.stat().st_mtime, size_of(place)
-            yield Remnant(
-                "half-built environment",
-                str(place),
-                "a build that ended early",
-                since,
-                size,
-                partial(cache.remove_unfinished, place),
-            )
+            remove = partial(cache.remove_unfinished, place)
+            yield Remnant.at("half-built environment", place, "a build that ended early", remove)
     for place in sorted((cache_root() / "sidecars").glob(".*-*/")):
         with suppress(OSError):
-            since = place.stat().st_mtime
-            if time.time() - since > _DOWNLOAD_S:  # downloads hold no lock, but none takes a day
-                yield Remnant(
-                    "half-fetched sidecar",
-                    str(place),
-                    "a download that ended early",
-                    since,
-                    size_of(place),
-                    partial(remove_tree, place),
-                )
+            owner, remove = "a download that ended early", partial(remove_tree, place)
+            download = Remnant.at("half-fetched sidecar", place, owner, remove)
+            # Downloads hold no lock, but none takes a day.
+            if time.time() - download.since > _DOWNLOAD_S:
+                yield download
 
 
 def _orphans(abandoned: Mapping[str, int]) -> Iterator[tuple[psutil.Process, str, float]]:

@@ -134,7 +134,7 @@ class Agent:
         self._channel = Channel(FrameSocket(parent_end), self._failures)
         self._channel.receive(deadline, lambda frame: frame.get("event") == "ready")
 
-    def warm(self, deadline: Deadline, *, fronts: Sequence[str]) -> None:
+    def warm(self, deadline: Deadline) -> None:
         """Import vLLM in the agent, once.
 
         An import error is kept and raised again by each child that needs vLLM.
@@ -142,7 +142,7 @@ class Agent:
         if self.warmed:
             return
         try:
-            report = self._request(deadline, op="warm", fronts=list(fronts))
+            report = self._request(deadline, op="warm")
             self.refusal, self.spawns = report["refusal"], report["spawns"]
             self.gpu_share = float(report.get("share", self.gpu_share))
         except RemoteError as error:

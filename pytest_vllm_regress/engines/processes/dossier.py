@@ -94,7 +94,7 @@ def compile_dossier(
         sections.append(f"-- {len(processes) - len(reported)} more processes are not shown")
     if not processes:
         sections.append("-- no process of this engine was alive")
-    tails = [(log.name, log_tail(log)) for log in [*logs, *(ray_logs(ray_dir) if ray_dir else [])]]
+    tails = [(log.name, log_tail(log)) for log in [*logs, *ray_logs(ray_dir)]]
     return Dossier(
         title,
         tuple(facts),

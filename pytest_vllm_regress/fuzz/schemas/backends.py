@@ -121,7 +121,12 @@ class BackendChecker:
         deadline = Deadline.after("probe", self.allowance.seconds)
         fields = {name: getattr(question, name) for name in question.__struct_fields__}
         answer = child.request(
-            "check", deadline, backend=self.backend, tokenizer=self.tokenizer, **fields, **more
+            "check",
+            deadline,
+            backend=self.backend,
+            tokenizer=self.tokenizer,
+            question=fields,
+            **more,
         )
         assert isinstance(answer, dict)
         return answer

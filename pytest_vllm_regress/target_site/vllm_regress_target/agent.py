@@ -28,7 +28,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Callable
 
-from . import calls, child, nanny
+from . import calls, child, nanny, spawning
 from .dialect import gpu, ray_clusters
 from .protocol import Frame, FrameSocket, PeerClosed
 
@@ -86,7 +86,7 @@ def _warm(channel: FrameSocket, request: Frame) -> Reply:
     gc.disable()  # garbage collection takes a quarter of the import's time, and frees a hundredth of what the import makes
     try:
         with _recorded_variables() as names:
-            engines.warm(request.get("fronts", []))
+            engines.warm()
         _VARIABLES_READ.update(names)
         gc.freeze()
     finally:
@@ -162,11 +162,56 @@ def _read_at_import(channel: FrameSocket, request: Frame) -> Reply:
 
 
 def _inspect(channel: FrameSocket, request: Frame) -> Reply:
-    from . import inspecting
-
     if _threads() == 1 and not _SPAWN_REASONS:  # spawned children would not inherit the result
-        inspecting.inspect_models(request["architectures"])
+        _inspect_models(request["architectures"])
     return {}, []
+
+
+# vLLM inspects a model class in a new interpreter, so that the model's module cannot initialize CUDA
+# in its own process. That interpreter imports vLLM again. A fork gives the same protection and has
+# imported vLLM already. The result is stored in vLLM's own cache in this process.
+
+
+def _inspect_models(architectures: list[str]) -> None:
+    """Fill vLLM's cache for these model classes.
+
+    Failures are ignored here; an engine that needs the class reports them.
+    """
+    with suppress(Exception):
+        from vllm.model_executor.models import registry
+
+        with _forking(registry):
+            for architecture in architectures:
+                model = registry.ModelRegistry.models.get(architecture)
+                if model is not None:
+                    registry._try_inspect_model_cls(architecture, model)
+
+
+@contextmanager
+def _forking(registry: Any) -> Iterator[None]:
+    """Let vLLM's registry inspect in a fork of this process, which must have a single thread."""
+    original = registry._run_in_subprocess
+    registry._run_in_subprocess = _inspect_in_fork
+    try:
+        yield
+    finally:
+        registry._run_in_subprocess = original
+
+
+def _inspect_in_fork(function: Callable[[], Any]) -> Any:
+    def inspect() -> Any:
+        _load_plugins()
+        return function()
+
+    return spawning.call_in_fork(inspect)
+
+
+def _load_plugins() -> None:
+    """Load vLLM's plug-ins, as its own subprocess does."""
+    with suppress(ImportError):
+        from vllm.plugins import load_general_plugins
+
+        load_general_plugins()
 
 
 def _warm_grammars(channel: FrameSocket, request: Frame) -> Reply:

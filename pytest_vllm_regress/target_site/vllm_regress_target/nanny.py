@@ -22,7 +22,7 @@ from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Callable, Optional
 
-from .limits import PYTEST_OPTIONS, Limits, OptionNames, breach, trim
+from .limits import Limits, OptionNames, breach, trim
 from .protocol import Frame, FrameSocket, PeerClosed, ProtocolViolation
 
 TAG = "VLLM_REGRESS_TAG"
@@ -116,7 +116,7 @@ def _supervise(
     poll.register(wake_r, select.POLLIN)
     if segments.created >= 0:
         poll.register(segments.created, select.POLLIN)
-    limits: Limits = request.get("limits", {})
+    limits: Limits = request["limits"]
     check_at = time.monotonic() + _CHECK_S
     while True:
         _reap(lifeline, child)
@@ -124,7 +124,7 @@ def _supervise(
             pids = descendants(os.getpid())
             segments.note(pids)
             _trim_log(request)
-            limits = _enforce(lifeline, limits, _option_names(request), pids)
+            limits = _enforce(lifeline, limits, request["limit_options"], pids)
             check_at = time.monotonic() + _CHECK_S
         ready = [fd for fd, _ in poll.poll(max(0.0, check_at - time.monotonic()) * 1000)]
         if wake_r in ready:
@@ -151,13 +151,8 @@ def _watch_created_segments() -> int:
     return fd
 
 
-def _option_names(request: Frame) -> OptionNames:
-    names: OptionNames = request.get("limit_options", PYTEST_OPTIONS)
-    return names
-
-
 def _trim_log(request: Frame) -> None:
-    trim(request["log"], request.get("limits", {}).get("log", float("inf")), _option_names(request))
+    trim(request["log"], request["limits"].get("log", float("inf")), request["limit_options"])
 
 
 def _enforce(
@@ -170,8 +165,7 @@ def _enforce(
     exceeded = breach(pids, limits, options)
     if exceeded is None:
         return limits
-    event: Frame = {"event": "limit", "limit": exceeded.limit, "text": exceeded.text}
-    lifeline.send(event)
+    lifeline.send({"event": "limit", **exceeded._asdict()})
     _kill_at_once()
     return {}
 
@@ -203,9 +197,8 @@ def _reap(lifeline: FrameSocket, child: int) -> None:
         if pid == 0:
             return
         if pid == child:
-            code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status)
-            event: Frame = {"event": "exit", "code": code}
-            lifeline.send(event)
+            code = os.waitstatus_to_exitcode(status)
+            lifeline.send({"event": "exit", "code": code})
 
 
 def descendants(root: int) -> list[int]:

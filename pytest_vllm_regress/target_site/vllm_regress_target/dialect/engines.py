@@ -37,7 +37,7 @@ _SERVER_MODULES = (
 _SHUTDOWN_S = 4.0
 
 
-def warm(fronts: list[str]) -> None:
+def warm() -> None:
     """Import vLLM and do once what every engine start would repeat.
 
     Raises what ``import vllm`` raises.
@@ -56,11 +56,10 @@ def warm(fronts: list[str]) -> None:
     _import_ray_as_engines_do()
     if not generation_is_read_at_import():
         _import_if_present("vllm.engine.async_llm_engine")
-        if "serve" in fronts:
-            for name in (*_SERVER_MODULES, *_routers()):
-                _import_if_present(name)
-            with suppress(Exception):
-                commandline.build_parser_for_children()
+        for name in (*_SERVER_MODULES, *_routers()):
+            _import_if_present(name)
+        with suppress(Exception):
+            commandline.build_parser_for_children()
     if os.environ.get("VLLM_REGRESS_DEVICE") == "sim":
         from .. import sim
 
@@ -312,11 +311,11 @@ def sampling_params(values: dict[str, Any], output_kind: Optional[str] = None) -
         elif hasattr(module, "GuidedDecodingParams"):
             arguments["guided_decoding"] = module.GuidedDecodingParams(**structured)
         else:
-            raise known.missing_feature("structured outputs in SamplingParams", version())
+            raise known.missing_feature("structured outputs in SamplingParams")
     if output_kind is not None:
         kinds = getattr(module, "RequestOutputKind", None)
         if kinds is None:
-            raise known.missing_feature("RequestOutputKind", version())
+            raise known.missing_feature("RequestOutputKind")
         arguments["output_kind"] = kinds[output_kind.upper()]
     return SamplingParams(**arguments)
 

@@ -52,27 +52,27 @@ def uses_v1() -> bool:
 def needs_preloaded_libraries() -> bool:
     """Return whether the CPU worker refuses to start unless LD_PRELOAD names libtcmalloc and
     libiomp (vllm#37561)."""
-    return _has(
-        r"raise RuntimeError\(\s*f\"\{name\} is not found in LD_PRELOAD",
-        "v1",
-        "worker",
-        "cpu_worker.py",
-    )
+    pattern = r"raise RuntimeError\(\s*f\"\{name\} is not found in LD_PRELOAD"
+    return re.search(pattern, source_of("v1", "worker", "cpu_worker.py")) is not None
 
 
 def refuses_unbound_threads() -> bool:
     """Return whether the CPU executor fails with VLLM_CPU_OMP_THREADS_BIND=nobind (vllm#40569)."""
-    return _has(r"in range\(self\.local_world_size\):\s*msg \+=", "utils", "ompmultiprocessing.py")
+    pattern = r"in range\(self\.local_world_size\):\s*msg \+="
+    return re.search(pattern, source_of("utils", "ompmultiprocessing.py")) is not None
 
 
-def _has(pattern: str, *path: str) -> bool:
-    """Return whether a source file of vLLM exists and contains the pattern."""
+def source_of(*path: str) -> str:
+    """Return the source of a module of vLLM, by its path below the package; empty if it does not
+    exist.
+
+    It is read and not imported, because importing a worker initializes CUDA (0.11.2).
+    """
     package = importlib.util.find_spec("vllm")
-    folders = (package.submodule_search_locations if package is not None else None) or ()
-    files = [Path(folder, *path) for folder in folders]
-    return any(
-        file.is_file() and re.search(pattern, file.read_text(encoding="utf-8")) for file in files
-    )
+    for folder in (package.submodule_search_locations or ()) if package else ():
+        with suppress(OSError):
+            return Path(folder, *path).read_text(encoding="utf-8", errors="replace")
+    return ""
 
 
 def prefer_v1(device_name: str) -> None:

@@ -104,19 +104,30 @@ def tokenizer(path: str) -> Any:
 def registered() -> dict[str, dict[str, str]]:
     """Return the name of each registered parser with its class, of ``tool`` and ``reasoning``
     parsers. The class is empty if it cannot be loaded."""
-    managers = {
-        "tool": first_module(_TOOL_PARSERS).ToolParserManager,
-        "reasoning": first_module(("vllm.reasoning",)).ReasoningParserManager,
-    }
-    return {kind: _classes(kind, manager) for kind, manager in managers.items()}
+    return {kind: _classes(kind) for kind in ("tool", "reasoning")}
 
 
-def _classes(kind: str, manager: Any) -> dict[str, str]:
+def _manager(kind: str) -> Any:
+    if kind == "tool":
+        return first_module(_TOOL_PARSERS).ToolParserManager
+    return first_module(("vllm.reasoning",)).ReasoningParserManager
+
+
+def parser_class(kind: str, name: Optional[str]) -> Any:
+    """Return the tool or reasoning parser of a name; None without a name.
+
+    Raises ``KeyError`` if there is none.
+    """
+    return getattr(_manager(kind), f"get_{kind}_parser")(name) if name else None
+
+
+def _classes(kind: str) -> dict[str, str]:
+    manager = _manager(kind)
     names = {*getattr(manager, kind + "_parsers", {}), *getattr(manager, "lazy_parsers", {})}
     found = {}
     for name in sorted(names):
         try:
-            parser = getattr(manager, f"get_{kind}_parser")(name)
+            parser = parser_class(kind, name)
             found[name] = f"{parser.__module__}.{parser.__qualname__}"
         except Exception:  # a package that the parser needs is missing
             found[name] = ""
@@ -148,8 +159,7 @@ def parsing(
     Raises ``Unsupported`` if this vLLM has no such parser.
     """
     try:
-        parser_class = importlib.import_module("vllm.parser").ParserManager
-        composed = parser_class.get_parser(
+        composed = importlib.import_module("vllm.parser").ParserManager.get_parser(
             tool_parser_name=tool,
             reasoning_parser_name=reasoning,
             enable_auto_tools=tool is not None,
@@ -161,17 +171,10 @@ def parsing(
     except (TypeError, KeyError) as error:
         raise _missing(tool, reasoning, error) from None
     try:
-        tool_class = (
-            first_module(_TOOL_PARSERS).ToolParserManager.get_tool_parser(tool) if tool else None
-        )
-        reasoning_class = (
-            first_module(("vllm.reasoning",)).ReasoningParserManager.get_reasoning_parser(reasoning)
-            if reasoning
-            else None
-        )
+        classes = parser_class("tool", tool), parser_class("reasoning", reasoning)
     except KeyError as error:
         raise _missing(tool, reasoning, error) from None
-    return Separate(tool_class, reasoning_class, encoder, prompt)
+    return Separate(*classes, encoder, prompt)
 
 
 def _missing(tool: Optional[str], reasoning: Optional[str], error: Exception) -> Unsupported:
@@ -301,15 +304,7 @@ class _Steps:
         if self._tool is not None and self._reasoning is not None:
             message, text, ids = self._both(before, ids_before, text, ids, delta)
         elif self._tool is not None:
-            message = self._tool.extract_tool_calls_streaming(
-                previous_text=before,
-                current_text=text,
-                delta_text=delta.text,
-                previous_token_ids=ids_before,
-                current_token_ids=ids,
-                delta_token_ids=delta.ids,
-                request=self._request,
-            )
+            message = self._calls(before, ids_before, text, ids, delta.text, delta.ids)
         else:
             message = self._think(before, text, delta.text, ids_before, ids, delta.ids)
         self._text, self._ids = text, ids
@@ -334,7 +329,18 @@ class _Steps:
         if not self._calls_begun:
             self._calls_begun = True
             before, ids_before, delta_text, delta_ids = "", [], text, ids
-        message = self._tool.extract_tool_calls_streaming(
+        return self._calls(before, ids_before, text, ids, delta_text, delta_ids), text, ids
+
+    def _calls(
+        self,
+        before: str,
+        ids_before: list[int],
+        text: str,
+        ids: list[int],
+        delta_text: str,
+        delta_ids: list[int],
+    ) -> Any:
+        return self._tool.extract_tool_calls_streaming(
             previous_text=before,
             current_text=text,
             delta_text=delta_text,
@@ -343,7 +349,6 @@ class _Steps:
             delta_token_ids=delta_ids,
             request=self._request,
         )
-        return message, text, ids
 
 
 def _with_rest(tool: Any, message: Any) -> Any:

@@ -280,7 +280,7 @@ async def async_beams(engine: Any, prompts: list[Any], params: Any, first: int) 
     Raises ``Unsupported`` if the engine has no beam search.
     """
     if not hasattr(engine, "beam_search"):
-        raise known.missing_feature("beam search by the asynchronous engine", version())
+        raise known.missing_feature("beam search by the asynchronous engine")
     tokenizer = await engine.get_tokenizer()
     tokenized = [_tokenized(prompt, tokenizer) for prompt in prompts]
     outputs = await _answered(
