@@ -202,26 +202,21 @@ class GpuLeases:
                 if len(chosen) == count:
                     break
                 is_held = device.uuid in self._users
+                current: Usage | str
                 if is_held and device.compute_mode == "exclusive process":
-                    refused.append(
-                        f"GPU {device.index}: an engine of this run is on it, and its compute mode is exclusive"
-                    )
-                    continue
-                if not is_held and device.uuid in requested:
-                    refused.append(f"GPU {device.index}: another run has waited longer for it")
-                    continue
-                if not is_held and not self._lock(device, fresh, locked):
-                    refused.append(f"GPU {device.index}: held by another run")
-                    continue
-                current = self.query_usage(device.uuid)
-                if isinstance(current, str):
-                    refused.append(f"GPU {device.index}: {current}")
-                elif current.free < needed(device):
-                    refused.append(
-                        f"GPU {device.index}: {current.free / GIB:.1f} GiB free, {needed(device) / GIB:.1f} needed; {self.describe(current)}"
-                    )
+                    current = "an engine of this run is on it, and its compute mode is exclusive"
+                elif not is_held and device.uuid in requested:
+                    current = "another run has waited longer for it"
+                elif not is_held and not self._lock(device, fresh, locked):
+                    current = "held by another run"
                 else:
+                    current = self.query_usage(device.uuid)
+                if isinstance(current, Usage) and current.free < needed(device):
+                    current = f"{current.free / GIB:.1f} GiB free, {needed(device) / GIB:.1f} needed; {self.describe(current)}"
+                if isinstance(current, Usage):
                     chosen.append((device, current))
+                else:
+                    refused.append(f"GPU {device.index}: {current}")
             if len(chosen) < count:
                 return None, refused
             locked.pop_all()

@@ -10,7 +10,6 @@ import os
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -292,6 +291,13 @@ class Agent:
         inherited = {
             n: v for n, v in whole.items() if n not in _NOT_INHERITED and not n.startswith("COV_")
         }
+        # Python writes bytecode files only in environments that we built.
+        folder = bytecode_folder(self.python)
+        bytecode = (
+            {"PYTHONDONTWRITEBYTECODE": "1"}
+            if folder is None
+            else {"PYTHONPYCACHEPREFIX": str(folder)}
+        )
         return {
             # Workers of a tokenizer pool have a runtime environment and need interpreters of their
             # own: those that Ray starts ahead go unused.
@@ -315,21 +321,9 @@ class Agent:
             # vLLM's caches of model classes and compiled graphs stay apart from the user's own.
             "VLLM_CACHE_ROOT": str(writable_root() / "vllm"),
             TAG: self.run.tag,
-            **self._bytecode(),
+            **bytecode,
             **self._environment,
         }
-
-    def _bytecode(self) -> dict[str, str]:
-        """Return the variables that control bytecode files:
-
-        Python writes them only in environments that we built.
-        """
-        folder = bytecode_folder(self.python)
-        return (
-            {"PYTHONDONTWRITEBYTECODE": "1"}
-            if folder is None
-            else {"PYTHONPYCACHEPREFIX": str(folder)}
-        )
 
     def _request(self, deadline: Deadline, **frame: Any) -> Frame:
         if self._channel is None or not self.alive:
@@ -359,11 +353,8 @@ class Agent:
 
     def processes(self) -> list[psutil.Process]:
         """Return the agent and everything below it."""
-        if self._process is None or self._process.poll() is not None:
-            return []
-        with suppress(psutil.Error):
-            return [psutil.Process(self._process.pid), *process_tree.descendants(self._process.pid)]
-        return []
+        process = process_tree.find(self._process.pid) if self._process and self.alive else None
+        return [process, *process_tree.below(process)] if process else []
 
 
 def _ray_on_loopback() -> dict[str, str]:

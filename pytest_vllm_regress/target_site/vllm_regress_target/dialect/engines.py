@@ -320,13 +320,6 @@ def sampling_params(values: dict[str, Any], output_kind: Optional[str] = None) -
     return SamplingParams(**arguments)
 
 
-def beam_search_params(values: dict[str, Any]) -> Any:
-    """Return BeamSearchParams."""
-    from vllm.sampling_params import BeamSearchParams
-
-    return BeamSearchParams(**values)
-
-
 def adapter(values: dict[str, Any]) -> Any:
     """Return vLLM's LoRARequest for an adapter given by name, number and path."""
     from vllm.lora.request import LoRARequest

@@ -1,6 +1,7 @@
 """The engine role: run one vLLM engine in this process and answer the controller's engines."""
 
 import asyncio
+import importlib
 import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, Optional, Union
@@ -8,7 +9,7 @@ from typing import Any, Optional, Union
 from .. import Unsupported, calls
 from ..dialect import engines, known, pooling
 from ..dialect.installed import version
-from ..dialect.plan import Plan, plan
+from ..dialect.plan import plan
 from ..protocol import FrameSocket
 from .inputs import Json, Prompt, as_prompt
 
@@ -18,6 +19,7 @@ _POOLING_METHODS = {
     "token_embed": "encode",
     "score": "score",
 }
+_COMPLETION = ("index", "text", "finish_reason", "stop_reason", "cumulative_logprob")
 
 
 class EngineHost:
@@ -42,7 +44,7 @@ class EngineHost:
         else:
             self._loop = asyncio.new_event_loop()
             asyncio.set_event_loop(self._loop)
-            self._engine = self._run(self._make_async(engine_plan))
+            self._engine = self._run(_on_loop(engines.make_async, engine_plan))
         generation = engines.generation_of(self._engine)
         return {
             "kwargs": _jsonable(engine_plan.kwargs),
@@ -97,7 +99,7 @@ class EngineHost:
             {"prompt": prompt} if isinstance(prompt, str) else self._input(prompt)
             for prompt in prompts
         ]
-        search_params = engines.beam_search_params(params)
+        search_params = importlib.import_module("vllm.sampling_params").BeamSearchParams(**params)
         if self._front == "offline":
             return beams(self._engine, inputs, search_params)
         first, self._requests = self._requests + 1, self._requests + len(inputs)
@@ -169,14 +171,7 @@ class EngineHost:
         engine, self._engine = self._engine, None
         if self._front == "offline":
             return engines.shut_down(engine)
-        return self._run(self._shut_down(engine))  # type: ignore[no-any-return]
-
-    async def _make_async(self, engine_plan: Plan) -> Any:
-        return engines.make_async(engine_plan)
-
-    async def _shut_down(self, engine: Any) -> Optional[str]:
-        engines.shut_down_async(engine)
-        return None
+        return self._run(_on_loop(engines.shut_down_async, engine))  # type: ignore[no-any-return]
 
     async def _gather(
         self, generate_calls: list[Any], aborts: list[Optional[int]], in_turn: bool
@@ -219,6 +214,10 @@ class EngineHost:
         return self._loop.run_until_complete(coroutine)
 
 
+async def _on_loop(function: Callable[[Any], Any], argument: Any) -> Any:
+    return function(argument)
+
+
 def _result(output: Any, arrival: int = 0) -> Json:
     return {
         "arrival": arrival,
@@ -229,12 +228,8 @@ def _result(output: Any, arrival: int = 0) -> Json:
         "cached_tokens": getattr(output, "num_cached_tokens", None),
         "outputs": [
             {
-                "index": completion.index,
-                "text": completion.text,
+                **{name: getattr(completion, name) for name in _COMPLETION},
                 "token_ids": list(completion.token_ids),
-                "finish_reason": completion.finish_reason,
-                "stop_reason": completion.stop_reason,
-                "cumulative_logprob": completion.cumulative_logprob,
                 "logprobs": _logprobs(completion.logprobs),
             }
             for completion in output.outputs

@@ -3,6 +3,7 @@
 import random
 import time
 from collections.abc import Collection
+from functools import lru_cache
 from typing import Any, Optional
 
 from .. import grammars
@@ -10,7 +11,6 @@ from .. import grammars
 CLOSERS = frozenset(b'"}],')
 _CLOSING_PROBABILITY = 0.5  # how often a walk prefers a token that closes something
 _DEAD, _CUT, _FINISHED = "dead end", "cut", "finished"
-_LOADED: dict[tuple[str, str], grammars.Backend] = {}
 
 
 def warm(tokenizer: str, backends: list[str]) -> list[str]:
@@ -126,10 +126,9 @@ class _Clock:
         return allowed
 
 
+@lru_cache(maxsize=None)
 def _backend(name: str, tokenizer: str) -> grammars.Backend:
-    if (name, tokenizer) not in _LOADED:
-        _LOADED[name, tokenizer] = grammars.load(name, grammars.Vocabulary(tokenizer))
-    return _LOADED[name, tokenizer]
+    return grammars.load(name, grammars.Vocabulary(tokenizer))
 
 
 def _walk(
