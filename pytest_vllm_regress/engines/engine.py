@@ -395,7 +395,7 @@ def start_engine(kind: type[E], launch: Launch) -> E:
     child = launch.child
     try:
         plan = launch.ask("start", front=kind.front)
-        started = StartReport(plan["kwargs"], plan["env"], tuple(plan["notes"]), plan["generation"])
+        started = StartReport(**{**plan, "notes": tuple(plan["notes"])})
         _log.info(
             "%s runs a %s engine, generation %s: %s",
             child.name,

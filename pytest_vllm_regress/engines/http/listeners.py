@@ -228,9 +228,9 @@ def _address(digits: str, size: int) -> str:
 
 
 def _holders(inode: int) -> Iterator[str]:
-    for entry in os.listdir("/proc"):
-        if entry.isdigit() and descriptor_of(int(entry), inode):
+    for pid in psutil.pids():
+        if descriptor_of(pid, inode):
             name = ""
-            with suppress(OSError):
-                name = Path(f"/proc/{entry}/comm").read_text(errors="replace").strip()
-            yield f"process {entry} ({one_line(name)})"
+            with suppress(psutil.Error):
+                name = psutil.Process(pid).name()
+            yield f"process {pid} ({one_line(name)})"

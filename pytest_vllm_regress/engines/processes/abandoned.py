@@ -108,8 +108,8 @@ def of_runs() -> Iterator[Remnant]:
                 process.memory_info().rss,
                 partial(_end, process),
             )
-    own_pids = {process.pid for process, *_ in orphans}
-    strangers = _mapped_by_others(own_pids) if segments else set()
+    others = set(psutil.pids()) - {process.pid for process, *_ in orphans}
+    strangers = mapped_shm(others) if segments else set()
     for path, owner in segments.items():
         with suppress(OSError):
             status = path.stat()
@@ -172,14 +172,6 @@ def _changed_since(path: Path, since: float) -> bool:
     with suppress(OSError):
         return path.lstat().st_ctime >= since
     return False
-
-
-def _mapped_by_others(own_pids: set[int]) -> set[str]:
-    return mapped_shm(
-        int(entry)
-        for entry in os.listdir("/proc")
-        if entry.isdigit() and int(entry) not in own_pids
-    )
 
 
 def _controller(pid: int) -> str:

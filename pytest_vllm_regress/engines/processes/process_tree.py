@@ -61,16 +61,11 @@ def with_tag(tag: str) -> list[psutil.Process]:
 def tagged() -> Iterator[tuple[psutil.Process, str]]:
     """Yield the living processes whose environment at exec carried the tag of a run, with that
     tag."""
-    head = f"{TAG}=".encode()
-    for entry in os.listdir("/proc"):
-        if entry.isdigit() and int(entry) != os.getpid():
-            with suppress(OSError, psutil.Error):
-                # Before its variables are read, or they could be those of an earlier process.
-                process = psutil.Process(int(entry))
-                variables = Path("/proc", entry, "environ").read_bytes().split(b"\0")
-                tags = [item for item in variables if item.startswith(head)]
-                if tags and is_alive(process):
-                    yield process, tags[0][len(head) :].decode(errors="replace")
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            tag = "" if process.pid == os.getpid() else process.environ().get(TAG)
+            if tag and is_alive(process):
+                yield process, tag
 
 
 def terminate(processes: Sequence[psutil.Process], *, grace_s: float) -> list[psutil.Process]:

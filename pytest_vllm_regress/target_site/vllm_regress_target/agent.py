@@ -60,11 +60,14 @@ def main(argv: list[str]) -> int:
 def _serve(channel: FrameSocket) -> None:
     while True:
         request = channel.receive()
-        handler = _OPERATIONS.get(str(request.get("op")))
+        operation, fds = request.get("op"), list[int]()
         try:
-            if handler is None:
-                raise ValueError("unknown operation {!r}".format(request.get("op")))
-            value, fds = handler(channel, request)
+            if operation == "fork":
+                value, fds = _start_child(channel, request)
+            elif operation in _OPERATIONS:
+                value = _OPERATIONS[operation](request)
+            else:
+                raise ValueError(f"unknown operation {operation!r}")
             channel.send({"ok": True, "value": value}, fds)
         except (_Exit, PeerClosed):
             raise
@@ -76,11 +79,7 @@ def _serve(channel: FrameSocket) -> None:
         _reap_children()
 
 
-Reply = tuple[Any, list[int]]
-"""The value of a reply, and the descriptors to send with it."""
-
-
-def _warm(channel: FrameSocket, request: Frame) -> Reply:
+def _warm(request: Frame) -> Frame:
     from .dialect import engines
 
     gc.disable()  # garbage collection takes a quarter of the import's time, and frees a hundredth of what the import makes
@@ -99,7 +98,7 @@ def _warm(channel: FrameSocket, request: Frame) -> Reply:
         else:
             _SPAWN_REASONS.append(why)
         facts["share"] = gpu.default_share()
-    return {**facts, "spawns": "; ".join(_SPAWN_REASONS) or _why_threads()}, []
+    return {**facts, "spawns": "; ".join(_SPAWN_REASONS) or _why_threads()}
 
 
 _SPAWN_REASONS: list[str] = []
@@ -157,14 +156,14 @@ def _read_before(variables: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _read_at_import(channel: FrameSocket, request: Frame) -> Reply:
-    return {"names": _read_before(request["variables"])}, []
+def _read_at_import(request: Frame) -> Frame:
+    return {"names": _read_before(request["variables"])}
 
 
-def _inspect(channel: FrameSocket, request: Frame) -> Reply:
+def _inspect(request: Frame) -> Frame:
     if _threads() == 1 and not _SPAWN_REASONS:  # spawned children would not inherit the result
         _inspect_models(request["architectures"])
-    return {}, []
+    return {}
 
 
 # vLLM inspects a model class in a new interpreter, so that the model's module cannot initialize CUDA
@@ -214,16 +213,16 @@ def _load_plugins() -> None:
         load_general_plugins()
 
 
-def _warm_grammars(channel: FrameSocket, request: Frame) -> Reply:
+def _warm_grammars(request: Frame) -> Frame:
     from .hosts import grammar
 
     installed = grammar.warm(request["tokenizer"], request["backends"])
     gc.collect()
     gc.freeze()
-    return {"installed": installed}, []
+    return {"installed": installed}
 
 
-def _start_child(channel: FrameSocket, request: Frame) -> Reply:
+def _start_child(channel: FrameSocket, request: Frame) -> tuple[Frame, list[int]]:
     """Fork or spawn a nanny, which starts its child.
 
     Reply with two descriptors: the child's channel and the nanny's lifeline.
@@ -306,12 +305,11 @@ def _flush() -> None:
     sys.stderr.flush()
 
 
-_OPERATIONS: dict[str, Callable[[FrameSocket, Frame], Reply]] = {
+_OPERATIONS: dict[str, Callable[[Frame], Frame]] = {
     "warm": _warm,
     "inspect": _inspect,
     "warm_grammars": _warm_grammars,
     "read_at_import": _read_at_import,
-    "fork": _start_child,
 }
 
 
