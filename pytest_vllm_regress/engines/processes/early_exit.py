@@ -43,11 +43,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ...target_site.vllm_regress_target.nanny import descendants, stat_fields
 from ...util.deadline import Clock, Deadline, HasDescriptor, running_time, wait_readable
 from .child_processes import EngineProcesses
+from .failures import ChildFailures
 from .logs import LogFollower
 from .stillness import (
     SETTLE_S,
@@ -60,9 +60,6 @@ from .stillness import (
     may_continue_by_itself,
 )
 from .waits import alarm_of, descriptors, sleeps
-
-if TYPE_CHECKING:
-    from .failures import ChildFailures
 
 _CENSUS_S = 2.0  # seconds between two searches for descendants, which read /proc for every process of the machine
 _TICK = os.sysconf("SC_CLK_TCK")

@@ -19,7 +19,6 @@ _POOLING_METHODS = {
     "token_embed": "encode",
     "score": "score",
 }
-_COMPLETION = ("index", "text", "finish_reason", "stop_reason", "cumulative_logprob")
 
 
 class EngineHost:
@@ -228,8 +227,12 @@ def _result(output: Any, arrival: int = 0) -> Json:
         "cached_tokens": getattr(output, "num_cached_tokens", None),
         "outputs": [
             {
-                **{name: getattr(completion, name) for name in _COMPLETION},
+                "index": completion.index,
+                "text": completion.text,
                 "token_ids": list(completion.token_ids),
+                "finish_reason": completion.finish_reason,
+                "stop_reason": completion.stop_reason,
+                "cumulative_logprob": completion.cumulative_logprob,
                 "logprobs": _logprobs(completion.logprobs),
             }
             for completion in output.outputs
