@@ -138,8 +138,7 @@ class Bench:
 
     @contextlib.contextmanager
     def _fixture(self, spec: EngineSpec, front: str) -> Iterator[Engine | Server]:
-        get = self.session.server if front == "serve" else self.session.engine
-        engine = get(self.target, spec, user="benchmark", fresh=True)
+        engine = self.session.start(front, self.target, spec, user="benchmark", fresh=True)
         try:
             yield engine
         finally:

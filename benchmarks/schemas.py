@@ -41,11 +41,11 @@ import json, sys, time
 from vllm_regress_target.hosts import grammar
 backend, tokenizer, questions = sys.argv[1], sys.argv[2], json.load(open(sys.argv[3]))
 grammar.warm(tokenizer, [backend])
-grammar.check_schema(backend, tokenizer, **questions[0])
+grammar.check_schema(backend, tokenizer, questions[0])
 for _ in sys.stdin:
     began = time.perf_counter()
     for question in questions:
-        grammar.check_schema(backend, tokenizer, **question)
+        grammar.check_schema(backend, tokenizer, question)
     print(time.perf_counter() - began, flush=True)
 """
 

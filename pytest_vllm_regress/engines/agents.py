@@ -3,14 +3,15 @@ variables that the import of vLLM reads."""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
+import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from ..errors import BuildError
+from ..errors import BuildError, LimitExceeded
 from ..util.deadline import DeadlineFor
 from ..util.rundir import RunDir
 from .gpus import compiled
@@ -28,8 +29,7 @@ class Agents:
     """Starts agents on first use and keeps them until ``stop``. An environment stays leased
     meanwhile, so that nothing evicts it.
 
-    ``run``: returns the run directory. ``until``: end of the session's budget, in seconds of the
-    monotonic clock (None: no limit). ``environment``: variables of all agents, which replace those
+    ``run``: returns the run directory. The session's budget in ``limits`` begins now. ``environment``: variables of all agents, which replace those
     of ``inherited``.
     """
 
@@ -38,29 +38,37 @@ class Agents:
         run: Callable[[], RunDir],
         gpus: Placement,
         limits: Limits,
-        until: float | None,
         deadline_for: DeadlineFor,
         progress: Callable[[str], None],
         environment: Mapping[str, str] = MappingProxyType({}),
         inherited: Mapping[str, str] | None = None,
     ) -> None:
         self._run, self._gpus, self._progress, self._deadline = run, gpus, progress, deadline_for
-        self._limits, self._until = limits, until
+        self._limits = limits
+        session_s = limits.session_s
+        self._until = None if session_s is None else time.monotonic() + session_s
         self._environment, self._inherited = environment, inherited
         self._agents: dict[tuple[str, str], Agent] = {}
         self._with_variables: dict[tuple[str, str, frozenset[tuple[str, str]]], Agent] = {}
         """Least recently used first."""
         self._numbers = itertools.count()
         self._failed: dict[str, BuildError] = {}
-        self._leases = contextlib.ExitStack()
+        self._leases = ExitStack()
 
     @property
     def started(self) -> tuple[Agent, ...]:
         """The agents that were started."""
         return (*self._agents.values(), *self._with_variables.values())
 
+    def check_budget(self) -> None:
+        """Raise ``LimitExceeded`` when the session's budget is used up."""
+        if self._until is not None and time.monotonic() > self._until:
+            words = f"the session's budget of {self._limits.session_s:g} s is used up (--vllm-limit session): nothing more is started"
+            raise LimitExceeded(words, phase="start")
+
     def warm(self, target: Target) -> Agent:
         """Return the agent of a target, started and with vLLM imported."""
+        self.check_budget()
         agent = self._agents.get((target.name, target.device))
         if agent is None or not agent.alive:
             if target.device == "gpu":
@@ -121,7 +129,7 @@ class Agents:
         with_them = f" with {', '.join(sorted(variables))}" if variables else ""
         self._progress(f"importing vLLM in {target.name} ({target.device}){with_them}")
         try:
-            agent.warm(self._deadline("import", None), fronts=["serve"])
+            agent.warm(self._deadline("import", None))
         except BaseException:
             agent.stop()
             raise
@@ -134,6 +142,7 @@ class Agents:
 
         ``limits`` replace the session's; ``limit_options`` name the options that set them.
         """
+        self.check_budget()
         key = (name, f"bare {sorted(limits.items())}")
         agent = self._agents.get(key)
         if agent is None or not agent.alive:

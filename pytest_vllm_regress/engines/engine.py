@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
@@ -40,7 +40,7 @@ It has enough tokens, because some CPU builds crash with very few (see the page 
 """
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class StartReport:
     """How the target started the engine: its keyword arguments, environment variables, remarks, and
     the generation that runs."""
@@ -395,7 +395,7 @@ def start_engine(kind: type[E], launch: Launch) -> E:
     child = launch.child
     try:
         plan = launch.ask("start", front=kind.front)
-        started = StartReport(plan["kwargs"], plan["env"], tuple(plan["notes"]), plan["generation"])
+        started = StartReport(**{**plan, "notes": tuple(plan["notes"])})
         _log.info(
             "%s runs a %s engine, generation %s: %s",
             child.name,

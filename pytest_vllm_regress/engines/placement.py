@@ -3,10 +3,10 @@ children see, and what results record."""
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from weakref import WeakKeyDictionary
@@ -19,7 +19,7 @@ from ..util.sizes import GIB, MIB
 from .gpus import compiled
 from .gpus.fit import Incompatibility, compare, compare_any, cuda_of, modes, tools
 from .gpus.leases import GpuLease, GpuLeases
-from .gpus.nvml import Gpu, Machine, query_machine
+from .gpus.nvml import Machine, query_machine
 from .gpus.visible import ORDER, PCI, VISIBLE, CudaDevice, Visible, usable
 from .processes.child import Child
 from .processes.child_processes import Leftover
@@ -41,7 +41,7 @@ _BACKEND = re.compile(
 )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class MemoryRequest:
     """The memory that an engine requests of each GPU: a ``share`` of the whole, or ``size`` bytes
     if that is None."""
@@ -242,7 +242,7 @@ class Placement:
         wrong: list[str] = []
         fitting: list[CudaDevice] = []
         for device in self.visible.devices:
-            single = Machine(self.visible.driver, self.visible.cuda, (_as_gpu(device),))
+            single = Machine(self.visible.driver, self.visible.cuda, (device,))
             fatal = [message for _, message, is_fatal in problems(single) if is_fatal]
             wrong += fatal
             if not fatal:
@@ -267,14 +267,3 @@ def _first_start(target: Target, lease: GpuLease) -> Path:
     """
     capability = lease.devices[0].capability or (0, 0)
     return kernels(target) / f"started-{capability[0]}.{capability[1]}"
-
-
-def _as_gpu(device: CudaDevice) -> Gpu:
-    return Gpu(
-        device.index,
-        device.name,
-        device.memory,
-        device.uuid,
-        device.capability,
-        device.compute_mode,
-    )

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Protocol, TypeVar, cast
+from typing import Protocol
 
 from ..errors import ChildError, LimitExceeded
 from .processes.child_processes import Leftover
@@ -39,9 +39,6 @@ class Poolable(Protocol):
     def check(self) -> None: ...
 
     def stop(self, timeout: float | None = None) -> tuple[Leftover, ...]: ...
-
-
-E = TypeVar("E", bound=Poolable)
 
 
 class EnginePool:
@@ -60,7 +57,7 @@ class EnginePool:
     def __len__(self) -> int:
         return len(self._engines)
 
-    def acquire(self, key: Hashable, user: str, start: Callable[[], E]) -> E:
+    def acquire(self, key: Hashable, user: str, start: Callable[[], Poolable]) -> Poolable:
         """Return the engine of ``key`` if ``check`` proves that it works, else a new one, after
         making room for it.
 
@@ -82,7 +79,7 @@ class EnginePool:
             self._engines[key] = engine
         self._engines.move_to_end(key)
         self._users[key] = user
-        return cast(E, engine)
+        return engine
 
     def make_room(self, user: str) -> None:
         """Stop engines, least recently used first, until one more may start.

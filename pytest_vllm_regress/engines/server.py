@@ -6,7 +6,6 @@ import logging
 import re
 import secrets
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -32,7 +31,7 @@ from .http.requests import (
     SoundRequests,
     TextRequests,
 )
-from .http.transport import Exchange, Send, ServerReport
+from .http.transport import Exchange, Send
 from .ports import HOST, PortLease
 from .processes import process_tree
 from .processes.child import Wait
@@ -148,9 +147,7 @@ class Server(TextRequests, PoolingRequests, SoundRequests, MaintenanceRequests, 
         Errors as in ``chat``.
         """
         if self.spec.command_line is not None:
-            health = self._exchange(
-                lambda: self.client.get("/health", timeout=None), self._deadline("request", None)
-            )
+            health = self.get("/health")
             if not health.is_success:
                 raise RemoteError(
                     f"/health answered with status {health.status_code}", phase="request"
@@ -176,11 +173,9 @@ class Server(TextRequests, PoolingRequests, SoundRequests, MaintenanceRequests, 
             if response.status_code != 404:
                 return response
         response = exchange(last)
-        return (
-            self._send_smallest_sound(exchange, response)
-            if self.spec.task == "generate"
-            else response
-        )
+        if self.spec.task == "generate":
+            return self._send_smallest_sound(exchange, response)
+        return response
 
     def _attempts(self, wait: Wait) -> Iterator[None]:
         """Yield once every ``_POLL_S`` until the deadline, or earlier when the server's processes
@@ -221,14 +216,8 @@ def start_server(launch: Launch, port: PortLease) -> Server:
     server = None
     try:
         plan = launch.ask("serve", host=HOST, port=port.number, api_key=key)
-        started = ServerReport(
-            tuple(plan["argv"]),
-            tuple(plan["notes"]),
-            Path(str(launch.request["model_path"])),
-            str(plan["sound_needs"]),
-        )
-        _log.info("%s runs %s", child.name, " ".join(started.argv))
-        server = Server(launch, port, key, started)
+        _log.info("%s runs %s", child.name, " ".join(plan["argv"]))
+        server = Server(launch, port, key, plan)
         server.wait_ready(launch.deadline_for("ready", launch.timeout))
         child.adopt_engine()
     except BaseException as error:

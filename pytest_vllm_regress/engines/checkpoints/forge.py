@@ -1,7 +1,7 @@
 """The checkpoint forge: it writes small, valid Hugging Face checkpoints with seeded weights,
 without downloads and without transformers.
 
-The kinds of checkpoints are in ``kinds``, their families in ``models.toml``. When is a checkpoint made?
+The kinds of checkpoints and their families are in ``models.toml``. When is a checkpoint made?
 When its folder is missing or incomplete; the name holds a hash (``ensure_checkpoint``). Equal texts have equal token ids in every version of
 transformers, and equal seeds give equal weights with every version of numpy.
 """
@@ -13,21 +13,58 @@ import math
 import os
 import secrets
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from packaging.requirements import Requirement
 
 from ...errors import UsageError
 from ...util.documents import load_json
 from ...util.files import private_folder
-from .kinds import kind_named
+from . import tokenizers
 from .models import families, family, filled, json_bytes, weights
-from .tokenizers import Tokenizer, byte_level
+from .tokenizers import Tokenizer
 
 MAX_CONFIG = 4 * 1024 * 1024
 
 _WEIGHTS = "model.safetensors"
 _RECIPE = 2  # increase it when the values of the weights change; all other content is hashed itself
+
+
+KINDS: Mapping[str, Mapping[str, Any]] = families()["kinds"]
+"""The kinds of checkpoints by name: their tokenizers, needs and arguments (``models.toml``)."""
+
+
+def tokenizer_of(kind: str) -> Tokenizer:
+    """Return the tokenizer of a kind. Raises ``UsageError`` with all names for an unknown one."""
+    if kind not in KINDS:
+        raise UsageError(
+            f"no forged model is called {kind!r}; there are {', '.join(KINDS)}. Use --vllm-model for a real model"
+        )
+    make: Callable[[], Tokenizer] = getattr(tokenizers, KINDS[kind]["tokenizer"])
+    return make()
+
+
+def unmet_needs(model: str, versions: Mapping[str, str]) -> tuple[str, ...]:
+    """Return what a target with these versions lacks for this kind of model, as requirements.
+
+    Models that are not kinds need nothing.
+    """
+    requirements = map(Requirement, KINDS.get(model, {}).get("needs", ()))
+    return tuple(
+        str(requirement)
+        for requirement in requirements
+        if requirement.name not in versions
+        or not requirement.specifier.contains(versions[requirement.name], prereleases=True)
+    )
+
+
+def arguments_of(model: str) -> Mapping[str, str]:
+    """Return the engine arguments that this kind needs to start; a spec may override them."""
+    arguments: Mapping[str, str] = KINDS.get(model, {}).get("arguments", {})
+    return arguments
 
 
 def architectures_of(model: str) -> tuple[str, ...]:
@@ -52,7 +89,7 @@ def ensure_checkpoint(kind: str, root: Path, *, seed: int = 0, head: int = 32) -
 
     Raises ``UsageError`` for an unknown kind, a negative seed, or a folder that cannot be written.
     """
-    tokenizer = kind_named(kind).tokenizer()
+    tokenizer = tokenizer_of(kind)
     if seed < 0:
         raise UsageError(f"the seed of a forged model must be zero or more, not {seed}")
     documents = _documents(kind, tokenizer, head)
@@ -78,16 +115,14 @@ def ensure_tokenizer(markers: Sequence[str], root: Path) -> Path:
     Its other tokens are those of the forged text model. Texts have equal ids in every release.
     Raises ``UsageError`` if it cannot be written.
     """
-    tokenizer = byte_level(markers=markers)
+    tokenizer = tokenizers.byte_level(markers=markers)
     files = {name: tokenizer.files[name] for name in ("tokenizer.json", "tokenizer_config.json")}
     files["config.json"] = json_bytes(_documents("text", tokenizer, 32)["config.json"])
     folder = (
         root.absolute()
         / f"tokenizer-{hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()[:12]}"
     )
-    if all((folder / name).is_file() for name in files):
-        return folder
-    return publish(folder, files)
+    return ensure_files(folder, files)
 
 
 def _documents(kind: str, tokenizer: Tokenizer, head: int) -> dict[str, Any]:
@@ -126,6 +161,22 @@ def publish(folder: Path, files: Mapping[str, bytes]) -> Path:
     return folder
 
 
+def ensure_files(folder: Path, files: Mapping[str, bytes]) -> Path:
+    """Return ``folder``, which is written unless every file exists with its full length.
+
+    Raises ``UsageError``.
+    """
+    return folder if _are_whole(folder, files) else publish(folder, files)
+
+
+def _are_whole(folder: Path, files: Mapping[str, bytes]) -> bool:
+    with suppress(OSError):
+        return all(
+            (folder / name).stat().st_size == len(content) for name, content in files.items()
+        )
+    return False
+
+
 def _is_whole(
     folder: Path, files: Mapping[str, bytes], shapes: Mapping[str, tuple[int, ...]]
 ) -> bool:
@@ -139,9 +190,7 @@ def _is_whole(
             expected = 8 + header + 4 * sum(math.prod(shape) for shape in shapes.values())
             if os.fstat(stored.fileno()).st_size != expected:
                 return False
-        return all(
-            (folder / name).stat().st_size == len(content) for name, content in files.items()
-        )
+        return _are_whole(folder, files)
     except OSError:
         return False
 

@@ -4,10 +4,10 @@ need: their vocabularies and ids. The form of their files is in ``models.toml``.
 from __future__ import annotations
 
 import base64
-import dataclasses
 import string
 import struct
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...target_site.vllm_regress_target.script_format import END, START
@@ -30,7 +30,7 @@ _NORMAL, _UNK, _CONTROL, _BYTE = 1, 2, 3, 6  # SentencePiece.Type of sentencepie
 _BPE = 2  # TrainerSpec.ModelType
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Tokenizer:
     """A tokenizer: its ``files``, the ``ids`` of its special tokens and markers, and the vocabulary
     ``size`` of its models.
@@ -45,7 +45,7 @@ class Tokenizer:
     begin: str
     end: str
     pad: str
-    values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    values: Mapping[str, Any] = field(default_factory=dict)
 
 
 def added_tokens() -> dict[str, int]:
@@ -124,7 +124,7 @@ def speech() -> Tokenizer:
     names = ["<|startoftranscript|>", *languages, *tasks]
     text = byte_level("speech", markers=[*tokens("markers"), *names])
     special = byte_level("speech", places=names).files["tokenizer_config.json"]
-    return dataclasses.replace(
+    return replace(
         text,
         files={**text.files, "tokenizer_config.json": special},
         end="<|endoftext|>",

@@ -5,11 +5,11 @@ Reads files and NVML; never initializes CUDA.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from packaging.version import Version
@@ -161,7 +161,7 @@ def tools(
     home = environ.get("CUDA_HOME") or environ.get("CUDA_PATH") or "/usr/local/cuda"
     if not shutil.which("nvcc", path=search) and not (Path(home) / "bin" / "nvcc").is_file():
         yield "no-nvcc", f"There is no nvcc, neither on PATH nor in {home}/bin.", False
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         status = os.statvfs(shm)
         size = status.f_frsize * status.f_blocks
         if size < LEAST_SHM:

@@ -7,12 +7,12 @@ A lease ends when its engine's memory is free again.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -83,7 +83,7 @@ class GpuLeases:
         self._check_possible(devices, count, needed)
         logger.debug("leasing %s of %s GPUs, within %.0f s", count, len(devices), deadline.left_s)
         self._folder.mkdir(parents=True, exist_ok=True)
-        with contextlib.ExitStack() as waiting:
+        with ExitStack() as waiting:
             queued = False
             ticket = _ticket()
             while True:
@@ -196,32 +196,27 @@ class GpuLeases:
         refused: list[str] = []
         chosen: list[tuple[CudaDevice, Usage]] = []
         requested = self._requested(ticket)
-        with contextlib.ExitStack() as locked:
+        with ExitStack() as locked:
             fresh: dict[str, FileLock] = {}
             for device in sorted(devices, key=lambda device: device.uuid in self._users):
                 if len(chosen) == count:
                     break
                 is_held = device.uuid in self._users
+                current: Usage | str
                 if is_held and device.compute_mode == "exclusive process":
-                    refused.append(
-                        f"GPU {device.index}: an engine of this run is on it, and its compute mode is exclusive"
-                    )
-                    continue
-                if not is_held and device.uuid in requested:
-                    refused.append(f"GPU {device.index}: another run has waited longer for it")
-                    continue
-                if not is_held and not self._lock(device, fresh, locked):
-                    refused.append(f"GPU {device.index}: held by another run")
-                    continue
-                current = self.query_usage(device.uuid)
-                if isinstance(current, str):
-                    refused.append(f"GPU {device.index}: {current}")
-                elif current.free < needed(device):
-                    refused.append(
-                        f"GPU {device.index}: {current.free / GIB:.1f} GiB free, {needed(device) / GIB:.1f} needed; {self.describe(current)}"
-                    )
+                    current = "an engine of this run is on it, and its compute mode is exclusive"
+                elif not is_held and device.uuid in requested:
+                    current = "another run has waited longer for it"
+                elif not is_held and not self._lock(device, fresh, locked):
+                    current = "held by another run"
                 else:
+                    current = self.query_usage(device.uuid)
+                if isinstance(current, Usage) and current.free < needed(device):
+                    current = f"{current.free / GIB:.1f} GiB free, {needed(device) / GIB:.1f} needed; {self.describe(current)}"
+                if isinstance(current, Usage):
                     chosen.append((device, current))
+                else:
+                    refused.append(f"GPU {device.index}: {current}")
             if len(chosen) < count:
                 return None, refused
             locked.pop_all()
@@ -236,9 +231,7 @@ class GpuLeases:
         order = {device.uuid: position for position, device in enumerate(devices)}
         return GpuLease(self, sorted(chosen, key=lambda pair: order[pair[0].uuid])), []
 
-    def _lock(
-        self, device: CudaDevice, fresh: dict[str, FileLock], locked: contextlib.ExitStack
-    ) -> bool:
+    def _lock(self, device: CudaDevice, fresh: dict[str, FileLock], locked: ExitStack) -> bool:
         lock = FileLock(self._folder / f"{device.uuid.replace('/', '_')}.lock", thread_local=False)
         try:
             lock.acquire(timeout=0)
@@ -248,7 +241,7 @@ class GpuLeases:
         locked.callback(lock.release)
         return True
 
-    @contextlib.contextmanager
+    @contextmanager
     def _queue(self, devices: Sequence[CudaDevice], ticket: str) -> Iterator[None]:
         """Wait in the queue:
 
@@ -365,7 +358,7 @@ def _in_first_namespace() -> bool:
 
     A container has another one.
     """
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         return os.stat("/proc/self/ns/pid").st_ino == _FIRST_PID_NAMESPACE
     return False
 

@@ -5,10 +5,10 @@ CUDA is not initialized. GPUs are numbered as by NVML, in the order of the PCI b
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 Version = tuple[int, int]
@@ -16,7 +16,7 @@ T = TypeVar("T")
 COMPUTE_MODES = ("default", "exclusive thread", "prohibited", "exclusive process")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class MigSlice:
     """A MIG device of a GPU, with its ``uuid`` ("MIG-...") and memory in bytes."""
 
@@ -25,7 +25,7 @@ class MigSlice:
     memory: int
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Gpu:
     """One GPU. ``index`` is NVML's, memory is in bytes.
 
@@ -42,7 +42,7 @@ class Gpu:
     slices: tuple[MigSlice, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Machine:
     """Driver and GPUs.
 
@@ -56,7 +56,7 @@ class Machine:
     broken: tuple[str, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Usage:
     """Memory use of a GPU or MIG device, in bytes.
 
@@ -66,7 +66,7 @@ class Usage:
 
     used: int
     free: int
-    holders: dict[int, int] | None = dataclasses.field(hash=False, default=None)
+    holders: dict[int, int] | None = field(hash=False, default=None)
 
 
 def query_machine() -> Machine | str:
@@ -94,7 +94,7 @@ def _ask(question: Callable[[Any], T]) -> T | str:
     except pynvml.NVMLError as error:
         return f"NVML failed: {_message(error)}"
     finally:
-        with contextlib.suppress(pynvml.NVMLError):  # must not hide the result or an earlier error
+        with suppress(pynvml.NVMLError):  # must not hide the result or an earlier error
             pynvml.nvmlShutdown()
 
 
@@ -130,7 +130,7 @@ def _slices(nvml: Any, handle: Any) -> Iterator[MigSlice]:
     for index in range(
         _optional(nvml, lambda: int(nvml.nvmlDeviceGetMaxMigDeviceCount(handle))) or 0
     ):
-        with contextlib.suppress(nvml.NVMLError):  # unused slots
+        with suppress(nvml.NVMLError):  # unused slots
             part = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
             name = (
                 _optional(nvml, lambda part=part: _text(nvml.nvmlDeviceGetName(part)))  # type: ignore[misc]
@@ -158,7 +158,7 @@ def _usage(nvml: Any, uuid: str) -> Usage:
 
 def _optional(nvml: Any, ask: Callable[[], T]) -> T | None:
     """Return None if NVML refuses. Not every GPU or container supports every query."""
-    with contextlib.suppress(nvml.NVMLError):
+    with suppress(nvml.NVMLError):
         return ask()
     return None
 

@@ -7,13 +7,13 @@ from ``torch.cuda._parse_visible_devices``.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from ...errors import UsageError
-from .nvml import Gpu, Machine, Version, query_machine
+from .nvml import Gpu, Machine, MigSlice, Version, query_machine
 
 VISIBLE, ORDER, PCI = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "PCI_BUS_ID"
 _CONTAINER = "NVIDIA_VISIBLE_DEVICES"
@@ -25,19 +25,13 @@ _HIDING = ("", "-1", "NoDevFiles", "none", "void")
 """Values of CUDA_VISIBLE_DEVICES that hide all GPUs. Batch systems set the third."""
 
 
-@dataclasses.dataclass(frozen=True)
-class CudaDevice:
+@dataclass(frozen=True)
+class CudaDevice(Gpu):
     """A CUDA device: a whole GPU, or a MIG device of it (``part``).
 
     ``index`` is the GPU's in NVML; memory is in bytes.
     """
 
-    index: int
-    name: str
-    memory: int
-    uuid: str
-    capability: Version | None = None
-    compute_mode: str = "default"
     part: bool = False
 
     @property
@@ -56,7 +50,7 @@ class CudaDevice:
         )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Visible:
     """The usable devices, in CUDA's order.
 
@@ -172,21 +166,20 @@ def _is_named(device: CudaDevice, word: str) -> bool:
 
 def _devices(gpu: Gpu) -> list[CudaDevice]:
     if not gpu.mig:
-        return [
-            CudaDevice(gpu.index, gpu.name, gpu.memory, gpu.uuid, gpu.capability, gpu.compute_mode)
-        ]
-    return [
-        CudaDevice(
-            gpu.index,
-            part.name,
-            part.memory,
-            part.uuid,
-            gpu.capability,
-            gpu.compute_mode,
-            part=True,
-        )
-        for part in gpu.slices
-    ]
+        return [_cuda_device(gpu, gpu)]
+    return [_cuda_device(gpu, part, part=True) for part in gpu.slices]
+
+
+def _cuda_device(gpu: Gpu, named: Gpu | MigSlice, *, part: bool = False) -> CudaDevice:
+    return CudaDevice(
+        gpu.index,
+        named.name,
+        named.memory,
+        named.uuid,
+        gpu.capability,
+        gpu.compute_mode,
+        part=part,
+    )
 
 
 def _without_slices(gpus: Iterable[Gpu]) -> list[str]:

@@ -4,8 +4,8 @@ that does not answer is dead, stuck or slow."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
@@ -28,12 +28,12 @@ Labels = tuple[tuple[str, str], ...]
 """Names and values of labels, sorted."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Metrics:
     """``samples``: values by name and labels, for example ``("vllm:num_requests_running",
     (("engine", "0"), ...))``."""
 
-    samples: Mapping[tuple[str, Labels], float] = dataclasses.field(hash=False)
+    samples: Mapping[tuple[str, Labels], float] = field(hash=False)
 
     @classmethod
     def parse(cls, text: str) -> Metrics:
@@ -86,7 +86,7 @@ class Metrics:
         return sum(samples.values())
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Health:
     """``state``: dead (the API server does not answer), stuck (healthy, but no progress), slow
     (generating tokens) or idle (no requests)."""
@@ -95,7 +95,7 @@ class Health:
     text: str
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Counters:
     """Number of tokens so far, and of requests that run or wait."""
 

@@ -11,14 +11,14 @@ which is made for each connection (``OwnListener.guard``); otherwise ``PortTaken
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import os
 import pwd
 import socket
 import struct
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,6 +27,7 @@ import psutil
 
 from ...util.text import one_line
 from ..ports import HOST
+from ..processes.waits import descriptors
 
 _TABLES = ((Path("/proc/net/tcp"), 4), (Path("/proc/net/tcp6"), 16))
 _LISTEN = "0A"
@@ -39,7 +40,7 @@ a moment."""
 _STARTED, _COMPLETE = "connection.connect_tcp.started", "connection.connect_tcp.complete"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Listener:
     """A listening socket: its address, the user that made it, and its inode, by which a process's
     descriptors name it."""
@@ -76,17 +77,15 @@ def for_loopback(port: int) -> tuple[Listener, ...]:
 def descriptor_of(pid: int, inode: int) -> str | None:
     """Return the path below /proc of a descriptor of ``pid`` that is the socket ``inode``; None if
     it has none, or access to it is denied."""
-    folder = f"/proc/{pid}/fd"
-    with contextlib.suppress(OSError):
-        for name in os.listdir(folder):
-            if is_socket(f"{folder}/{name}", inode):
-                return f"{folder}/{name}"
+    for number, target in descriptors(pid).items():
+        if target == f"socket:[{inode}]":
+            return f"/proc/{pid}/fd/{number}"
     return None
 
 
 def is_socket(descriptor: str, inode: int) -> bool:
     """Return whether a path from ``descriptor_of`` still is that socket."""
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         return os.readlink(descriptor) == f"socket:[{inode}]"
     return False
 
@@ -229,9 +228,9 @@ def _address(digits: str, size: int) -> str:
 
 
 def _holders(inode: int) -> Iterator[str]:
-    for entry in os.listdir("/proc"):
-        if entry.isdigit() and descriptor_of(int(entry), inode):
+    for pid in psutil.pids():
+        if descriptor_of(pid, inode):
             name = ""
-            with contextlib.suppress(OSError):
-                name = Path(f"/proc/{entry}/comm").read_text(errors="replace").strip()
-            yield f"process {entry} ({one_line(name)})"
+            with suppress(psutil.Error):
+                name = psutil.Process(pid).name()
+            yield f"process {pid} ({one_line(name)})"

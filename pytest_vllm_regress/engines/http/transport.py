@@ -4,16 +4,16 @@ are reported as."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import dataclasses
 import json
 import os
 import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Generic, NoReturn, TypeVar
 
 import httpx
@@ -52,18 +52,6 @@ Send = Callable[[], httpx.Response]
 """Sends a request without a timeout of its own."""
 Exchange = Callable[[Send], httpx.Response]
 """Sends a request and supervises it."""
-
-
-@dataclasses.dataclass(frozen=True)
-class ServerReport:
-    """How the target started the server: its command line, remarks, the path of its checkpoint, and
-    the package without which it reads no sound
-    files (empty if it can read them)."""
-
-    argv: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    model_path: Path = Path()
-    sound_needs: str = ""
 
 
 class BackgroundCall(Generic[T]):
@@ -112,7 +100,8 @@ class BackgroundCall(Generic[T]):
 class Transport(Running):
     """Base of all requests over HTTP.
 
-    ``client`` is an ordinary httpx client, without the harness's deadlines and dossiers.
+    ``client`` is an ordinary httpx client, without the harness's deadlines and dossiers. ``plan``: how
+    the target started the server.
     """
 
     front = "serve"
@@ -123,15 +112,16 @@ class Transport(Running):
         launch: Launch,
         port: PortLease,
         key: str,
-        started: ServerReport = ServerReport(),  # immutable
+        plan: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         super().__init__(launch)
         self.api_key = key
-        self.notes = started.notes
-        self.argv = started.argv
+        self.notes: tuple[str, ...] = tuple(plan.get("notes", ()))
+        self.argv: tuple[str, ...] = tuple(plan.get("argv", ()))
         self.model = ""
-        self.model_path = started.model_path
-        self.sound_needs = started.sound_needs
+        self.model_path = Path(str(launch.request.get("model_path", "")))
+        # The package without which vLLM reads no sound files; empty if it can read them.
+        self.sound_needs = str(plan.get("sound_needs", ""))
         self._port = port
         self.root_url = f"http://{HOST}:{port.number}"
         self.listener = OwnListener(port.number, lambda: self.child.processes())
@@ -150,7 +140,7 @@ class Transport(Running):
             "event_hooks": {"request": [guard]},
         }
 
-    @contextlib.contextmanager
+    @contextmanager
     def route_through(self, transport: httpx.BaseTransport) -> Iterator[None]:
         """Send the requests of the block through ``transport`` instead of straight to the server."""
         direct = self.client

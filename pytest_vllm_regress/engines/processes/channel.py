@@ -1,17 +1,15 @@
 """Requests to a target process and their replies, as frames over a socket. The agent and every
 child are asked through this module.
 
-A failed reply is decoded and masked here, once (``RemoteFailure.decode``); the value of a
+A failed reply is decoded and masked once (``RemoteFailure.decode``); the value of a
 successful reply belongs to the caller and stays as it is.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
-from ...errors import ChildError, Unsupported, UsageError
 from ...target_site.vllm_regress_target.protocol import (
     Frame,
     FrameSocket,
@@ -20,83 +18,22 @@ from ...target_site.vllm_regress_target.protocol import (
     ProtocolViolation,
 )
 from ...util.deadline import Deadline, HasDescriptor, wait_readable
-from ...util.masking import Masked, join_masked, mask
+from ...util.masking import mask
 from .early_exit import WaitMonitor
-
-
-@dataclasses.dataclass(frozen=True)
-class RemoteFailure:
-    """An exception in the target process, as its reply describes it; all texts are masked.
-
-    ``chain`` has one ``Class: message`` per line, the root cause first. ``claim``: why a request is
-    unsupported (fields of ``Unsupported``).
-    """
-
-    type_name: str
-    message: Masked
-    chain: Masked
-    traceback: Masked
-    engine_died: bool
-    claim: Mapping[str, str]
-
-    @classmethod
-    def decode(cls, reply: Frame) -> RemoteFailure:
-        """Read a reply whose ``ok`` is false."""
-        type_name, message = mask(str(reply.get("type"))), mask(str(reply.get("message")))
-        chain = reply.get("chain") or [f"{type_name}: {message}"]
-        claim = {
-            str(name): mask(str(text)) for name, text in dict(reply.get("claim") or {}).items()
-        }
-        return cls(
-            type_name,
-            message,
-            join_masked("\n", (mask(str(link)) for link in chain)),
-            mask(str(reply.get("traceback", ""))),
-            bool(reply.get("engine_died")),
-            claim,
-        )
-
-    @property
-    def short_type(self) -> str:
-        """The name of the exception's class, without ``builtins``."""
-        return self.type_name.removeprefix("builtins.")
-
-    def refusal(self) -> Unsupported | UsageError | None:
-        """The error for a request that the target refused on purpose; None for any other exception."""
-        if self.type_name == "vllm_regress_target.Unsupported":
-            return Unsupported(self.message, **self.claim)
-        if self.type_name == "vllm_regress_target.WrongRequest":
-            return UsageError(self.message)
-        return None
-
-
-class Peer(Protocol):
-    """The process at the other end of a channel.
-
-    Its methods return the error to raise, after they have recorded and ended what is needed.
-    """
-
-    @property
-    def alive(self) -> bool: ...
-
-    def failed(self, failure: RemoteFailure, deadline: Deadline) -> Exception: ...
-
-    def died(self, deadline: Deadline, why: str) -> Exception: ...
-
-    def hung(self, deadline: Deadline, why: str) -> ChildError: ...
-
-    def garbled(self, deadline: Deadline, why: Masked) -> ChildError: ...
+from .failures import ChildFailures, RemoteFailure
 
 
 class Channel:
-    """The controller's end of the socket to one ``peer``. Not shared between threads.
+    """The controller's end of the socket to one process. Not shared between threads.
+
+    ``peer`` makes the errors to raise, after it has recorded and ended what is needed.
 
     ``life``: descriptors that become readable when the life of the process changes.
     ``interrupted``: a KeyboardInterrupt came while a request was under way, so that its reply is
     still owed.
     """
 
-    def __init__(self, socket: FrameSocket, peer: Peer, *life: HasDescriptor) -> None:
+    def __init__(self, socket: FrameSocket, peer: ChildFailures, *life: HasDescriptor) -> None:
         self.interrupted = False
         self._socket = socket
         self._peer = peer

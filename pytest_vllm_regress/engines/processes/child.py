@@ -7,10 +7,10 @@ its errors, and ``early_exit`` says when a wait may end before its deadline.
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psutil
@@ -33,7 +33,7 @@ It may ask the target itself (``Child.ask``).
 _LOG = logging.getLogger("vllm_regress.processes")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Loan:
     """The terms on which a child is lent: what may end its waits early, who intercepts its
     requests, and who is notified of each reply's phase."""
@@ -101,7 +101,7 @@ class Child:
 
     # Loans: what was logged or ended before one does not count in it.
 
-    @contextlib.contextmanager
+    @contextmanager
     def lend(self, loan: Loan) -> Iterator[None]:
         """Apply ``loan`` to every request of the block."""
         self._loans.append(loan)
@@ -115,9 +115,7 @@ class Child:
 
     def listen(self, on_reply: Callable[[str], None]) -> None:
         """Tell ``on_reply`` the phase of each reply while nobody has borrowed the child."""
-        self._loans[0] = dataclasses.replace(
-            self._loans[0], on_reply=lambda phase, reply: on_reply(phase)
-        )
+        self._loans[0] = replace(self._loans[0], on_reply=lambda phase, reply: on_reply(phase))
 
     def adopt_engine(self) -> None:
         """Record that the engine has started: from now on its processes must stay alive, and

@@ -36,18 +36,18 @@ borrows it. Whoever waits begins it with ``Child.wait``, which takes a
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import math
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
-from ...target_site.vllm_regress_target.nanny import descendants
+from ...target_site.vllm_regress_target.nanny import descendants, stat_fields
 from ...util.deadline import Clock, Deadline, HasDescriptor, running_time, wait_readable
 from .child_processes import EngineProcesses
+from .failures import ChildFailures
 from .logs import LogFollower
 from .stillness import (
     SETTLE_S,
@@ -59,7 +59,7 @@ from .stillness import (
     is_quiet,
     may_continue_by_itself,
 )
-from .waits import alarm_of, sleeps
+from .waits import alarm_of, descriptors, sleeps
 
 _CENSUS_S = 2.0  # seconds between two searches for descendants, which read /proc for every process of the machine
 _TICK = os.sysconf("SC_CLK_TCK")
@@ -73,7 +73,7 @@ _QUIET_S = 1.5
 _REPORT_S = 5.0  # an engine core may spin this long for a worker that has died, and report it then
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class DocumentedHang:
     """The text that identifies a hang (a regular expression, MULTILINE), the phases in which it
     counts, and the settling time in seconds."""
@@ -83,7 +83,7 @@ class DocumentedHang:
     settle_s: float = SETTLE_S
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class EarlyExitPolicy:
     """What may end a wait before its deadline: the documented hang (None: there is none), and the
     death of an engine process."""
@@ -117,7 +117,7 @@ NO_EARLY_EXIT = EarlyExitPolicy(deaths=False)
 """Wait for every deadline."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class WatchedTree:
     """Where a child can be observed: the processes below ``nanny``, its log, Ray's logs.
 
@@ -130,14 +130,6 @@ class WatchedTree:
     ray_dir: Path | None
 
 
-class Failures(Protocol):
-    """Makes the error of a wait that ends early, after it has recorded and ended what is needed."""
-
-    def hung(self, deadline: Deadline, why: str) -> Exception: ...
-
-    def engine_died(self, deadline: Deadline, why: str) -> Exception: ...
-
-
 class WaitMonitor:
     """Watches one wait. Ask it every ``pace`` seconds; without detectors it never ends a wait."""
 
@@ -145,7 +137,7 @@ class WaitMonitor:
         self,
         hang: HangDetector | None = None,
         deaths: DeathDetector | None = None,
-        failures: Failures | None = None,
+        failures: ChildFailures | None = None,
     ) -> None:
         self._hang, self._deaths, self._failures = hang, deaths, failures
         self.pace = SNAPSHOT_INTERVAL_S if hang or deaths else _IDLE_PACE_S
@@ -157,7 +149,7 @@ class WaitMonitor:
         phase: str,
         policy: EarlyExitPolicy,
         engine: EngineProcesses,
-        failures: Failures | None = None,
+        failures: ChildFailures | None = None,
     ) -> WaitMonitor:
         """Return the monitor of a wait in ``phase`` that begins now."""
         hang = (
@@ -271,8 +263,8 @@ class ProcessSampler:
         members = {}
         reaped = 0
         for pid in (self._nanny, *self._pids):
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                fields = _stat(pid)
+            with suppress(OSError, ValueError, IndexError):
+                fields = stat_fields(pid)
                 reaped += int(fields[13]) + int(fields[14])
                 if pid != self._nanny:
                     members[pid] = self._member(pid, fields)
@@ -295,7 +287,10 @@ class ProcessSampler:
             int(fields[9]),
             wake_ups,
             alarm_of(pid),
-            connections=_connections(pid),
+            # Every new attempt to connect gets another socket.
+            connections=frozenset(
+                target for target in descriptors(pid).values() if target.startswith("socket:")
+            ),
         )
 
     def _is_daemon(self, pid: int) -> bool:
@@ -307,24 +302,18 @@ class ProcessSampler:
         """Return the threads of all processes except Ray's daemons."""
         threads = {}
         for pid in self._pids:
-            with contextlib.suppress(OSError, ValueError, IndexError):
+            with suppress(OSError, ValueError, IndexError):
                 for tid in (
                     () if self._is_daemon(pid) else map(int, os.listdir(f"/proc/{pid}/task"))
                 ):
-                    state = _stat(tid)[0].decode()
+                    state = stat_fields(tid)[0].decode()
                     threads[tid] = Thread(state, _number(tid, "status", _WOKEN), sleeps(tid))
         return threads
 
 
-def _stat(task: int) -> list[bytes]:
-    """Return the fields of a process or thread, starting with its state (proc(5))."""
-    with open(f"/proc/{task}/stat", "rb") as file:
-        return file.read().rpartition(b")")[2].split()
-
-
 def _lives(pid: int) -> bool:
-    with contextlib.suppress(OSError, IndexError):
-        return _stat(pid)[0] not in (b"Z", b"X")
+    with suppress(OSError, IndexError):
+        return stat_fields(pid)[0] not in (b"Z", b"X")
     return False
 
 
@@ -333,15 +322,3 @@ def _number(task: int, file: str, name: bytes) -> int:
     with open(f"/proc/{task}/{file}", "rb") as opened:
         _, _, value = (b"\n" + opened.read()).partition(b"\n" + name)
     return int(value.split(None, 1)[0])
-
-
-def _connections(pid: int) -> frozenset[str]:
-    """Return the sockets that a process holds: every new attempt to connect gets another one."""
-    sockets = set()
-    with contextlib.suppress(OSError):
-        for entry in os.scandir(f"/proc/{pid}/fd"):
-            with contextlib.suppress(OSError):
-                target = os.readlink(entry.path)
-                if target.startswith("socket:"):
-                    sockets.add(target)
-    return frozenset(sockets)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import platform
 import re
 import tomllib
 from collections.abc import Container, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -53,7 +53,7 @@ def alarm_of(task: int) -> float:
 def _system_call(task: int) -> tuple[str, tuple[int, ...]]:
     """Return the system call that a thread is in, with its arguments; empty if it runs, is gone, or
     cannot be read."""
-    with contextlib.suppress(OSError, ValueError):
+    with suppress(OSError, ValueError):
         words = (_PROC / str(task) / "syscall").read_text().split()
         return _CALLS.get(int(words[0]), ""), tuple(int(word, 16) for word in words[1:7])
     return "", ()
@@ -70,7 +70,7 @@ class Waits:
     def __init__(self, tree: Sequence[psutil.Process], held: Container[int] = ()) -> None:
         self._tree = tuple(tree)
         self._held = held
-        self._files = {process.pid: _targets(process.pid) for process in tree}
+        self._files = {process.pid: descriptors(process.pid) for process in tree}
         self._peers: dict[
             str, str
         ] = {}  # inode of a socket: that of its other end, of connections within the machine
@@ -139,18 +139,19 @@ class Waits:
         ]
 
 
-def _targets(pid: int) -> dict[int, str]:
+def descriptors(pid: int) -> dict[int, str]:
+    """Return what the open descriptors of a process are, by number."""
     targets = {}
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         for entry in os.scandir(_PROC / str(pid) / "fd"):
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 targets[int(entry.name)] = os.readlink(entry.path)
     return targets
 
 
 def _watched(pid: int, epoll: int) -> list[int]:
     """Return the descriptors that an epoll instance watches (proc(5), fdinfo)."""
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         return [
             int(number)
             for number in re.findall(
@@ -164,19 +165,19 @@ def _tcp(pid: int) -> Iterator[tuple[str, str, str]]:
     """Yield (inode, local end, remote end) of the TCP connections in a process's network namespace,
     in the notation of /proc."""
     for table in ("tcp", "tcp6"):
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             for line in (_PROC / str(pid) / "net" / table).read_text().splitlines()[1:]:
                 fields = line.split()
                 yield fields[9], fields[1], fields[2]
 
 
 def _name(process: psutil.Process) -> str:
-    with contextlib.suppress(psutil.Error):
+    with suppress(psutil.Error):
         return f"{process.pid} {process.name()}"
     return str(process.pid)
 
 
 def _parent(process: psutil.Process) -> int:
-    with contextlib.suppress(psutil.Error):
+    with suppress(psutil.Error):
         return int(process.ppid())
     return 0

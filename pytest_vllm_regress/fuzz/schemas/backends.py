@@ -64,7 +64,7 @@ class BackendChecker:
         allowance = allowance or Allowance()
         self.environment, self.backend, self.allowance = environment, backend, allowance
         self.tokenizer = str(tokenizer or Path(session.model_path("text"), "tokenizer.json"))
-        self._agent = session.bare_agent(environment, {"memory": allowance.memory}, _LIMIT_OPTIONS)
+        self._agent = session.agents.bare(environment, {"memory": allowance.memory}, _LIMIT_OPTIONS)
         self._child = kept_child(self._start)
         deadline = Deadline.after("import", _IMPORT_S)
         self.versions = read_installed(self._agent.python).packages
@@ -122,7 +122,12 @@ class BackendChecker:
         deadline = Deadline.after("probe", self.allowance.seconds)
         fields = {name: getattr(question, name) for name in question.__struct_fields__}
         answer = child.request(
-            "check", deadline, backend=self.backend, tokenizer=self.tokenizer, **fields, **more
+            "check",
+            deadline,
+            backend=self.backend,
+            tokenizer=self.tokenizer,
+            question=fields,
+            **more,
         )
         assert isinstance(answer, dict)
         return answer

@@ -124,7 +124,7 @@ class Lifeline:
     def close(self):
         pass
 
-nanny.watch(Lifeline(), lambda: os.write(1, b"it runs") and 0, set(), {"cwd": "/tmp/none", "log": "/dev/null"})
+nanny.watch(Lifeline(), lambda: os.write(1, b"it runs") and 0, set(), {"cwd": "/tmp/none", "log": "/dev/null", "limits": {}, "limit_options": {}})
 """
     variables = {**os.environ, "PYTHONPATH": str(TARGET_SITE)}
     done = subprocess.run(
@@ -240,7 +240,7 @@ def child():
         time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGKILL)
 
-nanny.watch(FrameSocket(lifeline), child, {controller.fileno()}, {"cwd": folder + "/cwd", "log": os.devnull})
+nanny.watch(FrameSocket(lifeline), child, {controller.fileno()}, {"cwd": folder + "/cwd", "log": os.devnull, "limits": {}, "limit_options": {}})
 """
     variables = {**os.environ, "PYTHONPATH": str(TARGET_SITE)}
     done = subprocess.run(

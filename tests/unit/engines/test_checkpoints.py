@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from pytest_vllm_regress.engines.checkpoints.forge import architectures_of, ensure_checkpoint
-from pytest_vllm_regress.engines.checkpoints.kinds import KINDS
+from pytest_vllm_regress.engines.checkpoints.forge import KINDS, architectures_of, ensure_checkpoint
 from pytest_vllm_regress.errors import UsageError
 
 

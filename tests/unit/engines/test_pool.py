@@ -23,7 +23,9 @@ def pool(charges: Charges) -> EnginePool:
 
 
 def acquire(pool: EnginePool, key: str, user: str) -> FakeEngine:
-    return pool.acquire(key, user, lambda: FakeEngine(key))
+    engine = pool.acquire(key, user, lambda: FakeEngine(key))
+    assert isinstance(engine, FakeEngine)
+    return engine
 
 
 def test_equal_keys_share_and_the_least_recently_used_goes(pool: EnginePool) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from pytest_vllm_regress.engines import placement, server, session
+from pytest_vllm_regress.engines.agents import Agents
 from pytest_vllm_regress.engines.engine import Engine
 from pytest_vllm_regress.engines.gpus import compiled
 from pytest_vllm_regress.engines.gpus.leases import GpuLeases
@@ -149,7 +150,7 @@ def run(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
         new_session.gpus = placement.Placement(machine.messages.append, leases=leases)
         new_session.gpus.__dict__["visible"] = Visible(machine.devices, (), "580", (13, 0))
         monkeypatch.setattr(placement.Placement, "devices", lambda self, target: machine.devices)
-        monkeypatch.setattr(Session, "warm_agent", lambda self, target: machine)
+        monkeypatch.setattr(Agents, "warm", lambda self, target: machine)
         monkeypatch.setattr(session, "unmet_needs", lambda model, versions: ())
         return new_session
 
@@ -157,7 +158,8 @@ def run(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
 
 
 def engine(run: Session, spec: EngineSpec, user: str, *, fresh: bool = False) -> Engine:
-    return run.engine(TARGET, spec, user=user, fresh=fresh)
+    running: Engine = run.start("offline", TARGET, spec, user=user, fresh=fresh)
+    return running
 
 
 def test_two_small_engines_on_one_gpu(machine: FakeMachine, run: Callable[..., Session]) -> None:
@@ -303,7 +305,7 @@ def test_what_a_server_refuses_on_this_gpu_is_not_applicable(
 
     monkeypatch.setattr(server, "start_server", died)
     with pytest.raises(error, match=words if error is Unsupported else "it died"):
-        run().server(TARGET, ONE, user="t1", fresh=False)
+        run().start("serve", TARGET, ONE, user="t1", fresh=False)
 
 
 def test_a_first_start_has_more_time(machine: FakeMachine, run: Callable[..., Session]) -> None:

@@ -1,6 +1,7 @@
 """The engine role: run one vLLM engine in this process and answer the controller's engines."""
 
 import asyncio
+import importlib
 import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, Optional, Union
@@ -8,7 +9,7 @@ from typing import Any, Optional, Union
 from .. import Unsupported, calls
 from ..dialect import engines, known, pooling
 from ..dialect.installed import version
-from ..dialect.plan import Plan, plan
+from ..dialect.plan import plan
 from ..protocol import FrameSocket
 from .inputs import Json, Prompt, as_prompt
 
@@ -42,7 +43,7 @@ class EngineHost:
         else:
             self._loop = asyncio.new_event_loop()
             asyncio.set_event_loop(self._loop)
-            self._engine = self._run(self._make_async(engine_plan))
+            self._engine = self._run(_on_loop(engines.make_async, engine_plan))
         generation = engines.generation_of(self._engine)
         return {
             "kwargs": _jsonable(engine_plan.kwargs),
@@ -97,7 +98,7 @@ class EngineHost:
             {"prompt": prompt} if isinstance(prompt, str) else self._input(prompt)
             for prompt in prompts
         ]
-        search_params = engines.beam_search_params(params)
+        search_params = importlib.import_module("vllm.sampling_params").BeamSearchParams(**params)
         if self._front == "offline":
             return beams(self._engine, inputs, search_params)
         first, self._requests = self._requests + 1, self._requests + len(inputs)
@@ -169,14 +170,7 @@ class EngineHost:
         engine, self._engine = self._engine, None
         if self._front == "offline":
             return engines.shut_down(engine)
-        return self._run(self._shut_down(engine))  # type: ignore[no-any-return]
-
-    async def _make_async(self, engine_plan: Plan) -> Any:
-        return engines.make_async(engine_plan)
-
-    async def _shut_down(self, engine: Any) -> Optional[str]:
-        engines.shut_down_async(engine)
-        return None
+        return self._run(_on_loop(engines.shut_down_async, engine))  # type: ignore[no-any-return]
 
     async def _gather(
         self, generate_calls: list[Any], aborts: list[Optional[int]], in_turn: bool
@@ -217,6 +211,10 @@ class EngineHost:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
         return self._loop.run_until_complete(coroutine)
+
+
+async def _on_loop(function: Callable[[Any], Any], argument: Any) -> Any:
+    return function(argument)
 
 
 def _result(output: Any, arrival: int = 0) -> Json:
@@ -280,7 +278,7 @@ async def async_beams(engine: Any, prompts: list[Any], params: Any, first: int) 
     Raises ``Unsupported`` if the engine has no beam search.
     """
     if not hasattr(engine, "beam_search"):
-        raise known.missing_feature("beam search by the asynchronous engine", version())
+        raise known.missing_feature("beam search by the asynchronous engine")
     tokenizer = await engine.get_tokenizer()
     tokenized = [_tokenized(prompt, tokenizer) for prompt in prompts]
     outputs = await _answered(

@@ -3,6 +3,7 @@
 import random
 import time
 from collections.abc import Collection
+from functools import lru_cache
 from typing import Any, Optional
 
 from .. import grammars
@@ -10,7 +11,6 @@ from .. import grammars
 CLOSERS = frozenset(b'"}],')
 _CLOSING_PROBABILITY = 0.5  # how often a walk prefers a token that closes something
 _DEAD, _CUT, _FINISHED = "dead end", "cut", "finished"
-_LOADED: dict[tuple[str, str], grammars.Backend] = {}
 
 
 def warm(tokenizer: str, backends: list[str]) -> list[str]:
@@ -39,24 +39,18 @@ class GrammarHost:
 
 
 def check_schema(
-    backend: str,
-    tokenizer: str,
-    schema: dict[str, Any],
-    valid: list[str],
-    invalid: list[str],
-    walks: int = 2,
-    seed: int = 0,
-    max_tokens: int = 60,
-    timings: bool = False,
+    backend: str, tokenizer: str, question: dict[str, Any], timings: bool = False
 ) -> dict[str, Any]:
-    """Check what a backend makes of a schema and of texts.
+    """Check what a backend makes of a ``question``: its ``schema``, and its ``valid`` and ``invalid``
+    texts.
 
     The reply has these keys:
 
     - ``valid`` and ``invalid``: for each text, the index at which it is refused character by
       character, and the same token by
       token; None if it is accepted.
-    - ``walks``: seeded random walks under the mask, each at most ``max_tokens`` long.
+    - ``walks``: as many seeded random walks under the mask as the question wants, each at most
+      ``max_tokens`` long.
     - ``carried``: where a grammar's state, transferred as the backend offers, behaved differently,
       or why it cannot be transferred.
     - ``error``: the exception the backend raised, and ``during`` what; earlier results are kept.
@@ -74,10 +68,10 @@ def check_schema(
     during = "compile"
     try:
         started = time.perf_counter()
-        grammar = loaded.compile(schema)
+        grammar = loaded.compile(question["schema"])
         compiled = time.perf_counter() - started
-        for kind, texts in (("valid", valid), ("invalid", invalid)):
-            for text in texts:
+        for kind in ("valid", "invalid"):
+            for text in question[kind]:
                 during = f"{kind} text {text}"
                 reply[kind].append(
                     [
@@ -87,18 +81,18 @@ def check_schema(
                         ),
                     ]
                 )
-        for number in range(walks):
+        for number in range(question["walks"]):
             during = f"walk {number}"
             reply["walks"].append(
                 _walk(
                     grammar,
                     loaded.vocabulary,
-                    random.Random(seed * 1000 + number),
-                    max_tokens,
+                    random.Random(question["seed"] * 1000 + number),
+                    question["max_tokens"],
                     clock,
                 )
             )
-        if walks:
+        if reply["walks"]:
             during = "sending the state"
             reply["carried"] = _transfer(grammar, loaded.vocabulary, reply["walks"][0]["tokens"])
     except (KeyboardInterrupt, SystemExit, MemoryError):
@@ -132,10 +126,9 @@ class _Clock:
         return allowed
 
 
+@lru_cache(maxsize=None)
 def _backend(name: str, tokenizer: str) -> grammars.Backend:
-    if (name, tokenizer) not in _LOADED:
-        _LOADED[name, tokenizer] = grammars.load(name, grammars.Vocabulary(tokenizer))
-    return _LOADED[name, tokenizer]
+    return grammars.load(name, grammars.Vocabulary(tokenizer))
 
 
 def _walk(

@@ -12,7 +12,6 @@ from typing import Any, Callable, Optional
 
 _PATH = re.compile(r"vllm(\.\w+(\(\))?)*")
 MAX_TEXT = 500
-_TOOL_MANAGERS = ("vllm.tool_parsers", "vllm.entrypoints.openai.tool_parsers")
 
 
 class Undecided(Exception):
@@ -117,14 +116,9 @@ def parser(kind: str, wanted: str) -> Optional[str]:
     """
 
     def check() -> str:
-        if kind == "tool":
-            get = _first_module(_TOOL_MANAGERS).ToolParserManager.get_tool_parser
-        else:
-            get = importlib.import_module(
-                "vllm.reasoning"
-            ).ReasoningParserManager.get_reasoning_parser
+        parsing = importlib.import_module("vllm_regress_target.dialect.parsing")
         try:
-            get(wanted)
+            parsing.parser_class(kind, wanted)
         except KeyError:
             return f"there is no {kind} parser {wanted}"
         return ""
@@ -229,12 +223,3 @@ def _is_unbound(owner: Any, attribute: str, value: Any) -> bool:
     return inspect.isfunction(value) and not isinstance(
         inspect.getattr_static(owner, attribute), staticmethod
     )
-
-
-def _first_module(names: tuple[str, ...]) -> Any:
-    for module in names:
-        try:
-            return importlib.import_module(module)
-        except ModuleNotFoundError:
-            continue
-    raise Undecided
