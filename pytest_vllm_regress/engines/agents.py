@@ -24,6 +24,8 @@ _MAX_WITH_VARIABLES = 2
 """Agents with variables of their own that are kept at the same time: each takes as much memory as
 vLLM with its modules."""
 
+_NO_VARIABLES: frozenset[tuple[str, str]] = frozenset()
+
 
 class Agents:
     """Starts agents on first use and keeps them until ``stop``. An environment stays leased
@@ -48,9 +50,8 @@ class Agents:
         session_s = limits.session_s
         self._until = None if session_s is None else time.monotonic() + session_s
         self._environment, self._inherited = environment, inherited
-        self._agents: dict[tuple[str, str], Agent] = {}
-        self._with_variables: dict[tuple[str, str, frozenset[tuple[str, str]]], Agent] = {}
-        """Least recently used first."""
+        self._agents: dict[tuple[str, str, frozenset[tuple[str, str]]], Agent] = {}
+        """By environment, device and variables of their own, the least recently used first."""
         self._numbers = itertools.count()
         self._failed: dict[str, BuildError] = {}
         self._leases = ExitStack()
@@ -58,7 +59,7 @@ class Agents:
     @property
     def started(self) -> tuple[Agent, ...]:
         """The agents that were started."""
-        return (*self._agents.values(), *self._with_variables.values())
+        return tuple(self._agents.values())
 
     def check_budget(self) -> None:
         """Raise ``LimitExceeded`` when the session's budget is used up."""
@@ -69,11 +70,12 @@ class Agents:
     def warm(self, target: Target) -> Agent:
         """Return the agent of a target, started and with vLLM imported."""
         self.check_budget()
-        agent = self._agents.get((target.name, target.device))
+        key = (target.name, target.device, _NO_VARIABLES)
+        agent = self._agents.get(key)
         if agent is None or not agent.alive:
             if target.device == "gpu":
                 self._leases.enter_context(compiled.hold(kernels(target)))
-            agent = self._agents[target.name, target.device] = self._warmed(target, {})
+            agent = self._agents[key] = self._warmed(target, {})
             if agent.spawns:
                 self._progress(f"note: processes are spawned, not forked: {agent.spawns}")
         return agent
@@ -91,12 +93,12 @@ class Agents:
             return agent
         own = {name: variables[name] for name in names}
         key = (target.name, target.device, frozenset(own.items()))
-        kept = self._with_variables.pop(key, None)
+        kept = self._agents.pop(key, None)
         if kept is None or not kept.alive:
             if not self._make_room():
                 return agent
             kept = self._warmed(target, own)
-        self._with_variables[key] = kept
+        self._agents[key] = kept
         return agent if kept.import_error else kept
 
     def _make_room(self) -> bool:
@@ -104,13 +106,12 @@ class Agents:
 
         The one that was unused for longest, and has no child, ends for it.
         """
-        if len(self._with_variables) < _MAX_WITH_VARIABLES:
+        with_variables = [key for key in self._agents if key[2]]
+        if len(with_variables) < _MAX_WITH_VARIABLES:
             return True
-        idle = next(
-            (key for key, agent in self._with_variables.items() if not agent.has_children), None
-        )
+        idle = next((key for key in with_variables if not self._agents[key].has_children), None)
         if idle is not None:
-            self._with_variables.pop(idle).stop()
+            self._agents.pop(idle).stop()
         return idle is not None
 
     def _warmed(self, target: Target, variables: Mapping[str, str]) -> Agent:
@@ -143,7 +144,7 @@ class Agents:
         ``limits`` replace the session's; ``limit_options`` name the options that set them.
         """
         self.check_budget()
-        key = (name, f"bare {sorted(limits.items())}")
+        key = (name, f"bare {sorted(limits.items())}", _NO_VARIABLES)
         agent = self._agents.get(key)
         if agent is None or not agent.alive:
             agent = self._agents[key] = self._start(
@@ -181,7 +182,6 @@ class Agents:
         for agent in self.started:
             agent.stop()
         self._agents.clear()
-        self._with_variables.clear()
         self._leases.close()
 
     def _start(self, python: Path, **facts: Any) -> Agent:

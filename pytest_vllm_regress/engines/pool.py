@@ -64,15 +64,9 @@ class EnginePool:
         One key always starts one kind of engine.
         """
         engine = self._engines.get(key)
-        if engine is not None and engine.spent:
+        if engine is not None and not _works(engine):
             self.drop(key)
             engine = None
-        if engine is not None:
-            try:
-                engine.check()
-            except ChildError:
-                self.drop(key)
-                engine = None
         if engine is None:
             self.make_room(user)
             engine = start()
@@ -133,12 +127,9 @@ class EnginePool:
     def give_up(self, key: Hashable) -> None:
         """Stop the engine of ``key`` after a failure of one user, unless others hold it and it
         still works."""
-        if self._held[key] and key in self._engines and not self._engines[key].spent:
-            try:
-                return self._engines[key].check()
-            except ChildError:
-                pass
-        return self.drop(key)
+        engine = self._engines.get(key)
+        if engine is None or not self._held[key] or not _works(engine):
+            self.drop(key)
 
     def discard(self, key: Hashable) -> None:
         """Stop the engine of ``key`` unless somebody holds it."""
@@ -163,3 +154,13 @@ class EnginePool:
         """Stop every engine."""
         while self._engines:
             self.drop(next(iter(self._engines)))
+
+
+def _works(engine: Poolable) -> bool:
+    if engine.spent:
+        return False
+    try:
+        engine.check()
+    except ChildError:
+        return False
+    return True

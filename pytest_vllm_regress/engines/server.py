@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -34,8 +34,8 @@ from .http.requests import (
 from .http.transport import Exchange, Send
 from .ports import HOST, PortLease
 from .processes import process_tree
-from .processes.child import Wait
 from .processes.child_processes import Leftover
+from .processes.early_exit import Wait
 from .running import Launch
 
 _log = logging.getLogger("vllm_regress.engines")
@@ -94,15 +94,19 @@ class Server(TextRequests, PoolingRequests, SoundRequests, MaintenanceRequests, 
             "waiting up to %g s for %s at %s", deadline.allowed_s, self.child.name, self.root_url
         )
         holders = ""
+
+        def is_ready() -> bool:
+            nonlocal holders
+            own, others = self.listener.sockets()
+            holders = self.listener.describe(others) if others else "" if own else holders
+            if own and others:
+                raise PortTaken(holders, phase=deadline.phase)
+            return bool(own) and self._answers(wait)
+
         try:
             wait = self.child.wait(deadline)
-            for _ in self._attempts(wait):
-                own, others = self.listener.sockets()
-                holders = self.listener.describe(others) if others else "" if own else holders
-                if own and others:
-                    raise PortTaken(holders, phase=deadline.phase)
-                if own and self._answers(wait):
-                    return
+            if wait.until(is_ready, ended="it ended", at_most_s=_POLL_S):
+                return
             raise self.child.failures.hung(
                 deadline, f"the server was not ready within {deadline.allowed_s:g} s"
             )
@@ -176,17 +180,6 @@ class Server(TextRequests, PoolingRequests, SoundRequests, MaintenanceRequests, 
         if self.spec.task == "generate":
             return self._send_smallest_sound(exchange, response)
         return response
-
-    def _attempts(self, wait: Wait) -> Iterator[None]:
-        """Yield once every ``_POLL_S`` until the deadline, or earlier when the server's processes
-        change. Raises when the server has ended."""
-        expired = False
-        while not expired:
-            expired = wait.deadline.passed
-            self.child.check_alive(wait.deadline)
-            wait.check()
-            yield
-            self.child.pause(min(_POLL_S, wait.deadline.left_s))
 
     def stop(self, timeout: float | None = None) -> tuple[Leftover, ...]:
         """Send TERM and wait for vLLM's own shutdown.

@@ -252,7 +252,7 @@ class Session:
                 raise
             version = order.target.versions["vllm"]
             raise Unsupported(words, refused_by=f"vLLM {version}") from error
-        launch.child.tree.note_shared_memory()
+        launch.child.note_shared_memory()
         if lease is not None:
             self.gpus.note_started(order.target, lease, launch.child)
         return running
@@ -349,8 +349,9 @@ class Session:
         """
         deadline = self._deadline("start", self.settings.gpu_wait_s)
         begun = time.monotonic()
-        lease = self.gpus.lease(
-            target, count, memory, deadline, lambda: self.engines.drop_idle(user)
+        devices = self.gpus.devices(target)
+        lease = self.gpus.leases.lease(
+            devices, count, memory.needed, deadline, lambda: self.engines.drop_idle(user)
         )
         if time.monotonic() - begun > _SHORT_WAIT_S:
             self._on_waited()

@@ -30,6 +30,7 @@ from .tokenizers import Tokenizer
 MAX_CONFIG = 4 * 1024 * 1024
 
 _WEIGHTS = "model.safetensors"
+_SEED = 0
 _RECIPE = 2  # increase it when the values of the weights change; all other content is hashed itself
 
 
@@ -77,21 +78,18 @@ def architectures_of(model: str) -> tuple[str, ...]:
     return tuple(name for name in names if isinstance(name, str)) if isinstance(names, list) else ()
 
 
-def ensure_checkpoint(kind: str, root: Path, *, seed: int = 0, head: int = 32) -> Path:
+def ensure_checkpoint(kind: str, root: Path, *, head: int = 32) -> Path:
     """Return the absolute path of the checkpoint of ``kind`` below ``root``. It is written if it is
     missing or incomplete.
 
-    Its name contains a hash of its configuration, tokenizer, weight shapes, seed and ``_RECIPE``,
+    Its name contains a hash of its configuration, tokenizer, weight shapes and ``_RECIPE``,
     so a changed forge never uses an old checkpoint. A change of weight values alone needs a new
     ``_RECIPE``. Several processes may call this at once.
-    ``seed`` (zero or more) selects the weights, ``head`` (32 or 64) is the width of an attention
-    head. Writing one takes about 2 MB and 0.1 s.
+    ``head`` (32 or 64) is the width of an attention head. Writing one takes about 2 MB and 0.1 s.
 
-    Raises ``UsageError`` for an unknown kind, a negative seed, or a folder that cannot be written.
+    Raises ``UsageError`` for an unknown kind, or a folder that cannot be written.
     """
     tokenizer = tokenizer_of(kind)
-    if seed < 0:
-        raise UsageError(f"the seed of a forged model must be zero or more, not {seed}")
     documents = _documents(kind, tokenizer, head)
     files = {name: json_bytes(content) for name, content in documents.items()}
     files |= tokenizer.files
@@ -99,13 +97,13 @@ def ensure_checkpoint(kind: str, root: Path, *, seed: int = 0, head: int = 32) -
     omitted = families()[kind].get("omit")
     shapes = {name: size for name, size in drawn.items() if not omitted or omitted not in name}
     key = hashlib.sha256(
-        repr((_RECIPE, seed, sorted(files.items()), sorted(shapes.items()))).encode()
+        repr((_RECIPE, _SEED, sorted(files.items()), sorted(shapes.items()))).encode()
     ).hexdigest()[:12]
     root = root.absolute()
     folder = root / f"{kind}-{key}"
     if _is_whole(folder, files, shapes):
         return folder
-    return publish(folder, {**files, _WEIGHTS: weight_file(drawn, seed, frozenset(shapes))})
+    return publish(folder, {**files, _WEIGHTS: weight_file(drawn, _SEED, frozenset(shapes))})
 
 
 def ensure_tokenizer(markers: Sequence[str], root: Path) -> Path:

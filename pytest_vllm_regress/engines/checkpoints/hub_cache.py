@@ -28,7 +28,6 @@ name."""
 NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}|gpt2|bert-base-uncased")
 """A name on the hub with its owner, or one of the few without."""
 
-_VIRTUAL_TOKENS = 8
 _MAX_FILE = 64 * 1024 * 1024
 
 
@@ -119,12 +118,9 @@ def _adapter_files(name: str, checkpoints: Path) -> dict[str, bytes]:
 
 def _prompt_adapter_files(checkpoints: Path) -> dict[str, bytes]:
     config = load_json(ensure_checkpoint("text", checkpoints) / "config.json", MAX_CONFIG)
-    adapter = {
-        "peft_type": "PROMPT_TUNING",
-        "task_type": "CAUSAL_LM",
-        "num_virtual_tokens": _VIRTUAL_TOKENS,
-    }
-    weights = weight_file({"prompt_embeddings": (_VIRTUAL_TOKENS, config["hidden_size"])}, 0)
+    adapter = families()["adapters"]["prompt"]
+    shape = (adapter["num_virtual_tokens"], config["hidden_size"])
+    weights = weight_file({"prompt_embeddings": shape}, 0)
     return {"adapter_config.json": json_bytes(adapter), "adapter_model.safetensors": weights}
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...target_site.vllm_regress_target.script_format import END, START
-from ...target_site.vllm_regress_target.vocabularies import TEKKEN, byte_letters
+from ...target_site.vllm_regress_target.vocabularies import byte_letters
 from .models import families, filled, json_bytes, merged, padded_size
 
 CHAT_TEMPLATE = (
@@ -23,7 +23,6 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 _TEXT_PART = "{% elif part['type'] == 'text' %}"
-_SCRIPT = r"<\|(?:end_)?script\|>"
 SPACE = "\u2581"
 _UNKNOWN, _BEGIN, _END = "<unk>", "<s>", "</s>"
 _NORMAL, _UNK, _CONTROL, _BYTE = 1, 2, 3, 6  # SentencePiece.Type of sentencepiece_model.proto
@@ -256,29 +255,20 @@ def tekken() -> Tokenizer:
     controls = size - len(listed)
     ids = {text: number for number, text in enumerate(control)}
     ids |= {text: controls + listed.index(text.encode()) for text in (START, END)}
-    document = {
-        "config": {
-            "pattern": (
-                _SCRIPT + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
-                rf"| ?(?:(?!{_SCRIPT})[^\s\p{{L}}\p{{N}}])+[\r\n/]*"
-                r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-            ),
-            "num_vocab_tokens": len(listed),
-            "default_vocab_size": size,
-            "default_num_special_tokens": controls,
-            "version": "v7",  # the newest that mistral_common 1.5 reads, which vLLM 0.7 requires
-        },
+    values = {
+        "added": len(listed),
+        "size": size,
+        "controls": controls,
         "vocab": [
             {"rank": rank, "token_bytes": base64.b64encode(word).decode(), "token_str": _text(word)}
             for rank, word in enumerate(listed)
         ],
-        "special_tokens": [
+        "control": [
             {"rank": rank, "token_str": text, "is_control": True}
             for rank, text in enumerate(control)
         ],
-        "type": "Tekken",
     }
-    return Tokenizer(ids, size, {TEKKEN: json_bytes(document)}, "<s>", "</s>", "<pad>")
+    return Tokenizer(ids, size, _files(("tekken",), ids, ids, values), "<s>", "</s>", "<pad>")
 
 
 def _text(word: bytes) -> str | None:

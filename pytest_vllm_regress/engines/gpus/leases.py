@@ -23,8 +23,8 @@ from ...util.deadline import Deadline
 from ...util.files import peek
 from ...util.paths import writable_root
 from ...util.sizes import GIB, MIB
-from .nvml import Usage, usage
-from .visible import ORDER, PCI, VISIBLE, CudaDevice
+from .nvml import Gpu, Usage, usage
+from .visible import ORDER, PCI, VISIBLE
 
 _MAX_WANTED = 64 * 1024
 
@@ -68,9 +68,9 @@ class GpuLeases:
 
     def lease(
         self,
-        devices: Sequence[CudaDevice],
+        devices: Sequence[Gpu],
         count: int,
-        needed: Callable[[CudaDevice], int],
+        needed: Callable[[Gpu], int],
         deadline: Deadline,
         make_room: Callable[[], bool] = lambda: False,
     ) -> GpuLease:
@@ -135,7 +135,7 @@ class GpuLeases:
                 lock.release()
         return requested
 
-    def release_device(self, device: CudaDevice) -> None:
+    def release_device(self, device: Gpu) -> None:
         """Count one engine less on ``device``. After the last one, unlock it for other runs."""
         self._users[device.uuid] -= 1
         if not self._users[device.uuid]:
@@ -158,9 +158,7 @@ class GpuLeases:
         )
 
     @staticmethod
-    def _check_possible(
-        devices: Sequence[CudaDevice], count: int, needed: Callable[[CudaDevice], int]
-    ) -> None:
+    def _check_possible(devices: Sequence[Gpu], count: int, needed: Callable[[Gpu], int]) -> None:
         names = ", ".join(device.describe() for device in devices) or "none"
         if len(devices) < count:
             raise Unsupported(
@@ -184,9 +182,9 @@ class GpuLeases:
 
     def _try(
         self,
-        devices: Sequence[CudaDevice],
+        devices: Sequence[Gpu],
         count: int,
-        needed: Callable[[CudaDevice], int],
+        needed: Callable[[Gpu], int],
         ticket: str,
     ) -> tuple[GpuLease | None, list[str]]:
         """Return a lease, or the reason for each refused GPU.
@@ -194,7 +192,7 @@ class GpuLeases:
         Prefers unused GPUs over those with an engine of this run.
         """
         refused: list[str] = []
-        chosen: list[tuple[CudaDevice, Usage]] = []
+        chosen: list[tuple[Gpu, Usage]] = []
         requested = self._requested(ticket)
         with ExitStack() as locked:
             fresh: dict[str, FileLock] = {}
@@ -231,7 +229,7 @@ class GpuLeases:
         order = {device.uuid: position for position, device in enumerate(devices)}
         return GpuLease(self, sorted(chosen, key=lambda pair: order[pair[0].uuid])), []
 
-    def _lock(self, device: CudaDevice, fresh: dict[str, FileLock], locked: ExitStack) -> bool:
+    def _lock(self, device: Gpu, fresh: dict[str, FileLock], locked: ExitStack) -> bool:
         lock = FileLock(self._folder / f"{device.uuid.replace('/', '_')}.lock", thread_local=False)
         try:
             lock.acquire(timeout=0)
@@ -242,7 +240,7 @@ class GpuLeases:
         return True
 
     @contextmanager
-    def _queue(self, devices: Sequence[CudaDevice], ticket: str) -> Iterator[None]:
+    def _queue(self, devices: Sequence[Gpu], ticket: str) -> Iterator[None]:
         """Wait in the queue:
 
         ``requested_by_others`` is true meanwhile for runs that hold one of ``devices``.
@@ -261,7 +259,7 @@ class GpuLeases:
 class GpuLease:
     """The GPUs of one engine, until ``release``."""
 
-    def __init__(self, leases: GpuLeases, chosen: Sequence[tuple[CudaDevice, Usage]]) -> None:
+    def __init__(self, leases: GpuLeases, chosen: Sequence[tuple[Gpu, Usage]]) -> None:
         self.devices = tuple(device for device, _ in chosen)
         self.before = tuple(usage for _, usage in chosen)
         self._leases = leases

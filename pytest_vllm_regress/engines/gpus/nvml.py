@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 Version = tuple[int, int]
@@ -17,17 +17,9 @@ COMPUTE_MODES = ("default", "exclusive thread", "prohibited", "exclusive process
 
 
 @dataclass(frozen=True)
-class MigSlice:
-    """A MIG device of a GPU, with its ``uuid`` ("MIG-...") and memory in bytes."""
-
-    uuid: str
-    name: str
-    memory: int
-
-
-@dataclass(frozen=True)
 class Gpu:
-    """One GPU. ``index`` is NVML's, memory is in bytes.
+    """A GPU, or a MIG device of one (``part``, with a ``uuid`` like "MIG-..."). ``index`` is
+    NVML's, of the whole GPU; memory is in bytes.
 
     ``capability`` is None and ``compute_mode`` "unknown" if NVML does not report them.
     """
@@ -39,7 +31,24 @@ class Gpu:
     capability: Version | None = None
     compute_mode: str = "default"
     mig: bool = False
-    slices: tuple[MigSlice, ...] = ()
+    slices: tuple[Gpu, ...] = ()
+    part: bool = False
+
+    @property
+    def devices(self) -> tuple[Gpu, ...]:
+        """What CUDA can use of it: its slices in MIG mode, otherwise itself."""
+        return self.slices if self.mig else (self,)
+
+    @property
+    def selector(self) -> str:
+        """Value for CUDA_VISIBLE_DEVICES: the index of a whole GPU, because vLLM up to 0.20.1
+        accepts nothing else, or a MIG device's UUID."""
+        return self.uuid if self.part else str(self.index)
+
+    def describe(self) -> str:
+        """Return index and name, and the UUID of a MIG device: those of one GPU may have the same
+        name."""
+        return f"{self.index} ({self.name}{f', {self.uuid}' if self.part else ''})"
 
 
 @dataclass(frozen=True)
@@ -113,34 +122,31 @@ def _machine(nvml: Any) -> Machine:
 def _gpu(nvml: Any, index: int) -> Gpu:
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     mode = _optional(nvml, lambda: int(nvml.nvmlDeviceGetComputeMode(handle)))
-    mig = bool(_optional(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle)[0]))
-    return Gpu(
+    whole = Gpu(
         index,
         _text(nvml.nvmlDeviceGetName(handle)),
         int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
         _text(nvml.nvmlDeviceGetUUID(handle)),
         _optional(nvml, lambda: _pair(nvml.nvmlDeviceGetCudaComputeCapability(handle))),
         COMPUTE_MODES[mode] if mode is not None and mode < len(COMPUTE_MODES) else "unknown",
-        mig,
-        tuple(_slices(nvml, handle)) if mig else (),
     )
+    if not _optional(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle)[0]):
+        return whole
+    return replace(whole, mig=True, slices=tuple(_slices(nvml, handle, whole)))
 
 
-def _slices(nvml: Any, handle: Any) -> Iterator[MigSlice]:
+def _slices(nvml: Any, handle: Any, whole: Gpu) -> Iterator[Gpu]:
     for index in range(
         _optional(nvml, lambda: int(nvml.nvmlDeviceGetMaxMigDeviceCount(handle))) or 0
     ):
         with suppress(nvml.NVMLError):  # unused slots
             part = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
-            name = (
-                _optional(nvml, lambda part=part: _text(nvml.nvmlDeviceGetName(part)))  # type: ignore[misc]
-                or "MIG device"
-            )
-            yield MigSlice(
-                _text(nvml.nvmlDeviceGetUUID(part)),
-                name,
-                int(nvml.nvmlDeviceGetMemoryInfo(part).total),
-            )
+            uuid = _text(nvml.nvmlDeviceGetUUID(part))
+            memory = int(nvml.nvmlDeviceGetMemoryInfo(part).total)
+            name = "MIG device"
+            with suppress(nvml.NVMLError):
+                name = _text(nvml.nvmlDeviceGetName(part))
+            yield replace(whole, name=name, memory=memory, uuid=uuid, part=True)
 
 
 def _usage(nvml: Any, uuid: str) -> Usage:

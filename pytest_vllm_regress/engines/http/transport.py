@@ -10,7 +10,8 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -22,7 +23,7 @@ from ...errors import PortTaken, Unsupported
 from ...util.deadline import Deadline
 from ...util.masking import Masked, mask_log
 from ..ports import HOST, PortLease
-from ..processes.child import Wait
+from ..processes.early_exit import Wait
 from ..running import Launch, Running
 from .health import (
     DEAD,
@@ -65,8 +66,7 @@ class BackgroundCall(Generic[T]):
 
     def __init__(self, call: Callable[[], T]) -> None:
         self._call = call
-        self._value: list[T] = []
-        self._error: BaseException | None = None
+        self._future: Future[T] = Future()
         self._ended, end = os.pipe()
         threading.Thread(target=self._run, args=(end,), daemon=True).start()
 
@@ -84,15 +84,13 @@ class BackgroundCall(Generic[T]):
 
         Call it only when the call has ended.
         """
-        if self._error is not None:
-            raise self._error
-        return self._value[0]
+        return self._future.result()
 
     def _run(self, end: int) -> None:
         try:
-            self._value.append(self._call())
+            self._future.set_result(self._call())
         except BaseException as error:
-            self._error = error
+            self._future.set_exception(error)
         finally:
             os.close(end)
 
@@ -439,13 +437,9 @@ def unknown_address(reply: object) -> str:
     """
     if not isinstance(reply, httpx.Response) or reply.status_code != 404:
         return ""
-    try:
-        value = reply.json()
-    except ValueError:
-        return ""
-    error = value.get("error", value) if isinstance(value, dict) else None
-    message = error.get("message", error.get("detail")) if isinstance(error, dict) else None
-    return reply.request.url.path if message == "Not Found" else ""
+    error = _error_of(reply)
+    not_found = error.get("message", error.get("detail")) == "Not Found"
+    return reply.request.url.path if not_found else ""
 
 
 def error_in(response: httpx.Response) -> str:
@@ -462,7 +456,14 @@ def error_in(response: httpx.Response) -> str:
 
 def _code_in(response: httpx.Response) -> int:
     """Return the status code in the body of an error, or that of the response if the body has none."""
-    value = response.json()
-    error = value.get("error", value) if isinstance(value, dict) else None
-    code = error.get("code") if isinstance(error, dict) else None
+    code = _error_of(response).get("code")
     return code if isinstance(code, int) else response.status_code
+
+
+def _error_of(response: httpx.Response) -> Mapping[str, Any]:
+    """Return the object that describes an error in a body; empty if there is none."""
+    with suppress(ValueError, AttributeError):
+        value = response.json()
+        error = value.get("error", value)
+        return error if isinstance(error, dict) else {}
+    return {}

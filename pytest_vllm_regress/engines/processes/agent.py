@@ -30,6 +30,7 @@ from . import process_tree
 from .channel import Channel
 from .child import Child, Loan
 from .child_processes import EngineProcesses
+from .early_exit import Wait
 from .failures import ChildFacts, ChildFailures
 from .logs import LogWindow
 
@@ -130,8 +131,10 @@ class Agent:
             ) from None
         finally:
             child_end.close()
-        self._channel = Channel(FrameSocket(parent_end), self._failures)
-        self._channel.receive(deadline, lambda frame: frame.get("event") == "ready")
+        self._channel = Channel(FrameSocket(parent_end))
+        self._channel.receive(
+            Wait(deadline, self._failures), lambda frame: frame.get("event") == "ready"
+        )
 
     def warm(self, deadline: Deadline) -> None:
         """Import vLLM in the agent, once.
@@ -214,7 +217,7 @@ class Agent:
         reply = self._request(deadline, op="fork", **request)
         assert self._channel is not None
         channel, lifeline = (
-            FrameSocket(socket.socket(fileno=fd)) for fd in self._channel.take_fds(2)
+            FrameSocket(socket.socket(fileno=fd)) for fd in self._channel.socket.take_fds(2)
         )
         facts = ChildFacts(name, log, self.run.ray, self._about)
         child = Child(
@@ -263,7 +266,7 @@ class Agent:
         for child, _ in self._children:  # those not stopped yet
             child.kill()
         if self._channel is not None:
-            self._channel.close()
+            self._channel.socket.close()
         if (
             self._wait_for_end(3.0) is None
         ):  # once it is reaped, its pid may belong to another process
@@ -328,7 +331,7 @@ class Agent:
     def _request(self, deadline: Deadline, **frame: Any) -> Frame:
         if self._channel is None or not self.alive:
             raise self._failures.died(deadline, "it is not running")
-        value = self._channel.request(frame, deadline)
+        value = self._channel.request(frame, Wait(deadline, self._failures))
         return value if isinstance(value, dict) else {}
 
     # What ``ChildFailures`` asks of the processes whose failures it reports.

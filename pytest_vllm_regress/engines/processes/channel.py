@@ -17,106 +17,82 @@ from ...target_site.vllm_regress_target.protocol import (
     PeerClosed,
     ProtocolViolation,
 )
-from ...util.deadline import Deadline, HasDescriptor, wait_readable
+from ...util.deadline import Deadline
 from ...util.masking import mask
-from .early_exit import WaitMonitor
-from .failures import ChildFailures, RemoteFailure
+from .early_exit import Wait
+from .failures import RemoteFailure
 
 
 class Channel:
     """The controller's end of the socket to one process. Not shared between threads.
 
-    ``peer`` makes the errors to raise, after it has recorded and ended what is needed.
-
-    ``life``: descriptors that become readable when the life of the process changes.
     ``interrupted``: a KeyboardInterrupt came while a request was under way, so that its reply is
     still owed.
     """
 
-    def __init__(self, socket: FrameSocket, peer: ChildFailures, *life: HasDescriptor) -> None:
+    def __init__(self, socket: FrameSocket) -> None:
         self.interrupted = False
-        self._socket = socket
-        self._peer = peer
-        self._life = life
-
-    def close(self) -> None:
-        """Close this end of the socket."""
-        self._socket.close()
-
-    def take_fds(self, count: int) -> list[int]:
-        """Return the descriptors that came with the frames received so far, oldest first."""
-        return self._socket.take_fds(count)
+        self.socket = socket
 
     def post(self, frame: Frame, deadline: Deadline) -> None:
         """Send a frame without waiting for a reply.
 
         Raises ``FrameTimeout`` and ``PeerClosed`` like ``FrameSocket.send``.
         """
-        self._socket.send(frame, timeout_s=deadline.left_s, clock=deadline.clock)
+        self.socket.send(frame, timeout_s=deadline.left_s, clock=deadline.clock)
 
-    def request(self, frame: Frame, deadline: Deadline, monitor: WaitMonitor | None = None) -> Any:
+    def request(self, frame: Frame, wait: Wait) -> Any:
         """Send a request and return the value of its reply.
 
-        Raises what the peer makes of a failed, missing or broken reply.
+        Raises what the peer of the wait makes of a failed, missing or broken reply.
         """
         try:
-            self.post(frame, deadline)
+            self.post(frame, wait.deadline)
         except FrameTimeout:
-            raise self._peer.hung(deadline, "the child does not read its requests") from None
+            raise wait.peer.hung(wait.deadline, "the child does not read its requests") from None
         except PeerClosed:
-            raise self._peer.died(deadline, "it closed its channel") from None
+            raise wait.peer.died(wait.deadline, "it closed its channel") from None
         try:
-            return self._reply(deadline, monitor)
+            return self._reply(wait)
         except KeyboardInterrupt:
             self.interrupted = True
             raise
 
-    def request_stop(self, deadline: Deadline, monitor: WaitMonitor) -> bool:
+    def request_stop(self, wait: Wait) -> bool:
         """Ask the peer to shut down and wait for its reply; False when it does not read requests
         any more."""
         try:
-            self.post({"op": "stop"}, deadline)
+            self.post({"op": "stop"}, wait.deadline)
         except (FrameTimeout, PeerClosed):
             return False
-        self._reply(deadline, monitor)
+        self._reply(wait)
         return True
 
-    def _reply(self, deadline: Deadline, monitor: WaitMonitor | None) -> Any:
-        reply = self.receive(deadline, lambda frame: "ok" in frame, monitor)
+    def _reply(self, wait: Wait) -> Any:
+        reply = self.receive(wait, lambda frame: "ok" in frame)
         if reply["ok"]:
             return reply.get("value")
-        raise self._peer.failed(RemoteFailure.decode(reply), deadline)
+        raise wait.peer.failed(RemoteFailure.decode(reply), wait.deadline)
 
-    def receive(
-        self,
-        deadline: Deadline,
-        accept: Callable[[Frame], bool],
-        monitor: WaitMonitor | None = None,
-    ) -> Frame:
-        """Return the next frame that ``accept`` takes.
+    def receive(self, wait: Wait, accept: Callable[[Frame], bool]) -> Frame:
+        """Return the next frame that ``accept`` takes."""
 
-        The wait ends when the peer dies, at the deadline, or when ``monitor`` ends it early.
-        """
-        monitor = monitor or WaitMonitor()
-        while True:
-            # Both are read before the channel: frames sent before the peer's end or the deadline
-            # are still received.
-            alive, expired = self._peer.alive, deadline.passed
+        def accepted() -> Frame | None:
             try:
-                frame = self._socket.pop()
+                while (frame := self.socket.pop()) is not None:
+                    if accept(frame):
+                        return frame
+                    if wait.deadline.passed:
+                        break
             except PeerClosed:
-                raise self._peer.died(
-                    deadline, "it closed its channel without sending a reply"
-                ) from None
+                why = "it closed its channel without sending a reply"
+                raise wait.peer.died(wait.deadline, why) from None
             except ProtocolViolation as violation:
-                raise self._peer.garbled(deadline, mask(str(violation))) from None
-            if frame is not None and accept(frame):
-                return frame
-            if frame is None and not alive:
-                raise self._peer.died(deadline, "it ended without sending a reply")
-            if expired:
-                raise self._peer.hung(deadline, f"no answer within {deadline.allowed_s:g} s")
-            if frame is None and not wait_readable(
-                deadline, self._socket, *self._life, at_most_s=monitor.pace
-            ):
-                monitor.check(deadline, self._socket, *self._life)
+                raise wait.peer.garbled(wait.deadline, mask(str(violation))) from None
+            return None
+
+        frame = wait.until(accepted, self.socket, ended="it ended without sending a reply")
+        if frame is None:
+            why = f"no answer within {wait.deadline.allowed_s:g} s"
+            raise wait.peer.hung(wait.deadline, why)
+        return frame

@@ -1,7 +1,7 @@
 """The rule for ending a wait early: when may a wait for an answer end before its deadline?
 
 A child that ends, closes its channel or sends something that is no frame ends any wait at once
-(``channel.py``, ``child_handle.py``): no answer can come any more. So does a child that exceeds a
+(``Wait.until``): no answer can come any more. So does a child that exceeds a
 limit, because its nanny kills it. While the child lives, a slow engine is waited for until the
 deadline, with two exceptions. ``EarlyExitPolicy`` says which of them are enabled:
 
@@ -30,8 +30,7 @@ death may be that hang |
 | any test under ``--vllm-full-deadlines`` | no | no |
 
 The policy reaches a child as part of its ``Loan``: at its start, and again with every test that
-borrows it. Whoever waits begins it with ``Child.wait``, which takes a
-``WaitMonitor``, and asks that at every pause (``WaitMonitor.check``).
+borrows it. All waits for a process are in ``Wait.until``; ``Child.wait`` begins one.
 """
 
 from __future__ import annotations
@@ -39,14 +38,15 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from ...target_site.vllm_regress_target.nanny import descendants, stat_fields
 from ...util.deadline import Clock, Deadline, HasDescriptor, running_time, wait_readable
-from .child_processes import EngineProcesses
+from .child_processes import GRACE_S, EngineProcesses
 from .failures import ChildFailures
 from .logs import LogFollower
 from .stillness import (
@@ -61,6 +61,7 @@ from .stillness import (
 )
 from .waits import alarm_of, descriptors, sleeps
 
+T = TypeVar("T")
 _CENSUS_S = 2.0  # seconds between two searches for descendants, which read /proc for every process of the machine
 _TICK = os.sysconf("SC_CLK_TCK")
 _DAEMON = re.compile(
@@ -112,6 +113,24 @@ class EarlyExitPolicy:
             return cls()
         return cls(hang if subject else None, deaths=False)
 
+    def begin(
+        self,
+        deadline: Deadline,
+        tree: WatchedTree,
+        engine: EngineProcesses,
+        peer: ChildFailures,
+        life: HasDescriptor,
+    ) -> Wait:
+        """Return a wait that begins now, with the detectors of its phase."""
+        hang = (
+            HangDetector(self.hang, tree)
+            if self.hang and deadline.phase in self.hang.phases
+            else None
+        )
+        watches = self.deaths and deadline.phase == "request" and engine.adopted
+        deaths = DeathDetector(tree, engine) if watches else None
+        return Wait(deadline, peer, life, hang=hang, deaths=deaths)
+
 
 NO_EARLY_EXIT = EarlyExitPolicy(deaths=False)
 """Wait for every deadline."""
@@ -130,51 +149,79 @@ class WatchedTree:
     ray_dir: Path | None
 
 
-class WaitMonitor:
-    """Watches one wait. Ask it every ``pace`` seconds; without detectors it never ends a wait."""
+class Wait:
+    """A wait for a process until ``deadline``. While the process lives, only a detector ends it
+    earlier; without detectors nothing does.
+
+    ``peer`` makes the errors to raise, after it has recorded and ended what is needed. ``life``:
+    descriptors that become readable when the life of the process changes.
+    """
 
     def __init__(
         self,
+        deadline: Deadline,
+        peer: ChildFailures,
+        *life: HasDescriptor,
         hang: HangDetector | None = None,
         deaths: DeathDetector | None = None,
-        failures: ChildFailures | None = None,
     ) -> None:
-        self._hang, self._deaths, self._failures = hang, deaths, failures
-        self.pace = SNAPSHOT_INTERVAL_S if hang or deaths else _IDLE_PACE_S
+        self.deadline, self.peer = deadline, peer
+        self._life, self._hang, self._deaths = life, hang, deaths
+        self.pace_s = SNAPSHOT_INTERVAL_S if hang or deaths else _IDLE_PACE_S
 
-    @classmethod
-    def start(
-        cls,
-        tree: WatchedTree,
-        phase: str,
-        policy: EarlyExitPolicy,
-        engine: EngineProcesses,
-        failures: ChildFailures | None = None,
-    ) -> WaitMonitor:
-        """Return the monitor of a wait in ``phase`` that begins now."""
-        hang = (
-            HangDetector(policy.hang, tree) if policy.hang and phase in policy.hang.phases else None
-        )
-        deaths = (
-            DeathDetector(tree, engine)
-            if policy.deaths and phase == "request" and engine.adopted
-            else None
-        )
-        return cls(hang, deaths, failures)
+    def until(
+        self,
+        result: Callable[[], T | None],
+        *answers: HasDescriptor,
+        ended: str = "",
+        at_most_s: float = math.inf,
+    ) -> T | None:
+        """Return the first ``result()`` that is true, or None at the deadline.
 
-    def check(self, deadline: Deadline, *answers: HasDescriptor) -> None:
-        """Raise ahead of ``deadline`` when the wait is pointless, unless one of ``answers`` is
+        It is called again when one of ``answers`` is readable, and at least every ``at_most_s``
+        seconds. ``ended``: what the error says if the process ends first; empty if that is no
+        error.
+        """
+        while True:
+            # Both are read before the result: what was sent before the end of the process or the
+            # deadline still counts.
+            alive, expired = self.peer.alive, self.deadline.passed
+            if value := result():
+                return value
+            if ended and not alive:
+                raise self.peer.died(self.deadline, ended)
+            if expired:
+                return None
+            pace_s = min(at_most_s, self.pace_s)
+            if not wait_readable(self.deadline, *answers, *self._life, at_most_s=pace_s):
+                self._check(*answers)
+
+    def for_answer(self, call: HasDescriptor) -> bool:
+        """Wait until ``call``, a request to the process over HTTP and not over its channel, is
+        readable. Return False if the deadline came first.
+
+        Raises like ``Child.request``.
+        """
+
+        def has_arrived() -> bool:
+            grace_s = 0.0 if self.peer.alive else GRACE_S
+            return wait_readable(self.deadline, call, at_most_s=grace_s)
+
+        return bool(self.until(has_arrived, call, ended="it ended without sending an answer"))
+
+    def _check(self, *answers: HasDescriptor) -> None:
+        """Raise ahead of the deadline when the wait is pointless, unless one of ``answers`` is
         readable: the documented hang has happened, or the engine is dead."""
         hang = self._hang.check() if self._hang else ""
         death = self._deaths.check() if self._deaths else ""
-        if not (hang or death) or wait_readable(deadline, *answers, at_most_s=0.0):
+        if not (hang or death) or wait_readable(
+            self.deadline, *answers, *self._life, at_most_s=0.0
+        ):
             return
-        assert self._failures is not None
         if death:
-            raise self._failures.engine_died(deadline, death)
-        raise self._failures.hung(
-            deadline, f"{hang}; the wait ended before its deadline of {deadline.allowed_s:g} s"
-        )
+            raise self.peer.engine_died(self.deadline, death)
+        why = f"{hang}; the wait ended before its deadline of {self.deadline.allowed_s:g} s"
+        raise self.peer.hung(self.deadline, why)
 
 
 class HangDetector:

@@ -14,39 +14,27 @@ from pathlib import Path
 import psutil
 
 _PROC = Path("/proc")
-_CALLS = {
-    int(number): name
-    for number, name in tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
-    .get(platform.machine(), {})
-    .items()
-}
-"""System calls by number, where the first argument is a descriptor, a process, or neither."""
-_ON_DESCRIPTOR = frozenset(
-    {"read", "recvfrom", "recvmsg", "accept", "accept4", "flock", "write", "sendto", "sendmsg"}
-)
+_TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+_CALLS = {int(number): name for number, name in _TABLE.get(platform.machine(), {}).items()}
 _MOST = 6
-
-
-_SLEEPS = frozenset({"nanosleep", "clock_nanosleep"})
-# Which argument is the timeout: milliseconds (negative: no timeout), or an address (null: no
-# timeout).
-_MILLISECONDS = {"poll": 2, "epoll_wait": 3, "epoll_pwait": 3}
-_ADDRESS = {"ppoll": 2, "select": 4, "pselect6": 4, "futex": 3, "epoll_pwait2": 3}
 
 
 def sleeps(task: int) -> bool:
     """Return whether a thread sleeps until a timer and waits for nothing else."""
-    return _system_call(task)[0] in _SLEEPS
+    return _system_call(task)[0] in _TABLE["sleeps"]
 
 
 def alarm_of(task: int) -> float:
     """Return the timeout of a thread's wait in seconds: infinity for none, 0 for one that cannot be
     read from outside."""
     call, arguments = _system_call(task)
-    if call in _MILLISECONDS:
-        milliseconds = arguments[_MILLISECONDS[call]] & 0xFFFFFFFF
+    if call in _TABLE["milliseconds"]:
+        milliseconds = arguments[_TABLE["milliseconds"][call]] & 0xFFFFFFFF
         return math.inf if milliseconds >= 1 << 31 else milliseconds / 1000
-    timed = not call or call in _SLEEPS or (call in _ADDRESS and arguments[_ADDRESS[call]] != 0)
+    address = _TABLE["address"].get(call)
+    timed = (
+        not call or call in _TABLE["sleeps"] or (address is not None and arguments[address] != 0)
+    )
     return 0.0 if timed else math.inf
 
 
@@ -99,7 +87,7 @@ class Waits:
         return f"waits: in {call}{self._about(process.pid, call, argument)}"
 
     def _about(self, pid: int, call: str, argument: int) -> str:
-        if call in _ON_DESCRIPTOR:
+        if call in _TABLE["on_descriptor"]:
             return self._end(pid, argument)
         if call.startswith("epoll"):
             watched = [self._end(pid, number) for number in _watched(pid, argument)]

@@ -21,7 +21,6 @@ import os
 import platform
 import signal
 import socket
-import subprocess
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
@@ -256,16 +255,14 @@ def _start_child(channel: FrameSocket, request: Frame) -> tuple[Frame, list[int]
 
 def _spawn_nanny(request: Frame, channel: socket.socket, lifeline: socket.socket) -> int:
     fds = (channel.fileno(), lifeline.fileno())
+    for fd in fds:
+        os.set_inheritable(fd, True)
     command = [sys.executable, "-m", "vllm_regress_target.agent", *map(str, fds)]
-    with open(request["log"], "ab") as log:
-        process = subprocess.Popen(
-            command, pass_fds=fds, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-        )
-    _SPAWNED[process.pid] = process
-    return process.pid
-
-
-_SPAWNED: dict[int, "subprocess.Popen[bytes]"] = {}
+    streams: Any = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
+    for stream in (1, 2):
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        streams.append((os.POSIX_SPAWN_OPEN, stream, request["log"], flags, 0o600))
+    return os.posix_spawn(sys.executable, command, os.environ, file_actions=streams)
 
 
 def _run_nanny(lifeline: FrameSocket, channel: FrameSocket, request: Frame) -> int:
@@ -279,12 +276,8 @@ def _run_nanny(lifeline: FrameSocket, channel: FrameSocket, request: Frame) -> i
 def _reap_children() -> None:
     """Reap nannies that have ended, and orphans that this subreaper inherited from them."""
     with suppress(ChildProcessError):
-        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        while ended is not None:
-            spawned = _SPAWNED.pop(ended.si_pid, None)
-            if spawned is None or spawned.poll() is None:
-                os.waitpid(ended.si_pid, 0)
-            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 def _why_threads() -> str:

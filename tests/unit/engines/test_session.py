@@ -119,7 +119,7 @@ def agent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeAgent:
     fake_agent = FakeAgent()
 
     def of(self: Agents, target: Target) -> Any:
-        self._agents[target.name, target.device] = fake_agent  # type: ignore[assignment]
+        self._agents[target.name, target.device, frozenset()] = fake_agent  # type: ignore[assignment]
         return fake_agent
 
     monkeypatch.setattr(Agents, "warm", of)

@@ -18,8 +18,8 @@ from pytest_vllm_regress.engines.agents import Agents
 from pytest_vllm_regress.engines.engine import Engine
 from pytest_vllm_regress.engines.gpus import compiled
 from pytest_vllm_regress.engines.gpus.leases import GpuLeases
-from pytest_vllm_regress.engines.gpus.nvml import Usage
-from pytest_vllm_regress.engines.gpus.visible import CudaDevice, Visible
+from pytest_vllm_regress.engines.gpus.nvml import Gpu, Usage
+from pytest_vllm_regress.engines.gpus.visible import Visible
 from pytest_vllm_regress.engines.processes.child_processes import Leftover
 from pytest_vllm_regress.engines.running import Launch
 from pytest_vllm_regress.engines.session import Session
@@ -51,7 +51,6 @@ class FakeChild:
         self.machine, self.start_method = machine, "fork"
         self.spec: dict[str, Any] = {}
         self.release: Callable[[], tuple[Leftover, ...]] | None = None
-        self.tree = self
         self.log = machine.folder / "log"
         self.alive = True
         machine.children.append(self)
@@ -107,10 +106,8 @@ class FakeMachine:
         return Usage(used, self.size - used, {})
 
     @property
-    def devices(self) -> tuple[CudaDevice, ...]:
-        return tuple(
-            CudaDevice(int(n), "stand-in", self.size, f"GPU-{n}", (9, 0)) for n in self.used
-        )
+    def devices(self) -> tuple[Gpu, ...]:
+        return tuple(Gpu(int(n), "stand-in", self.size, f"GPU-{n}", (9, 0)) for n in self.used)
 
     def inspect(self, deadline: Deadline, *, architectures: Sequence[str]) -> None:
         pass
