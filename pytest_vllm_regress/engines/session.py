@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from packaging.version import InvalidVersion, Version
 
@@ -52,16 +52,6 @@ if TYPE_CHECKING:
 
 _SHORT_WAIT_S = 1.0
 NEWEST_TRIED = "0.33.0"  # see docs/generated/conformance.md; a newer one runs with a warning
-
-
-class _Order(NamedTuple):
-    """An engine or server that ``user`` asks for. ``timeout`` of its start in seconds."""
-
-    front: Front
-    target: Target
-    spec: EngineSpec
-    user: str
-    timeout: float | None
 
 
 class Session:
@@ -200,7 +190,7 @@ class Session:
     ) -> Any:
         """Return an engine (front offline or async) or a server (front serve) for ``spec``, shared
         with other users of the same spec unless ``fresh``. ``timeout`` of its start in seconds."""
-        launched = partial(self._launched, _Order(front, target, spec, user, timeout))
+        launched = partial(self._launched, front, target, spec, user, timeout)
         self.agents.check_budget()
         try:
             if fresh:
@@ -242,26 +232,29 @@ class Session:
             self._run.remove()
             self._run = None
 
-    def _launched(self, order: _Order) -> Engine | AsyncEngine | Server:
-        launch, lease = self._prepare(order)
+    def _launched(
+        self, front: Front, target: Target, spec: EngineSpec, user: str, timeout: float | None
+    ) -> Engine | AsyncEngine | Server:
+        launch, lease = self._prepare(front, target, spec, user, timeout)
         try:
-            running = _start_front(order.front, launch)
+            running = _start_front(front, launch)
         except ChildError as error:
-            words = refusal_in(error.detail) if lease and order.front == "serve" else None
+            words = refusal_in(error.detail) if lease and front == "serve" else None
             if words is None:
                 raise
-            version = order.target.versions["vllm"]
+            version = target.versions["vllm"]
             raise Unsupported(words, refused_by=f"vLLM {version}") from error
         launch.child.note_shared_memory()
         if lease is not None:
-            self.gpus.note_started(order.target, lease, launch.child)
+            self.gpus.note_started(target, lease, launch.child)
         return running
 
-    def _prepare(self, order: _Order) -> tuple[Launch, GpuLease | None]:
+    def _prepare(
+        self, front: Front, target: Target, spec: EngineSpec, user: str, timeout: float | None
+    ) -> tuple[Launch, GpuLease | None]:
         """Start the process for an engine or a server and prepare the request that starts the
         engine in it."""
-        target, spec, timeout = order.target, order.spec, order.timeout
-        spec.check_front(order.front)
+        spec.check_front(front)
         self._check_target(target, spec)
         agent = self.agents.warm(target)
         if agent.import_error is not None:
@@ -278,7 +271,7 @@ class Session:
         if target.device == "gpu":
             is_tiny = forged and spec.model in KINDS
             memory = MemoryRequest.of(spec, forged=is_tiny, share=agent.gpu_share)
-            lease = self._lease(target, spec.gpus, memory, order.user)
+            lease = self._lease(target, spec.gpus, memory, user)
             gpu = self.gpus.request(lease, memory)
             # The first start on such GPUs compiles kernels.
             if timeout is None and not self.gpus.has_started(target, lease):
@@ -295,11 +288,11 @@ class Session:
         scripts = ScriptWatch.of(request, self.run.logs / f"scripts-{secrets.token_hex(4)}")
         child = self._start_child(
             agent,
-            "server" if order.front == "serve" else "engine",
+            "server" if front == "serve" else "engine",
             lease,
             {**spec.env, **scripts.environment},
             timeout,
-            label=order.front,
+            label=front,
             import_path=spec.import_path,
         )
         return Launch(child, spec, self._deadline, scripts, request, timeout), lease

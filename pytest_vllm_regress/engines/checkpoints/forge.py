@@ -13,7 +13,7 @@ import math
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -44,8 +44,9 @@ def tokenizer_of(kind: str) -> Tokenizer:
         raise UsageError(
             f"no forged model is called {kind!r}; there are {', '.join(KINDS)}. Use --vllm-model for a real model"
         )
-    make: Callable[[], Tokenizer] = getattr(tokenizers, KINDS[kind]["tokenizer"])
-    return make()
+    function, *arguments = KINDS[kind]["tokenizer"]
+    tokenizer: Tokenizer = getattr(tokenizers, function)(*arguments)
+    return tokenizer
 
 
 def unmet_needs(model: str, versions: Mapping[str, str]) -> tuple[str, ...]:

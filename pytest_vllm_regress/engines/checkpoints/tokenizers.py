@@ -103,11 +103,6 @@ def byte_level(
     return Tokenizer(ids, size, files, end, "<|im_end|>", end, {"chat_template": chat_template})
 
 
-def vision() -> Tokenizer:
-    """Return the tokenizer of Qwen2.5-VL."""
-    return byte_level("vision")
-
-
 def audio() -> Tokenizer:
     """Return the tokenizer of Qwen2-Audio."""
     places = tokens("sound")
@@ -131,17 +126,9 @@ def speech() -> Tokenizer:
     )
 
 
-def fast_pieces() -> Tokenizer:
-    """Return Llama's tokenizer: tokenizer.model, and an equivalent tokenizer.json."""
-    return _with_pieces("tokenizer.model", "pieces")
-
-
-def slow_pieces() -> Tokenizer:
-    """Return GPT-SW3's tokenizer, which has only the model file."""
-    return _with_pieces("spiece.model", "pieces", "slow-pieces")
-
-
-def _with_pieces(model: str, *templates: str) -> Tokenizer:
+def with_pieces(model: str, *templates: str) -> Tokenizer:
+    """Return a tokenizer of sentencepiece: the file ``model``, and an equivalent tokenizer.json
+    where one template describes both (Llama's); GPT-SW3's has only the model file."""
     listed = [text for text, _, _ in pieces()]
     letters = {text: number for number, text in enumerate(listed)}
     added = ("<|im_start|>", "<|im_end|>", START, END)

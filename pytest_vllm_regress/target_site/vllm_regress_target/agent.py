@@ -178,38 +178,26 @@ def _inspect_models(architectures: list[str]) -> None:
     with suppress(Exception):
         from vllm.model_executor.models import registry
 
-        with _forking(registry):
+        original = registry._run_in_subprocess
+        registry._run_in_subprocess = _inspect_in_fork
+        try:
             for architecture in architectures:
                 model = registry.ModelRegistry.models.get(architecture)
                 if model is not None:
                     registry._try_inspect_model_cls(architecture, model)
-
-
-@contextmanager
-def _forking(registry: Any) -> Iterator[None]:
-    """Let vLLM's registry inspect in a fork of this process, which must have a single thread."""
-    original = registry._run_in_subprocess
-    registry._run_in_subprocess = _inspect_in_fork
-    try:
-        yield
-    finally:
-        registry._run_in_subprocess = original
+        finally:
+            registry._run_in_subprocess = original
 
 
 def _inspect_in_fork(function: Callable[[], Any]) -> Any:
     def inspect() -> Any:
-        _load_plugins()
+        with suppress(ImportError):  # as vLLM's own subprocess does
+            from vllm.plugins import load_general_plugins
+
+            load_general_plugins()
         return function()
 
     return spawning.call_in_fork(inspect)
-
-
-def _load_plugins() -> None:
-    """Load vLLM's plug-ins, as its own subprocess does."""
-    with suppress(ImportError):
-        from vllm.plugins import load_general_plugins
-
-        load_general_plugins()
 
 
 def _warm_grammars(request: Frame) -> Frame:
