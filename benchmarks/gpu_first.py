@@ -263,7 +263,7 @@ def facts(bench: Bench) -> Facts:
     device = bench.gpu
     return {
         "machine": dataclasses.asdict(machine),
-        "usable": [dataclasses.asdict(gpu) for gpu in usable().devices],
+        "usable": [dataclasses.asdict(gpu) for gpu in usable().gpus],
         "used": device and dataclasses.asdict(device),
         "look_ms": _median_ms(nvml.query_machine),
         **(
@@ -529,7 +529,7 @@ def choose_gpu(env: str) -> nvml.Gpu:
     """
     check_gpu_fits([env])
     target = built_target(env, "gpu")
-    return Placement(print).devices(target)[0] if target else usable().devices[0]
+    return Placement(print).devices(target)[0] if target else usable().gpus[0]
 
 
 def limits(

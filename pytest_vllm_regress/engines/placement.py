@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from weakref import WeakKeyDictionary
@@ -20,7 +20,7 @@ from .gpus import compiled
 from .gpus.fit import Incompatibility, compare, compare_any, cuda_of, modes, tools
 from .gpus.leases import GpuLease, GpuLeases
 from .gpus.nvml import Gpu, Machine, query_machine
-from .gpus.visible import ORDER, PCI, VISIBLE, Visible, usable
+from .gpus.visible import ORDER, PCI, VISIBLE, usable
 from .processes.child import Child
 from .processes.child_processes import Leftover
 from .spec import EngineSpec
@@ -90,10 +90,10 @@ class Placement:
         self._facts: WeakKeyDictionary[Child, Mapping[str, str]] = WeakKeyDictionary()
 
     @cached_property
-    def visible(self) -> Visible:
+    def visible(self) -> Machine:
         """The GPUs that this run may use. Remarks on others are passed to ``tell`` once."""
         visible = usable(self._environ)
-        for note in visible.notes:
+        for note in visible.broken:
             self._tell(f"note: {note}")
         return visible
 
@@ -228,8 +228,8 @@ class Placement:
         """
         wrong: list[str] = []
         fitting: list[Gpu] = []
-        for device in self.visible.devices:
-            single = Machine(self.visible.driver, self.visible.cuda, (device,))
+        for device in self.visible.gpus:
+            single = replace(self.visible, gpus=(device,))
             fatal = [message for _, message, is_fatal in problems(single) if is_fatal]
             wrong += fatal
             if not fatal:

@@ -133,8 +133,7 @@ class _Seen:
     def of(cls, process: psutil.Process, logged: Mapping[int, str]) -> _Seen | None:
         """Read a process; None if it has ended."""
         try:
-            name = process.name()
-            command = " ".join(process.cmdline()) or name
+            name, command = process_tree.command_of(process)
             match = _TITLE.match(command)
             title = match[0] if match else logged.get(process.pid, "")
             return cls(process, process.pid, name, process.ppid(), command, title)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import re
 import secrets
+import tomllib
 from collections.abc import Mapping
-from types import MappingProxyType
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -23,6 +24,7 @@ from ..errors import (
 )
 from ..util import masking
 from ..util.deadline import Deadline
+from .checkpoints.models import filled
 from .engine import PROMPT
 from .http.requests import (
     MaintenanceRequests,
@@ -50,22 +52,9 @@ _POLL_S = 0.1
 _ANSWER_S = 3.0
 _MAX_QUOTED = 2000
 _IN_USE = re.compile(r"address already in use|Errno 98\b", re.IGNORECASE)
-_SMALLEST: Mapping[str, tuple[tuple[str, Mapping[str, Any]], ...]] = MappingProxyType(
-    {
-        "generate": (("/v1/completions", {"prompt": PROMPT, "max_tokens": 1}),),
-        "embed": (("/v1/embeddings", {"input": PROMPT}),),
-        "token_embed": (("/pooling", {"input": PROMPT}),),
-        "classify": (
-            ("/classify", {"input": PROMPT}),
-            ("/pooling", {"input": PROMPT}),
-        ),  # up to 0.8 only the second
-        "score": (("/score", {"text_1": PROMPT, "text_2": PROMPT}),),
-    }
+_SMALLEST: Mapping[str, Mapping[str, Mapping[str, Any]]] = tomllib.loads(
+    Path(__file__).with_name("http").joinpath("smallest.toml").read_text("utf-8")
 )
-"""Address and body of the smallest request for each task.
-
-Where an address may be missing, the next one is tried.
-"""
 
 
 class Server(TextRequests, PoolingRequests, SoundRequests, MaintenanceRequests, OpenAIClients):
@@ -169,9 +158,10 @@ class Server(TextRequests, PoolingRequests, SoundRequests, MaintenanceRequests, 
         """Return the response to the smallest request, from the first address that this vLLM has."""
 
         def send_to(path: str, body: Mapping[str, Any]) -> Send:
-            return lambda: self.client.post(path, json={"model": self.model, **body}, timeout=None)
+            filled_in = filled({"model": self.model, **body}, {"prompt": PROMPT}, {})
+            return lambda: self.client.post(path, json=filled_in, timeout=None)
 
-        *first, last = (send_to(path, body) for path, body in _SMALLEST[self.spec.task])
+        *first, last = (send_to(path, body) for path, body in _SMALLEST[self.spec.task].items())
         for send in first:
             response = exchange(send)
             if response.status_code != 404:

@@ -56,7 +56,7 @@ class Machine:
     """Driver and GPUs.
 
     ``cuda`` is the newest version that the driver supports; ``broken`` describes GPUs that NVML
-    lists but cannot query.
+    lists but cannot query, or what is not usable.
     """
 
     driver: str

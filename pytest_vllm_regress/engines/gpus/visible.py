@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 
 from ...errors import UsageError
-from .nvml import Gpu, Machine, Version, query_machine
+from .nvml import Gpu, Machine, query_machine
 
 VISIBLE, ORDER, PCI = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "PCI_BUS_ID"
 _CONTAINER = "NVIDIA_VISIBLE_DEVICES"
@@ -25,21 +25,9 @@ _HIDING = ("", "-1", "NoDevFiles", "none", "void")
 """Values of CUDA_VISIBLE_DEVICES that hide all GPUs. Batch systems set the third."""
 
 
-@dataclass(frozen=True)
-class Visible:
-    """The usable devices, in CUDA's order.
-
-    ``notes`` describe what cannot be used; ``driver`` and ``cuda`` are as in ``Machine``.
-    """
-
-    devices: tuple[Gpu, ...]
-    notes: tuple[str, ...]
-    driver: str
-    cuda: Version
-
-
-def usable(environ: Mapping[str, str] | None = None) -> Visible:
-    """Return the usable devices.
+def usable(environ: Mapping[str, str] | None = None) -> Machine:
+    """Return the machine with only the usable devices, in CUDA's order; ``broken`` describes what
+    cannot be used.
 
     Raises ``UsageError``, which says what was searched, if there are none or the setting is
     ambiguous.
@@ -65,7 +53,7 @@ def usable(environ: Mapping[str, str] | None = None) -> Visible:
         raise UsageError(
             f"{_ASKED} Looked for: {'; '.join([*_hints(environ), listed, *notes])}. {_NO_GPU}"
         )
-    return Visible(devices, tuple(notes), machine.driver, machine.cuda)
+    return replace(machine, gpus=devices, broken=tuple(notes))
 
 
 def select_devices(

@@ -9,6 +9,7 @@ import logging
 import os
 import socket
 import subprocess
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -38,17 +39,7 @@ KEPT_LOGS = 100
 """Logs of this many children are kept until the agent's end; beyond that, only those of children
 that still run."""
 TARGET_SITE = PACKAGE / "target_site"
-# Variables of the controller's own Python that would mislead another interpreter.
-_NOT_INHERITED = (
-    "PYTHONPATH",
-    "PYTHONHOME",
-    "VIRTUAL_ENV",
-    "PYTEST_CURRENT_TEST",
-    "PYTHONSTARTUP",
-    "PYTHONINSPECT",
-    "PYTHONPYCACHEPREFIX",
-    "PYTHONDONTWRITEBYTECODE",
-)
+_VARIABLES = tomllib.loads(Path(__file__).with_name("variables.toml").read_text("utf-8"))
 _LOG = logging.getLogger("vllm_regress.processes")
 
 
@@ -189,7 +180,7 @@ class Agent:
         import_path: Sequence[str | Path] = (),
         loan: Loan | None = None,
     ) -> Child:
-        """Start a child process in the role ``probe``, ``grammar``, ``engine`` or ``server`` and
+        """Start a child process in the role ``probe``, ``engine`` or ``server`` and
         wait until it answers.
 
         ``import_path``: folders from which the child and its descendants import modules, before
@@ -292,7 +283,9 @@ class Agent:
         """
         whole = without_secrets(os.environ if self._inherited is None else self._inherited)
         inherited = {
-            n: v for n, v in whole.items() if n not in _NOT_INHERITED and not n.startswith("COV_")
+            n: v
+            for n, v in whole.items()
+            if n not in _VARIABLES["not_inherited"] and not n.startswith("COV_")
         }
         # Python writes bytecode files only in environments that we built.
         folder = bytecode_folder(self.python)
@@ -309,17 +302,8 @@ class Agent:
             **_caches(),
             **inherited,
             "PYTHONPATH": str(TARGET_SITE),
-            "PYTHONUNBUFFERED": "1",
-            # OpenBLAS starts threads when numpy is imported, pyarrow's jemalloc when transformers
-            # imports pandas, and a process with threads cannot be forked safely.
-            "OPENBLAS_NUM_THREADS": "1",
-            "JE_ARROW_MALLOC_CONF": "background_thread:false",
-            "HF_HUB_OFFLINE": "1",
-            "TRANSFORMERS_OFFLINE": "1",
-            "VLLM_NO_USAGE_STATS": "1",
-            "DO_NOT_TRACK": "1",
+            **_VARIABLES["always"],
             "RAY_TMPDIR": str(self.run.path),
-            "RAY_USAGE_STATS_ENABLED": "0",
             "TMPDIR": str(self.run.path),
             # vLLM's caches of model classes and compiled graphs stay apart from the user's own.
             "VLLM_CACHE_ROOT": str(writable_root() / "vllm"),

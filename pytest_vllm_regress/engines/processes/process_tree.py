@@ -101,10 +101,16 @@ def shared_memory(processes: Iterable[psutil.Process], others: Container[int] = 
     return mapped_shm([p.pid for p in processes], others)
 
 
+def command_of(process: psutil.Process) -> tuple[str, str]:
+    """Return the name and the command line of a process. Raises ``psutil.Error``."""
+    name = process.name()
+    return name, " ".join(process.cmdline()) or name
+
+
 def describe(process: psutil.Process) -> str:
     """Return pid and command line, masked, for messages."""
     try:
-        command = " ".join(process.cmdline()) or process.name()
+        _, command = command_of(process)
     except psutil.Error:
         command = "?"
     return f"{process.pid} ({mask(command)[:120]})"
@@ -115,8 +121,7 @@ def is_helper(process: psutil.Process) -> bool:
     multiprocessing's resource tracker, torch's
     compile workers, Ray's daemons and idle workers. A process that has ended counts as helper."""
     try:
-        name = process.name()
-        command = " ".join(process.cmdline()) or name
+        name, command = command_of(process)
     except psutil.Error:
         return True
     return name == FORK_SERVER or _HELPER.search(command) is not None

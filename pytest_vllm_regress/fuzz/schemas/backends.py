@@ -47,6 +47,9 @@ class Allowance(Document, frozen=True, omit_defaults=False):
     memory: Annotated[float, Meta(ge=2**20)] = 2.0 * GIB
 
 
+_HOST = "vllm_regress_target.hosts.grammar"
+
+
 class BackendChecker:
     """Asks one backend.
 
@@ -121,13 +124,9 @@ class BackendChecker:
         child = self._child.get()
         deadline = Deadline.after("probe", self.allowance.seconds)
         fields = {name: getattr(question, name) for name in question.__struct_fields__}
+        arguments = {"backend": self.backend, "tokenizer": self.tokenizer, "question": fields}
         answer = child.request(
-            "check",
-            deadline,
-            backend=self.backend,
-            tokenizer=self.tokenizer,
-            question=fields,
-            **more,
+            "call", deadline, file=_HOST, function="check_schema", arguments={**arguments, **more}
         )
         assert isinstance(answer, dict)
         return answer
@@ -141,8 +140,9 @@ class BackendChecker:
             "starting a child for %s %s in %s", self.package, self.version, self.environment
         )
         deadline = Deadline.after("import", _IMPORT_S)
-        child = self._agent.start_child("grammar", deadline, label=self.backend)
-        child.request("warm", deadline, backend=self.backend, tokenizer=self.tokenizer)
+        child = self._agent.start_child("probe", deadline, label=self.backend)
+        arguments = {"tokenizer": self.tokenizer, "backends": [self.backend]}
+        child.request("call", deadline, file=_HOST, function="warm", arguments=arguments)
         return child
 
 

@@ -66,10 +66,6 @@ class ProbeHost:
 def _host(role: str, channel: FrameSocket) -> Any:
     if role == "probe":
         return ProbeHost()
-    if role == "grammar":
-        from .hosts import grammar
-
-        return grammar.GrammarHost()
     if role == "engine":
         from .hosts import engine
 

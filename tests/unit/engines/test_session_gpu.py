@@ -16,10 +16,9 @@ import pytest
 from pytest_vllm_regress.engines import placement, server, session
 from pytest_vllm_regress.engines.agents import Agents
 from pytest_vllm_regress.engines.engine import Engine
-from pytest_vllm_regress.engines.gpus import compiled
+from pytest_vllm_regress.engines.gpus import compiled, nvml
 from pytest_vllm_regress.engines.gpus.leases import GpuLeases
 from pytest_vllm_regress.engines.gpus.nvml import Gpu, Usage
-from pytest_vllm_regress.engines.gpus.visible import Visible
 from pytest_vllm_regress.engines.processes.child_processes import Leftover
 from pytest_vllm_regress.engines.running import Launch
 from pytest_vllm_regress.engines.session import Session
@@ -145,7 +144,7 @@ def run(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
             same_pids=True,
         )
         new_session.gpus = placement.Placement(machine.messages.append, leases=leases)
-        new_session.gpus.__dict__["visible"] = Visible(machine.devices, (), "580", (13, 0))
+        new_session.gpus.__dict__["visible"] = nvml.Machine("580", (13, 0), machine.devices)
         monkeypatch.setattr(placement.Placement, "devices", lambda self, target: machine.devices)
         monkeypatch.setattr(Agents, "warm", lambda self, target: machine)
         monkeypatch.setattr(session, "unmet_needs", lambda model, versions: ())

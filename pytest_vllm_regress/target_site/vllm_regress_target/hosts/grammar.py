@@ -24,20 +24,6 @@ def warm(tokenizer: str, backends: list[str]) -> list[str]:
     return installed
 
 
-class GrammarHost:
-    """Answers ``check`` requests with ``check_schema``."""
-
-    def __init__(self) -> None:
-        self.check = check_schema
-
-    def warm(self, backend: str, tokenizer: str) -> None:
-        """Load the backend, unless the agent already did before it forked this process."""
-        _backend(backend, tokenizer)
-
-    def stop(self) -> None:
-        """Do nothing: there is nothing to close."""
-
-
 def check_schema(
     backend: str, tokenizer: str, question: dict[str, Any], timings: bool = False
 ) -> dict[str, Any]:
