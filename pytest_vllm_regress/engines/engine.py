@@ -245,15 +245,10 @@ class RunningEngine(Running):
     ) -> list[Any]:
         prompts = _as_list(prompts)
         if adapters is not None:
-            adapters = (
-                [adapters] * len(prompts) if isinstance(adapters, Adapter) else list(adapters)
-            )
-            _check_count(prompts, adapters, "adapters")
-            arguments["adapters"] = [adapter and self._numbered(adapter) for adapter in adapters]
+            listed = _one_per_prompt(prompts, adapters, "adapters")
+            arguments["adapters"] = [adapter and self._numbered(adapter) for adapter in listed]
         if priority is not None:
-            priorities = [priority] * len(prompts) if isinstance(priority, int) else list(priority)
-            _check_count(prompts, priorities, "priorities")
-            arguments["priority"] = priorities
+            arguments["priority"] = _one_per_prompt(prompts, priority, "priorities")
         params: Any
         if sampling is None or isinstance(sampling, Mapping):
             params = self.schemas.apply(sampling or {})
@@ -377,11 +372,14 @@ def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     return [prompts] if isinstance(prompts, (str, dict)) else list(prompts)
 
 
-def _check_count(prompts: Sequence[Prompt], values: Sequence[object], what: str) -> None:
-    if len(values) != len(prompts):
+def _one_per_prompt(prompts: Sequence[Prompt], values: Any, what: str) -> list[Any]:
+    """Return one value for each prompt, of a list of as many, or of one value for all."""
+    listed = list(values) if isinstance(values, Sequence) else [values] * len(prompts)
+    if len(listed) != len(prompts):
         raise UsageError(
-            f"{len(prompts)} prompts, but {len(values)} {what}: give one, or one for each prompt"
+            f"{len(prompts)} prompts, but {len(listed)} {what}: give one, or one for each prompt"
         )
+    return listed
 
 
 E = TypeVar("E", Engine, AsyncEngine)

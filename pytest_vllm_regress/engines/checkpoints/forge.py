@@ -11,8 +11,6 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-import secrets
-import shutil
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -22,7 +20,7 @@ from packaging.requirements import Requirement
 
 from ...errors import UsageError
 from ...util.documents import load_json
-from ...util.files import private_folder
+from ...util.files import private_folder, write_atomically
 from . import tokenizers
 from .models import families, family, filled, json_bytes, weights
 from .tokenizers import Tokenizer
@@ -140,23 +138,18 @@ def _sizes(tokenizer: Tokenizer, head: int) -> dict[str, int]:
 
 
 def publish(folder: Path, files: Mapping[str, bytes]) -> Path:
-    """Write a folder with these files in one step, or restore its missing files.
+    """Write a folder with these files, each in one step.
 
-    Other processes may do the same. Raises ``UsageError``.
+    Several processes may do that at once, because they write the same bytes. Raises ``UsageError``.
     """
-    part = folder.with_name(f".{folder.name}-{os.getpid()}-{secrets.token_hex(4)}")
     try:
-        private_folder(folder.parent)
-        part.mkdir()
+        private_folder(folder)
         for name, content in files.items():
-            (part / name).write_bytes(content)
-        _move(part, folder)
-    except OSError as error:
+            write_atomically(folder / name, content, sync=False)
+    except (OSError, UsageError) as error:
         raise UsageError(
-            f"the checkpoint {folder} cannot be written: {error.strerror or error}. Choose another cache with VLLM_REGRESS_CACHE"
+            f"the checkpoint {folder} cannot be written: {error}. Choose another cache with VLLM_REGRESS_CACHE"
         ) from None
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
     return folder
 
 
@@ -192,18 +185,6 @@ def _is_whole(
         return _are_whole(folder, files)
     except OSError:
         return False
-
-
-def _move(part: Path, folder: Path) -> None:
-    try:
-        os.rename(part, folder)
-    except OSError:
-        if not folder.is_dir():
-            raise
-        # Another process was faster, or files are missing. Each file is replaced by the same bytes
-        # in one step, so readers notice nothing.
-        for file in part.iterdir():
-            os.replace(file, folder / file.name)
 
 
 def weight_file(

@@ -125,4 +125,7 @@ def _prompt_adapter_files(checkpoints: Path) -> dict[str, bytes]:
 
 
 def _files_in(folder: Path) -> dict[str, bytes]:
-    return {path.name: read_bounded(path, _MAX_FILE) for path in folder.iterdir()}
+    files = (
+        path for path in folder.iterdir() if not path.name.startswith(".")
+    )  # .part: half-written
+    return {path.name: read_bounded(path, _MAX_FILE) for path in files}

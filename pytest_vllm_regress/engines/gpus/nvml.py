@@ -90,18 +90,16 @@ def usage(uuid: str) -> Usage | str:
 
 
 def _ask(question: Callable[[Any], T]) -> T | str:
-    try:
-        import pynvml
-    except ImportError:
-        return "the NVML bindings (package nvidia-ml-py) are not installed"
+    import pynvml
+
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        return f"NVML, the NVIDIA driver's management library: {_message(error)}; {_device_files()}"
+        return f"NVML, the NVIDIA driver's management library: {error}; {_device_files()}"
     try:
         return question(pynvml)
     except pynvml.NVMLError as error:
-        return f"NVML failed: {_message(error)}"
+        return f"NVML failed: {error}"
     finally:
         with suppress(pynvml.NVMLError):  # must not hide the result or an earlier error
             pynvml.nvmlShutdown()
@@ -109,13 +107,13 @@ def _ask(question: Callable[[Any], T]) -> T | str:
 
 def _machine(nvml: Any) -> Machine:
     cuda = int(nvml.nvmlSystemGetCudaDriverVersion_v2())
-    driver = _text(nvml.nvmlSystemGetDriverVersion())
+    driver = str(nvml.nvmlSystemGetDriverVersion())
     gpus, broken = [], []
     for index in range(int(nvml.nvmlDeviceGetCount())):
         try:
             gpus.append(_gpu(nvml, index))
         except nvml.NVMLError as error:
-            broken.append(f"GPU {index}: NVML: {_message(error)}")
+            broken.append(f"GPU {index}: NVML: {error}")
     return Machine(driver, (cuda // 1000, cuda % 1000 // 10), tuple(gpus), tuple(broken))
 
 
@@ -124,10 +122,10 @@ def _gpu(nvml: Any, index: int) -> Gpu:
     mode = _optional(nvml, lambda: int(nvml.nvmlDeviceGetComputeMode(handle)))
     whole = Gpu(
         index,
-        _text(nvml.nvmlDeviceGetName(handle)),
+        str(nvml.nvmlDeviceGetName(handle)),
         int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
-        _text(nvml.nvmlDeviceGetUUID(handle)),
-        _optional(nvml, lambda: _pair(nvml.nvmlDeviceGetCudaComputeCapability(handle))),
+        str(nvml.nvmlDeviceGetUUID(handle)),
+        _optional(nvml, lambda: tuple(nvml.nvmlDeviceGetCudaComputeCapability(handle))),
         COMPUTE_MODES[mode] if mode is not None and mode < len(COMPUTE_MODES) else "unknown",
     )
     if not _optional(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle)[0]):
@@ -141,11 +139,11 @@ def _slices(nvml: Any, handle: Any, whole: Gpu) -> Iterator[Gpu]:
     ):
         with suppress(nvml.NVMLError):  # unused slots
             part = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
-            uuid = _text(nvml.nvmlDeviceGetUUID(part))
+            uuid = str(nvml.nvmlDeviceGetUUID(part))
             memory = int(nvml.nvmlDeviceGetMemoryInfo(part).total)
             name = "MIG device"
             with suppress(nvml.NVMLError):
-                name = _text(nvml.nvmlDeviceGetName(part))
+                name = str(nvml.nvmlDeviceGetName(part))
             yield replace(whole, name=name, memory=memory, uuid=uuid, part=True)
 
 
@@ -169,23 +167,7 @@ def _optional(nvml: Any, ask: Callable[[], T]) -> T | None:
     return None
 
 
-def _message(error: Exception) -> str:
-    try:
-        return str(error)
-    except Exception:  # the bindings do not know every error code
-        return f"error {getattr(error, 'value', '?')}"
-
-
 def _device_files() -> str:
     return "devices /dev/nvidia*: " + (
         ", ".join(sorted(n for n in os.listdir("/dev") if n.startswith("nvidia"))) or "none"
     )
-
-
-def _pair(value: Any) -> Version:
-    major, minor = value
-    return int(major), int(minor)
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -186,7 +186,7 @@ class ChildFailures:
         Who ends a hung engine, and how fast? Stop all processes, take stacks (``dossier.py``, 1.8 s),
         then TERM, KILL after at most 1 s, and the nanny last (``child_processes.py``).
         """
-        record = self._dossier(f"{self._name} gave no answer in phase {deadline.phase}", deadline)
+        record = self._record("gave no answer", deadline)
         all_parts = self.parts(stacks=record.stack_text, **parts)
         shortage = self._shortage() if deadline.phase in _START_PHASES else ""
         late = deadline.clock() - deadline.at
@@ -202,14 +202,14 @@ class ChildFailures:
     def died(self, deadline: Deadline, why: str) -> ChildDied | LimitExceeded | Unsupported:
         """Take the dossier, end what is left, and return the error for a child that has ended."""
         self._life.wait_for_exit_report()
-        record = self._dossier(f"{self._name} died in phase {deadline.phase}", deadline)
+        record = self._record("died", deadline)
         how = self._life.describe_end()
         return self._dead(deadline, record, how, f"{why} ({how}){self._root_cause()}")
 
     def engine_died(self, deadline: Deadline, why: str) -> ChildDied | LimitExceeded | Unsupported:
         """Take the dossier, end the processes, and return the error for an engine that has died
         below a living child."""
-        record = self._dossier(f"{self._name} died in phase {deadline.phase}", deadline)
+        record = self._record("died", deadline)
         return self._dead(deadline, record, "", why + self._shortage())
 
     def _dead(
@@ -240,9 +240,7 @@ class ChildFailures:
         """Take the dossier, end the processes, and return the error for something that is no frame or no
         reply: a child that sends this counts as crashed. The limit of a frame is in ``protocol.py``.
         """
-        record = self._dossier(
-            f"{self._name} broke the protocol in phase {deadline.phase}", deadline
-        )
+        record = self._record("broke the protocol", deadline)
         parts = self.parts(exit=Masked(f"sent something that is no reply: {why}"))
         self._life.kill()
         message = f"{self._name} sent something that is no reply: {why}"
@@ -264,6 +262,9 @@ class ChildFailures:
         """Return the end of the log under a heading; empty when nothing was logged."""
         tail = logs.log_tail(self._facts.log)
         return f"\n-- log\n{tail}" if tail else ""
+
+    def _record(self, what: str, deadline: Deadline) -> Dossier:
+        return self._dossier(f"{self._name} {what} in phase {deadline.phase}", deadline)
 
     def _dossier(self, title: str, failed: Deadline | None = None) -> Dossier:
         """Compile a dossier. ``failed``: the deadline of a wait that has failed.
