@@ -131,11 +131,6 @@ class EnginePool:
         if engine is None or not self._held[key] or not _works(engine):
             self.drop(key)
 
-    def discard(self, key: Hashable) -> None:
-        """Stop the engine of ``key`` unless somebody holds it."""
-        if not self._held[key]:
-            self.drop(key)
-
     def drop(self, key: Hashable) -> None:
         """Stop the engine of ``key``, if there is one, and charge its last user with what it left
         behind."""

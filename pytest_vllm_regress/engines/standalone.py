@@ -125,7 +125,7 @@ class Engines:
         One that others hold stays for them.
         """
         self.release(server)
-        self._session.engines.discard((self.target.name, server.spec, server.front))
+        self._session.engines.give_up((self.target.name, server.spec, server.front))
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import httpx
 import psutil
@@ -98,12 +98,6 @@ def describe_user(uid: int) -> str:
         return f"uid {uid}"
 
 
-class _Request(Protocol):
-    """A request of httpx, or of the library that OpenAI's client has in its place."""
-
-    extensions: Any
-
-
 class NotOurServer(httpx.ConnectError):
     """A socket that is not the server's would take the connection. Nothing was sent."""
 
@@ -144,9 +138,9 @@ class OwnListener:
             "Each start takes a port at random: run it again. If that does not help, end that program, or run in a network namespace of your own"
         )
 
-    def guard(self, request: _Request) -> None:
+    def guard(self, request: Any) -> None:
         """Make ``request`` check the connection that it opens: an event hook of clients like
-        httpx's."""
+        httpx's, also of OpenAI's."""
         before: dict[str, frozenset[int]] = {}
 
         def trace(event: str, info: Mapping[str, Any]) -> None:
@@ -156,7 +150,7 @@ class OwnListener:
 
         request.extensions = {**request.extensions, "trace": trace}
 
-    async def guard_async(self, request: _Request) -> None:
+    async def guard_async(self, request: Any) -> None:
         """``guard`` for asynchronous clients."""
         before: dict[str, frozenset[int]] = {}
 

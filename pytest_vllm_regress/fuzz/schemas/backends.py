@@ -116,7 +116,7 @@ class BackendChecker:
             kind = error_kind("died", error.args[0].rpartition("(")[2])
             return (Problem(Outcome.CRASH, first_line(error.args[0]), kind),)
 
-    def reply(self, question: SchemaQuestion, **more: Any) -> Mapping[str, Any]:
+    def reply(self, question: SchemaQuestion) -> Mapping[str, Any]:
         """Return the backend's reply as described in ``hosts.grammar.check_schema``.
 
         Raises ``ChildError`` if there is none.
@@ -126,7 +126,7 @@ class BackendChecker:
         fields = {name: getattr(question, name) for name in question.__struct_fields__}
         arguments = {"backend": self.backend, "tokenizer": self.tokenizer, "question": fields}
         answer = child.request(
-            "call", deadline, file=_HOST, function="check_schema", arguments={**arguments, **more}
+            "call", deadline, file=_HOST, function="check_schema", arguments=arguments
         )
         assert isinstance(answer, dict)
         return answer

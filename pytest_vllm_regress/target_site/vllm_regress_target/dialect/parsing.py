@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Optional
 
 from .. import Unsupported
 from .installed import version
+from .signatures import has_parameter
 
 Json = dict[str, Any]
 _TOOL_PARSERS = ("vllm.tool_parsers", "vllm.entrypoints.openai.tool_parsers")
@@ -183,8 +184,8 @@ class _Unified:
 
     def __init__(self, parser_class: Any, encoder: Any, prompt: list[int]) -> None:
         self._class, self._encoder, self._prompt = parser_class, encoder, prompt
-        self._whole_options = inspect.signature(parser_class.parse).parameters
-        self._takes_end = "finished" in inspect.signature(parser_class.parse_delta).parameters
+        self._takes_ids = has_parameter(parser_class.parse, "model_output_token_ids")
+        self._takes_end = has_parameter(parser_class.parse_delta, "finished")
 
     def _new(self, request: Any) -> Any:
         template_options = dict(getattr(request, "chat_template_kwargs", None) or {})
@@ -197,11 +198,7 @@ class _Unified:
         parser = self._new(request)
         if hasattr(parser, "set_prompt_token_ids"):
             parser.set_prompt_token_ids(self._prompt)
-        options = (
-            {"model_output_token_ids": ids}
-            if "model_output_token_ids" in self._whole_options
-            else {}
-        )
+        options = {"model_output_token_ids": ids} if self._takes_ids else {}
         reasoning, content, calls = parser.parse(text, request, enable_auto_tools=True, **options)
         return answer(reasoning, content, [(call.name, call.arguments) for call in calls or ()])
 
@@ -232,7 +229,7 @@ class Separate:
     def _new_tool(self, request: Any) -> Any:
         if self._tool is None:
             return None
-        takes_tools = "tools" in inspect.signature(self._tool.__init__).parameters
+        takes_tools = has_parameter(self._tool.__init__, "tools")
         return (
             self._tool(self._encoder, request.tools) if takes_tools else self._tool(self._encoder)
         )

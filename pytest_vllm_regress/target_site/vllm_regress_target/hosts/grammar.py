@@ -1,8 +1,6 @@
 """The grammar role: check one schema per request with valid texts, invalid texts and random walks."""
 
 import random
-import time
-from collections.abc import Collection
 from functools import lru_cache
 from typing import Any, Optional
 
@@ -24,9 +22,7 @@ def warm(tokenizer: str, backends: list[str]) -> list[str]:
     return installed
 
 
-def check_schema(
-    backend: str, tokenizer: str, question: dict[str, Any], timings: bool = False
-) -> dict[str, Any]:
+def check_schema(backend: str, tokenizer: str, question: dict[str, Any]) -> dict[str, Any]:
     """Check what a backend makes of a ``question``: its ``schema``, and its ``valid`` and ``invalid``
     texts.
 
@@ -40,7 +36,6 @@ def check_schema(
     - ``carried``: where a grammar's state, transferred as the backend offers, behaved differently,
       or why it cannot be transferred.
     - ``error``: the exception the backend raised, and ``during`` what; earlier results are kept.
-    - ``timings``, on request: seconds to compile, for the first mask and for every later mask.
     """
     reply: dict[str, Any] = {
         "valid": [],
@@ -49,13 +44,10 @@ def check_schema(
         "carried": None,
         "error": None,
     }
-    clock = _Clock() if timings else None
     loaded = _backend(backend, tokenizer)
     during = "compile"
     try:
-        started = time.perf_counter()
         grammar = loaded.compile(question["schema"])
-        compiled = time.perf_counter() - started
         for kind in ("valid", "invalid"):
             for text in question[kind]:
                 during = f"{kind} text {text}"
@@ -75,7 +67,6 @@ def check_schema(
                     loaded.vocabulary,
                     random.Random(question["seed"] * 1000 + number),
                     question["max_tokens"],
-                    clock,
                 )
             )
         if reply["walks"]:
@@ -89,27 +80,7 @@ def check_schema(
             "message": str(error)[:2000],
             "during": during,
         }
-        return reply
-    if clock is not None:
-        reply["timings"] = {
-            "compile": compiled,
-            "first": clock.seconds[:1],
-            "masks": clock.seconds[1:],
-        }
     return reply
-
-
-class _Clock:
-    """Measures the time each mask takes."""
-
-    def __init__(self) -> None:
-        self.seconds: list[float] = []
-
-    def allowed(self, walk: grammars.Walk) -> Collection[int]:
-        started = time.perf_counter()
-        allowed = walk.allowed()
-        self.seconds.append(time.perf_counter() - started)
-        return allowed
 
 
 @lru_cache(maxsize=None)
@@ -122,12 +93,11 @@ def _walk(
     vocabulary: grammars.Vocabulary,
     rng: random.Random,
     max_tokens: int,
-    clock: Optional[_Clock],
 ) -> dict[str, Any]:
     tokens: list[int] = []
     walk, end = grammar.walk(), _CUT
     while len(tokens) < max_tokens:
-        allowed = sorted(clock.allowed(walk) if clock else walk.allowed())
+        allowed = sorted(walk.allowed())
         if not allowed:
             end = _DEAD
             break
