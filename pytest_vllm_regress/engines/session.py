@@ -243,7 +243,7 @@ class Session:
             if words is None:
                 raise
             version = target.versions["vllm"]
-            raise Unsupported(words, refused_by=f"vLLM {version}") from error
+            raise Unsupported(words, refused_by=f"vLLM {version}", device="gpu") from error
         launch.child.note_shared_memory()
         if lease is not None:
             self.gpus.note_started(target, lease, launch.child)
