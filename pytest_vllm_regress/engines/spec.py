@@ -132,9 +132,12 @@ class EngineSpec:
                 "engine spec: env PYTHONPATH would hide the modules of this package from the engine: name the folders in import_path instead, "
                 'for example import_path=["plugins"]'
             )
-        object.__setattr__(self, "import_path", _folders(self.import_path))
+        folders = _texts("import_path", self.import_path, (str, Path), "folders")
+        object.__setattr__(self, "import_path", folders)
         if self.command_line is not None:
-            object.__setattr__(self, "command_line", _words(self.command_line))
+            what = "texts, the words after `vllm serve MODEL`"
+            words = _texts("command_line", self.command_line, str, what)
+            object.__setattr__(self, "command_line", words)
 
     @classmethod
     def create(cls, **values: Json) -> EngineSpec:
@@ -364,20 +367,10 @@ def _variables(value: Mapping[Any, object]) -> dict[str, str]:
     return variables
 
 
-def _folders(value: object) -> tuple[str, ...]:
-    if not isinstance(value, (list, tuple)) or not all(
-        isinstance(folder, (str, Path)) for folder in value
-    ):
-        raise UsageError(f"engine spec: import_path={value!r} is not a list of folders")
+def _texts(name: str, value: object, of: type | tuple[type, ...], what: str) -> tuple[str, ...]:
+    if not isinstance(value, (list, tuple)) or not all(isinstance(item, of) for item in value):
+        raise UsageError(f"engine spec: {name}={value!r} is not a list of {what}")
     return tuple(map(str, value))
-
-
-def _words(value: object) -> tuple[str, ...]:
-    if not isinstance(value, (list, tuple)) or not all(isinstance(word, str) for word in value):
-        raise UsageError(
-            f"engine spec: command_line={value!r} is not a list of texts, the words after `vllm serve MODEL`"
-        )
-    return tuple(value)
 
 
 def _parsed(name: str, text: str) -> Json:

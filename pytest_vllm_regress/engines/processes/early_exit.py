@@ -232,8 +232,7 @@ class HangDetector:
         self, hang: DocumentedHang, tree: WatchedTree, clock: Clock = running_time
     ) -> None:
         self._clock, self._settle_s = clock, hang.settle_s
-        self._sampler = ProcessSampler(tree.nanny, tree.responder)
-        self._logs = LogFollower(tree.log, tree.ray_dir, hang.pattern)
+        self._sampler = ProcessSampler(tree, hang.pattern)
         self._snapshots: list[Snapshot] = []
         self._due = -math.inf
         self._threads: dict[int, Thread] = {}
@@ -244,10 +243,10 @@ class HangDetector:
         if now < self._due:
             return ""
         self._due = now + SNAPSHOT_INTERVAL_S
-        self._logs.read()
-        if not self._logs.matches:  # stillness alone proves nothing
+        self._sampler.logs.read()
+        if not self._sampler.logs.matches:  # stillness alone proves nothing
             return ""
-        self._snapshots.append(self._sampler.snapshot(now, self._logs))
+        self._snapshots.append(self._sampler.snapshot(now))
         if now - self._snapshots[0].at > _KEPT_S:
             del self._snapshots[0]
         stillness = detect_stillness(self._snapshots, self._settle_s)
@@ -258,7 +257,7 @@ class HangDetector:
             return ""
         if not stillness.repeats and may_continue_by_itself(before, self._threads):
             return ""
-        return f"{stillness} after {self._logs.excerpt!r}"
+        return f"{stillness} after {self._sampler.logs.excerpt!r}"
 
 
 class DeathDetector:
@@ -269,8 +268,7 @@ class DeathDetector:
         self, tree: WatchedTree, engine: EngineProcesses, clock: Clock = running_time
     ) -> None:
         self._engine, self._clock = engine, clock
-        self._sampler = ProcessSampler(tree.nanny, tree.responder, orphans=False)
-        self._logs = LogFollower(tree.log, tree.ray_dir)
+        self._sampler = ProcessSampler(tree, orphans=False)
         self._snapshots: list[Snapshot] = []
 
     def check(self) -> str:
@@ -280,8 +278,8 @@ class DeathDetector:
         if not dead:
             return ""
         now = self._clock()
-        self._logs.read()
-        self._snapshots.append(self._sampler.snapshot(now, self._logs))
+        self._sampler.logs.read()
+        self._snapshots.append(self._sampler.snapshot(now))
         passed = now - self._snapshots[0].at
         if passed < _REPORT_S and not is_quiet(self._snapshots, _QUIET_S):
             return ""
@@ -289,17 +287,20 @@ class DeathDetector:
 
 
 class ProcessSampler:
-    """Takes snapshots of everything below ``nanny``, or, without ``orphans``, only of ``responder``
-    and its descendants."""
+    """Takes snapshots of everything below the nanny of ``tree``, or, without ``orphans``, only of
+    its responder and that one's descendants. ``logs``: what they log from now on."""
 
-    def __init__(self, nanny: int, responder: int, *, orphans: bool = True) -> None:
-        self._nanny, self._responder, self._orphans = nanny, responder, orphans
+    def __init__(
+        self, tree: WatchedTree, pattern: str | None = None, *, orphans: bool = True
+    ) -> None:
+        self.logs = LogFollower(tree.log, tree.ray_dir, pattern)
+        self._nanny, self._responder, self._orphans = tree.nanny, tree.responder, orphans
         self._pids: Sequence[int] = ()
         self._daemons: dict[int, bool] = {}
         self._census_at = float("-inf")
 
-    def snapshot(self, now: float, logs: LogFollower) -> Snapshot:
-        """Return the snapshot at time ``now``, with the state of ``logs`` as last read."""
+    def snapshot(self, now: float) -> Snapshot:
+        """Return the snapshot at time ``now``, with the state of the logs as last read."""
         if now - self._census_at >= _CENSUS_S or not all(map(_lives, self._pids)):
             self._census_at = now
             self._pids = (
@@ -308,7 +309,7 @@ class ProcessSampler:
                 else [self._responder, *descendants(self._responder)]
             )
         members = {}
-        reaped = 0
+        reaped, logs = 0, self.logs
         for pid in (self._nanny, *self._pids):
             with suppress(OSError, ValueError, IndexError):
                 fields = stat_fields(pid)

@@ -177,6 +177,12 @@ def _missing(tool: Optional[str], reasoning: Optional[str], error: Exception) ->
     return Unsupported(f"this vLLM has no parser {name}: {error}", refused_by=f"vLLM {version()}")
 
 
+def _template_options(request: Any) -> Json:
+    """Return a copy of a request's options for the chat template: some parsers remove what they
+    read, and a server has a new request each time."""
+    return dict(getattr(request, "chat_template_kwargs", None) or {})
+
+
 class _Unified:
     """The parser of releases whose server calls ``parse`` and ``parse_delta``."""
 
@@ -186,7 +192,7 @@ class _Unified:
         self._takes_end = has_parameter(parser_class.parse_delta, "finished")
 
     def _new(self, request: Any) -> Any:
-        template_options = dict(getattr(request, "chat_template_kwargs", None) or {})
+        template_options = _template_options(request)
         effort = getattr(request, "reasoning_effort", None)
         if effort is not None:
             template_options["reasoning_effort"] = effort
@@ -237,9 +243,7 @@ class Separate:
             return None
         parameters = inspect.signature(self._reasoning.__init__).parameters.values()
         takes_more = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
-        # A copy: some parsers remove what they read, and a server has a new request each time.
-        template_options = dict(getattr(request, "chat_template_kwargs", None) or {})
-        options = {"chat_template_kwargs": template_options} if takes_more else {}
+        options = {"chat_template_kwargs": _template_options(request)} if takes_more else {}
         return self._reasoning(self._encoder, **options)
 
     def whole(self, text: str, ids: list[int], request: Any) -> Json:
