@@ -236,6 +236,9 @@ def _result(item: pytest.Item, judged: JudgedLeg) -> TestResult:
     error_text = mask(str(subject.error)) if subject.error is not None else ""
     minimized = f"\n\n---- minimized ----\n{subject.minimized}" if subject.minimized else ""
     control = judged.control_observed
+    refused = (
+        judged.decision.verdict is Verdict.REPRODUCED and settings_of(item.config).fail_on_known
+    )
     return TestResult(
         case_id=case.id,
         test=test_id(item),
@@ -255,6 +258,7 @@ def _result(item: pytest.Item, judged: JudgedLeg) -> TestResult:
         match=judged.decision.match,
         observation=judged.observed,
         code=code_fingerprint(case.directory),
+        not_expected_because="--vllm-fail-on-known" if refused else "",
         decides=target is None or case.can_show(target.versions, judged.marked.variant),
         cause=judged.decision.cause,
     )
