@@ -109,7 +109,7 @@ def check_requirements(item: pytest.Item, target: Target) -> None:
                 wanted = f"{package} {specifier}"
                 lack = {"lacks": wanted} if package in VLLM else {"needs": wanted}
                 error = Unsupported(f"{target.name} has {has}", **lack)
-                error.cause = cause or error.cause
+                error.cause = Cause(cause or error.cause)
                 raise error
 
 
