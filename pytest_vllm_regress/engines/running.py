@@ -313,8 +313,12 @@ class Running:
 
     def log(self) -> str:
         """Return what all processes have logged since this test got the engine or server, also
-        after their end. Secrets are masked."""
-        return self.child.logs.text(max_chars=None)
+        after their end. Secrets are masked.
+
+        If it has become longer than ``--vllm-limit log``, a part is missing, and the test's verdict
+        is INCONCLUSIVE.
+        """
+        return self.child.logs.whole_text()
 
     def _core_in_front(self) -> bool:
         """Return whether the front process runs the engine itself."""

@@ -43,6 +43,25 @@ _VARIABLES = tomllib.loads(Path(__file__).with_name("variables.toml").read_text(
 _LOG = logging.getLogger("vllm_regress.processes")
 
 
+def recorded_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the user's variables that reach a target and may change what vLLM does there."""
+    return {
+        name: value
+        for name, value in sorted(_inherited(environ).items())
+        if name.startswith(tuple(_VARIABLES["recorded"]))
+        and not name.startswith("VLLM_REGRESS_")
+        and name not in _VARIABLES["always"]
+    }
+
+
+def _inherited(environ: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: value
+        for name, value in without_secrets(environ).items()
+        if name not in _VARIABLES["not_inherited"] and not name.startswith("COV_")
+    }
+
+
 class Agent:
     """The agent process of one interpreter, and what its children share.
 
@@ -281,12 +300,8 @@ class Agent:
         Which of the user's variables reach the target? All but secrets and those that would redirect
         its Python; what the harness sets comes last.
         """
-        whole = without_secrets(os.environ if self._inherited is None else self._inherited)
-        inherited = {
-            n: v
-            for n, v in whole.items()
-            if n not in _VARIABLES["not_inherited"] and not n.startswith("COV_")
-        }
+        whole = os.environ if self._inherited is None else self._inherited
+        inherited = _inherited(whole)
         # Python writes bytecode files only in environments that we built.
         folder = bytecode_folder(self.python)
         bytecode = (
@@ -303,6 +318,8 @@ class Agent:
             **inherited,
             "PYTHONPATH": str(TARGET_SITE),
             **_VARIABLES["always"],
+            # Tests look for lines of this level; more lines do no harm.
+            "VLLM_LOGGING_LEVEL": "DEBUG" if whole.get("VLLM_LOGGING_LEVEL") == "DEBUG" else "INFO",
             "RAY_TMPDIR": str(self.run.path),
             "TMPDIR": str(self.run.path),
             # vLLM's caches of model classes and compiled graphs stay apart from the user's own.

@@ -10,6 +10,7 @@ the log as it is, and keeps only a masked excerpt.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 from collections.abc import Iterable
@@ -31,6 +32,9 @@ their middle).
 """
 _MAX_BYTES = 2_000_000
 _MAX_LOGS = 40
+_KNOWN_AGAIN = 256
+"""Bytes by which a place in a log is known again. Timestamps make them unique."""
+_LEFT_OUT = re.compile(r"^\[\.\.\. \d+ bytes left out: a log is limited to ", re.MULTILINE)
 _CHUNK = 1 << 18
 _CARRY = 4096
 _MOST_LINES = 20_000
@@ -64,21 +68,44 @@ class LogWindow:
     def __init__(self, log: Path, ray_dir: Path | None = None) -> None:
         self._log = log
         self._ray_dir = ray_dir
-        self._starts: dict[Path, int] = {}
+        self._starts: dict[Path, tuple[int, bytes]] = {}
+        self.missed = False
+        """A test has read the window, and a part of it had been left out."""
 
     def restart(self) -> None:
         """Leave out everything logged so far."""
-        self._starts = {path: _size(path) for path in self._paths()}
+        self.missed = False
+        self._starts = {path: _end_of(path) for path in self._paths()}
 
-    def text(self, max_chars: int | None = MAX_CHARS) -> Masked:
+    def whole_text(self) -> Masked:
+        """Return everything written since the start of the window, masked, for a test that may draw
+        conclusions from what it does not find (``missed``)."""
+        texts = []
+        for path in self._paths():
+            start, complete = self._start_of(path)
+            text = _read_from(path, start)
+            self.missed |= not complete or _size(path) - start > 2 * _MAX_BYTES
+            self.missed |= _LEFT_OUT.search(text) is not None
+            texts.append(text)
+        return join_masked("\n", filter(None, texts))
+
+    def text(self, max_chars: int = MAX_CHARS) -> Masked:
         """Return everything written since the start of the window, masked.
 
         Of a log with more than ``max_chars`` the middle is left out.
         """
-        texts = (_read_from(path, self._starts.get(path, 0)) for path in self._paths())
-        return join_masked(
-            "\n", (truncate_middle(text, max_chars or len(text)) for text in texts if text)
-        )
+        texts = (_read_from(path, self._start_of(path)[0]) for path in self._paths())
+        return join_masked("\n", (truncate_middle(text, max_chars) for text in texts if text))
+
+    def _start_of(self, path: Path) -> tuple[int, bool]:
+        """Return where the window begins in a log, and whether the log still has all that was
+        written since: it was not shortened (``limits.trim``), or the bytes before would differ."""
+        start, before = self._starts.get(path, (0, b""))
+        with contextlib.suppress(OSError), path.open("rb") as log:
+            log.seek(start - len(before))
+            if log.read(len(before)) != before:
+                return 0, False
+        return start, True
 
     def _paths(self) -> list[Path]:
         return [self._log, *ray_logs(self._ray_dir, _MAX_LOGS)]
@@ -238,6 +265,15 @@ def _read_from(path: Path, start: int) -> Masked:
     except OSError:
         return Masked("")
     return mask_log((head + tail).decode(errors="replace").strip())
+
+
+def _end_of(path: Path) -> tuple[int, bytes]:
+    """Return the size of a log and its last bytes."""
+    size = _size(path)
+    with contextlib.suppress(OSError), path.open("rb") as log:
+        log.seek(max(0, size - _KNOWN_AGAIN))
+        return size, log.read(min(size, _KNOWN_AGAIN))
+    return size, b""
 
 
 def _size(path: Path) -> int:
