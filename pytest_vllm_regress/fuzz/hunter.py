@@ -49,6 +49,10 @@ class CampaignPlan:
     minutes: float | None = None
     examples: int = 100
 
+    def seed_of(self, number: int) -> int:
+        """Return the seed of a round."""
+        return self.seed * 1000 + number
+
 
 class CannotRun(Exception):
     """A question cannot be asked here, which says nothing about what is tested."""

@@ -20,8 +20,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from ...errors import UsageError
-from ...schemas.drawing import draw_distinct
-from ..drawn_data import drawn_data
+from ..drawing import drawn, drawn_data
 from .api_request import FORM, JSON, ApiRequest
 from .description import Operation, Path, closed_schema, fields
 
@@ -131,12 +130,12 @@ class RequestDrawer:
         sweep = self._shuffled(operation, random.Random(f"{seed} {self.server} {operation.label}"))
         share = count - count // DRAWN_SHARE
         swept = sweep[number * share : (number + 1) * share]
-        drawn: list[ApiRequest] = []
+        valid: list[ApiRequest] = []
         if operation.schema and operation.content != FORM:
-            drawn = self._drawn(operation, seed * 1000 + number, count - len(swept))
+            valid = self._drawn(operation, seed * 1000 + number, count - len(swept))
         bases = () if number else bases_of(self.server, operation.route)
         plain = [self._question(operation, body_text(base)) for base in bases]
-        return list(dict.fromkeys([*plain, *swept, *drawn]))
+        return list(dict.fromkeys([*plain, *swept, *valid]))
 
     def _question(self, operation: Operation, body: str | None, **values: str) -> ApiRequest:
         return ApiRequest(
@@ -204,10 +203,10 @@ class RequestDrawer:
         @st.composite
         def requests(draw: st.DrawFn) -> ApiRequest:
             body: Any = dict(draw(st.sampled_from(bases)))
-            if draw(st.booleans()) and (drawn := draw(bodies)):
-                some = st.lists(st.sampled_from(sorted(drawn)), max_size=2, unique=True)
+            if draw(st.booleans()) and (extra := draw(bodies)):
+                some = st.lists(st.sampled_from(sorted(extra)), max_size=2, unique=True)
                 for name in draw(some):
-                    body = with_field(body, (name,), drawn[name])
+                    body = with_field(body, (name,), extra[name])
             for path, schema in draw(st.lists(st.sampled_from(known), max_size=4)) if known else []:
                 if plain := of_type(schema):
                     body = with_field(body, path, draw(st.sampled_from(plain)))
@@ -216,7 +215,7 @@ class RequestDrawer:
                 body = with_field(body, path, draw(st.sampled_from(VALUES)))
             return self._question(operation, body_text(body))
 
-        return draw_distinct(requests(), count, seed)[:count]
+        return drawn(requests(), count, seed)[:count]
 
 
 def _bodies(document: Mapping[str, Any], schema: Body) -> st.SearchStrategy[dict[str, Any]]:

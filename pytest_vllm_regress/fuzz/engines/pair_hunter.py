@@ -13,14 +13,14 @@ from typing import Annotated
 from ...engines.session import Session
 from ...errors import BuildError, ChildError, Unsupported
 from ...util.codec import Meta, encode, replace
-from ..drawn_data import drawn_data
+from ..drawing import drawn, drawn_data, identity
 from ..finding import Finding, Line, Problem, hyphenated
 from ..hunter import CampaignPlan, CannotRun, Hunter, Reply, versions_with_vllm
 from ..reduce import Effort
 from .differences import difference, foreign_cache, inconsistency
 from .engine_question import EVERYWHERE, Request, Turns
 from .pairs import MODEL, Configuration, Pair, pairs_named
-from .question_drawing import drawn, smaller_questions
+from .question_drawing import questions, smaller_questions
 from .side_answer import DEATH, NO_ANSWER, REFUSED, SideAnswer, expected
 from .sides import EngineSide
 
@@ -176,11 +176,11 @@ class PairHunter(Hunter[PairChecker, Pair, Turns, EngineFinding]):
             self.left_out[part.name] = words
             return []
         lacking = self.lanes.first.lacking(part)
-        questions = (
+        fitted = (
             part.fitted(question, lacking)
-            for question in drawn(plan.examples, plan.seed * 1000 + number)
+            for question in drawn(questions(), plan.examples, plan.seed_of(number))
         )
-        return list({one.to_text(): one for one in questions if one}.values())
+        return list({identity(one): one for one in fitted if one}.values())
 
     def notes(self, part: Pair) -> tuple[str, ...]:
         lacking = {} if part.name in self.left_out else self.lanes.first.lacking(part)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import enum
+import functools
 from collections.abc import Iterator
 from typing import Annotated
 
 from hypothesis import strategies as st
 
-from ...schemas.drawing import draw_distinct
-from ...util import codec
-from ...util.codec import Document, Meta
+from ...util.codec import Document, Meta, replace
 from ..finding import Problem
+from ..reduce import smaller_documents
 
 
 class Action(enum.StrEnum):
@@ -77,6 +77,7 @@ class Story(Document, frozen=True, omit_defaults=False):
         return f"{', '.join(self.actions)} ({self.workers} worker{'s' * (self.workers > 1)})"
 
 
+@functools.cache
 @st.composite
 def stories(draw: st.DrawFn) -> Story:
     """Draw gentle actions, in one of three stories a stop of the core, and in five of seven an end.
@@ -102,21 +103,10 @@ def stories(draw: st.DrawFn) -> Story:
     return Story(tuple(actions), workers)
 
 
-def drawn(count: int, seed_value: int) -> list[Story]:
-    """Return the distinct stories among ``count`` drawn ones."""
-    return draw_distinct(stories(), count, seed_value)
-
-
 def smaller_stories(story: Story, problem: Problem) -> Iterator[Story]:
-    """Yield stories with fewer workers or actions.
-
-    What came after the problem was noticed is left out first, and everything before the last one of
-    these actions; then each action, the last one first.
-    """
-    if Action.KILL_WORKER not in story.actions:
-        yield codec.replace(story, workers=1)
+    """Yield stories with fewer workers or actions: first without what came after the problem was
+    noticed, then without everything before it."""
     noticed = story.actions[: problem.at]
-    numbers = reversed(range(len(story.actions)))
-    left_out = (story.actions[:at] + story.actions[at + 1 :] for at in numbers)
-    for actions in filter(None, (noticed, noticed[-1:], *left_out)):
-        yield codec.replace(story, actions=actions)
+    for actions in filter(None, (noticed, noticed[-1:])):
+        yield replace(story, actions=actions)
+    yield from smaller_documents(story)

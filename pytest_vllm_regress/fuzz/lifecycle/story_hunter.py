@@ -12,11 +12,12 @@ from ...engines.server import Server
 from ...engines.session import Session
 from ...errors import ChildError, Unsupported
 from ...surveys.states.requests import DRAIN_S, paced
+from ..drawing import drawn
 from ..finding import Finding, Problem, hyphenated
 from ..hunter import CampaignPlan, Hunter, Reply, versions_with_vllm
 from ..kept import Kept, kept_engine
 from ..reduce import Effort
-from .story import Story, drawn, smaller_stories
+from .story import Story, smaller_stories, stories
 from .story_run import HEALTH_S, StoryRun
 
 _REQUIRED: Mapping[str, Any] = {"enable_lora": True, "max_lora_rank": 8}
@@ -105,7 +106,7 @@ class StoryHunter(Hunter[StoryServers, Story, Story, StoryFinding]):
         return cls(lanes, environment, versions)
 
     def parts(self, plan: CampaignPlan, number: int) -> Iterator[Story]:
-        return iter(drawn(plan.examples, plan.seed * 1000 + number))
+        return iter(drawn(stories(), plan.examples, plan.seed_of(number)))
 
     def label(self, part: Story) -> str:
         return part.to_text()

@@ -10,10 +10,8 @@ from typing import Annotated, Any, Literal
 
 from hypothesis import strategies as st
 
-from ...schemas.drawing import draw_distinct
-from ...util.codec import Document, Meta, encode, replace
-from ..drawn_data import drawn_data
-from ..reduce import shorter, smaller_values, without_member
+from ...util.codec import Document, Meta
+from ..drawing import drawn_data
 
 _DATA = drawn_data("parser_texts")
 TOOLS: list[Mapping[str, Any]] = _DATA["tools"]
@@ -37,10 +35,6 @@ class Meaning(Document, frozen=True, omit_defaults=False):
     content: str = ""
     calls: tuple[FunctionCall, ...] = ()
     style: Literal["spaced", "compact", "escaped"] = "spaced"
-
-    def to_text(self) -> str:
-        """Return a text that is equal for equal meanings, ``1`` and ``True`` apart."""
-        return json.dumps(encode(self), sort_keys=True)
 
     def as_json(self, value: Any) -> str:
         """Return a value as JSON in the style of the answer."""
@@ -170,6 +164,7 @@ def _arguments() -> st.SearchStrategy[dict[str, Any]]:
     )
 
 
+@functools.cache
 @st.composite
 def meanings(draw: st.DrawFn) -> Meaning:
     """Draw an answer: reasoning, text, and up to three calls."""
@@ -179,35 +174,3 @@ def meanings(draw: st.DrawFn) -> Meaning:
     thought = draw(st.sampled_from(_DATA["thoughts"]))
     content = draw(st.sampled_from(_DATA["before_calls" if calls else "alone"]))
     return Meaning(thought, content, tuple(calls), draw(st.sampled_from(STYLES)))
-
-
-@functools.lru_cache(maxsize=2)
-def drawn(count: int, seed_value: int) -> list[Meaning]:
-    """Return the distinct answers among ``count`` drawn ones."""
-    return draw_distinct(meanings(), count, seed_value, Meaning.to_text)
-
-
-def simpler_meanings(meaning: Meaning) -> Iterator[Meaning]:
-    """Yield simpler answers, the simplest first."""
-    for calls in without_member(meaning.calls):
-        yield replace(meaning, calls=calls)
-    for text in shorter(meaning.content):
-        yield replace(meaning, content=text)
-    for text in shorter(meaning.reasoning):
-        yield replace(meaning, reasoning=text)
-    if meaning.style != "spaced":
-        yield replace(meaning, style="spaced")
-    for at, call in enumerate(meaning.calls):
-        for simpler in _simpler_calls(call):
-            calls = (*meaning.calls[:at], simpler, *meaning.calls[at + 1 :])
-            yield replace(meaning, calls=calls)
-
-
-def _simpler_calls(call: FunctionCall) -> Iterator[FunctionCall]:
-    arguments = dict(call.arguments)
-    for simplest in ({}, {"count": 1}, {"city": "a"}) if arguments else ():
-        yield FunctionCall(call.name, simplest)
-    if call.name == "get_weather":
-        yield FunctionCall("add", arguments)
-    for smaller in smaller_values(arguments):
-        yield FunctionCall(call.name, smaller)

@@ -10,11 +10,12 @@ from typing import Annotated
 from ...engines.session import Session
 from ...errors import ChildError, UsageError
 from ...util.codec import Meta, replace
+from ..drawing import drawn
 from ..finding import Finding, Problem, hyphenated
 from ..hunter import CampaignPlan, Hunter, Reply, versions_with_vllm
-from ..reduce import Effort
+from ..reduce import Effort, smaller_documents
 from .formats import PLAIN, Format, formats_of
-from .meaning import drawn, features, simpler_meanings
+from .meaning import TOOLS, Meaning, features, meanings
 from .parser_oracle import NO_ANSWER, WHOLE
 from .parser_process import ParserName, ParserProcess
 from .parser_question import Cut, CutKind, ParserQuestion, observations
@@ -181,8 +182,8 @@ class ParserHunter(Hunter[ParserProcess, ReadFormat, ParserQuestion, ParserFindi
 
     def draw(self, part: ReadFormat, plan: CampaignPlan, number: int) -> list[ParserQuestion]:
         """Return the questions of the answers as far as the format can write them, each text once."""
-        meanings = drawn(plan.examples, plan.seed * 1000 + number)
-        questions = [ParserQuestion.of(part.form.fitted(one), part.form) for one in meanings]
+        answers = drawn(meanings(), plan.examples, plan.seed_of(number))
+        questions = [ParserQuestion.of(part.form.fitted(one), part.form) for one in answers]
         return list({question.text: question for question in questions if question.text}.values())
 
     def ask(
@@ -206,8 +207,8 @@ class ParserHunter(Hunter[ParserProcess, ReadFormat, ParserQuestion, ParserFindi
         show it in a cut that is drawn anew.
         """
         yield from (question.with_cuts(_in_one_piece(cut)) for cut in question.cuts)
-        for meaning in simpler_meanings(question.meaning):
-            if part.form.fitted(meaning) == meaning:
+        for meaning in smaller_documents(question.meaning):
+            if part.form.fitted(meaning) == meaning and _names_tools(meaning):
                 simpler = ParserQuestion.of(meaning, part.form, [cut.kind for cut in question.cuts])
                 if any(len(cut.pieces) == 1 for cut in question.cuts):
                     simpler = simpler.with_cuts(*map(_in_one_piece, simpler.cuts))
@@ -247,6 +248,10 @@ class ParserHunter(Hunter[ParserProcess, ReadFormat, ParserQuestion, ParserFindi
 
     def subject(self, finding: ParserFinding) -> str:
         return f"{finding.parser} of {super().subject(finding)}"
+
+
+def _names_tools(meaning: Meaning) -> bool:
+    return {call.name for call in meaning.calls} <= {tool["function"]["name"] for tool in TOOLS}
 
 
 def _in_one_piece(cut: Cut) -> Cut:

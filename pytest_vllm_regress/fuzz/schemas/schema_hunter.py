@@ -28,9 +28,9 @@ from ...schemas import (
     near_misses,
     valid_instances,
 )
-from ...schemas.drawing import draw_distinct
 from ...schemas.profile import as_profile
 from ...util.codec import Document, Meta, encode, replace
+from ..drawing import drawn
 from ..finding import Finding, Line, Problem, ReplayAnswer
 from ..hunter import CampaignPlan, Hunter, Reply
 from ..reduce import Effort
@@ -271,9 +271,8 @@ class SchemaHunter(Hunter[Backends, BackendPart, SchemaQuestion, SchemaFinding])
         return f"{part.backend} in {part.environment}{front}, from question {first}"
 
     def draw(self, part: BackendPart, plan: CampaignPlan, number: int) -> list[SchemaQuestion]:
-        questions = drawn(
-            self.profile(part.backend), self._nodes, plan.examples, plan.seed * 1000 + number
-        )
+        strategy = schema_questions(self.profile(part.backend), Budget(nodes=self._nodes))
+        questions = drawn(strategy, plan.examples, plan.seed_of(number))
         return questions[part.chunk * _CHUNK :][: min(_CHUNK, plan.examples)]
 
     def profile(self, backend: str) -> Profile:
@@ -382,13 +381,7 @@ class SchemaHunter(Hunter[Backends, BackendPart, SchemaQuestion, SchemaFinding])
         return failures
 
 
-@functools.lru_cache(maxsize=8)
-def drawn(profile: Profile, nodes: int, examples: int, seed: int) -> list[SchemaQuestion]:
-    """Return the distinct questions among drawn ones."""
-    strategy = schema_questions(profile, Budget(nodes=nodes))
-    return draw_distinct(strategy, examples, seed, lambda one: json.dumps(encode(one)))
-
-
+@functools.cache
 @st.composite
 def schema_questions(draw: st.DrawFn, profile: Profile, budget: Budget) -> SchemaQuestion:
     """Draw a schema of the profile, with valid and invalid instances."""
