@@ -33,9 +33,10 @@ import psutil
 
 from ...environments.cache import EnvironmentCache
 from ...target_site.vllm_regress_target.nanny import mapped_shm
-from ...util.files import remove_tree, size_of
+from ...util.files import remove_tree
 from ...util.paths import cache_root
 from ...util.rundir import AbandonedRun, Owner, State, abandoned_runs, same_namespace
+from ...util.sizes import disk_usage
 from . import process_tree
 
 _DOWNLOAD_S = 86400.0
@@ -124,7 +125,7 @@ def of_runs() -> Iterator[Remnant]:
                 str(path),
                 owner,
                 path.stat().st_mtime,
-                size_of(path),
+                disk_usage(path),
                 partial(_remove_run, run),
             )
 
@@ -134,7 +135,7 @@ def of_builds(cache: EnvironmentCache | None = None) -> Iterator[Remnant]:
     cache = cache or EnvironmentCache()
     for place in cache.unfinished():
         with contextlib.suppress(OSError):
-            since, size = place.stat().st_mtime, size_of(place)
+            since, size = place.stat().st_mtime, disk_usage(place)
             yield Remnant(
                 "half-built environment",
                 str(place),
@@ -152,7 +153,7 @@ def of_builds(cache: EnvironmentCache | None = None) -> Iterator[Remnant]:
                     str(place),
                     "a download that ended early",
                     since,
-                    size_of(place),
+                    disk_usage(place),
                     partial(remove_tree, place),
                 )
 
