@@ -14,8 +14,7 @@ from ..drawing import drawn
 from ..finding import Finding, Problem, hyphenated
 from ..hunter import CampaignPlan, Hunter, Reply, versions_with_vllm
 from ..reduce import Effort, smaller_documents
-from .formats import PLAIN, Format, formats_of
-from .meaning import TOOLS, Meaning, features, meanings
+from .meaning import BASIC, PLAIN, TOOLS, Format, Meaning, features, formats_of, meanings
 from .parser_oracle import NO_ANSWER, WHOLE
 from .parser_process import ParserName, ParserProcess
 from .parser_question import Cut, CutKind, ParserQuestion, observations
@@ -25,20 +24,6 @@ COARSE = frozenset({CutKind.SEVERAL, CutKind.RUNS, CutKind.ONCE})
 _ONE_CAUSE = ("no end", "raises", "no answer", "death")
 """Kinds of problems that have one cause, whatever the answer contains: the place of an exception
 belongs to the kind."""
-_BASIC = frozenset(
-    {
-        "a call",
-        "string",
-        "integer",
-        "number",
-        "boolean",
-        "list",
-        "object",
-        "several arguments",
-        "content",
-        "reasoning",
-    }
-)
 
 
 class ParserFinding(Finding, frozen=True, tag="parsers"):
@@ -83,7 +68,7 @@ class ParserFinding(Finding, frozen=True, tag="parsers"):
             if cut.kind not in COARSE and cut.kind not in self.kinds:
                 return False
         used = features(self.question.meaning)
-        return (used - _BASIC or used) <= features(question.meaning)
+        return (used - BASIC or used) <= features(question.meaning)
 
 
 @dataclass(frozen=True)

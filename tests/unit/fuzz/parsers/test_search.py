@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from pytest_vllm_regress.fuzz.campaign import StepSearch
 from pytest_vllm_regress.fuzz.drawing import drawn
 from pytest_vllm_regress.fuzz.hunter import CampaignPlan
-from pytest_vllm_regress.fuzz.parsers.formats import Format
-from pytest_vllm_regress.fuzz.parsers.meaning import features, meanings
+from pytest_vllm_regress.fuzz.parsers.meaning import Format, features, meanings
 from pytest_vllm_regress.fuzz.parsers.parser_hunter import ParserFinding, ParserHunter, ReadFormat
 from pytest_vllm_regress.fuzz.parsers.parser_process import ParserName
 from pytest_vllm_regress.fuzz.parsers.parser_question import CutKind, ParserQuestion, ParserReply
