@@ -25,8 +25,7 @@ from pytest_vllm_regress.fuzz.api.api_hunter import ApiFinding
 from pytest_vllm_regress.fuzz.engines.pair_hunter import EngineFinding
 from pytest_vllm_regress.fuzz.finding import Finding, ReplayAnswer, UpstreamSearch
 from pytest_vllm_regress.fuzz.hunter import hunter_named, load
-from pytest_vllm_regress.fuzz.lifecycle.story import Story
-from pytest_vllm_regress.fuzz.lifecycle.story_hunter import StoryFinding
+from pytest_vllm_regress.fuzz.lifecycle.story_hunter import Story, StoryFinding
 from pytest_vllm_regress.fuzz.parsers.parser_hunter import ParserFinding
 from pytest_vllm_regress.fuzz.schemas.schema_hunter import SchemaFinding
 from pytest_vllm_regress.schemas import PROFILES, features

@@ -14,8 +14,8 @@ from ...engines.session import Session
 from ...errors import BuildError, ChildError, Unsupported
 from ...util.codec import Meta, encode, replace
 from ..drawing import drawn, drawn_data, identity
-from ..finding import Finding, Line, Problem, hyphenated
-from ..hunter import CampaignPlan, CannotRun, Hunter, Reply, versions_with_vllm
+from ..finding import Finding, Line, Problem
+from ..hunter import CampaignPlan, CannotRun, Hunter, Reply
 from ..reduce import Effort
 from .differences import difference, foreign_cache, inconsistency
 from .engine_question import EVERYWHERE, Request, Turns
@@ -43,8 +43,8 @@ class EngineFinding(Finding, frozen=True, tag="engines"):
     question: Turns
 
     @property
-    def title(self) -> str:
-        return f"engines-{self.pair}-{hyphenated(self.problem.kind)}"
+    def subject(self) -> str:
+        return f"engines-{self.pair}"
 
     @property
     def identity(self) -> object:
@@ -136,6 +136,7 @@ class PairHunter(Hunter[PairChecker, Pair, Turns, EngineFinding]):
     for the pair of releases."""
 
     kind = EngineFinding
+    lane = PairChecker
     most_of_kind = 3
     right = "both sides agree"
 
@@ -151,20 +152,6 @@ class PairHunter(Hunter[PairChecker, Pair, Turns, EngineFinding]):
         options = {"pairs": [pair.name for pair in self._pairs], "against": against}
         super().__init__(checkers, environment, versions, options)
 
-    @classmethod
-    def of(
-        cls,
-        sessions: Sequence[Session],
-        environment: str,
-        *,
-        names: Sequence[str] = (),
-        against: str = "",
-        seconds: float = SECONDS,
-    ) -> PairHunter:
-        versions = versions_with_vllm(sessions[0], environment)
-        checkers = [PairChecker(session, environment, seconds) for session in sessions]
-        return cls(checkers, environment, versions, names, against)
-
     def parts(self, plan: CampaignPlan, number: int) -> Iterator[Pair]:
         return (pair for pair in self._pairs if pair.name not in self.left_out)
 
@@ -176,15 +163,12 @@ class PairHunter(Hunter[PairChecker, Pair, Turns, EngineFinding]):
             self.left_out[part.name] = words
             return []
         lacking = self.lanes.first.lacking(part)
+        self.left_out |= {f"{part.name}, {name}": words for name, words in lacking.items()}
         fitted = (
             part.fitted(question, lacking)
             for question in drawn(questions(), plan.examples, plan.seed_of(number))
         )
         return list({identity(one): one for one in fitted if one}.values())
-
-    def notes(self, part: Pair) -> tuple[str, ...]:
-        lacking = {} if part.name in self.left_out else self.lanes.first.lacking(part)
-        return tuple(f"not asked: {name}: {words}" for name, words in lacking.items())
 
     def ask(self, lane: PairChecker, part: Pair, questions: Sequence[Turns]) -> list[Reply[Turns]]:
         return [Reply.of(question, lane.ask(part, question)) for question in questions]

@@ -7,12 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from ...engines.session import Session
 from ...errors import ChildError, UsageError
 from ...util.codec import Meta, replace
 from ..drawing import drawn
-from ..finding import Finding, Problem, hyphenated
-from ..hunter import CampaignPlan, Hunter, Reply, versions_with_vllm
+from ..finding import Finding, Problem
+from ..hunter import CampaignPlan, Hunter, Reply
 from ..reduce import Effort, smaller_documents
 from .meaning import BASIC, PLAIN, TOOLS, Format, Meaning, features, formats_of, meanings
 from .parser_oracle import NO_ANSWER, WHOLE
@@ -38,9 +37,8 @@ class ParserFinding(Finding, frozen=True, tag="parsers"):
     kinds: Annotated[tuple[CutKind, ...], Meta(max_length=10)] = ()
 
     @property
-    def title(self) -> str:
-        parser = f"{self.parser.name.replace('_', '-')}-{self.parser.kind}"
-        return f"parser-{parser}-{hyphenated(self.problem.kind)}"
+    def subject(self) -> str:
+        return f"parser-{self.parser.name.replace('_', '-')}-{self.parser.kind}"
 
     @property
     def identity(self) -> object:
@@ -87,33 +85,21 @@ class ParserHunter(Hunter[ParserProcess, ReadFormat, ParserQuestion, ParserFindi
     """Asks the parsers of one environment. ``names``: those that are asked; empty for all."""
 
     kind = ParserFinding
+    lane = ParserProcess
     batch = 20
     most_of_kind = 4
     right = "the parser answers what was meant"
 
     def __init__(
         self,
-        process: ParserProcess,
+        processes: Sequence[ParserProcess],
         environment: str,
         versions: Mapping[str, str],
         names: Sequence[str] = (),
     ) -> None:
-        super().__init__([process], environment, versions, {"parsers": sorted(names)})
+        super().__init__(processes, environment, versions, {"parsers": sorted(names)})
         self._names = names
         self._covered: list[ReadFormat] | None = None
-
-    @classmethod
-    def of(
-        cls,
-        sessions: Sequence[Session],
-        environment: str,
-        *,
-        names: Sequence[str] = (),
-        seconds: float = 30.0,
-    ) -> ParserHunter:
-        versions = versions_with_vllm(sessions[0], environment)
-        process = ParserProcess(sessions[0], environment, seconds)
-        return cls(process, environment, versions, names)
 
     def parts(self, plan: CampaignPlan, number: int) -> list[ReadFormat]:
         if self._covered is None:

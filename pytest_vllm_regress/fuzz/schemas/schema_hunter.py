@@ -12,7 +12,7 @@ import functools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from hypothesis import strategies as st
 
@@ -76,6 +76,7 @@ class SchemaFinding(Finding, frozen=True, tag="schemas"):
         front: what was tested: the grammar alone, an offline engine, or a server (``serve``).
     """
 
+    allowed = tuple(Outcome)[1:]
     backend: Literal["lm-format-enforcer", "xgrammar", "llguidance", "outlines"]
     front: Literal["grammar", "offline", "serve"] = "grammar"
     profile: Annotated[str, Meta(max_length=100)] = "full"
@@ -83,15 +84,9 @@ class SchemaFinding(Finding, frozen=True, tag="schemas"):
     others: Annotated[Mapping[str, Line], Meta(max_length=20)] = {}
     question: SchemaQuestion
 
-    def __post_init__(self) -> None:
-        allowed = list(Outcome)[1:]
-        if self.problem.kind not in allowed:
-            raise ValueError(f"problem.kind {self.problem.kind!r}: allowed: {', '.join(allowed)}")
-
     @property
-    def title(self) -> str:
-        through = "" if self.front == GRAMMAR else f"{self.front}-"
-        return f"{through}{self.backend}-{self.problem.kind.replace(' ', '-')}"
+    def subject(self) -> str:
+        return self.backend if self.front == GRAMMAR else f"{self.front}-{self.backend}"
 
     @property
     def identity(self) -> object:
@@ -209,7 +204,7 @@ class SchemaHunter(Hunter[Backends, BackendPart, SchemaQuestion, SchemaFinding])
         super().__init__([backends], environment, {}, options)
 
     @classmethod
-    def of(cls, sessions: Sequence[Session], environment: str) -> SchemaHunter:
+    def of(cls, sessions: Sequence[Session], environment: str, **_: Any) -> Self:
         return cls(Backends(sessions[0]), environment)
 
     @classmethod

@@ -16,8 +16,14 @@ from pytest_vllm_regress.fuzz.campaign import Campaign
 from pytest_vllm_regress.fuzz.drawing import drawn
 from pytest_vllm_regress.fuzz.finding import Problem
 from pytest_vllm_regress.fuzz.hunter import CampaignPlan, load
-from pytest_vllm_regress.fuzz.lifecycle.story import Action, Story, smaller_stories, stories
-from pytest_vllm_regress.fuzz.lifecycle.story_hunter import StoryFinding, StoryHunter
+from pytest_vllm_regress.fuzz.lifecycle.story_hunter import (
+    Action,
+    Story,
+    StoryFinding,
+    StoryHunter,
+    smaller_stories,
+    stories,
+)
 from pytest_vllm_regress.fuzz.reduce import Effort, reduce
 from pytest_vllm_regress.util.codec import encode
 

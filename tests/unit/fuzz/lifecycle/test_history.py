@@ -6,7 +6,7 @@ import pytest
 
 from pytest_vllm_regress.fuzz.drawing import drawn
 from pytest_vllm_regress.fuzz.lifecycle import story_run, streams
-from pytest_vllm_regress.fuzz.lifecycle.story import Action, Story, stories
+from pytest_vllm_regress.fuzz.lifecycle.story_hunter import Action, Story, stories
 from pytest_vllm_regress.fuzz.lifecycle.story_run import StoryRun
 from tests.unit.fuzz.lifecycle.stand_in import StandIn
 
@@ -20,7 +20,7 @@ def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def kinds(story: Story, *faults: str) -> set[str]:
-    return {problem.kind for problem in StoryRun(StandIn(*faults)).run(story)}  # type: ignore[arg-type]
+    return {problem.kind for problem in StoryRun(StandIn(*faults)).run(story.actions)}  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("faults", [(), ("it cannot pause",)])

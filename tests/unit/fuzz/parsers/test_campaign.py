@@ -60,7 +60,7 @@ def formats(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def hunter(process: Process, *names: str) -> ParserHunter:
     versions = {"vllm": "0.11.2", "transformers": "4.57"}
-    return ParserHunter(process, "vllm-0.11.2", versions, names)  # type: ignore[arg-type]
+    return ParserHunter([process], "vllm-0.11.2", versions, names)  # type: ignore[list-item]
 
 
 def run(

@@ -39,7 +39,7 @@ def search(
 ) -> tuple[list[ParserFinding], int, int]:
     """Ask a parser. Return the findings, and the number of questions and of problems."""
     part = ReadFormat(ParserName("tool", "one"), FORM)
-    hunter = ParserHunter(Process(parser), "vllm-0.11.2", {})  # type: ignore[arg-type]
+    hunter = ParserHunter([Process(parser)], "vllm-0.11.2", {})  # type: ignore[list-item]
     found = StepSearch(hunter, part, 0, known)
     questions = hunter.draw(part, CampaignPlan(seed=0, examples=60), 1)
     problems = [
