@@ -3,6 +3,7 @@ OpenAPI description."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -64,30 +65,23 @@ def fields(document: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[Path,
     """Return the fields of a body's schema by their paths, those of nested objects and of the first
     items of lists included."""
     found: dict[Path, Mapping[str, Any]] = {}
-    for path, node in _walk(document, schema, (), _DEPTH):
-        if len(found) >= _MAX_FIELDS:
-            break
-        found.setdefault(path, node)
-    return found
+    level: list[tuple[Path, Any]] = [((), schema)]
+    for _ in range(_DEPTH):
+        level = [
+            child
+            for path, part in level
+            for node in _alternatives(document, part)
+            for child in _children(path, node)
+        ]
+        for path, node in level:
+            found.setdefault(path, node if isinstance(node, Mapping) else {})
+    return dict(itertools.islice(found.items(), _MAX_FIELDS))
 
 
-def _walk(
-    document: Mapping[str, Any], schema: Any, path: Path, depth: int
-) -> Iterator[tuple[Path, Mapping[str, Any]]]:
-    """Yield fields, the outer ones first."""
-    level = [(path, one) for one in _alternatives(document, schema)]
-    for _ in range(depth):
-        below = []
-        for at, node in level:
-            children = [
-                ((*at, str(name)), child) for name, child in node.get("properties", {}).items()
-            ]
-            if isinstance(node.get("items"), Mapping):
-                children.append(((*at, 0), node["items"]))
-            for place, child in children:
-                yield place, child if isinstance(child, Mapping) else {}
-                below += [(place, one) for one in _alternatives(document, child)]
-        level = below
+def _children(path: Path, node: Mapping[str, Any]) -> Iterator[tuple[Path, Any]]:
+    yield from (((*path, str(name)), child) for name, child in node.get("properties", {}).items())
+    if isinstance(node.get("items"), Mapping):
+        yield (*path, 0), node["items"]
 
 
 def _alternatives(

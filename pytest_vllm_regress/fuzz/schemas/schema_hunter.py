@@ -214,12 +214,8 @@ class SchemaHunter(Hunter[Backends, BackendPart, SchemaQuestion, SchemaFinding])
         environments: Sequence[str],
         names: Sequence[str],
         allowance: Allowance,
-        *,
-        profile: Profile | None,
-        nodes: int,
-        fronts: Sequence[str],
-        corpus: Sequence[Path],
-    ) -> SchemaHunter:
+        **options: Any,
+    ) -> Self:
         """Return the hunter of these backends, as far as the environments have them.
 
         Raises ``UsageError`` for an environment that has none.
@@ -239,15 +235,7 @@ class SchemaHunter(Hunter[Backends, BackendPart, SchemaQuestion, SchemaFinding])
                     f"{environment} has no usable installation of {', '.join(names or BACKENDS)}"
                 )
             tested += installed
-        return cls(
-            backends,
-            ", ".join(environments),
-            tested,
-            profile=profile,
-            nodes=nodes,
-            fronts=fronts,
-            corpus=corpus,
-        )
+        return cls(backends, ", ".join(environments), tested, **options)
 
     @property
     def title(self) -> str:
