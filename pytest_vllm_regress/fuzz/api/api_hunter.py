@@ -6,6 +6,7 @@ A part is one operation of one server.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,12 +20,10 @@ from ...util.text import render_text
 from ..finding import Finding, Problem, ReplayAnswer
 from ..hunter import CampaignPlan, Hunter, Reply, versions_with_vllm
 from ..reduce import Effort, smaller_values
-from .api_lane import STATEFUL, ApiLane
 from .api_oracle import ApiOutcome, is_explained, narrowed, odd_fields, problem
 from .api_request import ApiReply, ApiRequest
-from .description import Operation, operations
-from .request_drawing import RequestDrawer, body_text, routes_of
-from .servers import LIMITS, SERVERS, ServerStarter
+from .request_drawing import Operation, RequestDrawer, operations, routes_of
+from .servers import LIMITS, SERVERS, STATEFUL, ApiLane, ServerStarter
 
 REQUESTS = 2000
 """Number of equal requests of a measurement, unless a campaign says another."""
@@ -220,7 +219,7 @@ class ApiHunter(Hunter[ApiLane, ServedOperation, ApiRequest, ApiFinding]):
         model = body.get("model") if isinstance(body, dict) else None
         for value in smaller_values(body):
             if not isinstance(body, dict) or value.get("model") == model:
-                yield question.with_body(body_text(value))
+                yield question.with_body(json.dumps(value))
 
     def effort(self, problem: Problem) -> Effort:
         if problem.kind == ApiOutcome.MEMORY_GROWS:

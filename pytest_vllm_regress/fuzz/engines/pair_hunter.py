@@ -17,11 +17,19 @@ from ..drawing import drawn, drawn_data, identity
 from ..finding import Finding, Line, Problem
 from ..hunter import CampaignPlan, CannotRun, Hunter, Reply
 from ..reduce import Effort
-from .differences import difference, foreign_cache, inconsistency
 from .engine_question import EVERYWHERE, Request, Turns
 from .pairs import MODEL, Configuration, Pair, pairs_named
 from .question_drawing import questions, smaller_questions
-from .side_answer import DEATH, NO_ANSWER, REFUSED, SideAnswer, expected
+from .side_answer import (
+    DEATH,
+    NO_ANSWER,
+    REFUSED,
+    SideAnswer,
+    difference,
+    expected,
+    foreign_cache,
+    inconsistency,
+)
 from .sides import EngineSide
 
 SECONDS = 30.0
