@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from ..drawing import drawn_data
 from ..finding import Problem
 from .engine_question import Request, is_broken
 
@@ -155,22 +156,7 @@ def _clamped(value: float | None) -> float:
     return LEAST if value is None else max(float(value), LEAST)
 
 
-_DOCUMENTED = frozenset(
-    [
-        "max_tokens",
-        "min_tokens",
-        "n",
-        "stop",
-        "include_stop_str_in_output",
-        "stop_token_ids",
-        "ignore_eos",
-        "temperature",
-        "seed",
-        "logprobs",
-        "prompt_logprobs",
-        "skip_special_tokens",
-    ]
-)
+_DOCUMENTED = frozenset(drawn_data("engine_texts")["documented"])
 """Options whose effect on a script the documentation of SamplingParams says, or that have none."""
 
 

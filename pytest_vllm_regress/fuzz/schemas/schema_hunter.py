@@ -21,14 +21,13 @@ from ...engines.spec import front_named
 from ...errors import Unsupported, UsageError
 from ...schemas import (
     Budget,
-    Feature,
     Profile,
     features,
     json_schemas,
     near_misses,
     valid_instances,
 )
-from ...schemas.profile import as_profile
+from ...schemas.profile import TABLES, as_profile
 from ...util.codec import Document, Meta, encode, replace
 from ..drawing import drawn
 from ..finding import Finding, Line, Problem, ReplayAnswer
@@ -51,19 +50,7 @@ MAX_INSTANCES = 3
 _CHUNK = 10
 _ENGINE_EXAMPLES = 40
 """Maximum number of questions of a round to a whole engine, which takes seconds for each."""
-_BASIC_FEATURES = frozenset(
-    feature.value
-    for feature in (
-        Feature.NULL,
-        Feature.BOOLEAN,
-        Feature.INTEGER,
-        Feature.NUMBER,
-        Feature.STRING,
-        Feature.ARRAY,
-        Feature.OBJECT,
-        Feature.NESTING,
-    )
-)
+_USUAL_FEATURES = frozenset(TABLES["usual-features"])
 _FAILING = (Outcome.COMPILE_ERROR, Outcome.CRASH, Outcome.OUT_OF_MEMORY, Outcome.TIME_OUT)
 """Outcomes with which a backend does not come to the check of a text."""
 
@@ -101,7 +88,7 @@ class SchemaFinding(Finding, frozen=True, tag="schemas"):
         unless the finding has nothing else."""
         used = self.traits(self.question)
         same = self.problem.group == problem.group
-        return same and (used - _BASIC_FEATURES or used) <= self.traits(question)
+        return same and (used - _USUAL_FEATURES or used) <= self.traits(question)
 
     @property
     def replay_allowance(self) -> Allowance:
