@@ -32,10 +32,11 @@ from pytest_vllm_regress.engines.processes.agent import TARGET_SITE
 from pytest_vllm_regress.engines.session import Session
 from pytest_vllm_regress.engines.standalone import bare_session
 from pytest_vllm_regress.errors import Unsupported
+from pytest_vllm_regress.fuzz.drawing import drawn
 from pytest_vllm_regress.fuzz.schemas.backends import BACKENDS, BackendChecker
-from pytest_vllm_regress.fuzz.schemas.schema_hunter import drawn
+from pytest_vllm_regress.fuzz.schemas.schema_hunter import schema_questions
 from pytest_vllm_regress.fuzz.schemas.schema_oracle import SchemaQuestion
-from pytest_vllm_regress.schemas import PROFILES
+from pytest_vllm_regress.schemas import PROFILES, Budget
 
 BARE = """
 import json, sys, time
@@ -184,7 +185,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--vocabulary", type=int, default=32_000)
     options = parser.parse_args()
-    questions = drawn(PROFILES["basic"], 12, options.schemas, 0)
+    questions = drawn(schema_questions(PROFILES["basic"], Budget(nodes=12)), options.schemas, 0)
     machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {sys.platform}"
     print(f"{len(questions)} schemas, {options.rounds} rounds; {machine}\n")
     with bare_session() as session:

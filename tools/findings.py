@@ -25,7 +25,7 @@ from pytest_vllm_regress.fuzz.api.api_hunter import ApiFinding
 from pytest_vllm_regress.fuzz.engines.pair_hunter import EngineFinding
 from pytest_vllm_regress.fuzz.finding import Finding, ReplayAnswer, UpstreamSearch
 from pytest_vllm_regress.fuzz.hunter import hunter_named, load
-from pytest_vllm_regress.fuzz.lifecycle.story_hunter import StoryFinding
+from pytest_vllm_regress.fuzz.lifecycle.story_hunter import Story, StoryFinding
 from pytest_vllm_regress.fuzz.parsers.parser_hunter import ParserFinding
 from pytest_vllm_regress.fuzz.schemas.schema_hunter import SchemaFinding
 from pytest_vllm_regress.schemas import PROFILES, features
@@ -318,6 +318,11 @@ class FoundAgain:
     def cells(self) -> Row:
         finding, question = self.finding, self.finding.question
         hunter = f"engines, {finding.pair}" if isinstance(finding, EngineFinding) else "lifecycle"
+        text = (
+            question.to_text()
+            if isinstance(question, Story)
+            else json.dumps(codec.encode(question.turns))
+        )
         number = self.report.rpartition("/")[2]
         report = (
             f"[#{number}]({self.report})"
@@ -329,7 +334,7 @@ class FoundAgain:
             report,
             finding.environment.removeprefix("vllm-"),
             finding.problem.kind,
-            code(" ".join(question.to_text().split()), LONG),
+            code(" ".join(text.split()), LONG),
             code(f"vllm-regress {self.campaign}", LONG),
             self.seen,
         )

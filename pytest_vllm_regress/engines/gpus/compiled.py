@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from ...util.files import private_folder, remove_tree, size_of
+from ...util.files import private_folder, remove_tree
 from ...util.paths import check_steps, writable_root
+from ...util.sizes import disk_usage
 
 CACHES: Mapping[str, str] = MappingProxyType(
     {
@@ -79,7 +80,7 @@ def list_kernels() -> tuple[Kernels, ...]:
     for folder in sorted(root().glob("*/")):
         lock = _lock(folder)
         used = (lock if lock.exists() else folder).stat().st_mtime
-        kernels.append(Kernels(folder, size_of(folder), used))
+        kernels.append(Kernels(folder, disk_usage(folder), used))
     return tuple(kernels)
 
 

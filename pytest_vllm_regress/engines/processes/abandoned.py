@@ -33,9 +33,10 @@ import psutil
 
 from ...environments.cache import EnvironmentCache
 from ...target_site.vllm_regress_target.nanny import mapped_shm
-from ...util.files import remove_tree, size_of
+from ...util.files import remove_tree
 from ...util.paths import cache_root
 from ...util.rundir import AbandonedRun, Owner, State, abandoned_runs, same_namespace
+from ...util.sizes import disk_usage
 from . import process_tree
 
 _DOWNLOAD_S = 86400.0
@@ -59,7 +60,7 @@ class Remnant:
     @classmethod
     def at(cls, what: str, path: Path, owner: str, remove: Callable[[], bool]) -> Remnant:
         """Return the remnant for a folder. Raises ``OSError`` if it is gone."""
-        return cls(what, str(path), owner, path.stat().st_mtime, size_of(path), remove)
+        return cls(what, str(path), owner, path.stat().st_mtime, disk_usage(path), remove)
 
     def __str__(self) -> str:
         return f"{self.what} {self.name}"
