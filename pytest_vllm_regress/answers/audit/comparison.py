@@ -16,8 +16,7 @@ from ...environments.installed import VLLM
 from ...util.report import markdown_table
 from ...util.text import markdown_cell
 from ...util.versions import version_of
-from .matching import Inventory, find, notes, relevant, unknown_packages
-from .severity import case_fields, severity
+from .matching import Inventory, case_fields, find, notes, relevant, severity, unknown_packages
 from .verdict_table import Recorded, VerdictTable, read_table
 
 

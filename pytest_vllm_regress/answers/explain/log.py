@@ -19,13 +19,20 @@ from .explanation import (
     Explanation,
     LogMatch,
     Occurrence,
+    UnknownFailures,
     findings_of,
     packages_of,
 )
-from .log_lines import container_of, is_quiet, selected_lines, source_of, strip_prefix
-from .named_versions import VERSION_LITERALS, VersionReader
+from .log_lines import (
+    VERSION_LITERALS,
+    VersionReader,
+    container_of,
+    is_quiet,
+    selected_lines,
+    source_of,
+    strip_prefix,
+)
 from .tracebacks import HEAD, PHASE_LITERALS, LoggedFailure, TracebackReader
-from .unknown import UnknownFailures
 
 MAX_RECORDS = 1000
 """Maximum number of combinations of case, container and versions."""

@@ -12,7 +12,7 @@ from operator import eq, ge, gt, le, lt, ne
 from packaging.version import Version
 
 from ...util.versions import version_of
-from ..api_history.source import last_name, text_of
+from ..api_history.definitions import last_name, text_of
 
 Releases = frozenset[int]
 Branches = tuple[Releases, Releases]

@@ -9,7 +9,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..api_history.source import absolute, module_name
+from ..api_history.definitions import absolute, module_name
 from .guards import Releases
 
 _DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*){1,12}")

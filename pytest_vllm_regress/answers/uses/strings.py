@@ -10,9 +10,8 @@ import ast
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from ..api_history.definitions import Option
+from ..api_history.definitions import Option, text_of
 from ..api_history.option_names import OptionNames, closest
-from ..api_history.source import text_of
 from ..api_history.store import History
 from ..deployments.reader import (
     DeploymentFinding,
