@@ -117,22 +117,19 @@ def most_runs(count: int) -> int:
 def runs_left(count: int, known: Mapping[int, CandidateState], probes: int | None = None) -> int:
     """Return how many more candidates are tried at most, if none of them is skipped and no other
     change shows."""
-    if next_candidate(count, known, probes) is None:
-        return 0
-    ends = sum(
-        _untried_end(order, known) is not None for order in (range(count), range(count - 1, -1, -1))
-    )
-    if ends:
-        return min(ends, count) + max(0, count - len(known) - ends).bit_length()
-    if known_changes := changes(count, known):
-        between = (
-            sum(index not in known for index in range(c.low + 1, c.high)) for c in known_changes
-        )
-        return sum(untried.bit_length() for untried in between)
-    clear = [index for index, state in known.items() if state is not CandidateState.SKIPPED]
-    budget = most_runs(count) if probes is None else probes
-    tried = sum(index not in (min(clear), max(clear)) for index in known)
-    return min(budget - tried, count - len(known))
+    clear = {index: s for index, s in known.items() if s is not CandidateState.SKIPPED}
+    known, runs = dict(known), 0
+    while (index := next_candidate(count, known, probes)) is not None:
+        low = max((other for other in clear if other < index), default=None)
+        high = min((other for other in clear if other > index), default=None)
+        if low is not None and high is not None:  # the change is in the larger part
+            state = clear[high if index - low > high - index else low]
+        else:  # an end differs from the other one
+            is_bad = CandidateState.BAD in clear.values()
+            state = CandidateState.GOOD if is_bad else CandidateState.BAD
+        known[index] = clear[index] = state
+        runs += 1
+    return runs
 
 
 def _untried_end(order: range, known: Mapping[int, CandidateState]) -> int | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,11 +101,15 @@ class CandidateRunner:
     """How candidates are run.
 
     ``build`` builds an environment while another one runs; None disables building ahead.
+    ``repeat``: how often an INCONCLUSIVE candidate is run before it is skipped.
+    ``trials``: runs per candidate; one failure among them makes it BAD.
     """
 
     run: Callable[[Sequence[Batch]], RunOutcome]
     build: Callable[[str], None] | None
     say: Say
+    repeat: int = 2
+    trials: int = 1
 
 
 @dataclass(frozen=True)
@@ -113,8 +117,6 @@ class BisectPlan:
     """The candidates of a search, oldest first, and the environment of each.
 
     ``kind``: what the candidates are, for messages.
-    ``repeat``: how often an INCONCLUSIVE candidate is run before it is skipped.
-    ``trials``: runs per candidate; one failure among them makes it BAD.
     ``probes``: see ``algorithm.next_candidate``.
     """
 
@@ -122,9 +124,14 @@ class BisectPlan:
     candidates: tuple[str, ...]
     environments: tuple[str, ...]
     kind: str = "releases"
-    repeat: int = 2
-    trials: int = 1
     probes: int | None = None
+
+
+def states_in(
+    results: Mapping[str, CandidateResult], candidates: Iterable[str]
+) -> dict[int, CandidateState]:
+    """Return the states known so far, by index of the candidate."""
+    return {index: results[name].state for index, name in enumerate(candidates) if name in results}
 
 
 @dataclass
@@ -140,11 +147,7 @@ class CandidateSearch:
 
     def known(self) -> dict[int, CandidateState]:
         """Return the states known so far, by index of the candidate."""
-        return {
-            index: self.results[name].state
-            for index, name in enumerate(self.plan.candidates)
-            if name in self.results
-        }
+        return states_in(self.results.entries, self.plan.candidates)
 
     def run(self) -> None:
         """Run candidates until the search is complete.
@@ -167,7 +170,7 @@ class CandidateSearch:
             while (index := algorithm.next_candidate(count, self.known(), plan.probes)) is not None:
                 for environment in self._likely_next(index):
                     builder.submit(self._build_ahead, environment)
-                result = self._try(plan.environments[index], plan.trials)
+                result = self._try(plan.environments[index], self.runner.trials)
                 self._record(plan.candidates[index], result)
         finally:
             builder.shutdown(wait=False, cancel_futures=True)
@@ -202,7 +205,7 @@ class CandidateSearch:
         reasons: dict[CandidateState, str] = {}
         bad = done = unclear = 0
         why = "no result"
-        while done < trials and unclear < self.plan.repeat:
+        while done < trials and unclear < self.runner.repeat:
             logger.info(
                 "try %s in %s: %d of %d trials done", self.plan.case.id, environment, done, trials
             )

@@ -20,7 +20,7 @@ from ..util.store import Store
 from ..util.text import markdown_block, markdown_inline
 from ..util.versions import version_of
 from . import algorithm
-from .algorithm import CandidateState, Transition
+from .algorithm import CandidateState, Direction, Transition
 from .candidates import BisectPlan, CandidateResult, CandidateRunner, CandidateSearch
 
 
@@ -313,7 +313,6 @@ class CommitSearch:
     """What to search, and how.
 
     ``environment``: from a commit to the name of its environment.
-    ``repeat``, ``trials``: as in ``BisectPlan``.
     ``ends``: the commits given as good and as bad, if any.
     ``confirming_runs``: further runs of each commit found, and of its parent, per trial.
     """
@@ -321,8 +320,6 @@ class CommitSearch:
     case: Case
     history: CommitHistory
     environment: Callable[[Commit], str]
-    repeat: int = 2
-    trials: int = 1
     ends: tuple[str, str] | None = None
     confirming_runs: int = 2
 
@@ -333,8 +330,6 @@ class CommitSearch:
             tuple(group.name for group in groups),
             tuple(self.environment(group.first) for group in groups),
             "commits that change what is imported",
-            self.repeat,
-            self.trials,
             probes=0,
         )
 
@@ -350,9 +345,9 @@ class CommitReport:
     results: Mapping[str, CandidateResult] = field(hash=False)
     culprits: tuple[Culprit, ...]
 
-    def only(self, *, is_fix: bool) -> CommitReport:
+    def only(self, direction: Direction) -> CommitReport:
         """Return the report with the fixes only, or with the breaks only."""
-        culprits = [culprit for culprit in self.culprits if culprit.is_fix == is_fix]
+        culprits = [culprit for culprit in self.culprits if direction.includes(culprit.is_fix)]
         return replace(self, culprits=tuple(culprits))
 
     def lines(self) -> list[str]:
@@ -433,7 +428,7 @@ def _confirm(search: CommitSearch, change: Transition, bisection: CandidateSearc
     parent = history.groups[change.low].first if doubtful else history.parent(group)
 
     def run_again(commit: Commit) -> CandidateResult:
-        runs = search.confirming_runs * search.trials
+        runs = search.confirming_runs * bisection.runner.trials
         return bisection.confirm(commit.id[:10], search.environment(commit), runs)
 
     source = source_at_commit(history.project, history.repository, group.first)

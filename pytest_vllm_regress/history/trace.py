@@ -25,6 +25,7 @@ from ..errors import UsageError
 from ..util import codec
 from ..util.store import Store
 from ..util.versions import version_of
+from .algorithm import Direction
 from .bisect import commit_environments
 from .candidates import CandidateResult, CandidateRunner, open_results
 from .commits import (
@@ -59,13 +60,10 @@ class TraceOptions:
     """How to search commits.
 
     ``env``: the base environment; None chooses the best matching release for each commit.
-    ``trials``, ``repeat``: as in ``candidates.BisectPlan``.
     ``arguments``: for pytest.
     """
 
     env: str | None = None
-    trials: int = 1
-    repeat: int = 2
     arguments: tuple[str, ...] = ()
 
 
@@ -121,7 +119,7 @@ def trace(
     clone = clone_of(project)
     environment = commit_environments(case, pair.package, options.env)
     nothing = CommitHistory(project, clone, (), 0)
-    whole = CommitSearch(case, nothing, environment, options.repeat, options.trials)
+    whole = CommitSearch(case, nothing, environment)
     for commit in _documented_commits(case, pair, clone):
         history = around(project, clone, commit)
         documented = replace(whole, history=history, confirming_runs=0)
@@ -144,9 +142,10 @@ def _trace(
     # The environments are left out: the search of all commits must not repeat the runs of the
     # documented ones.
     key = [case.id, case_fingerprint(case), "documented", pair.package]
-    key += [str(options.env), str(options.trials), *options.arguments]
+    key += [str(options.env), str(runner.trials), *options.arguments]
     with contextlib.closing(open_results(key)) as results:
-        report = search_commits(search, results, runner).only(is_fix=pair.is_fix)
+        direction = Direction.FIX if pair.is_fix else Direction.BREAK
+        report = search_commits(search, results, runner).only(direction)
     for culprit in report.culprits:
         if culprit.package_warning:
             runner.say(f"{case.id}: {culprit.package_warning}")

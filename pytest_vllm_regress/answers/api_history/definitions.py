@@ -22,7 +22,7 @@ from __future__ import annotations
 import ast
 import functools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 
@@ -129,6 +129,11 @@ class Option:
     def of(text: str) -> Option:
         default, choices, aliases = json.loads(text)
         return Option(default, tuple(choices), tuple(aliases))
+
+
+def options_in(timeline: Sequence[object]) -> Iterator[Option]:
+    """Yield what an option was, from its timeline (see ``store``)."""
+    return (Option.of(text) for text in timeline[1::2] if isinstance(text, str))
 
 
 def bases_of(definition: str) -> tuple[str, ...]:

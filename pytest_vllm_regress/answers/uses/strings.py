@@ -10,7 +10,7 @@ import ast
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from ..api_history.definitions import Option, text_of
+from ..api_history.definitions import options_in, text_of
 from ..api_history.option_names import OptionNames, closest
 from ..api_history.store import History
 from ..deployments.reader import (
@@ -45,12 +45,11 @@ class StringReader:
     release has. Strings of other meaning are no uses."""
 
     def __init__(self, history: History) -> None:
-        options = history.table("options")
         self._option_names = OptionNames.of(history)
         self._with_choices = {
             name
-            for name, timeline in options.items()
-            if any(Option.of(text).choices for text in timeline[1::2] if isinstance(text, str))
+            for name, timeline in history.table("options").items()
+            if any(option.choices for option in options_in(timeline))
         }
         self._environment = history.table("environment")
         self._routes = history.table("routes")
