@@ -105,6 +105,10 @@ class Signature:
         """Return the parameters that a keyword can name."""
         return {p.name: p for p in self.parameters if p.kind in ("either", "keyword")}
 
+    def positional(self) -> list[str]:
+        """Return the names of the parameters that a position can give."""
+        return [p.name for p in self.parameters if p.kind in ("positional", "either")]
+
     def has(self, kind: str) -> bool:
         return any(parameter.kind == kind for parameter in self.parameters)
 
@@ -162,10 +166,10 @@ def signature_of(definition: str) -> Signature | None:
     except SyntaxError:  # a default that was shortened
         return None
     assert isinstance(node, ast.FunctionDef)
-    return Signature(_parameters(node.args), forwards)
+    return Signature(parameters_of(node.args), forwards)
 
 
-def _parameters(arguments: ast.arguments) -> tuple[Parameter, ...]:
+def parameters_of(arguments: ast.arguments) -> tuple[Parameter, ...]:
     positional = [*arguments.posonlyargs, *arguments.args]
     defaults = [None] * (len(positional) - len(arguments.defaults)) + [*arguments.defaults]
     kinds = ["positional"] * len(arguments.posonlyargs) + ["either"] * len(arguments.args)

@@ -141,7 +141,7 @@ def _call(use: Use, lookup: Lookup) -> Status:
     (symbol, signature), call = _callable(use, lookup), use.call
     if call is None:
         return UNSURE
-    positional = [p.name for p in signature.parameters if p.kind in ("positional", "either")]
+    positional = signature.positional()
     if call.positional > len(positional) and not signature.has("args"):
         count = f"{len(positional)} positional arguments, not {call.positional}"
         return Status(f"{symbol.path} takes {count}")
@@ -164,10 +164,9 @@ def _override(use: Use, lookup: Lookup) -> Status:
     if signature is None or "@overload" in method.definition or "@classmethod" in method.definition:
         return UNSURE  # a class method is called on a class that the caller names
     passed = signature.without_first()
-    count = sum(parameter.kind in ("positional", "either") for parameter in passed.parameters)
-    too_many = count > own.positional and not own.any_positional
-    unknown = [p for p in passed.names().values() if p.name not in own.names]
-    if own.any_keyword or not any(too_many or p.kind == "keyword" for p in unknown):
+    too_many = len(passed.positional()) > len(own.positional()) and not own.has("args")
+    unknown = [p for p in passed.names().values() if p.name not in own.names()]
+    if own.has("kwargs") or not any(too_many or p.kind == "keyword" for p in unknown):
         return THERE
     names = ", ".join(parameter.name for parameter in unknown)
     return Status(f"{method.path} is called with {names}, which the override does not take")

@@ -10,11 +10,18 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from ..api_history.definitions import inner_statements, is_type_checking, last_name, text_of
+from ..api_history.definitions import (
+    Signature,
+    inner_statements,
+    is_type_checking,
+    last_name,
+    parameters_of,
+    text_of,
+)
 from .guards import VERSION, Names, Releases, VersionTests, is_version, resolve
 from .own_modules import ChosenFunction, Import, imports_of, named_in
 from .strings import StringReader
-from .use import Override, Place, Use, UsedCall
+from .use import Place, Use, UsedCall
 
 ENDS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 """Statements that leave a block."""
@@ -110,15 +117,6 @@ def _names(tree: ast.AST) -> tuple[Counter[str], Counter[str]]:
             case ast.AsyncFunctionDef(name):
                 bound[name] += 1
     return bound, loaded
-
-
-def override(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Override:
-    arguments = node.args
-    names = tuple(argument.arg for argument in (*arguments.args, *arguments.kwonlyargs))
-    count = len(arguments.posonlyargs) + len(arguments.args)
-    if not any(last_name(decorator) == "staticmethod" for decorator in node.decorator_list):
-        count -= 1  # self
-    return Override(names, count, arguments.vararg is not None, arguments.kwarg is not None)
 
 
 def merged(one: Names, other: Names) -> Names:
@@ -343,9 +341,11 @@ class PythonReader:
         self._block(node.body, replace(self._nested(scope), own=own))
         for method in methods:
             if not method.name.startswith("__"):
-                place, parameters = self._place(method, scope), override(method)
+                place, signature = self._place(method, scope), Signature(parameters_of(method.args))
+                if "staticmethod" not in map(last_name, method.decorator_list):
+                    signature = signature.without_first()
                 for base in bases:
-                    use = Use("override", (base,), place, method.name, override=parameters)
+                    use = Use("override", (base,), place, method.name, override=signature)
                     self._use(use, "attribute", scope)
         scope.names.pop(node.name, None)
 

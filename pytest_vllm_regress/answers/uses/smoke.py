@@ -182,9 +182,9 @@ def _question(use: Use) -> tuple[str, dict[str, Any]] | None:
             return "override", {
                 "targets": targets,
                 "method": use.detail,
-                "names": list(own.names),
-                "positional": own.positional,
-                "more": [own.any_positional, own.any_keyword],
+                "names": list(own.names()),
+                "positional": len(own.positional()),
+                "more": [own.has("args"), own.has("kwargs")],
             }
         case "option" | "choice":
             return "option", {"flag": target, "value": use.detail}
