@@ -66,23 +66,41 @@ def declared_in(text: str, file: str) -> list[Declared]:
 
 
 def _specifiers(text: str, file: str) -> Iterator[str]:
+    """Yield the ranges in any list of requirements of the file, and in the tables of Poetry."""
     name = file.rpartition("/")[2]
+    todo = deque[object]()
     if name == "pyproject.toml":
-        yield from _pyproject(parse_toml(text))
+        todo.append(parse_toml(text))
     elif name == "setup.cfg":
         parser = configparser.RawConfigParser()
         parser.read_string(text)
-        yield from (
-            s for section in parser.values() for value in section.values() for s in _lines(value)
-        )
+        todo += [list(section.values()) for section in parser.values()]
     elif name == "setup.py":
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SyntaxWarning)
-            nodes = ast.walk(ast.parse(text))
-        texts = (n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str))
-        yield from (s for item in texts for s in _lines(item))
+        todo.append(
+            [node.value for node in ast.walk(_parsed(text)) if isinstance(node, ast.Constant)]
+        )
     elif _is_list(file):
-        yield from _lines(text)
+        todo.append([text])
+    while todo and len(todo) < MAX_ITEMS:
+        item = todo.popleft()
+        if isinstance(item, dict):
+            poetry = item.get("vllm")
+            version = poetry.get("version") if isinstance(poetry, dict) else poetry
+            if isinstance(version, str) and (specifier := _poetry(version)) is not None:
+                yield specifier
+            todo += [value for value in item.values() if isinstance(value, (dict, list))]
+        elif isinstance(item, list):
+            for entry in item:
+                if isinstance(entry, str):
+                    yield from _lines(entry)
+                elif isinstance(entry, (dict, list)):
+                    todo.append(entry)
+
+
+def _parsed(text: str) -> ast.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)
+        return ast.parse(text)
 
 
 def _is_list(file: str) -> bool:
@@ -90,26 +108,6 @@ def _is_list(file: str) -> bool:
     name = file.rpartition("/")[2]
     is_list = name.endswith((".txt", ".in")) and ("requirements" in file or "constraints" in file)
     return is_list or name == "pyproject.toml"
-
-
-def _pyproject(document: dict[str, object]) -> Iterator[str]:
-    """Yield the ranges in any list of requirements of a pyproject.toml, and in the tables of
-    Poetry."""
-    todo: deque[object] = deque([document])
-    while todo and len(todo) < MAX_ITEMS:
-        item = todo.popleft()
-        if isinstance(item, list):
-            for entry in item:
-                if isinstance(entry, str):
-                    yield from _lines(entry)
-                else:
-                    todo.append(entry)
-        elif isinstance(item, dict):
-            poetry = item.get("vllm")
-            version = poetry.get("version") if isinstance(poetry, dict) else poetry
-            if isinstance(version, str) and (specifier := _poetry(version)) is not None:
-                yield specifier
-            todo += [value for value in item.values() if isinstance(value, (dict, list))]
 
 
 def _poetry(text: str) -> str | None:
@@ -282,9 +280,7 @@ class ProjectReader:
         if len(text) > MAX_PYTHON or max(map(len, text.split("\n"))) > MAX_LINE:
             raise _Unreadable(f"has more than {MAX_PYTHON} characters, or {MAX_LINE} in a line")
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", SyntaxWarning)
-                tree = ast.parse(text)
+            tree = _parsed(text)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             raise _Unreadable("cannot be parsed") from None
         try:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
+import math
 import os
 import re
 import subprocess
@@ -231,6 +232,7 @@ _PLUGINS = (
     "pytest_asyncio.plugin",
     "pytest_timeout",
     "pytest_vllm_regress.surveys.upstream.replacing",
+    "no:cacheprovider",
 )
 _START = "import sys; n = int(sys.argv.pop(1)); sys.path += sys.argv[1:n + 1]; del sys.argv[1:n + 1]; import pytest; sys.exit(pytest.main())"
 _BESIDE = DATA / "upstream_beside.txt"
@@ -251,6 +253,8 @@ _END_S = 60.0
 """Seconds that pytest may take from the last test to its end."""
 _GRACE_S = 5.0
 _RESTARTS = 25
+_FINISHED = '{"event": "finished"}'
+"""What pytest records last."""
 
 
 @dataclass(frozen=True)
@@ -326,6 +330,7 @@ def run_tests(
     Every process that the tests leave behind is ended.
     """
     begun, earlier = time.monotonic(), set(request.dossiers.glob("*"))
+    ends = begun + (math.inf if request.limits.run_s is None else request.limits.run_s)
     missing = make_aliases(request.tree.hub_names(request.files))
     beside = _ensure_beside(request.target.python, progress)
     run = RunDir.create()
@@ -334,9 +339,7 @@ def run_tests(
         record.touch()
         paths = [beside, _link_own_package(run.path / "own")]
         for _ in range(_RESTARTS):
-            if _pytest(request, run, record, paths, log, begun) or _out_of_time(
-                request.limits, begun
-            ):
+            if _pytest(request, run, record, paths, log, ends) or time.monotonic() > ends:
                 break
             progress("pytest ended before its last test; going on with the rest")
         results = read_results(peek(record, _MAX_RECORD), request.listed)
@@ -390,12 +393,14 @@ def _pytest(
     record: Path,
     paths: Sequence[Path],
     log: Path,
-    begun: float,
+    ends: float,
 ) -> bool:
     """Run one pytest process.
 
     Return whether it reached its end: it may die, or a test may miss its deadline.
     """
+    earlier = len(peek(record, _MAX_RECORD))
+    size, since, allowed = record.stat().st_size, time.monotonic(), request.limits.collect_s
     with log.open("ab") as output:
         process = subprocess.Popen(
             _command(request, paths),
@@ -407,12 +412,15 @@ def _pytest(
             start_new_session=True,
         )
     try:
-        watch = _Watch(record, request.limits)
         while process.poll() is None:
             time.sleep(_POLL_S)
-            if watch.overdue() or _out_of_time(request.limits, begun):
+            now = time.monotonic()
+            if record.stat().st_size != size:
+                size, since = record.stat().st_size, now
+                allowed = request.limits.test_s + _END_S
+            if now > min(since + allowed, ends):
                 return False
-        return watch.finished()
+        return _FINISHED in peek(record, _MAX_RECORD)[earlier:].splitlines()
     finally:
         _end_all(run)
         process.wait()
@@ -436,53 +444,12 @@ def drop_torn_line(record: Path) -> None:
         file.truncate(content.rfind(b"\n") + 1)
 
 
-class _Watch:
-    """Notices that the record stops growing for longer than the current step may take."""
-
-    _FINISHED = '{"event": "finished"}'
-
-    def __init__(self, record: Path, limits: RunLimits) -> None:
-        self._record, self._limits = record, limits
-        self._begun = len(peek(record, _MAX_RECORD))
-        self._size, self._since = record.stat().st_size, time.monotonic()
-        self._allowed = limits.collect_s
-
-    def finished(self) -> bool:
-        """Return whether pytest has recorded its own end since the watch began."""
-        return self._FINISHED in peek(self._record, _MAX_RECORD)[self._begun :].splitlines()
-
-    def overdue(self) -> bool:
-        """Return whether the current step takes longer than it may."""
-        size = self._record.stat().st_size
-        if size != self._size:
-            self._size, self._since = size, time.monotonic()
-            self._allowed = self._limits.test_s + _END_S
-        return time.monotonic() - self._since > self._allowed
-
-
-def _out_of_time(limits: RunLimits, begun: float) -> bool:
-    return limits.run_s is not None and time.monotonic() - begun > limits.run_s
-
-
 def _command(request: UpstreamRequest, paths: Sequence[Path]) -> list[str]:
-    command = [
-        str(request.target.python),
-        "-c",
-        _START,
-        str(len(paths)),
-        *map(str, paths),
-        *request.files,
-    ]
-    command += ["-c", str(request.tree.root / "pyproject.toml"), f"--rootdir={request.tree.root}"]
-    command += [part for plugin in _PLUGINS for part in ("-p", plugin)]
-    command += [
-        "-p",
-        "no:cacheprovider",
-        "-q",
-        "-rN",
-        "--tb=short",
-        "--continue-on-collection-errors",
-    ]
+    root = request.tree.root
+    command = [str(request.target.python), "-c", _START, str(len(paths)), *map(str, paths)]
+    command += [*request.files, "-c", str(root / "pyproject.toml"), f"--rootdir={root}"]
+    command += [f"-p{plugin}" for plugin in _PLUGINS]
+    command += ["-q", "-rN", "--tb=short", "--continue-on-collection-errors"]
     return [*command, f"--timeout={request.limits.test_s:g}", *request.pytest_args]
 
 
@@ -495,21 +462,18 @@ def _environment(request: UpstreamRequest, run: RunDir, record: Path) -> dict[st
         for name, value in agent.child_environment().items()
         if not name.startswith("PYTEST_")
     }
+    python, root = request.target.python, request.tree.root
     return {
         **variables,
-        "PATH": os.pathsep.join(
-            (str(request.target.python.parent), variables.get("PATH", os.defpath))
-        ),
-        "PYTHONPATH": os.pathsep.join(
-            map(str, (TARGET_SITE, request.tree.root, request.tree.root / _OWN_PACKAGES))
-        ),
+        "PATH": f"{python.parent}{os.pathsep}{variables.get('PATH', os.defpath)}",
+        "PYTHONPATH": os.pathsep.join(map(str, (TARGET_SITE, root, root / _OWN_PACKAGES))),
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         "VLLM_REGRESS_DEVICE": request.target.device,
         "VLLM_REGRESS_SIM_ENDING": _ENDING,
         PREFERS_V1: "1",
         "HF_HUB_CACHE": str(hub_folder()),
         "HF_DATASETS_OFFLINE": "1",
-        ENVIRONMENT: str(request.target.python),
+        ENVIRONMENT: str(python),
         REUSE: "0",
         DEVICE: request.target.device,
         RECORD: str(record),
