@@ -227,7 +227,8 @@ class CandidateSearch:
             reasons.setdefault(state, why)
         seconds = round(time.monotonic() - started, 1)
         overall = CandidateState.GOOD if done == trials else CandidateState.SKIPPED
-        overall = CandidateState.BAD if bad else overall
+        if bad:
+            overall = CandidateState.BAD
         return CandidateResult(overall, reasons.get(overall, why), done, bad, seconds)
 
     def _likely_next(self, index: int) -> list[str]:
@@ -235,13 +236,13 @@ class CandidateSearch:
         if self.runner.build is None:
             return []
         plan = self.plan
-        likely: dict[str, None] = {}
-        for state in (CandidateState.BAD, CandidateState.GOOD):
-            known = {**self.known(), index: state}
-            following = algorithm.next_candidate(len(plan.candidates), known, plan.probes)
-            if following is not None:
-                likely[plan.environments[following]] = None
-        return list(likely)
+        following = (
+            algorithm.next_candidate(
+                len(plan.candidates), {**self.known(), index: state}, plan.probes
+            )
+            for state in (CandidateState.BAD, CandidateState.GOOD)
+        )
+        return list(dict.fromkeys(plan.environments[i] for i in following if i is not None))
 
     def _build_ahead(self, environment: str) -> None:
         assert self.runner.build is not None

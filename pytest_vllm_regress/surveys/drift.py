@@ -88,9 +88,7 @@ class DatedRelease:
         """
         return resolved_versions(requirements(self.version, pins), self.day, self.python)
 
-    def attempt(
-        self, pins: Pins, progress: Callable[[str], None], last: Stage = Stage.ANSWER
-    ) -> Attempt:
+    def attempt(self, pins: Pins, progress: uv.Progress, last: Stage = Stage.ANSWER) -> Attempt:
         """Install the release with ``pins``, start a server on the simulated device, and request
         one token; stop after stage ``last``.
 
@@ -117,7 +115,7 @@ class DatedRelease:
 Try = Callable[[Pins, Stage], Attempt]
 
 
-def diagnose(release: DatedRelease, progress: Callable[[str], None], known: Known) -> Drift:
+def diagnose(release: DatedRelease, progress: uv.Progress, known: Known) -> Drift:
     """Install the release as of its day; where that fails, search for the dependencies to blame,
     until everything passes or none explains it.
 
@@ -269,7 +267,7 @@ def _not_installed(stage: Stage, error: BuildError) -> Attempt:
 
 
 @contextmanager
-def _installed(recipe: Recipe, progress: Callable[[str], None]) -> Iterator[Path]:
+def _installed(recipe: Recipe, progress: uv.Progress) -> Iterator[Path]:
     cache = EnvironmentCache()
     try:
         with cache.lease(recipe, progress=progress) as python:
@@ -280,7 +278,7 @@ def _installed(recipe: Recipe, progress: Callable[[str], None]) -> Iterator[Path
                 cache.remove(environment)
 
 
-def _try_stages(python: Path, progress: Callable[[str], None], last: Stage) -> Attempt:
+def _try_stages(python: Path, progress: uv.Progress, last: Stage) -> Attempt:
     stage = Stage.IMPORT
     try:
         with bare_session(progress, device="sim") as session:

@@ -23,7 +23,6 @@ from ...environments.installed import VLLM
 from ...environments.releases import known_releases
 from ...errors import UsageError
 from ...runner.batch import Batch
-from ...util import codec
 from ...util.versions import version_of
 from .verdict_table import Recorded, VerdictTable, read_table
 
@@ -60,7 +59,7 @@ class Boundary:
         return f"{self.package} {self.bound} {self.state} ({self.reason})"
 
     def to_json(self) -> dict[str, Any]:
-        return {name: value for name, value in codec.encode(self).items() if name != "case_id"}
+        return {name: value for name, value in vars(self).items() if name != "case_id"}
 
 
 def boundaries(

@@ -19,7 +19,6 @@ from ...cases.model import Case, fields_of
 from ...environments.installed import VLLM, VLLM_BUILDS, Interpreter, Package
 from ...environments.releases import known_releases
 from ...errors import Kind
-from ...util import codec
 from ...util.versions import is_version, version_of
 
 
@@ -150,15 +149,11 @@ class AuditMatch:
         symptom = self.case.symptom
         return {
             **case_fields(self.case, *_FIELDS),
-            "installed": dict(self.versions),
+            "installed": self.versions,
             "reason": self.reason,
             "observed": self.observed,
-            "symptom": {
-                "kind": symptom.kind,
-                "phases": list(symptom.phases),
-                "pattern": symptom.pattern,
-            },
-            "variants": codec.encode(self.forms),
+            "symptom": {name: getattr(symptom, name) for name in ("kind", "phases", "pattern")},
+            "variants": self.forms,
         }
 
 

@@ -19,7 +19,6 @@ from ...cases.model import Case
 from ...cases.proofs.rejudge import load_observations
 from ...cases.verdict import Verdict
 from ...errors import Kind, Part, UsageError
-from ...util import codec
 from ...util.masking import mask
 from ..audit.matching import case_fields
 from .case_patterns import PatternMatch
@@ -91,14 +90,9 @@ class UnknownFailure:
         return re.escape(self.signature.exception) + (f": {text}" if text else "")
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            **codec.encode(self.signature),
-            "message": self.message,
-            "line": self.line,
-            "count": self.count,
-            "search": self.search_text,
-            "command": self.command(),
-        }
+        own = {"message": self.message, "line": self.line, "count": self.count}
+        derived = {"search": self.search_text, "command": self.command()}
+        return vars(self.signature) | own | derived
 
 
 class UnknownFailures:
@@ -223,7 +217,7 @@ class LogMatch:
             self.case, "title", "affected", "first_fixed", "workaround", "upstream"
         )
         own = ("certainty", "reason", "text", "lines", "count", "versions", "alternatives")
-        return fields | {name: codec.encode(getattr(self, name)) for name in own}
+        return fields | {name: getattr(self, name) for name in own}
 
 
 @dataclass(frozen=True)
@@ -238,11 +232,9 @@ class Explanation:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "source": self.source,
-            "versions": codec.encode(self.versions),
+            **vars(self),
             "findings": [finding.to_json() for finding in self.findings],
             "unknown": [failure.to_json() for failure in self.unknown],
-            "notes": list(self.notes),
         }
 
 

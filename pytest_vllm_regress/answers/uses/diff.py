@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -236,8 +236,5 @@ def to_json(used_changes: Sequence[UsedChange], versions: tuple[str, str]) -> di
         "schema": SCHEMA_VERSION,
         "from": versions[0],
         "to": versions[1],
-        "changes": [
-            {**asdict(entry.change), "places": list(map(asdict, entry.places))}
-            for entry in used_changes
-        ],
+        "changes": [{**vars(entry.change), "places": entry.places} for entry in used_changes],
     }

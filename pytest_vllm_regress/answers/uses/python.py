@@ -271,7 +271,8 @@ class PythonReader:
             branch = replace(scope, names=dict(scope.names), live=live, probed=probed)
             self._block(body, branch)
             branches.append(branch.names)
-        _rebind(scope, merged(*branches))
+        scope.names.clear()
+        scope.names.update(merged(*branches))
         leaves = isinstance(node.body[-1], ENDS) and false != self._tests.all
         return false if leaves else None
 
@@ -294,7 +295,7 @@ class PythonReader:
             inner = replace(scope, names=dict(scope.names), instead_of=instead_of)
             self._block(handler.body, inner)
             self._tests.after_handler(kept, handler.body)
-            _rebind(scope, merged(scope.names, inner.names))
+            scope.names.update(merged(scope.names, inner.names))
         self._block([*node.orelse, *node.finalbody], scope)
 
     def _import(self, node: ast.Import | ast.ImportFrom, scope: _Scope) -> None:
@@ -309,23 +310,18 @@ class PythonReader:
                 name = alias.asname or alias.name
             if module.partition(".")[0] != "vllm":
                 scope.names.pop(name, None)
-            elif isinstance(node, ast.Import):
+                continue
+            use = Use("name", (path,), self._place(node, scope))
+            if isinstance(node, ast.Import):
                 scope.names[name] = (path if alias.asname else name,)
-                self._use(self._named((path,), node, scope), "module", scope)
-            else:
-                self._imported(module, path, node, scope)
-                scope.names[name] = (path,)
-
-    def _imported(self, module: str, path: str, node: ast.ImportFrom, scope: _Scope) -> None:
-        """Record an import of a name.
-
-        Where only ``ModuleNotFoundError`` is caught, the module and the name in it are two uses.
-        """
-        use = self._named((path,), node, scope)
-        if "module" in scope.caught and "name" not in scope.caught:
-            self._use(self._named((module,), node, scope), "module", scope)
-            use = replace(use, roots=(module,))
-        self._use(use, "name", scope)
+                self._use(use, "module", scope)
+                continue
+            if "module" in scope.caught and "name" not in scope.caught:
+                # Only ModuleNotFoundError is caught: the module and the name in it are two uses.
+                self._use(replace(use, targets=(module,)), "module", scope)
+                use = replace(use, roots=(module,))
+            self._use(use, "name", scope)
+            scope.names[name] = (path,)
 
     def _class(self, node: ast.ClassDef, scope: _Scope) -> None:
         keywords = (word.value for word in node.keywords)
@@ -428,7 +424,7 @@ class PythonReader:
     def _attribute(self, node: ast.Attribute, scope: _Scope) -> None:
         if paths := _resolve(node, scope):
             root = next((part for part in reversed(chain(node)) if _resolve(part, scope)), node)
-            use = self._named(paths, node, scope, _resolve(root, scope))
+            use = Use("name", paths, self._place(node, scope), roots=_resolve(root, scope))
             self._use(use, "attribute" if root is not node else "name", scope)
 
     def _call(self, node: ast.Call, scope: _Scope) -> None:
@@ -481,19 +477,8 @@ class PythonReader:
             restricted = live if live != self._tests.all else None
             self._uses.append(replace(use, live=restricted))
 
-    def _named(
-        self, paths: tuple[str, ...], node: ast.AST, scope: _Scope, roots: tuple[str, ...] = ()
-    ) -> Use:
-        return Use("name", paths, self._place(node, scope), roots=roots)
-
     def _place(self, node: ast.AST, scope: _Scope) -> Place:
         return Place(self._file, getattr(node, "lineno", 1), scope.module.cell)
-
-
-def _rebind(scope: _Scope, names: Names) -> None:
-    """Let the names of a scope mean what they mean after its branches."""
-    scope.names.clear()
-    scope.names.update(names)
 
 
 def _bind(name: str, paths: tuple[str, ...], scope: _Scope) -> None:
