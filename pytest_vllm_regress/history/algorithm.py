@@ -70,11 +70,13 @@ def next_candidate(
     ``most_runs(count)``) are tried, widest gap first, because a failure may come and go. A skipped
     candidate is replaced by its nearest neighbour.
     """
-    end = _untried_end(range(count), known)
-    if end is None:
-        end = _untried_end(range(count - 1, -1, -1), known)
-    if end is not None:
-        return end
+    for order in (range(count), range(count - 1, -1, -1)):
+        clear_or_untried = (
+            index for index in order if known.get(index) is not CandidateState.SKIPPED
+        )
+        end = next(clear_or_untried, None)
+        if end is not None and end not in known:
+            return end
     known_changes = changes(count, known)
     for change in known_changes:
         middle = _nearest_to_middle(change.low, change.high, known)
@@ -130,12 +132,6 @@ def runs_left(count: int, known: Mapping[int, CandidateState], probes: int | Non
         known[index] = clear[index] = state
         runs += 1
     return runs
-
-
-def _untried_end(order: range, known: Mapping[int, CandidateState]) -> int | None:
-    """Return the first candidate in ``order`` that is not skipped, unless it has been tried."""
-    first = next((index for index in order if known.get(index) is not CandidateState.SKIPPED), None)
-    return first if first is not None and first not in known else None
 
 
 def _nearest_to_middle(low: int, high: int, known: Mapping[int, CandidateState]) -> int | None:

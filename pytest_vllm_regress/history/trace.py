@@ -177,10 +177,8 @@ def _doubt(culprit: Culprit) -> str:
     short_id = culprit.commit.id[:10]
     if not culprit.confirmed:
         return f"{short_id} is not confirmed: further runs gave another result; try more trials (--trials)"
-    if culprit.doubtful:
-        names = ", ".join(commit.id[:10] for commit in culprit.doubtful)
-        return f"{short_id}, or one of the commits before it without a clear verdict: {names}"
-    return ""
+    names = ", ".join(commit.id[:10] for commit in culprit.doubtful)
+    return names and f"{short_id}, or one of the commits before it without a clear verdict: {names}"
 
 
 def _bisected(culprit: Culprit, report: CommitReport, arguments: Sequence[str]) -> BisectedCommit:
@@ -235,23 +233,26 @@ def trace_case(
 
     Raises ``KeyboardInterrupt`` when a run is interrupted; the results so far are kept.
     """
-    if problems := proof.check_proof(case, command=command(case.id), commits=False):
-        return TraceReport(case, problems=tuple(problems))
+    if stale := proof.check_proof(case, command=command(case.id), commits=False):
+        return TraceReport(case, problems=tuple(stale))
     evidence = proof.read_proof(case.directory / proof.FILE)
-    traces: list[CommitTrace] = []
+    commits: tuple[BisectedCommit, ...] = ()
+    problems: tuple[str, ...] = ()
+    stores = []
     ends = boundaries(case, read_table([case]))
     for pair in (narrowed(pair, ends) for pair in release_pairs(case, evidence)):
         runner.say(
             f"{case.id}: {'fixed' if pair.is_fix else 'broken'} between {pair}, according to recorded runs"
         )
-        traces.append(trace(case, pair, options, runner))
-    problems = [problem for case_trace in traces for problem in case_trace.problems]
-    commits = tuple(commit for case_trace in traces for commit in case_trace.commits)
+        traced = trace(case, pair, options, runner)
+        commits += traced.commits
+        problems += traced.problems
+        stores.append(traced.results)
     if problems:
-        return TraceReport(case, commits, tuple(problems), resumable=True)
+        return TraceReport(case, commits, problems, resumable=True)
     path = proof.write_proof(case, codec.replace(evidence, commits=commits))
-    for case_trace in traces:
-        case_trace.results.remove()
+    for results in stores:
+        results.remove()
     return TraceReport(case, commits, path=path)
 
 

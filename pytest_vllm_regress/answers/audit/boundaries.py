@@ -116,26 +116,24 @@ def _boundary(
     wrong_inside = not showing and any(
         entry.shown is False and entry.verdict is not excused for entry in at_inside
     )
+    sides = [(inside, at_inside, wrong_inside), (outside, at_outside, bool(failing))]
     if devices:
         other = f"{outside} passes" if passing else f"not applicable to {outside}"
         reason = f"{inside} shows it, {other}, on {', '.join(sorted(devices))}"
     else:
-        reasons = [
-            (inside, _reason(case, inside, at_inside, wrong_inside)),
-            (outside, _reason(case, outside, at_outside, bool(failing))),
-        ]
-        reason = "; ".join(text for _, text in sorted(reasons))
+        older_first = sides if inside < outside else sides[::-1]
+        reason = "; ".join(_reason(case, *side) for side in older_first)
     return Boundary(
-        case_id=case.id,
-        package=affected.package,
-        bound=_bound(affected, inside, outside),
-        inside=str(inside),
-        outside=str(outside),
-        observed=bool(devices),
-        reason=reason,
+        case.id,
+        affected.package,
+        _bound(affected, inside, outside),
+        str(inside),
+        str(outside),
+        bool(devices),
+        reason,
         missing=tuple(
             str(version)
-            for version, entries in ((inside, at_inside), (outside, at_outside))
+            for version, entries, _ in sides
             if all(entry.verdict is Verdict.INCONCLUSIVE for entry in entries)
         ),
         contradicted=not devices and (wrong_inside or bool(failing)),

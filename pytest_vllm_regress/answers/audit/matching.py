@@ -227,16 +227,12 @@ def notes(inventory: Inventory, cases: Sequence[Case]) -> Iterator[str]:
     yield from inventory.left_out
     for name in sorted(names & set(inventory.unpinned) - set(versions)):
         yield f"{inventory.unpinned[name]} has no version, so that nothing is known about {name}: give a lock file, or the interpreter itself"
-    missing = (
-        {}
-        if set(VLLM).isdisjoint(versions)
-        else {
-            case.id: unknown
-            for case in cases
-            if not inventory.unpinned.keys() >= set(unknown := unknown_packages(inventory, case))
-        }
-    )
-    if missing:
+    missing = {
+        case.id: unknown
+        for case in cases
+        if not inventory.unpinned.keys() >= set(unknown := unknown_packages(inventory, case))
+    }
+    if missing and not set(VLLM).isdisjoint(versions):
         packages = ", ".join(sorted({name for unknown in missing.values() for name in unknown}))
         more = f" and {len(missing) - MAX_NAMED} more" if len(missing) > MAX_NAMED else ""
         failures = ", ".join(list(missing)[:MAX_NAMED])

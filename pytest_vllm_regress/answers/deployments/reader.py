@@ -469,8 +469,7 @@ def _of_mapping(node: Mapping[Any, Any]) -> Iterator[ServerCommand]:
         words += _words(config.get("extraArgs"))
         yield ServerCommand(tuple(words), line, variables, image, label, settings)
         return
-    keys = (key for key in node if isinstance(key, str) and _MORE_WORDS.fullmatch(key))
-    more = [word for key in keys for word in _words(node[key])]
+    more = [word for key in node if _MORE_WORDS.fullmatch(str(key)) for word in _words(node[key])]
     has_image = isinstance(node.get("image"), str)  # in the values of a chart more may be elsewhere
     started = list(_of_image(image, words, variables)) if has_image or words else []
     if not started and more and more[0].startswith("-") and _is_vllm(node, image):
@@ -502,7 +501,7 @@ def _words(value: Any) -> list[Word]:
     for item in value if isinstance(value, list) else []:
         if isinstance(item, Word):
             words.append(Word(item, item.line, True))
-        elif item is not None and not isinstance(item, (dict, list)):
+        elif not isinstance(item, (dict, list, type(None))):
             words.append(Word(str(item), words[-1].line if words else 1))
     return words
 

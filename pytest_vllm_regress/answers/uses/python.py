@@ -18,7 +18,7 @@ from ..api_history.definitions import (
     parameters_of,
     text_of,
 )
-from .guards import VERSION, Names, Releases, VersionTests, is_version, resolve
+from .guards import VERSION, Names, Paths, Releases, VersionTests, is_version, resolve
 from .own_modules import ChosenFunction, Import, imports_of, named_in
 from .strings import StringReader
 from .use import Place, Use, UsedCall
@@ -289,7 +289,7 @@ class PythonReader:
         self._block(node.body, replace(scope, caught=scope.caught | caught))
         guarded = tuple(use for use in self._uses[first:] if use.guarded)[:MAX_ALTERNATIVES]
         self._spend((1 + len(node.handlers)) * len(scope.names))
-        kept = self._tests.kept()
+        kept = dict(self._tests.kept)
         for handler in node.handlers:
             instead_of = guarded if kinds_caught(handler) else scope.instead_of
             inner = replace(scope, names=dict(scope.names), instead_of=instead_of)
@@ -481,7 +481,7 @@ class PythonReader:
         return Place(self._file, getattr(node, "lineno", 1), scope.module.cell)
 
 
-def _bind(name: str, paths: tuple[str, ...], scope: _Scope) -> None:
+def _bind(name: str, paths: Paths, scope: _Scope) -> None:
     if paths:
         scope.names[name] = paths
     else:
@@ -494,7 +494,7 @@ def _unbind(target: ast.expr, scope: _Scope) -> None:
             scope.names.pop(node.id, None)
 
 
-def _annotated(annotation: ast.expr | None, scope: _Scope) -> tuple[str, ...]:
+def _annotated(annotation: ast.expr | None, scope: _Scope) -> Paths:
     """Return an instance of the class of vLLM in an annotation."""
     match annotation:
         case None:
@@ -507,5 +507,5 @@ def _annotated(annotation: ast.expr | None, scope: _Scope) -> tuple[str, ...]:
     return tuple(f"{path}()" for path in paths)
 
 
-def _resolve(node: ast.expr | None, scope: _Scope) -> tuple[str, ...]:
+def _resolve(node: ast.expr | None, scope: _Scope) -> Paths:
     return resolve(node, scope.names, scope.own)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -208,9 +209,9 @@ def _starts(project: Project, live: Sequence[Use], history: History) -> Iterator
         commands = [Command(Place("", 0), ())]
     distinct: dict[tuple[str, ...], Start] = {}
     for command in commands:
-        start = planned(command, lambda name, value: _is_listed(name, value, history))
+        start = planned(command, partial(_is_listed, history))
         distinct.setdefault(start.words, start)
-    yield from islice(distinct.values(), MAX_STARTS)
+    return islice(distinct.values(), MAX_STARTS)
 
 
 def planned(command: Command, allowed: Callable[[str, str], bool]) -> Start:
@@ -239,7 +240,7 @@ def planned(command: Command, allowed: Callable[[str, str], bool]) -> Start:
     return Start(command, tuple(words), tuple(dict.fromkeys(left_out)))
 
 
-def _is_listed(name: str, value: str, history: History) -> bool:
+def _is_listed(history: History, name: str, value: str) -> bool:
     """Return whether vLLM lists a value for an option: a choice, or a registered parser."""
     if name in PARSER_OPTIONS:
         return f"{PARSER_OPTIONS[name]}:{value}" in history.table("parsers")
@@ -280,7 +281,8 @@ def _metrics(server: Server) -> frozenset[str]:
     """
     deadline = Deadline.after("metrics", METRICS_S)
     while True:
-        names = frozenset(_METRIC_LINE.findall(server.get("/metrics").text))
+        text = server.get("/metrics").text
+        names = frozenset(_METRIC_LINE.findall(text))
         if deadline.passed or any("generation_tokens" in name for name in names):
             return names
         time.sleep(_POLL_S)
