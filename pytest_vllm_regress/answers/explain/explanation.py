@@ -87,7 +87,7 @@ class UnknownFailure:
     def _pattern(self) -> str:
         pieces = _VARIABLE.split(self.message[:_MAX_PATTERN].rstrip())
         text = ".+?".join(re.escape(piece).replace(r"\ ", " ") for piece in pieces)
-        return re.escape(self.signature.exception) + (f": {text}" if text else "")
+        return re.escape(self.signature.exception) + (text and f": {text}")
 
     def to_json(self) -> dict[str, Any]:
         own = {"message": self.message, "line": self.line, "count": self.count}

@@ -226,10 +226,10 @@ class ProjectReader:
                 for finding in findings
                 if isinstance(finding, Pin)
             ]
-        together = [*self._declared, *declared]
-        if len(together) > MAX_DECLARED:
+        self._declared |= dict.fromkeys(declared)
+        if len(self._declared) > MAX_DECLARED:
             self._notes.append(f"left out: {name}: more than {MAX_DECLARED} declared ranges")
-        self._declared = dict.fromkeys(together[:MAX_DECLARED])
+            self._declared = dict.fromkeys(list(self._declared)[:MAX_DECLARED])
 
     def project(self) -> Project:
         if not self._count:
@@ -256,10 +256,9 @@ class ProjectReader:
         chosen = chosen_functions(self._functions, self._imports, everywhere)
         for use in uses:
             before = everywhere if use.live is None else use.live
-            live = before & loaded.get(use.place.file, everywhere)
-            for function in chosen.get(use.place.file, ()):
-                if use.place.line in function:
-                    live &= function.live
+            file, line = use.place.file, use.place.line
+            functions = (f.live for f in chosen.get(file, ()) if line in f)
+            live = before.intersection(loaded.get(file, everywhere), *functions)
             yield use if live == before else replace(use, live=live)
 
     def _uses_in(
@@ -315,10 +314,10 @@ class ProjectReader:
     def _asked(self, kind: str, targets: tuple[str, ...], detail: str) -> Branches:
         """Return the releases for which a test for an attribute or a parameter is true, and those
         for which it may be false."""
-        statuses = dict(enumerate(self._checker.statuses(Use(kind, targets, Place("", 0), detail))))
+        statuses = self._checker.statuses(Use(kind, targets, Place("", 0), detail))
         return (
-            frozenset(number for number, status in statuses.items() if not status.missing),
-            frozenset(n for n, status in statuses.items() if status.missing or not status.sure),
+            frozenset(n for n, status in enumerate(statuses) if not status.missing),
+            frozenset(n for n, status in enumerate(statuses) if status.missing or not status.sure),
         )
 
     def _cell(self, text: str, name: str, number: int, reader: PythonReader) -> Iterator[Use]:
