@@ -268,6 +268,17 @@ class Case:
             + "; ".join(result.reason.removeprefix("affected: ") for result in checked),
         )
 
+    def can_show(self, versions: Mapping[str, str], variant: str | None = None) -> bool:
+        """Return whether a test of this variant decides about an installation: whether it would
+        fail there if the failure existed.
+
+        A variant that never fails, or not in these versions, passes with and without the failure.
+        """
+        if variant is None:
+            return True
+        narrowed = self.variant(variant)
+        return not narrowed.never and all(own.check(versions) for own in narrowed.ranges)
+
     def variant(self, name: str) -> Variant:
         """Return the variant called ``name``.
 

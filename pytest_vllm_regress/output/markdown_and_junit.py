@@ -19,6 +19,7 @@ from ..cases.results import (
 from ..cases.verdict import excerpt
 from ..util.report import Markup, Report, Section, Table, to_markdown
 from ..util.text import markdown_inline, printable, render_text
+from .table import outcome
 
 SIMULATED = "sim: a simulated device; every part of vLLM is real but the model's arithmetic."
 
@@ -30,10 +31,10 @@ def markdown_text(run: RunResult) -> str:
     if not cells:
         return "No verdicts.\n"
     unexpected = [cell for cell in cells if not cell.expected]
-    outcome = "As expected, as far as there are verdicts." if run.problems else "All as expected."
+    words = f"{outcome(run, cells).capitalize()}."
     if unexpected:
-        outcome = f"{len(unexpected)} of {len(cells)} cells are not as expected."
-    parts: list[str | Table] = [_table(run, cells), Markup(outcome)]
+        words = f"{len(unexpected)} of {len(cells)} cells are not as expected."
+    parts: list[str | Table] = [_table(run, cells), Markup(words)]
     if any(cell.device == "sim" for cell in cells):
         parts.append(Markup(SIMULATED))
     sections = [Section(parts=parts)]
@@ -75,7 +76,7 @@ def junit_xml(run: RunResult) -> str:
     """Return JUnit XML with a suite for each environment.
 
     An unexpected verdict is a failure. REPRODUCED and NOT_APPLICABLE count as skipped, as in
-    pytest.
+    pytest, and so does what passed but decides nothing.
     """
     environments: dict[str, list[TestResult]] = {}
     for result in run.results:

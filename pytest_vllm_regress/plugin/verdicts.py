@@ -132,8 +132,8 @@ def observe(leg: Leg) -> Observation:
     if path and (
         observation.absent or (observation.kind, observation.phase) == (Kind.EXCEPTION, TEST)
     ):
-        lacks = Unsupported(f"it serves no {path}", refused_by="this vLLM (HTTP 404)")
-        return Observation(Kind.NOT_APPLICABLE, leg.phase, str(lacks), claim=lacks.claim)
+        lacks = Unsupported(f"it serves no {path} (HTTP 404)", lacks=f"route {path}")
+        return _not_applicable(leg, lacks)
     return observation
 
 
@@ -144,7 +144,7 @@ def _seen(leg: Leg) -> Observation:
     while isinstance(error, BaseExceptionGroup) and error.exceptions:
         error = error.exceptions[0]
     if isinstance(error, Unsupported):
-        return Observation(Kind.NOT_APPLICABLE, leg.phase, str(error), claim=error.claim)
+        return _not_applicable(leg, error)
     if isinstance(error, ChildError):
         return Observation(error.kind, error.phase, _first_line(str(error)), error.parts)
     if isinstance(error, (UsageError, pytest.UsageError)):
@@ -168,6 +168,11 @@ def _seen(leg: Leg) -> Observation:
         why = "the test passed without one reply from the target: that proves nothing"
         return Observation(Kind.USAGE, TEST, why)
     return Observation(Kind.PASSED, leg.phase, f"{leg.replies} replies")
+
+
+def _not_applicable(leg: Leg, error: Unsupported) -> Observation:
+    cause = error.cause if error.claim else None
+    return Observation(Kind.NOT_APPLICABLE, leg.phase, str(error), claim=error.claim, cause=cause)
 
 
 def target_of(item: pytest.Item) -> Target | None:
@@ -235,6 +240,8 @@ def _result(item: pytest.Item, judged: JudgedLeg) -> TestResult:
         match=judged.decision.match,
         observation=judged.observed,
         code=code_fingerprint(case.directory),
+        decides=target is None or case.can_show(target.versions, judged.marked.variant),
+        cause=judged.decision.cause,
     )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ...cases.model import Case
 from ...cases.proofs.proof import recorded_versions
 from ...cases.results import Cell
-from ...cases.verdict import excerpt
+from ...cases.verdict import Verdict, excerpt
 from ...util.text import render_text
 from .rendering import shown
 
@@ -80,6 +80,10 @@ class Grid:
         """Return the number of cells that a run decided."""
         return sum(mark.verdict != IN_RANGE for mark in self.marks)
 
+    def undecided(self) -> int:
+        """Return the number of cells in which no test could show the failure."""
+        return sum(mark.verdict == Verdict.NOT_APPLICABLE.value for mark in self.marks)
+
     def unexpected(self) -> list[tuple[str, str, str]]:
         """Return verdict, place and address of each cell that is not as expected."""
         return [
@@ -107,7 +111,7 @@ class ShownCell:
         """The text of an upstream report, in the sections of vLLM's bug form, with the versions of
         the packages that matter."""
         cell = self.cell
-        worst = next(result for result in cell.results if result.verdict is cell.verdict)
+        worst = next((r for r in cell.results if r.verdict is cell.verdict), cell.results[0])
         return render_text(
             "upstream.md.txt",
             cell=cell,
