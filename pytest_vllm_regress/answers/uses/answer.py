@@ -85,7 +85,7 @@ def answer(project: Project, history: History, ignore: Collection[str] = ()) -> 
     checker = UseChecker(history)
     project = replace(project, notes=(*project.notes, *_needless(project, ignore)))
     known: list[Use] = []
-    unknown: dict[str, Use] = {}
+    unknown: list[Use] = []
     for use in project.uses:
         statuses = checker.statuses(use)
         if not _names(use).isdisjoint(ignore):
@@ -93,13 +93,13 @@ def answer(project: Project, history: History, ignore: Collection[str] = ()) -> 
         if any(status.sure and not status.missing for status in statuses):
             known.append(use)
         elif not use.guarded and any(status.missing for status in statuses):
-            unknown.setdefault(use.name, use)
+            unknown.append(use)
     problems = _problems(checker, known)
     broken = {declared: _broken(declared, problems) for declared in project.declared}
     return UsesAnswer(
         project,
         problems,
-        tuple(unknown.values()),
+        tuple({use.name: use for use in reversed(unknown)}.values()),
         tuple(deprecations(checker, known)),
         {declared: releases for declared, releases in broken.items() if releases},
     )

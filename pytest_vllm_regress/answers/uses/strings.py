@@ -129,7 +129,7 @@ class StringReader:
             if not word.startswith("--") or len(word) < 4:
                 continue
             at = replace(place, line=word.line)
-            name, _, value = word.partition("=")
+            name, _, value = str(word).partition("=")
             head, dot, keys = name.partition(".")
             meaning = (self._option_names.find if alone else self._option_names.exact)(head)
             if meaning is None:
@@ -139,7 +139,7 @@ class StringReader:
             is_positive = meaning in self._option_names.options
             option = meaning if is_positive else f"--{meaning.removeprefix('--no-')}"
             yield Use("option", (option,), at)
-            value = value or following
+            value = value or str(following)
             full = f"{meaning}{dot}{keys}".replace("_", "-")
             given.append((full, "" if value.startswith("--") else value))
             if value and not value.startswith(("-", "$", "{")):
