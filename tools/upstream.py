@@ -15,7 +15,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
-from pytest_vllm_regress.surveys.upstream.triage import (
+from pytest_vllm_regress.surveys.upstream.tests import (
     NOT_SKIPPED,
     ListedTest,
     UpstreamOutcome,

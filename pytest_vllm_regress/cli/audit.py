@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ..answers.audit import audit as answers
 from ..answers.audit.audit import Audit
-from ..answers.audit.matching import AuditMatch, Inventory
-from ..answers.audit.severity import severity
+from ..answers.audit.matching import AuditMatch, Inventory, severity
 from ..answers.audit.target import read_interpreter, read_side, read_target
 from ..answers.audit.upgrades import overview, table
 from ..answers.deployments.configuration import read_deployments

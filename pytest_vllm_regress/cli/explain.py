@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from ..answers.explain import log
-from ..answers.explain.explanation import Explanation, LogMatch
-from ..answers.explain.unknown import UnknownFailure
+from ..answers.explain.explanation import Explanation, LogMatch, UnknownFailure
 from ..util.text import one_line
 from .context import (
     OK,

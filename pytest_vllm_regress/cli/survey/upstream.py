@@ -8,9 +8,15 @@ from pathlib import Path
 from ...engines.standalone import bare_session
 from ...environments.git import Repository
 from ...errors import UsageError
-from ...surveys.upstream.tests import RunLimits, UpstreamRequest, run_tests
+from ...surveys.upstream.tests import (
+    RunLimits,
+    UpstreamOutcome,
+    UpstreamRequest,
+    counts,
+    listed_tests,
+    run_tests,
+)
 from ...surveys.upstream.tree import write_tree
-from ...surveys.upstream.triage import UpstreamOutcome, counts, listed_tests
 from ...util import codec
 from ...util.rundir import scratch
 from ..context import OK, UNEXPECTED, Invocation, Names, limits, print_columns, say, warn

@@ -22,7 +22,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from ..._version import __version__
-from ...answers.audit.severity import severity
+from ...answers.audit.matching import severity
 from ...cases.results import TestResult
 from ...errors import UsageError
 from ...util.codec import load

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ...answers.audit.boundaries import Boundary, boundaries
-from ...answers.audit.severity import severity
+from ...answers.audit.matching import severity
 from ...answers.audit.upgrades import better
 from ...answers.audit.verdict_table import Recorded, read_table
 from ...cases.model import Case
