@@ -17,7 +17,7 @@ import typer
 from packaging.version import Version
 
 from pytest_vllm_regress.cli.context import DISK, disk_limit, say
-from pytest_vllm_regress.cli.survey.drift import chosen_releases
+from pytest_vllm_regress.cli.survey import chosen_releases
 from pytest_vllm_regress.runner.executors import build_with_cache
 from pytest_vllm_regress.surveys import drift as drift_survey
 from pytest_vllm_regress.surveys import drift_record
