@@ -28,7 +28,7 @@ from ...errors import UsageError
 from ...util.codec import load
 from ...util.files import parts_below, write_atomically
 from ...util.paths import DATA
-from ...util.text import printable
+from ...util.text import printable, templates
 
 MAX_TEXT = 20_000
 MAX_LINE = 400
@@ -176,23 +176,16 @@ def _without_control_characters(value: object) -> object:
 
 @functools.cache
 def _templates() -> Any:
-    import jinja2
-
     folder = DATA / "page"
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folder),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=_without_control_characters,
-    )
-    environment.filters["shown"] = shown
-    environment.filters["severity"] = severity
-    environment.filters["versions"] = versions_of
-    environment.filters["link_name"] = _link_name
-    environment.filters["duration"] = _duration
-    environment.filters["date"] = date_text
+    environment = templates(folder, autoescape=True, finalize=_without_control_characters)
+    environment.filters |= {
+        "shown": shown,
+        "severity": severity,
+        "versions": versions_of,
+        "link_name": _link_name,
+        "duration": _duration,
+        "date": date_text,
+    }
     style, script = (
         (folder / name).read_text(encoding="utf-8") for name in ("page.css", "page.js")
     )
