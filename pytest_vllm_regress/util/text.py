@@ -156,6 +156,7 @@ def toml_string(value: str) -> str:
 def _texts(folder: Path) -> Any:
     environment = templates(folder, keep_trailing_newline=True)
     environment.filters["inline"] = markdown_inline
+    environment.filters["line"] = one_line
     environment.filters["block"] = markdown_block
     environment.filters["toml"] = toml_string
     return environment
