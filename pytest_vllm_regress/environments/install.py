@@ -38,6 +38,7 @@ from .uv import Progress
 RESOLUTION = "resolution.txt"
 """File in an environment that was installed without a lock: what uv resolved."""
 _MAX_ABOUT = 64 * 1024
+"""Bytes of a record, which is one line."""
 
 ABOUT = "vllm-regress-source.json"
 BYTECODE = "vllm-regress-bytecode"
@@ -47,6 +48,7 @@ _LIBRARY = re.compile(r"\.so(\.\d+)*\Z|\.so\.")
 SIDECARS = "sidecars"
 """Folder of the locks of sidecars, and of sidecars in the cache."""
 _MAX_SCRIPT = 64 * 1024
+"""Bytes of a script with a path in its first line; larger files in bin are programs."""
 logger = logging.getLogger("vllm_regress.environments")
 
 

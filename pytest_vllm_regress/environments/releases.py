@@ -22,6 +22,7 @@ from .installed import run_isolated
 from .locks import lookup_cached, newest_by, release_date, resolved_versions
 
 TIMEOUT_S = 120
+"""pip reads one page of the index, perhaps through a slow mirror."""
 RELEASES = DATA / "releases.json"
 """Written by tools/releases.py."""
 # Variables with pip's index and network settings, possibly with credentials.
