@@ -24,8 +24,21 @@ from ...errors import UsageError
 from ...surveys.drift_record import Drift, open_drifts
 from .documents import RenderedDocument, Sources, documents_of, render_document
 from .knowledge import Knowledge
-from .overview import IN_RANGE, Column, Grid, Mark, Row, ShownCell
-from .rendering import broken_links, case_page, date_text, place_of, render, shown, write_folder
+from .rendering import (
+    IN_RANGE,
+    Column,
+    Grid,
+    Mark,
+    Row,
+    ShownCell,
+    broken_links,
+    case_page,
+    date_text,
+    place_of,
+    render,
+    shown,
+    write_folder,
+)
 
 DRIFT = "docs/records/drift.jsonl"
 """Where a checkout of the project has the record of `drift`."""
