@@ -307,6 +307,8 @@ def _templates() -> Any:
     environment.globals.update(
         style=style,
         script=script,
+        place_of=place_of,
+        case_page=case_page,
         policy=f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
         "base-uri 'none'; form-action 'none'",
         version=__version__,
