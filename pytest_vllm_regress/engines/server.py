@@ -47,6 +47,7 @@ _UNSUPPORTED = re.compile(
 """Errors in the log of a server that ended because this vLLM supports something in V0 only, or not
 on this platform."""
 
+_OF_THE_DEVICE = re.compile(r"\bdevice type\b|\bon current platform\b|\bCompute Capability\b")
 _POLL_S = 0.1
 _ANSWER_S = 3.0
 _MAX_QUOTED = 2000
@@ -242,6 +243,9 @@ def start_server(launch: Launch, port: PortLease) -> Server:
             _UNSUPPORTED.search(str(error.args[0])) if isinstance(error, ChildDied) else None
         )
         if unsupported:
-            raise Unsupported(unsupported.group(), refused_by="this vLLM") from error
+            # What vLLM refuses because of the device says nothing about the release.
+            of_the_device = _OF_THE_DEVICE.search(unsupported.group())
+            device = launch.request["device"] if of_the_device else ""
+            raise Unsupported(unsupported.group(), refused_by="this vLLM", device=device) from error
         raise
     return server

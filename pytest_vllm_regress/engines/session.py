@@ -243,7 +243,8 @@ class Session:
                 words = refusal_in(error.detail) if target.device == "gpu" else None
                 if words is None:
                     raise
-                raise Unsupported(words, refused_by=f"vLLM {target.versions['vllm']}") from error
+                refuses = f"vLLM {target.versions['vllm']}"
+                raise Unsupported(words, refused_by=refuses, device="gpu") from error
 
         return self._shared(_Order(target, spec, "serve", user, fresh, timeout), start)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..cases.model import Case
-from ..cases.results import TestResult
+from ..cases.results import TestResult, verdict_of
 from ..cases.verdict import Verdict, excerpt
 from ..errors import BuildError, Kind, RegressError
 from ..runner.batch import Batch, RunOutcome, digest
@@ -33,12 +33,11 @@ def state_of(results: Sequence[TestResult]) -> CandidateState | None:
     """Return BAD if any test of the case shows the failure, and None if the results are
     INCONCLUSIVE."""
     verdicts = {result.verdict for result in results}
-    shown = {verdict.shown for verdict in verdicts}
-    if True in shown:
+    if any(verdict.shown for verdict in verdicts):
         return CandidateState.BAD
     if Verdict.INCONCLUSIVE in verdicts or not verdicts:
         return None
-    return CandidateState.GOOD if False in shown else CandidateState.SKIPPED
+    return CandidateState.SKIPPED if verdict_of(results).shown is None else CandidateState.GOOD
 
 
 @dataclass(frozen=True)

@@ -11,16 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..cases.model import Case
-from ..cases.results import TestResult
-from ..cases.verdict import combine, excerpt
+from ..cases.results import TestResult, verdict_of
+from ..cases.verdict import Verdict, excerpt
 from ..environments.git import Commit, Repository
 from ..environments.names import resolve
 from ..environments.sources import Source, find_source, parse_name, set_clones
 from ..errors import UsageError
 from ..runner.batch import Batch
 from ..util.files import expand_home, peek
-from .algorithm import CandidateState
-from .candidates import state_of
 from .commits import UPSTREAM
 
 _MAX_TEXT = 1024 * 1024
@@ -127,14 +125,13 @@ def effects(
 def _effect(case: Case, before: Sequence[TestResult], after: Sequence[TestResult]) -> CaseEffect:
     """Return the gravest effect on any test of the case."""
     old_verdict, new_verdict = (
-        combine(result.verdict for result in side).value if side else "no result"
-        for side in (before, after)
+        verdict_of(side).value if side else "no result" for side in (before, after)
     )
     new_results = {result.test: result for result in after}
     by_effect: dict[PatchEffect, list[tuple[str, str]]] = {}
     for old in before:
         new = new_results.get(old.test)
-        effect = _effect_on_test(state_of([old]), state_of([new]) if new else None)
+        effect = _effect_on_test(old.verdict, new.verdict if new else Verdict.INCONCLUSIVE)
         why = excerpt(new.reason) if new else "no result with the patch"
         by_effect.setdefault(effect, []).append((old.test, why))
     effect = next((effect for effect in PatchEffect if effect in by_effect), PatchEffect.UNCLEAR)
@@ -143,17 +140,19 @@ def _effect(case: Case, before: Sequence[TestResult], after: Sequence[TestResult
     return CaseEffect(case, effect, old_verdict, new_verdict, tuple(test for test, _ in tests), why)
 
 
-def _effect_on_test(before: CandidateState | None, after: CandidateState | None) -> PatchEffect:
+def _effect_on_test(before: Verdict, after: Verdict) -> PatchEffect:
     """Return the effect on one test.
 
     Any failure of a test that passed before is a break; another failure than the documented one is
     no fix.
     """
-    if before is CandidateState.GOOD and after in (CandidateState.BAD, None):
+    unclear = after is Verdict.INCONCLUSIVE
+    if before.shown is False and (after.shown or unclear):
         return PatchEffect.BREAKS
-    if before is CandidateState.BAD and after is CandidateState.GOOD:
+    if before.shown and after.shown is False:
         return PatchEffect.FIXES
-    return PatchEffect.UNCHANGED if before is after and before is not None else PatchEffect.UNCLEAR
+    unclear |= before is Verdict.INCONCLUSIVE or before.shown is not after.shown
+    return PatchEffect.UNCLEAR if unclear else PatchEffect.UNCHANGED
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from ..util.files import check_distinct, check_writable, is_special, write_atomi
 from ..util.paths import writable_root
 from ..util.report import Markup, Report, Section, Table, to_markdown
 from ..util.text import markdown_inline, printable, render_text
+from .table import outcome
 
 Say = Callable[[str], None]
 Known = Callable[[], Sequence[Case]]
@@ -126,10 +127,10 @@ def markdown_text(run: RunResult) -> str:
     if not cells:
         return "No verdicts.\n"
     unexpected = [cell for cell in cells if not cell.expected]
-    outcome = "As expected, as far as there are verdicts." if run.problems else "All as expected."
+    words = f"{outcome(run, cells).capitalize()}."
     if unexpected:
-        outcome = f"{len(unexpected)} of {len(cells)} cells are not as expected."
-    parts: list[str | Table] = [_table(run, cells), Markup(outcome)]
+        words = f"{len(unexpected)} of {len(cells)} cells are not as expected."
+    parts: list[str | Table] = [_table(run, cells), Markup(words)]
     if any(cell.device == "sim" for cell in cells):
         parts.append(Markup(SIMULATED))
     sections = [Section(parts=parts)]
@@ -171,7 +172,7 @@ def junit_xml(run: RunResult) -> str:
     """Return JUnit XML with a suite for each environment.
 
     An unexpected verdict is a failure. REPRODUCED and NOT_APPLICABLE count as skipped, as in
-    pytest.
+    pytest, and so does what passed but decides nothing.
     """
     environments: dict[str, list[TestResult]] = {}
     for result in run.results:

@@ -14,6 +14,7 @@ from ..cases.loading import load_case_for
 from ..cases.model import SPECIFIER_HELP, Case
 from ..engines.spec import combination_id, combinations
 from ..engines.target import RELEVANT, Target
+from ..environments.installed import VLLM
 from ..errors import Kind, RegressError, Unsupported, UsageError
 from ..util.validation import did_you_mean
 from ..util.versions import alternatives_of
@@ -96,7 +97,9 @@ def check_requirements(item: pytest.Item, target: Target) -> None:
                 known = {*RELEVANT, *target.versions}
                 hint = "" if package in known else did_you_mean(package, known, cutoff=_CLOSE)
                 has = f"{package} {version}" if version else f"no {package}{hint and '.'}{hint}"
-                raise Unsupported(f"{target.name} has {has}", needs=f"{package} {specifier}")
+                wanted = f"{package} {specifier}"
+                lack = {"lacks": wanted} if package in VLLM else {"needs": wanted}
+                raise Unsupported(f"{target.name} has {has}", **lack)
 
 
 def generate(metafunc: pytest.Metafunc) -> None:

@@ -19,7 +19,7 @@ from ..deployments.configuration import Deployment
 from ..deployments.relevance import Reach, Relevance, relevance
 from ..sarif import SarifResult, SarifRule
 from ..sarif import to_sarif as log_of
-from .boundaries import observation
+from .boundaries import before_feature, observation
 from .matching import AuditMatch, Inventory, find, notes, relevant
 from .upgrades import UpgradeAdvice, better
 from .verdict_table import read_table
@@ -94,8 +94,9 @@ def audit(
     With ``host`` also run the preflight, which raises ``UsageError`` for a mere list of packages.
     """
     concerns = _preflight(inventory, host) if host is not None else ()
-    found = find(inventory, cases)
-    table = read_table([finding.case for finding in found])
+    in_range = find(inventory, cases)
+    table = read_table([finding.case for finding in in_range])
+    found = [f for f in in_range if not before_feature(f.case, f.versions, table)]
     kept = [
         replace(finding, observed=observation(finding.case, finding.versions, table))
         for finding in found

@@ -1,13 +1,15 @@
 """The ends of affected ranges: which were observed, and which are inferred.
 
 Is an end of a range observed or inferred? It is observed if the two adjacent stable releases around it were run on the same device, the
-one inside showed the failure, and the one outside did not, or was found in the run to lack what the
-failure needs (NOT_APPLICABLE): it does not have the feature yet, or no longer.
+one inside showed the failure, and the one outside did not. If the release outside was found in the
+run not to have the feature that fails, not yet or no longer, the failure exists as long as the
+feature does. A release that could not be run decides nothing, whatever the reason.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +21,7 @@ from ...cases.model import Case, Range
 from ...cases.verdict import Verdict
 from ...environments.installed import VLLM
 from ...environments.releases import known_releases
+from ...errors import Cause
 from ...util import codec
 from ...util.versions import version_of
 from .verdict_table import Recorded, VerdictTable
@@ -31,6 +34,8 @@ Releases = Callable[[str], Sequence[Version]]
 class Boundary:
     """An end of a range: ``inside`` is the release that must show the failure, ``outside`` the
     adjacent one that must not.
+
+    ``feature``: the release outside does not have the feature that fails.
 
     ``bound``: the part of the specifier. ``reason``: what was observed, or why nothing was.
     ``missing``: releases not run, or INCONCLUSIVE.
@@ -46,10 +51,13 @@ class Boundary:
     reason: str
     missing: tuple[str, ...] = ()
     contradicted: bool = False
+    feature: bool = False
 
     @property
     def state(self) -> str:
-        """``observed`` or ``inferred``."""
+        """``observed``, ``with the feature`` or ``inferred``."""
+        if self.feature:
+            return "with the feature"
         return "observed" if self.observed else "inferred"
 
     def __str__(self) -> str:
@@ -79,6 +87,13 @@ def boundaries(
     )
 
 
+def counts_of(ends: Sequence[Boundary]) -> str:
+    """Return how many ends there are in each state, in words."""
+    states = Counter(end.state for end in ends)
+    counts = (f"{states[state]} {state}" for state in ("observed", "with the feature", "inferred"))
+    return f"{len(ends)} ends: {', '.join(counts)}"
+
+
 def observation(case: Case, versions: Mapping[str, str], table: VerdictTable) -> str:
     """Return what was recorded of the failure for exactly this version of the package that decides;
     empty if nothing was."""
@@ -89,6 +104,27 @@ def observation(case: Case, versions: Mapping[str, str], table: VerdictTable) ->
             if entry.shown:
                 return f"observed on {name} {version} ({entry.device}, {entry.date})"
     return ""
+
+
+def before_feature(case: Case, versions: Mapping[str, str], table: VerdictTable) -> bool:
+    """Return whether the release is older than the feature that fails: a release that is not older
+    was run and does not have it, nor has any before it shown the failure."""
+    package = case.affected[0].package
+    names = VLLM if package == "vllm" else (package,)
+    version = next((version_of(versions[name]) for name in names if name in versions), None)
+    if version is None:
+        return False
+    recorded = [
+        (found, entry)
+        for entry in table.of_case(case.id)
+        for name in names
+        if (found := version_of(table.version(entry.environment, name) or "")) is not None
+    ]
+    first = min((found for found, entry in recorded if entry.shown), default=None)
+    return any(
+        entry.lacks_feature and version <= found and (first is None or found < first)
+        for found, entry in recorded
+    )
 
 
 def _ends(affected: Range, releases: Sequence[Version]) -> Iterator[tuple[Version, Version]]:
@@ -104,17 +140,17 @@ def _boundary(
     at_inside = table.at(case.id, affected.package, str(inside))
     at_outside = table.at(case.id, affected.package, str(outside))
     showing = {entry.device for entry in at_inside if entry.shown}
-    passing = {entry.device for entry in at_outside if entry.shown is False}
-    lacking = {entry.device for entry in at_outside if entry.verdict is Verdict.NOT_APPLICABLE}
     failing = {entry.device for entry in at_outside if entry.shown}
-    devices = showing & (passing or lacking) - failing
+    passing = showing & {entry.device for entry in at_outside if entry.shown is False} - failing
+    lacking = showing & {entry.device for entry in at_outside if entry.lacks_feature} - failing
+    devices = passing or lacking
     # A run inside this range may pass because another package was outside its own range.
     excused = Verdict.FIXED if len(case.affected) > 1 else None
     wrong_inside = not showing and any(
         entry.shown is False and entry.verdict is not excused for entry in at_inside
     )
     if devices:
-        other = f"{outside} passes" if passing else f"not applicable to {outside}"
+        other = f"{outside} {'passes' if passing else 'does not have the feature'}"
         reason = f"{inside} shows it, {other}, on {', '.join(sorted(devices))}"
     else:
         reasons = [
@@ -133,9 +169,10 @@ def _boundary(
         missing=tuple(
             str(version)
             for version, entries in ((inside, at_inside), (outside, at_outside))
-            if all(entry.verdict is Verdict.INCONCLUSIVE for entry in entries)
+            if not any(entry.is_clear for entry in entries)
         ),
         contradicted=not devices and (wrong_inside or bool(failing)),
+        feature=bool(devices) and not passing,
     )
 
 
@@ -147,9 +184,12 @@ def _reason(case: Case, version: Version, entries: Sequence[Recorded], wrong: bo
     if clear:
         text = f"{version} {'shows it' if any(clear) else 'passes'}"
         return f"{text}, which contradicts the range" if wrong else text
-    if all(entry.verdict is Verdict.NOT_APPLICABLE for entry in entries):
-        return f"not applicable to {version}"
-    return f"{version} inconclusive"
+    causes = {entry.cause for entry in entries if entry.verdict is Verdict.NOT_APPLICABLE}
+    if not causes:
+        return f"{version} inconclusive"
+    # The one that says most about the release.
+    cause = max(filter(None, causes), key=list(Cause).index, default=None)
+    return f"{version} {cause.words if cause else 'was not applicable, for a reason not recorded'}"
 
 
 def _bound(affected: Range, inside: Version, outside: Version) -> str:

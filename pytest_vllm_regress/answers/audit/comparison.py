@@ -16,6 +16,7 @@ from ...environments.installed import VLLM
 from ...util.report import markdown_table
 from ...util.text import markdown_cell
 from ...util.versions import version_of
+from .boundaries import before_feature
 from .matching import Inventory, find, notes, relevant, unknown_packages
 from .severity import case_fields, severity
 from .verdict_table import Recorded, VerdictTable, read_table
@@ -138,6 +139,8 @@ def _known(inventory: Inventory, case: Case, table: VerdictTable) -> tuple[bool 
         place = f"{recorded.environment} ({recorded.device}, {recorded.date})"
         return recorded.shown, f"{state} in {place}"
     findings = find(inventory, [case])
+    if findings and before_feature(case, findings[0].versions, table):
+        return False, "it does not have the feature that fails"
     if findings:
         return True, f"range: {findings[0].reason.removeprefix('affected: ')}"
     if unknown := unknown_packages(inventory, case):

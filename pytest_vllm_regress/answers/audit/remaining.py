@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 from ...cases.model import Case
-from ...cases.proofs.fingerprint import code_fingerprint
-from ...cases.verdict import Verdict
+from ...cases.proofs.fingerprint import case_fingerprint, code_fingerprint
+from ...cases.proofs.proof import recorded_proof
 from ...errors import UsageError
 from ...runner.batch import Batch
 from .boundaries import boundaries
@@ -57,11 +57,16 @@ def remaining(
 
 
 def _has_verdict(table: VerdictTable, case: Case, environment: str) -> bool:
-    """Return whether the case's present test has a clear verdict in an environment."""
-    codes = (None, code_fingerprint(case.directory))
+    """Return whether the case's present test has a clear verdict in an environment.
+
+    A verdict of a proof counts as long as the proof is not stale. Without its cause, NOT_APPLICABLE
+    is not clear.
+    """
+    codes: set[str | None] = {code_fingerprint(case.directory)}
+    proof = recorded_proof(case)
+    if proof is not None and proof.fingerprint == case_fingerprint(case):
+        codes.add(None)
     return any(
-        entry.environment == environment
-        and entry.verdict is not Verdict.INCONCLUSIVE
-        and entry.code in codes
+        entry.environment == environment and entry.is_clear and entry.code in codes
         for entry in table.of_case(case.id)
     )

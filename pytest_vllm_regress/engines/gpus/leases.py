@@ -166,11 +166,13 @@ class GpuLeases:
             raise Unsupported(
                 f"needs {count} GPUs; {len(devices)} can be used here: {names}",
                 needs=f"{count} GPUs",
+                device="gpu",
             )
         if count > 1 and any(device.part for device in devices):
             raise Unsupported(
                 f"needs {count} GPUs; CUDA shows a process only one MIG slice, of {names}",
                 needs=f"{count} whole GPUs",
+                device="gpu",
             )
         large = [device for device in devices if needed(device) <= device.memory]
         if len(large) < count:
@@ -179,7 +181,9 @@ class GpuLeases:
                 for d in devices
             )
             raise Unsupported(
-                f"needs {count} GPUs with more memory: {sizes}", needs="more GPU memory"
+                f"needs {count} GPUs with more memory: {sizes}",
+                needs="more GPU memory",
+                device="gpu",
             )
 
     def _try(

@@ -376,7 +376,7 @@ class SoundRequests(Transport):
 
     def _check_supported(self, path: str, response: httpx.Response) -> None:
         if response.status_code == 404:
-            raise Unsupported(f"it serves no {path}", refused_by="this vLLM (HTTP 404)")
+            raise Unsupported(f"it serves no {path} (HTTP 404)", lacks=f"route {path}")
         if not error_in(response):
             self.sound_needs = ""  # it read the file, perhaps with torchcodec, which may be installed and still not work
         elif self.sound_needs:

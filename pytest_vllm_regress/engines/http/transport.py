@@ -361,7 +361,7 @@ class Transport(Running):
         """
         response = self.post(path, {"model": self.model, **body}, timeout=timeout)
         if response.status_code == 404:
-            raise Unsupported(f"it serves no {path}", refused_by="this vLLM (HTTP 404)")
+            raise Unsupported(f"it serves no {path} (HTTP 404)", lacks=f"route {path}")
         other_model = _OTHER_MODEL.search(error_in(response))
         if other_model and self.spec.task in tasks:
             why = f"{path} for task={self.spec.task!r}: the {other_model.group()}"

@@ -33,7 +33,7 @@ from ...answers.audit.severity import severity
 from ...cases.model import Case
 from ...cases.proofs.proof import recorded_versions
 from ...cases.results import Cell, TestResult
-from ...cases.verdict import excerpt
+from ...cases.verdict import Verdict, excerpt
 from ...errors import UsageError
 from ...util.codec import load
 from ...util.files import parts_below, write_atomically
@@ -152,6 +152,10 @@ class Grid:
         """Return the number of cells that a run decided."""
         return sum(mark.verdict != IN_RANGE for mark in self.marks)
 
+    def undecided(self) -> int:
+        """Return the number of cells in which no test could show the failure."""
+        return sum(mark.verdict == Verdict.NOT_APPLICABLE.value for mark in self.marks)
+
     def unexpected(self) -> list[tuple[str, str, str]]:
         """Return verdict, place and address of each cell that is not as expected."""
         return [
@@ -179,7 +183,7 @@ class ShownCell:
         """The text of an upstream report, in the sections of vLLM's bug form, with the versions of
         the packages that matter."""
         cell = self.cell
-        worst = next(result for result in cell.results if result.verdict is cell.verdict)
+        worst = next((r for r in cell.results if r.verdict is cell.verdict), cell.results[0])
         return render_text(
             "upstream.md.txt",
             cell=cell,

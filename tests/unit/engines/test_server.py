@@ -20,6 +20,7 @@ from pytest_vllm_regress.engines.running import Launch
 from pytest_vllm_regress.engines.server import Server, start_server
 from pytest_vllm_regress.engines.spec import EngineSpec
 from pytest_vllm_regress.errors import (
+    Cause,
     ChildDied,
     DeadlineExceeded,
     Kind,
@@ -202,9 +203,15 @@ def test_features_that_vllm_rejects_at_the_start_are_not_applicable(
     child: Any = SimpleNamespace(name="server", request=request, kill=lambda: ended.append("child"))
     port: Any = SimpleNamespace(number=9, release=lambda: ended.append("port"))
     scripts: Any = None
-    with pytest.raises(expected, match=re.escape(first_error.partition(": ")[2].rstrip("."))):
-        start_server(Launch(child, EngineSpec(), five_seconds, scripts), port)
+    launch = Launch(child, EngineSpec(), five_seconds, scripts, {"device": "sim"})
+    with pytest.raises(
+        expected, match=re.escape(first_error.partition(": ")[2].rstrip("."))
+    ) as caught:
+        start_server(launch, port)
     assert ended == ["child", "port"]
+    if isinstance(caught.value, Unsupported):
+        of_the_device = "platform" in first_error or "Capability" in first_error
+        assert caught.value.cause is (Cause.HARNESS if of_the_device else Cause.RELEASE)
 
 
 class OneAnswer(BaseHTTPRequestHandler):

@@ -236,14 +236,17 @@ def as_unsupported() -> Iterator[None]:
         # pydantic wraps the message of a check in vLLM's configuration.
         wrapped = re.search(r"Value error, (.+?) \[type=", str(error))
         message = wrapped.group(1) if wrapped else str(error)
-        reason = message if re.search(_NOT_SUPPORTED, message) else None
-        if reason is None and os.environ.get("VLLM_REGRESS_DEVICE") == "gpu":
-            reason = gpu.refusal_in_own_log()
-        if reason:
-            raise Unsupported(reason, refused_by=f"vLLM {version()}") from error
+        device = os.environ.get("VLLM_REGRESS_DEVICE", "")
+        if re.search(_NOT_SUPPORTED, message):
+            here = device if re.search(_OF_THE_DEVICE, message) else ""
+            raise Unsupported(message, refused_by=f"vLLM {version()}", device=here) from error
+        if device == "gpu" and (refused := gpu.refusal_in_own_log()):
+            raise Unsupported(refused, refused_by=f"vLLM {version()}", device=device) from error
         raise
 
 
+_OF_THE_DEVICE = r"\bdevice type\b|\bon current platform\b|\bCompute Capability\b"
+"""What vLLM refuses because of the device says nothing about the release."""
 _NOT_SUPPORTED = (
     r"^VLLM_USE_V1=1 is not supported|^Invalid guided_decoding_backend\b|\bdoes not support\b|\bnot yet (supported|implemented)\b"
     r"|\bis not supported on current platform\b"

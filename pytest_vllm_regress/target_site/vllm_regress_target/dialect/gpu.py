@@ -21,8 +21,11 @@ _TOKENS_IN_BLOCK = 16
 _LEAST_BLOCKS = 4096
 _FORK_S = 30
 _REFUSED = re.compile(
-    r"(?:ValueError|NotImplementedError): "
-    r"((?:No valid attention backend found|Invalid attention backend|Bfloat16 is only supported on GPUs|VLLM_USE_V1=1 is not supported)[^\n]*)"
+    r"(?:ValueError|NotImplementedError|RuntimeError|AcceleratorError): "
+    # A wheel without kernels for this GPU says "no kernel image".
+    r"((?:CUDA error: no kernel image is available|No valid attention backend found"
+    r"|Invalid attention backend|Bfloat16 is only supported on GPUs"
+    r"|VLLM_USE_V1=1 is not supported)[^\n]*)"
 )
 
 

@@ -91,9 +91,7 @@ def first_module(names: tuple[str, ...]) -> Any:
             return importlib.import_module(name)
         except ImportError:
             continue
-    raise Unsupported(
-        "this vLLM has none of {}".format(", ".join(names)), refused_by=f"vLLM {version()}"
-    )
+    raise Unsupported("this vLLM has none of {}".format(", ".join(names)), lacks=" or ".join(names))
 
 
 def tokenizer(path: str) -> Any:

@@ -115,7 +115,7 @@ def _generation(spec: Spec, front: str, plan: Plan) -> None:
     if generation == "V0" and front == "offline" and pipeline:
         raise Unsupported(
             "V0 does pipeline parallelism only through the asynchronous engine: use front='async' or a server",
-            needs="another front",
+            lacks="pipeline parallelism in V0's LLM",
         )
 
 
@@ -148,12 +148,12 @@ def _parallel(spec: Spec, front: str, fields: set[str], plan: Plan) -> None:
         if front == "offline":
             raise Unsupported(
                 "one LLM object is one data-parallel rank: use front='async' or a server for data_parallel_size > 1",
-                needs="another front",
+                lacks="data parallelism in one LLM",
             )
         if spec["generation"] == "V0":
             raise Unsupported(
                 "V0 has no data parallelism: the engine would wait for ranks that nobody starts",
-                needs="the V1 engine",
+                lacks="data parallelism in V0",
             )
     executor = spec["executor"]
     if executor in ("ray", ray_clusters.EXECUTOR):

@@ -28,7 +28,10 @@ def plan(task: str, generation: str, fields: set[str], version: str) -> Json:
     if "runner" in fields:
         return {"runner": "pooling", **_conversion(task, fields)}
     if "task" not in fields:
-        raise Unsupported(f"vLLM {version} has no engine argument for the task {task!r}")
+        raise Unsupported(
+            f"vLLM {version} has no engine argument for the task {task!r}",
+            lacks="engine argument runner or task",
+        )
     return {"task": "reward" if task == "token_embed" else task}
 
 

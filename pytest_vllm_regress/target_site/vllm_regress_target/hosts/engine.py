@@ -108,7 +108,7 @@ class EngineHost:
         if self._front != "offline":
             raise Unsupported(
                 "chat is a method of the offline engine; use a server for chat completions",
-                needs="another front",
+                lacks="chat in the asynchronous engine",
             )
         return [
             _result(output)
@@ -149,7 +149,7 @@ class EngineHost:
         if function is None:
             raise Unsupported(
                 f"{type(self._engine).__name__} has no {method}",
-                refused_by=f"vLLM {version()}",
+                lacks=f"{type(self._engine).__name__}.{method}",
             )
         with engines.as_unsupported():
             value = function(**arguments)
@@ -324,7 +324,7 @@ def pooled(engine: Any, task: str, *inputs: Any) -> list[Any]:
     name = _POOLING_METHODS[task]
     method = getattr(engine, name, None)
     if method is None:
-        raise Unsupported(f"LLM.{name} is not in vLLM {version()}")
+        raise Unsupported(f"LLM.{name} is not in vLLM {version()}", lacks=f"LLM.{name}")
     arguments: dict[str, Any] = {"use_tqdm": False}
     if task == "token_embed" and "pooling_task" in inspect.signature(method).parameters:
         arguments["pooling_task"] = pooling.name_of(task)

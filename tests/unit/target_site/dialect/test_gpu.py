@@ -121,6 +121,10 @@ def test_a_mig_slice_needs_a_vllm_that_accepts_uuids(installed: Any) -> None:
             "ValueError: Bfloat16 is only supported on GPUs with compute capability of at least 8.0",
             True,
         ),
+        (
+            "RuntimeError: CUDA error: no kernel image is available for execution on the device",
+            True,
+        ),
         ("RuntimeError: CUDA error: an illegal memory access was encountered", False),
         ("INFO: No valid attention backend found", False),
     ],
