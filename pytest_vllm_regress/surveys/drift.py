@@ -313,7 +313,10 @@ def _stages(session: Session, target: Target) -> Iterator[tuple[Stage, Callable[
     probe = probe_in(session, target, _PROBE)
 
     def server() -> Server:
-        return session.server(target, EngineSpec.create(), user="drift", fresh=False)
+        running: Server = session.start(
+            "serve", target, EngineSpec.create(), user="drift", fresh=False
+        )
+        return running
 
     def answer() -> str | None:
         response = server().post(

@@ -251,7 +251,7 @@ def _start(session: Session, environment: str, start: Start) -> tuple[Start, Off
     """Start a server, wait for its first token, and read which routes and metrics it has."""
     spec = EngineSpec(command_line=start.words)
     try:
-        server = session.server(session.target(environment), spec, user="uses", fresh=True)
+        server = session.start("serve", session.target(environment), spec, user="uses", fresh=True)
         try:
             return start, offered_by(server)
         finally:

@@ -7,11 +7,11 @@ releases the lock when its process ends.
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import fcntl
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
@@ -31,7 +31,7 @@ CACHES: Mapping[str, str] = MappingProxyType(
 and subfolders for them."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Kernels:
     """Kernels compiled for one version of vLLM.
 
@@ -58,7 +58,7 @@ def folder_for(version: str) -> Path:
     return root() / f"vllm-{version}"
 
 
-@contextlib.contextmanager
+@contextmanager
 def hold(folder: Path) -> Iterator[None]:
     """Keep ``folder`` from being removed.
 
@@ -85,7 +85,7 @@ def list_kernels() -> tuple[Kernels, ...]:
 
 def remove(kernels: Kernels) -> bool:
     """Remove the kernels. Return False if a run uses them."""
-    with contextlib.suppress(OSError), open(_lock(kernels.path), "a") as lock:
+    with suppress(OSError), open(_lock(kernels.path), "a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         remove_tree(kernels.path)
     return not kernels.path.exists()

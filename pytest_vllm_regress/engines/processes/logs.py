@@ -10,9 +10,10 @@ the log as it is, and keeps only a masked excerpt.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import re
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from ...util import patterns
@@ -37,7 +38,8 @@ _NUMBERS = re.compile(rb"0x[0-9a-f]+|\d+")
 _RAYLET = re.compile(rb"\(raylet\b[^)]*\)")  # before what Ray's log monitor passes on
 _EXCERPT = 200
 _SEARCH_S = 1.0
-_RAY_LOGS = ("worker-*.err", "raylet.err", "raylet.out")
+_FOLLOWED = ("worker-*.err", "raylet.err", "raylet.out")
+_RAY_LOGS = ("worker-*", "raylet.err", "raylet.out", "gcs_server.err")
 # What vLLM and torch put before each line: the process, the rank, level and time and place.
 _PREFIX = re.compile(
     r"(?:\(\w+(?: pid=\d+)?\) )?(?:\[rank\d+\]:\s?)?(?:(?:ERROR|CRITICAL) \S+ \S+ (?:\[\S+\] )?)?"
@@ -79,7 +81,7 @@ class LogWindow:
         )
 
     def _paths(self) -> list[Path]:
-        return [self._log, *(ray_logs(self._ray_dir, _MAX_LOGS) if self._ray_dir else [])]
+        return [self._log, *ray_logs(self._ray_dir, _MAX_LOGS)]
 
 
 class LogFollower:
@@ -110,7 +112,7 @@ class LogFollower:
             if size < end:  # the nanny removed the middle of a log that was too long
                 self.size += end - size
                 end = max(0, size - _CARRY)
-            with contextlib.suppress(OSError), path.open("rb") as file:
+            with suppress(OSError), path.open("rb") as file:
                 file.seek(max(end, size - _CHUNK))
                 new = file.read(size - file.tell())
                 before = self._carry.get(path, b"")
@@ -156,15 +158,7 @@ class LogFollower:
                 self.size += len(line)
 
     def _files(self) -> list[Path]:
-        ray = self._ray_dir
-        return [
-            self._log,
-            *(
-                path
-                for name in _RAY_LOGS
-                for path in (ray.glob(f"session_2*/logs/{name}") if ray else ())
-            ),
-        ]
+        return [self._log, *_ray_files(self._ray_dir, _FOLLOWED)]
 
 
 def log_tail(path: Path, limit: int = MAX_TAIL_BYTES) -> Masked:
@@ -216,18 +210,19 @@ def simulation_gap(text: str) -> str:
     return match.group(1).strip() if match else ""
 
 
-def ray_logs(ray_dir: Path, limit: int = 8) -> list[Path]:
+def ray_logs(ray_dir: Path | None, limit: int = 8) -> list[Path]:
     """Return Ray's logs that may say why a worker or a raylet failed, newest first."""
-    names = ("raylet.err", "raylet.out", "gcs_server.err")
-    logs = [
-        p
-        for p in ray_dir.glob("session_*/logs/*")
-        if p.is_file()
-        and not p.parent.parent.is_symlink()
-        and (p.name in names or p.name.startswith("worker-"))
-        and p.stat().st_size
+    logs = [path for path in _ray_files(ray_dir, _RAY_LOGS) if path.stat().st_size]
+    return sorted(logs, key=lambda path: path.stat().st_mtime, reverse=True)[:limit]
+
+
+def _ray_files(ray_dir: Path | None, names: Iterable[str]) -> list[Path]:
+    return [
+        path
+        for name in names
+        for path in (ray_dir.glob(f"session_*/logs/{name}") if ray_dir else ())
+        if not path.parent.parent.is_symlink()  # session_latest
     ]
-    return sorted(logs, key=lambda p: p.stat().st_mtime, reverse=True)[:limit]
 
 
 def _read_from(path: Path, start: int) -> Masked:
@@ -246,6 +241,6 @@ def _read_from(path: Path, start: int) -> Masked:
 
 
 def _size(path: Path) -> int:
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         return path.stat().st_size
     return 0

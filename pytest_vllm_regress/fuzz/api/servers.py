@@ -168,7 +168,10 @@ class ServerStarter:
                 env={**usual.env, "PATH": path},
             )
             try:
-                return self._session.server(self._target, spec, user="fuzz api", fresh=True)
+                running: Server = self._session.start(
+                    "serve", self._target, spec, user="fuzz api", fresh=True
+                )
+                return running
             except Unsupported:
                 if not optional:
                     raise
