@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -116,10 +116,12 @@ def chosen_functions(
     functions: Mapping[str, Mapping[str, ChosenFunction]],
     imports: Mapping[str, Sequence[Import]],
     releases: Releases,
+    imported_elsewhere: Collection[str] = (),
 ) -> dict[str, list[ChosenFunction]]:
     """Return by file the functions that the file uses for some releases only, and that no other
-    file imports."""
-    imported = {
+    file imports. ``imports`` lacks files that do not mention vLLM: ``imported_elsewhere`` are the
+    names that those import."""
+    imported = set(imported_elsewhere) | {
         statement.name.rpartition(".")[2]
         for statements in imports.values()
         for statement in statements
@@ -131,7 +133,6 @@ def chosen_functions(
             if function.live and function.live != releases and name not in imported
         ]
         for file, named in functions.items()
-        if "vllm" in file.lower()
     }
 
 
