@@ -87,7 +87,10 @@ def claims(result: UsesAnswer) -> list[Claim]:
 def is_about(claim: Claim, label: dict[str, Any]) -> bool:
     last = label["name"].rpartition(".")[2]
     words = f"{claim.text} {claim.name}".replace(".", " ").replace("_, ", " ").split()
-    return claim.file == label["file"] and (last in words or label["name"] in words)
+    module, is_missing, _ = claim.text.removeprefix("the module ").partition(" does not exist")
+    is_above = is_missing and label["name"].startswith(f"{module}.")
+    named = last in words or label["name"] in words or is_above
+    return claim.file == label["file"] and bool(named)
 
 
 def is_right(claim: Claim, entry: dict[str, Any]) -> bool | None:

@@ -30,7 +30,7 @@ from .guards import Branches, VersionTests
 from .own_modules import ChosenFunction, Import, chosen_functions, is_program, loaded_for
 from .python import NOTHING, Exported, PythonReader, TooMuchWork
 from .strings import StringReader
-from .use import Declared, Place, Project, Use
+from .use import HEADLINE, TESTS, Declared, Place, Project, Use
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)*")
 _CARET = re.compile(r"\^\s*(\d+(?:\.\d+)*)")
@@ -169,7 +169,6 @@ except (SyntaxError, ValueError, RecursionError):
     pass  # which is quick as well
 """
 _F_STRING = re.compile(r"(?i)\b(?:f|rf|fr)['\"]")
-_ABOUT_VERSION = re.compile(rb"(?i)vllm[^\n]*(?:version|v1)|version[^\n]*vllm")
 _ROUTE = re.compile(rb"""(?m)(?:^[ \t]*@[\w.]+|\.add_[a-z_]+)\(\s*["'](/[^"'\n]{1,100})["']""")
 _IMPORTED = re.compile(rb"(?m)^[ \t]*from[ \t]+[\w.]+[ \t]+import[ \t]+(\([^()]*\)|[^\n(]*)")
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
@@ -218,6 +217,7 @@ class ProjectReader:
         self._clock, self._began = clock, clock()
         self._folder = Path()
         self._exported: dict[str, Exported] = {}
+        self._modules: dict[str, tuple[PythonReader, list[Use]]] = {}
         self._depth = 0
         self._parsing = 0.0
         self._imported_elsewhere: set[str] = set()
@@ -294,7 +294,16 @@ class ProjectReader:
         notes = self._notes[:MAX_NOTES]
         if len(self._notes) > MAX_NOTES:
             notes.append(f"{len(self._notes) - MAX_NOTES} more files were left out")
-        uses = [use for use in self._uses if not self._strings.is_own(use)]
+        with_vllm = {use.place.file for use in self._uses if use.kind in HEADLINE}
+        uses = [
+            use
+            for use in self._uses
+            # A test that does not run vLLM has answers of its own making.
+            if use.kind not in ("route", "metric")
+            or not (
+                self._strings.is_own(use) or (use.part == TESTS and use.place.file not in with_vllm)
+            )
+        ]
         return Project(
             tuple(self._where_loaded(uses)),
             tuple(self._declared),
@@ -322,8 +331,8 @@ class ProjectReader:
         self, text: str, name: str, findings: Iterable[DeploymentFinding]
     ) -> Iterator[Use]:
         if name.endswith(".py"):
-            reader = self._reader(name)
-            yield from self._python(text, reader)
+            reader, uses = self._module(text, name)
+            yield from uses
             self._imports[name], self._functions[name] = reader.imports, reader.functions
             self._programs += [name] * is_program(text)
         elif name.endswith(".ipynb"):
@@ -331,6 +340,13 @@ class ProjectReader:
         elif not name.endswith((".txt", ".in", ".cfg", ".toml")):
             for finding in findings:
                 yield from self._strings.read(finding, name)
+
+    def _module(self, text: str, name: str) -> tuple[PythonReader, list[Use]]:
+        """Return the reader of a module, which was read at most once, and its uses."""
+        if name not in self._modules:
+            reader = self._reader(name)
+            self._modules[name] = reader, self._python(text, reader)
+        return self._modules[name]
 
     def _python(self, text: str, reader: PythonReader, cell: int = 0) -> list[Use]:
         if len(text) > MAX_PYTHON or max(map(len, text.split("\n"))) > MAX_LINE:
@@ -395,12 +411,11 @@ class ProjectReader:
             content = read_below(self._folder, file, MAX_FILE)
         except (UsageError, OSError):
             return NOTHING
-        if content and self._depth < MAX_IMPORTED and _ABOUT_VERSION.search(content):
-            reader = self._reader(file)
+        if content and b"vllm" in content and self._depth < MAX_IMPORTED:
             self._depth += 1
             with suppress(_Unreadable):
-                self._python(content.decode("utf-8-sig", errors="replace"), reader)
-                self._exported[file] = reader.exported
+                text = content.decode("utf-8-sig", errors="replace")
+                self._exported[file] = self._module(text, file)[0].exported
             self._depth -= 1
         return self._exported[file]
 

@@ -400,15 +400,15 @@ class PythonReader:
             scope.names[name] = (path,)
 
     def _take(self, node: ast.ImportFrom, exported: str, name: str, scope: _Scope) -> None:
-        """Take over what is known of a name that another module of the project has: a version, a
-        function that returns one, or a test."""
+        """Take over what is known of a name that another module of the project has: something of
+        vLLM, its version, a function that returns one, or a test."""
         names, kept = self._exports(node, self._file)
         for suffix in ("", "()"):
             self._tests.kept.pop(name + suffix, None)
             if test := kept.get(exported + suffix):
                 self._tests.kept[name + suffix] = test
-            if marks := tuple(p for p in names.get(exported + suffix, ()) if p.startswith("@")):
-                scope.names[name + suffix] = marks
+            if paths := names.get(exported + suffix):
+                scope.names[name + suffix] = paths
 
     def _class(self, node: ast.ClassDef, scope: _Scope) -> None:
         keywords = (word.value for word in node.keywords)
