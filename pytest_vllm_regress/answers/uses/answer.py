@@ -150,16 +150,16 @@ def _is_known(use: Use, statuses: Sequence[Status]) -> bool:
 def _reachable(checker: UseChecker, use: Use) -> Use:
     """Return a use, or that of the first attributes in its chain if no release has the whole: of
     ``engine.engine.tokenizer`` it may not know the class of the second."""
-    shorter = use
-    while (
-        shorter.kind == "name"
-        and shorter.targets != shorter.roots
-        and shorter.roots
-        and not _is_known(shorter, checker.statuses(shorter))
-    ):
-        targets = tuple(target.rpartition(".")[0] for target in shorter.targets)
-        shorter = replace(shorter, targets=targets)
-    return shorter if shorter.targets != shorter.roots else use
+    if use.kind != "name" or not use.roots or _is_known(use, checker.statuses(use)):
+        return use
+    parts = use.targets[0].removeprefix(use.roots[0]).count(".")
+    targets = use.targets
+    for _ in range(parts - 1):
+        targets = tuple(target.rpartition(".")[0] for target in targets)
+        shorter = replace(use, targets=targets)
+        if _is_known(shorter, checker.statuses(shorter)):
+            return shorter
+    return use
 
 
 def _names(use: Use) -> set[str]:

@@ -109,13 +109,11 @@ def always_raises(body: Sequence[ast.stmt]) -> bool:
     return False
 
 
-def makes_modules(tree: ast.AST) -> bool:
-    """Return whether a file makes modules of its own, so that dotted names in its strings may mean
-    these: a test with a fake vLLM."""
-    return any(
-        (isinstance(node, ast.Attribute) and node.attr in ("modules", "ModuleType"))
-        or (isinstance(node, ast.Constant) and node.value == "sys.modules")
-        for node in ast.walk(tree)
+def makes_module(node: ast.AST) -> bool:
+    """Return whether a node makes a module, so that dotted names in strings of its file may mean
+    that: a test with a fake vLLM."""
+    return (isinstance(node, ast.Attribute) and node.attr in ("modules", "ModuleType")) or (
+        isinstance(node, ast.Constant) and node.value == "sys.modules"
     )
 
 
@@ -256,7 +254,9 @@ class PythonReader:
         self.functions = {
             node.name: ChosenFunction(node) for node in tree.body if isinstance(node, Function)
         }
-        module = _Module(tree, cell, sum(1 for _ in ast.walk(tree)), makes_modules(tree))
+        nodes = list(ast.walk(tree))
+        module = _Module(tree, cell, len(nodes), any(map(makes_module, nodes)))
+        del nodes
         self._block(tree.body, _Scope(module, self._names, self._keys, self._tests.all))
         return self._uses
 
@@ -517,6 +517,10 @@ class PythonReader:
     # Expressions
 
     def _expression(self, expression: ast.expr, scope: _Scope) -> None:
+        if scope.dry:
+            if isinstance(expression, ast.Call):
+                self._change_keys(expression, scope)
+            return
         inner: set[int] = set()
         for node, where in self._parts(expression, scope):
             match node:
@@ -540,7 +544,7 @@ class PythonReader:
                 case ast.Subscript(owner, key, ast.Load()) if last_name(owner) == "environ":
                     inner.add(id(key))
                 case ast.Constant() | ast.JoinedStr() | ast.List() | ast.Tuple():
-                    if not scope.dry and id(node) not in inner:
+                    if id(node) not in inner:
                         self._text(node, where)
 
     def _parts(self, expression: ast.expr, scope: _Scope) -> Iterator[tuple[ast.AST, _Scope]]:
@@ -562,8 +566,10 @@ class PythonReader:
                         todo.append((value, rest))
                         true, false = self._tests.outcome(value, where.names)
                         rest = _for(rest, true if isinstance(kind, ast.And) else false)
+                case ast.Name() | ast.Constant():
+                    pass
                 case _:
-                    todo.extend((child, where) for child in ast.iter_child_nodes(node))
+                    todo.extend([(child, where) for child in _children(node)])
 
     def _change_keys(self, call: ast.Call, scope: _Scope) -> None:
         """Follow ``kwargs.update(...)``, ``kwargs.setdefault(...)`` and ``kwargs.pop(...)``."""
@@ -668,6 +674,19 @@ class PythonReader:
 
     def _place(self, node: ast.AST, scope: _Scope) -> Place:
         return Place(self._file, getattr(node, "lineno", 1), scope.module.cell)
+
+
+def _children(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes directly below one. ``ast.iter_child_nodes`` takes twice as long, which is a
+    fifth of the time for a project."""
+    for name in node._fields:
+        value = getattr(node, name, None)
+        if isinstance(value, list):
+            for item in value:
+                if isinstance(item, ast.AST):
+                    yield item
+        elif isinstance(value, ast.AST) and name != "ctx":
+            yield value
 
 
 def _for(scope: _Scope, releases: Releases) -> _Scope:
