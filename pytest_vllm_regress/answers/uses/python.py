@@ -538,9 +538,9 @@ class PythonReader:
                 case ast.Compare(left, [ast.In() | ast.NotIn()], [container]):
                     if last_name(container) == "environ":
                         inner.add(id(left))
-                case ast.Compare(left, _, others) if last_name(left) in ("path", "full_path"):
-                    for other in others:  # a request handler of the project's own server
-                        self._strings.define(text_of(other))
+                case ast.Compare(left, [ast.Eq()], [other]):
+                    # The project's own server finds out what it is asked for.
+                    self._strings.define(text_of(other) or text_of(left))
                 case ast.Subscript(owner, key, ast.Load()) if last_name(owner) == "environ":
                     inner.add(id(key))
                 case ast.Constant() | ast.JoinedStr() | ast.List() | ast.Tuple():
