@@ -46,7 +46,7 @@ _WRAPPERS = ("Version", "parse", "parse_version", "str", "StrictVersion", "Loose
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptTest:
     """What the code keeps of a test in a name.
 
     ``outcome``: None if it is true or false for any release. ``signature``: of what it is one.
@@ -76,7 +76,7 @@ class VersionTests:
         self.all: Releases = frozenset(range(len(releases)))
         self._any = self.all, self.all
         self._v0 = v0
-        self.kept: dict[str, Kept] = {}
+        self.kept: dict[str, KeptTest] = {}
         """The tests that the code keeps in names."""
 
     def keep(self, name: str, value: ast.expr | None, names: Names) -> None:
@@ -86,13 +86,13 @@ class VersionTests:
         if isinstance(value, kinds):
             outcome = self.outcome(value, names)
             is_object = isinstance(value, (ast.Call, ast.Attribute))
-            self.kept[name] = Kept(
+            self.kept[name] = KeptTest(
                 outcome if outcome != self._any else None,
                 probed_names(value) if any(map(_is_probe, ast.walk(value))) else frozenset(),
                 self._signature(value, names) if is_object else (),
             )
 
-    def after_handler(self, before: Mapping[str, Kept], body: Sequence[ast.stmt]) -> None:
+    def after_handler(self, before: Mapping[str, KeptTest], body: Sequence[ast.stmt]) -> None:
         """Keep outcomes of a ``try`` also where a handler assigns a constant to the name:
 
         ``is_old = False``.

@@ -22,7 +22,7 @@ from .guards import (
     DISTRIBUTION,
     VERSION,
     VERSION_OF,
-    Kept,
+    KeptTest,
     Names,
     Paths,
     Releases,
@@ -167,7 +167,7 @@ for its handlers: products of parts."""
 _WORK_OF_USE = 20
 
 
-Exported = tuple[Names, Mapping[str, Kept]]
+Exported = tuple[Names, Mapping[str, KeptTest]]
 NOTHING: Exported = ({}, {})
 Exports = Callable[[ast.ImportFrom, str], Exported]
 """Returns what another module of the project has, for an import of it in a file."""
