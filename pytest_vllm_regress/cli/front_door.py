@@ -48,6 +48,7 @@ class CommandEntry:
 
     panel: str
     line: str
+    answers: bool = False
     starts: bool = False
     passes_on: bool = False
     resumes: bool = False
@@ -259,7 +260,15 @@ def root(
             set_wheel_index(wheel_index)
     context.with_resource(logging_to(verbose, log_file, warn))
     LOGGER.info("vllm-regress %s: %s", __version__, shlex.join([*own_args, *pytest_args]))
-    context.obj = Invocation(cases, pytest_args, verbose > 0, yes, tuple(source or ()), wheel_index)
+    context.obj = Invocation(
+        cases,
+        pytest_args,
+        answers=command is not None and command.answers,
+        verbose=verbose > 0,
+        yes=yes,
+        sources=tuple(source or ()),
+        wheel_index=wheel_index,
+    )
 
 
 app.callback()(declared(root, "root", root))
@@ -270,14 +279,17 @@ def split_arguments(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...
     and those after ``--`` that are passed on."""
     words = list(arguments)
     at = words.index("--") if "--" in words else len(words)
-    head, tail = _options_first(words[:at]), words[at:]
-    if any(entry.passes_on and name in head for name, entry in COMMANDS.items()):
+    first, rest = _options_first(words[:at])
+    head, tail = [*first, *rest], words[at:]
+    # Only the first word is the command: an argument of `audit` may be the name of another one.
+    if rest and rest[0] in COMMANDS and COMMANDS[rest[0]].passes_on:
         return head, tuple(tail[1:])
     return [*head, *tail], ()
 
 
-def _options_first(words: Sequence[str]) -> list[str]:
-    """Move options of ``root`` to the front: nobody knows by heart which ones stand where."""
+def _options_first(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the options of ``root`` and the other words: nobody knows by heart which ones stand
+    where."""
     valued, flags = ("--cases", "--source", "--wheel-index", "--log-file"), ("--yes", "--verbose")
     first: list[str] = []
     rest: list[str] = []
@@ -288,7 +300,7 @@ def _options_first(words: Sequence[str]) -> list[str]:
             first += [word] if equals else [word, *itertools.islice(left, 1)]
         else:
             (first if word in flags or re.fullmatch(r"-(v+|y)", word) else rest).append(word)
-    return [*first, *rest]
+    return first, rest
 
 
 def _refuse_empty(arguments: Sequence[str]) -> None:

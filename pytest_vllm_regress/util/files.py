@@ -42,6 +42,14 @@ def expand_home(path: str | Path) -> Path:
     return Path(os.path.expanduser(path))
 
 
+def existing_path(text: str) -> Path:
+    """Return the path as it stands if it exists, else with a leading ``~`` replaced.
+
+    A project may have a folder ``~``, whose files must not stand for those of the home directory.
+    """
+    return Path(text) if os.path.lexists(text) else expand_home(text)
+
+
 def read_bounded(
     path: Path, limit: int, *, what: str = "a file", error: type[UsageError] = UsageError
 ) -> bytes:
