@@ -158,7 +158,7 @@ class Invocation:
         count = len(self.loaded.cases)
         if self.cases_dir is not None:
             return f"{count} of {self.cases_dir}"
-        return f"{count} built-in ones of vllm-regress {__version__}"
+        return f"the {count} built-in ones of vllm-regress {__version__}"
 
     @functools.cached_property
     def loaded(self) -> LoadedCases:
