@@ -261,8 +261,25 @@ def _other_files(folder: Path, name: str = "") -> UsageError:
     )
 
 
-def broken_links(files: Mapping[str, str | bytes]) -> list[str]:
-    """Return a line for each link of the pages among ``files`` that leads nowhere.
+@dataclass(frozen=True)
+class BrokenLink:
+    """A link of a page that leads nowhere."""
+
+    page: str
+    link: str
+    reason: str
+
+    def __str__(self) -> str:
+        return shown(f"{self.page}: {self.link}: {self.reason}")
+
+
+def links_of(html: str) -> Iterable[str]:
+    """Return the relative links of a page or of a part of one."""
+    return _PageLinks(html).links
+
+
+def broken_links(files: Mapping[str, str | bytes]) -> list[BrokenLink]:
+    """Return the links of the pages among ``files`` that lead nowhere.
 
     ``files``: content by path.
     """
@@ -278,9 +295,9 @@ def broken_links(files: Mapping[str, str | bytes]) -> list[str]:
             folder = posixpath.dirname(name)
             target = posixpath.normpath(posixpath.join(folder, path)) if path else name
             if target not in files:
-                broken.append(f"{name}: {link}: no such page")
+                broken.append(BrokenLink(name, link, "no such page"))
             elif anchor and target in pages and anchor not in pages[target].anchors:
-                broken.append(f"{name}: {link}: no such place in that page")
+                broken.append(BrokenLink(name, link, "no such place in that page"))
     return broken
 
 
