@@ -137,6 +137,24 @@ def test_an_interrupted_run_is_continued(tmp_path: Path, monkeypatch: pytest.Mon
     assert not (folder / "old.html").exists()
 
 
+def test_a_folder_replaced_by_a_link_meanwhile_is_not_followed(
+    tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "pages"
+    write_folder(folder, {"index.html": "ours", "cases/gone.html": "ours"})
+
+    def replaced(place: Path, path: str, content: bytes) -> None:
+        files.replace_below(place, path, content)
+        if path == "index.html":
+            (folder / "cases").rename(tmp_path / "moved")
+            (folder / "cases").symlink_to(outside)
+
+    monkeypatch.setattr("pytest_vllm_regress.output.pages.rendering.replace_below", replaced)
+    with pytest.raises(UsageError, match="link"):
+        write_folder(folder, {"index.html": "new"})
+    assert untouched(outside)
+
+
 def test_records_are_not_written_through_links(tmp_path: Path, outside: Path) -> None:
     from pytest_vllm_regress.cli import main
 

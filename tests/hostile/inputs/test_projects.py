@@ -24,7 +24,12 @@ from tests.integration.test_pipelines import audit_step, bash, runner
 
 (HOOK,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
 SCRIPT = "#!/bin/sh\ntouch started\n"
-LOG = "IndexError: list index out of range\n"
+LOG = """vLLM API server version 0.9.1
+Traceback (most recent call last):
+  File "/x/vllm/config.py", line 10, in <module>
+    AutoConfig.register("aimv2", AIMv2Config)
+ValueError: 'aimv2' is already used by a Transformers config, pick another name.
+"""
 
 __all__ = ["runner"]
 
@@ -151,7 +156,7 @@ def test_a_project_does_not_replace_what_is_known(
     expected = failures(capsys, *ANSWERS[name])
     harmless_database(project)
     assert failures(capsys, *ANSWERS[name]) == expected
-    assert expected[0] == 1 or name in ("log", "releases")
+    assert expected[0] == (0 if name == "releases" else 1)
 
 
 @pytest.mark.parametrize("name", ["list", "log", "change"])
