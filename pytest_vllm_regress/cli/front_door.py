@@ -198,6 +198,9 @@ def _run(arguments: Sequence[str] | None) -> int:
             else INTERNAL
         )
     except OSError as error:  # a full disk, a missing or protected file: no defect of this program
+        if reason := _reason_outside(error):
+            warn(f"vllm-regress: {reason}")
+            return USAGE
         if error.filename is None and error.errno not in _NOT_WRITTEN:
             return _internal_error()
         # Writing to an open file gives an error without a name. Our own files are written by
@@ -208,6 +211,20 @@ def _run(arguments: Sequence[str] | None) -> int:
     except Exception:
         return _internal_error()
     return OK
+
+
+def _reason_outside(error: OSError) -> str:
+    """Return what around this program explains an error that names no file; empty if nothing does."""
+    if isinstance(error, BlockingIOError) and error.filename is None:
+        return (
+            "no process could be started: the limit for processes of this user is reached. "
+            "End some, or raise it (ulimit -u)"
+        )
+    try:
+        os.getcwd()
+    except OSError as problem:
+        return f"the working directory: {problem.strerror}. It was perhaps removed: go elsewhere"
+    return ""
 
 
 def _internal_error() -> int:
