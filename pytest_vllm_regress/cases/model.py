@@ -67,6 +67,14 @@ class Symptom:
         """Return the parts that are searched for a failure of this kind."""
         return self.where or WHERE.get(kind, ())
 
+    def is_shown_by(self, observed: Observation) -> bool:
+        """Return whether kind, phase and text are those of the symptom."""
+        return (
+            observed.kind in self.kinds
+            and observed.phase in self.phases
+            and self.find(observed) is not None
+        )
+
     def find(self, observed: Observation) -> Match | None:
         """Return the first match in the parts that are searched.
 
