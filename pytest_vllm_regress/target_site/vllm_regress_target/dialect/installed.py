@@ -93,6 +93,30 @@ def prefer_v1(device_name: str) -> None:
     arg_utils._warn_or_fallback = falls_back_as_on_cuda
 
 
+def let_platform_support_v1(platform: Any) -> None:
+    """Make vLLM accept V1 on the platform class ``platform`` where it has no question for it.
+
+    From 0.8.3 on it asks the platform's ``supports_v1``. Before that the function that chooses the
+    generation wants a platform that is like CUDA, which other modules ask for other reasons: the
+    platform says yes only as long as that function runs.
+    """
+    from vllm.engine.arg_utils import EngineArgs
+
+    chooses: Any = getattr(EngineArgs, "_is_v1_supported_oracle", None)
+    asks_platform = any(hasattr(base, "supports_v1") for base in platform.__mro__[1:])
+    if chooses is None or asks_platform or chooses.__module__ == __name__:
+        return
+
+    def chooses_as_on_cuda(arguments: Any, model_config: Any) -> bool:
+        platform.is_cuda_alike = lambda _: True
+        try:
+            return bool(chooses(arguments, model_config))
+        finally:
+            del platform.is_cuda_alike
+
+    EngineArgs._is_v1_supported_oracle = chooses_as_on_cuda
+
+
 def simulates_v1() -> bool:
     """Return whether the simulated worker fits this vLLM's V1.
 

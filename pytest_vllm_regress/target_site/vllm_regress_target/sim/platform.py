@@ -7,7 +7,7 @@ import torch
 from vllm.platforms.interface import Platform, PlatformEnum
 
 from ..dialect import speculation
-from ..dialect.installed import prefer_v1, simulates_v1, uses_v1
+from ..dialect.installed import let_platform_support_v1, prefer_v1, simulates_v1, uses_v1
 from ..dialect.signatures import SimulationGap
 from . import DEVICE_NAME
 
@@ -86,6 +86,11 @@ class SimPlatform(Platform):
     @classmethod
     def is_sleep_mode_available(cls) -> bool:
         return True
+
+    @classmethod
+    def pre_register_and_update(cls, parser: Optional[Any] = None) -> None:
+        """Called by vLLM before it chooses between V0 and V1."""
+        let_platform_support_v1(cls)
 
     @classmethod
     def supports_v1(cls, model_config: Any) -> bool:
