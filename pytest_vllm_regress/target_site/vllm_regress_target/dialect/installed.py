@@ -117,14 +117,6 @@ def let_platform_support_v1(platform: Any) -> None:
     EngineArgs._is_v1_supported_oracle = chooses_as_on_cuda
 
 
-def simulates_v1() -> bool:
-    """Return whether the simulated worker fits this vLLM's V1.
-
-    Before 0.7.3 V1 had neither a worker to derive from nor rows of logprobs.
-    """
-    return importlib.util.find_spec("vllm.v1.worker.worker_base") is not None
-
-
 def generation_is_read_at_import() -> bool:
     """Return whether modules choose between V0 and V1 when they are imported (0.7).
 
