@@ -207,9 +207,8 @@ def _ray(spec: Spec, plan: Plan) -> None:
         plan.env.setdefault(
             "VLLM_HOST_IP", "127.0.0.1"
         )  # vLLM asks Ray for the node with its own address
-    if spec["device"] == "sim":  # instead of NCCL
-        plan.env.setdefault("VLLM_USE_RAY_COMPILED_DAG_CHANNEL_TYPE", "shm")
-        plan.env.setdefault("VLLM_USE_RAY_COMPILED_DAG_NCCL_CHANNEL", "0")  # up to 0.8.2
+    if spec["device"] == "sim":
+        plan.env.setdefault("VLLM_USE_RAY_COMPILED_DAG_CHANNEL_TYPE", "shm")  # instead of NCCL
 
 
 def _tokenizer_pool(spec: Spec, fields: set[str], plan: Plan) -> None:
