@@ -94,11 +94,11 @@ def prefer_v1(device_name: str) -> None:
 
 
 def let_platform_support_v1(platform: Any) -> None:
-    """Make vLLM accept V1 on the platform class ``platform`` where it has no question for it.
+    """Make vLLM accept V1 on the platform class ``platform`` where it does not ask the platform.
 
-    From 0.8.3 on it asks the platform's ``supports_v1``. Before that the function that chooses the
-    generation wants a platform that is like CUDA, which other modules ask for other reasons: the
-    platform says yes only as long as that function runs.
+    From 0.8.3 on it asks ``supports_v1``. In 0.8.1 and 0.8.2 the function that chooses the
+    generation wants a platform that is like CUDA. Other modules ask that, too, and import kernels
+    then, so the platform says yes only while that function runs.
     """
     from vllm.engine.arg_utils import EngineArgs
 
