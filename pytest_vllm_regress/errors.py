@@ -127,6 +127,32 @@ class NotAtWork(RegressError):
     pass nor a failure proves anything."""
 
 
+class Cause(enum.StrEnum):
+    """Why a test does not apply to an installation, the least conclusive first.
+
+    Only ``RELEASE`` says something about the release.
+    """
+
+    FAILURE = "failure"
+    """Another failure is in the way."""
+    PACKAGE = "package"
+    """A package is missing."""
+    HARNESS = "harness"
+    """The harness or its device cannot run the test, or did not."""
+    RELEASE = "release"
+    """The release does not have the feature."""
+
+    @property
+    def words(self) -> str:
+        """The cause, as something that a release does."""
+        return {
+            Cause.RELEASE: "does not have the feature",
+            Cause.HARNESS: "cannot be run by the harness",
+            Cause.PACKAGE: "lacks a package",
+            Cause.FAILURE: "has another failure in the way",
+        }[self]
+
+
 class Unsupported(RegressError):
     """The installed vLLM or the device lacks what a spec asks for.
 
@@ -134,9 +160,10 @@ class Unsupported(RegressError):
     failure:
 
     ``since``, ``until``: the first or last vLLM version that supports it (``0.9.2``).
-    ``device``: the device that does not support it.
-    ``needs``: the package that must be installed.
+    ``lacks``: what was looked up in the installed vLLM and is not there: an argument, a module.
     ``refused_by``: the installed version that rejects it with an error message of its own.
+    ``needs``: the package that must be installed.
+    ``device``: the device that does not support it.
     """
 
     def __init__(
@@ -145,18 +172,21 @@ class Unsupported(RegressError):
         *,
         since: str = "",
         until: str = "",
-        device: str = "",
-        needs: str = "",
+        lacks: str = "",
         refused_by: str = "",
+        needs: str = "",
+        device: str = "",
     ) -> None:
         super().__init__(message)
         reasons = {
             "since vLLM": since,
             "until vLLM": until,
-            "not on device": device,
-            "needs": needs,
+            "there is no": lacks,
             "refused by": refused_by,
+            "needs": needs,
+            "not on device": device,
         }
+        self.cause = Cause.HARNESS if device else Cause.PACKAGE if needs else Cause.RELEASE
         self.claim = ", ".join(f"{words} {reason}" for words, reason in reasons.items() if reason)
         """The reasons in words; empty if none was given."""
 

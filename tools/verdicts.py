@@ -17,7 +17,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from pytest_vllm_regress.answers.audit.boundaries import boundaries
+from pytest_vllm_regress.answers.audit.boundaries import boundaries, counts_of
 from pytest_vllm_regress.answers.audit.verdict_table import read_table
 from pytest_vllm_regress.cases.loading import load_all_cases
 from pytest_vllm_regress.cases.proofs import proof
@@ -86,7 +86,7 @@ def attempt_rows() -> Iterator[str]:
 
 def boundary_rows() -> Iterator[str]:
     ends = [end for case in CASES for end in boundaries(case, TABLE)]
-    yield f"{sum(end.observed for end in ends)} of {len(ends)} ends are observed."
+    yield f"{counts_of(ends)}."
     yield ""
     yield from markdown_table(
         ("case", "end", "state", "reason"),

@@ -6,7 +6,7 @@ from vllm_regress_target import Unsupported
 def kept(engine, names):
     core = getattr(engine.llm_engine.engine_core, "engine_core", None)
     if core is None:
-        raise Unsupported("the engine core runs in another process", needs="VLLM_ENABLE_V1_MULTIPROCESSING=0")
+        raise Unsupported("the engine core runs in another process", lacks="engine core in its client")
     kept = {}
     for name, value in vars(core.scheduler).items():
         if isinstance(value, (dict, set)):

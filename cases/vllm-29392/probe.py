@@ -12,7 +12,7 @@ def described(embeddings):
     try:
         from vllm.v1.core.sched.output import NewRequestData
     except ImportError:
-        raise Unsupported("requests with prompt embeddings", needs="vllm.v1.core.sched.output") from None
+        raise Unsupported("requests with prompt embeddings", lacks="module vllm.v1.core.sched.output") from None
     values = {
         "req_id": "1",
         "prompt_token_ids": None if embeddings else [1, 2],
@@ -23,7 +23,7 @@ def described(embeddings):
     }
     fields = dataclasses.fields(NewRequestData)
     if "prompt_embeds" not in [field.name for field in fields]:
-        raise Unsupported("requests with prompt embeddings", needs="NewRequestData.prompt_embeds")
+        raise Unsupported("requests with prompt embeddings", lacks="NewRequestData.prompt_embeds")
     missing = [
         field.name
         for field in fields

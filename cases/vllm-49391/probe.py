@@ -21,5 +21,5 @@ def _older():
     try:
         from vllm.engine.output_processor.stop_checker import StopChecker
     except ImportError:
-        raise Unsupported("no function for stop strings", needs="check_stop_strings") from None
+        raise Unsupported("no function for stop strings", lacks="check_stop_strings, StopChecker") from None
     return StopChecker.check_stop_strings

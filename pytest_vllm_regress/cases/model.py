@@ -67,6 +67,14 @@ class Symptom:
         """Return the parts that are searched for a failure of this kind."""
         return self.where or WHERE.get(kind, ())
 
+    def is_shown_by(self, observed: Observation) -> bool:
+        """Return whether kind, phase and text are those of the symptom."""
+        return (
+            observed.kind in self.kinds
+            and observed.phase in self.phases
+            and self.find(observed) is not None
+        )
+
     def find(self, observed: Observation) -> Match | None:
         """Return the first match in the parts that are searched.
 
@@ -267,6 +275,17 @@ class Case:
             "affected: "
             + "; ".join(result.reason.removeprefix("affected: ") for result in checked),
         )
+
+    def can_show(self, versions: Mapping[str, str], variant: str | None = None) -> bool:
+        """Return whether a test of this variant decides about an installation: whether it would
+        fail there if the failure existed.
+
+        A variant that never fails, or not in these versions, passes with and without the failure.
+        """
+        if variant is None:
+            return True
+        narrowed = self.variant(variant)
+        return not narrowed.never and all(own.check(versions) for own in narrowed.ranges)
 
     def variant(self, name: str) -> Variant:
         """Return the variant called ``name``.

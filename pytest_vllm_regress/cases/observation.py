@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec.structs import force_setattr
 
-from ..errors import Kind, Part, Parts
+from ..errors import Cause, Kind, Part, Parts
 from ..util.codec import Document, Meta
 from ..util.text import truncate_middle
 
@@ -67,6 +67,8 @@ class Observation(Document, frozen=True, omit_defaults=False):
     """Positive controls (`vllm_at_work`) of the test."""
     claim: Text = ""
     """The versions or devices that make the test not applicable; else empty."""
+    cause: Cause | None = None
+    """What kind of reason the claim is: release, harness or package; null without a claim."""
 
     def __post_init__(self) -> None:
         parts = {part: truncate_middle(text, MAX_PART) for part, text in self.parts.items() if text}

@@ -16,7 +16,7 @@ from msgspec.structs import force_setattr
 from packaging.version import Version
 
 from .._version import __version__
-from ..errors import UsageError
+from ..errors import Cause, UsageError
 from ..util.codec import Document, Meta, decode, encode
 from ..util.documents import load_json, parse_json
 from ..util.files import append_line, read_lines, write_atomically
@@ -100,6 +100,16 @@ class TestResult(Document, frozen=True, omit_defaults=False):
     node: _Facts = msgspec.field(default_factory=dict)
     """On another machine than the one that asked, which: node, machine, processor, kernel, python,
     driver. Left out where it ran here."""
+    variables: Annotated[Mapping[str, Line], Meta(max_length=5000)] = msgspec.field(
+        default_factory=dict
+    )
+    """The user's environment variables that reached the target and may change what vLLM does. Left
+    out where there are none."""
+    decides: bool = True
+    """false: a variant that cannot show the failure in these versions; its pass says nothing."""
+    cause: Cause | None = None
+    """What makes the test not applicable: the release, the harness, a package or another failure;
+    null for other verdicts and where it is not known."""
     expected: bool = False
     """false: the run is red because of this entry. Computed from the verdict."""
 
@@ -116,8 +126,9 @@ class TestResult(Document, frozen=True, omit_defaults=False):
     def to_json(self) -> dict[str, Any]:
         """Return plain values for a result file."""
         plain: dict[str, Any] = encode(self)
-        if not self.node:
-            del plain["node"]
+        for name in ("node", "variables"):
+            if not plain[name]:
+                del plain[name]
         return plain
 
 
@@ -150,11 +161,14 @@ class RunResult:
 
     @property
     def as_expected(self) -> bool:
-        """Whether there are results, all as expected, and no problems."""
+        """Whether something was decided, all is as expected, and there are no problems."""
         return (
-            bool(self.results)
-            and not self.problems
+            not self.problems
             and all(result.expected for result in self.results)
+            and any(
+                cell.verdict is not Verdict.NOT_APPLICABLE
+                for cell in group_into_cells(self.results)
+            )
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -305,6 +319,17 @@ def _version_problem(document: object) -> str:
     return ""
 
 
+def verdict_of(results: Sequence[TestResult]) -> Verdict:
+    """Return the verdict of the tests of one case in one environment.
+
+    What is the verdict of a cell? The worst of those tests that can show the failure there.
+    A test of a variant that cannot fail there counts only if it fails. Where no deciding test ran,
+    the case is NOT_APPLICABLE: what passed would pass with the failure, too.
+    """
+    verdicts = [r.verdict for r in results if r.decides or not r.verdict.expected]
+    return combine(verdicts) if verdicts or not results else Verdict.NOT_APPLICABLE
+
+
 @dataclass(frozen=True)
 class Cell:
     """A cell of a table of results: all results of one case in one environment on one device."""
@@ -316,7 +341,26 @@ class Cell:
 
     @property
     def verdict(self) -> Verdict:
-        return combine(result.verdict for result in self.results)
+        return verdict_of(self.results)
+
+    @property
+    def cause(self) -> Cause | None:
+        """What makes the cell NOT_APPLICABLE, the least conclusive of the causes of its deciding
+        tests; None for another verdict, or if a cause is not known."""
+        if self.verdict is not Verdict.NOT_APPLICABLE:
+            return None
+        causes = [result.cause for result in self.results if result.decides]
+        if None in causes:
+            return None
+        return next((cause for cause in Cause if cause in causes), Cause.HARNESS)
+
+    @property
+    def not_run_because(self) -> str:
+        """Why no deciding test ran; empty if one did."""
+        if self.verdict is not Verdict.NOT_APPLICABLE:
+            return ""
+        deciding = [result.reason for result in self.results if result.decides]
+        return deciding[0] if deciding else "none of the tests that can show the failure was run"
 
     @property
     def expected(self) -> bool:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..errors import Kind
+from ..errors import Cause, Kind
 from ..util.patterns import PatternError
 from .model import Case, Symptom
 from .observation import TEST, Match, Observation
@@ -59,11 +59,13 @@ _PRIORITY = (
 
 @dataclass(frozen=True)
 class Decision:
-    """A verdict, its reason, and where the symptom was found."""
+    """A verdict, its reason, where the symptom was found, and what kind of reason makes it
+    NOT_APPLICABLE (None for all other verdicts)."""
 
     verdict: Verdict
     reason: str
     match: Match | None = None
+    cause: Cause | None = None
 
 
 def decide(
@@ -86,7 +88,9 @@ def decide(
     leaves out.
     """
     if observed.kind is Kind.NOT_APPLICABLE and observed.claim:
-        return Decision(Verdict.NOT_APPLICABLE, observed.summary or observed.claim)
+        return Decision(
+            Verdict.NOT_APPLICABLE, observed.summary or observed.claim, cause=observed.cause
+        )
     if why := _proves_nothing(observed, control):
         return Decision(Verdict.INCONCLUSIVE, why)
     if observed.kind is Kind.PASSED:
@@ -177,6 +181,7 @@ def name_others(decision: Decision, observed: Observation, others: Sequence[str]
         return Decision(
             Verdict.NOT_APPLICABLE,
             f"nothing starts here because of {names}; seen: {_seen(observed)}",
+            cause=Cause.FAILURE,
         )
     return replace(decision, reason=f"{decision.reason}; this looks like {names}")
 

@@ -65,7 +65,7 @@ _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Errors that mean that output cannot be written: a full disk, an exceeded quota or file size, a
 closed terminal."""
 EPILOG = (
-    "Exit codes: 0 all verdicts as expected; 1 some verdict is not expected; 2 usage or bad input; "
+    "Exit codes: 0 all verdicts as expected; 1 some verdict is not expected, or nothing was decided; 2 usage or bad input; "
     "3 an environment could not be built; 4 internal error; 130 interrupted; "
     "141 the reader of standard output has ended (| head). "
     "Questions to start with: vllm-regress audit vllm==0.8.4; vllm-regress explain server.log."

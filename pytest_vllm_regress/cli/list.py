@@ -16,6 +16,7 @@ def list_(command: Invocation, format: TextOrJson = "text", boundaries: bool = F
     cases = command.cases()
     if boundaries:
         from ..answers.audit.boundaries import boundaries as boundaries_of
+        from ..answers.audit.boundaries import counts_of
         from ..answers.audit.verdict_table import read_table
 
         table = read_table(cases)
@@ -34,5 +35,5 @@ def list_(command: Invocation, format: TextOrJson = "text", boundaries: bool = F
     else:
         print_columns(titles, rows)
         if boundaries:
-            say(f"{sum(end.observed for end in ends)} of {len(ends)} ends are observed")
+            say(counts_of(ends))
     return USAGE if command.loaded.problems else OK

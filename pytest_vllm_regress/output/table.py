@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
@@ -74,6 +74,17 @@ def observation_lines(results: Iterable[TestResult]) -> Iterator[str]:
             )
             for mechanism in observed.at_work:
                 yield one_line(f"    {'' if mechanism.held else 'NOT '}at work: {mechanism.what}")
+
+
+def outcome(run: RunResult, cells: Sequence[Cell]) -> str:
+    """Return in words how a run without unexpected cells went: what was not decided is no pass."""
+    undecided = sum(cell.verdict is Verdict.NOT_APPLICABLE for cell in cells)
+    if undecided == len(cells):
+        return "nothing was decided"
+    words = "as expected, as far as there are verdicts" if run.problems else "all as expected"
+    if undecided:
+        return f"{words.removeprefix('all ')}, but {undecided} of {len(cells)} not decided"
+    return words
 
 
 def _render(run: RunResult, width: int, *, ascii_only: bool) -> RenderableType:
@@ -175,14 +186,12 @@ def _footer(run: RunResult, cells: _Cells) -> list[Text]:
     ]
     # A cell in which no test ran proves nothing, so its reason is shown.
     details = [
-        Text(f"not run: {_place(cell)}: {one_line(excerpt(cell.results[0].reason))}", "dim")
+        Text(f"not decided: {_place(cell)}: {one_line(excerpt(cell.not_run_because))}", "dim")
         for cell in absent
     ]
     details += _problems(run)
     if not cells.unexpected:
-        note = f", {len(absent)} of them did not run" if absent else ""
-        outcome = "as expected, as far as there are verdicts" if run.problems else "all as expected"
-        return [Text(), *details, Text(f"{_counts(cells)}: {outcome}{note}")]
+        return [Text(), *details, Text(f"{_counts(cells)}: {outcome(run, cells.all)}")]
     footer = [Text(), Text(_counts(cells)), *details]
     last = [Text(f"{len(cells.unexpected)} of {len(cells.all)} not as expected:", style="bold")]
     for number, cell in enumerate(cells.unexpected, start=1):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from ..util.text import printable
 if TYPE_CHECKING:
     import pytest
 
+    from ..cases.model import Symptom
     from ..cases.observation import Mechanism
     from ..engines.processes.child import Child
     from ..engines.processes.early_exit import EarlyExitPolicy
@@ -34,7 +35,11 @@ class Leg:
 
     ``changes``: EngineSpec fields that this leg changes; ``probe``: arguments of its probe that it
     changes; ``spec``: the engine that it had.
+    ``error``: the first exception of the leg; ``later_errors``: those of its teardown.
     ``line``: file and line of the test in which ``error`` was raised.
+    ``uncovered``: files of the project that the test read and no proof covers.
+    ``missed_log``: the test has read a log of which a part had been left out.
+    ``symptom``: what the case documents, None for a test without a case.
     ``engine``: what the engine, or the probe, logged and which of its processes were gone when the
     test had failed; ``dead``: the engine was dead.
     ``fault``: an injected failure that replaces the answers of the target. ``smaller_engine``: the
@@ -48,6 +53,10 @@ class Leg:
     last_replies: deque[object] = field(default_factory=lambda: deque(maxlen=MAX_REPLIES))
     phase: str = "probe"
     error: BaseException | None = None
+    later_errors: list[BaseException] = field(default_factory=list)
+    symptom: Symptom | None = None
+    uncovered: list[str] = field(default_factory=list)
+    missed_log: bool = False
     line: str = ""
     skipped: str | None = None
     at_work: list[Mechanism] = field(default_factory=list)
@@ -70,6 +79,18 @@ class Leg:
     protocol_started: float = field(default_factory=time.monotonic)
 
     @property
+    def errors(self) -> Iterator[BaseException]:
+        """All exceptions in their order; of a group (Hypothesis reports one for each failure that
+        it found) its members."""
+        waiting = [*self.later_errors[::-1], *([self.error] if self.error else [])]
+        while waiting:
+            error = waiting.pop()
+            if isinstance(error, BaseExceptionGroup):
+                waiting += error.exceptions[::-1]
+            else:
+                yield error
+
+    @property
     def is_subject(self) -> bool:
         """Whether the verdict is about this leg: it is not a control leg, and has neither an
         injected fault nor a smaller engine."""
@@ -84,6 +105,7 @@ class Leg:
     def record_engine(self, child: Child) -> None:
         """Store the engine's log and the processes that have ended if the leg failed, or the
         dossier of a smaller engine that works."""
+        self.missed_log |= child.logs.missed
         if self.error is not None:
             self.engine = child.failures.parts()
             self.dead = child.engine_is_dead

@@ -30,7 +30,7 @@ from ..errors import BuildError, Kind, Part, Unsupported, UsageError
 from ..util.masking import mask
 from ..util.paths import PACKAGE
 from ..util.text import printable_output
-from . import minimize, state, verdicts
+from . import minimize, reads, state, verdicts
 from .fixtures import skipping
 from .impostor_runs import impostor_runs_of, report_of
 from .leg import CONTROL, SUBJECT, Leg, sanitize
@@ -87,7 +87,7 @@ def begin(item: pytest.Item) -> None:
 
 
 def remember(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
-    """Hook pytest_runtest_makereport: keep the first exception of the leg, and skips; mask secrets
+    """Hook pytest_runtest_makereport: keep the exceptions of the leg, and skips; mask secrets
     in the report."""
     if report.when == "setup" and call.excinfo is not None and _is_refusal(item, call.excinfo):
         report.longrepr = str(call.excinfo.value)
@@ -100,7 +100,9 @@ def remember(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.Test
         leg.skipped = leg.skipped or str(getattr(error, "msg", None) or error)
         if leg.error is None and isinstance(error.__cause__, Unsupported):
             leg.error = error.__cause__  # names the unsupported feature
-    elif leg.error is None:
+    elif leg.error is not None:
+        leg.later_errors.append(error)
+    else:
         leg.error = error
         for entry in call.excinfo.traceback:
             if Path(entry.path) == item.path:
@@ -145,10 +147,16 @@ def _marked(item: pytest.Item) -> MarkedCase | None:
 
 
 def _leg(item: pytest.Item, nextitem: pytest.Item | None, leg: Leg) -> Leg:
-    leg.early_exit = early_exit_policy(item, _marked(item), leg.is_subject)
+    marked = _marked(item)
+    leg.early_exit = early_exit_policy(item, marked, leg.is_subject)
+    leg.symptom = marked.case.symptom if marked is not None else None
     item.stash[LEG] = leg
     try:
-        leg.reports = state.run_once(item, nextitem)
+        if marked is None:
+            leg.reports = state.run_once(item, nextitem)
+        else:
+            with reads.watched(marked.case.directory) as leg.uncovered:
+                leg.reports = state.run_once(item, nextitem)
     except UsageError as error:
         raise pytest.UsageError(str(error)) from None
     return leg

@@ -27,9 +27,11 @@ from ..cases.verdict import (
     name_others,
 )
 from ..engines.http.transport import unknown_address
+from ..engines.processes.agent import recorded_variables
 from ..engines.target import Target
 from ..errors import BuildError, ChildError, Kind, NotAtWork, Part, Unsupported, UsageError
 from ..util.masking import mask
+from ..util.patterns import PatternError
 from .leg import Leg, sanitize
 from .markers import MarkedCase, test_id
 from .reporter import ATTRIBUTE
@@ -123,28 +125,45 @@ def observe(leg: Leg) -> Observation:
     """Return the observation of a leg: its kind and its parts. A pass counts only with at least one
     reply of the target.
 
+    How does an exception become an observation? Of several exceptions the one counts that the case
+    documents, else the first.
+
     A test that could not do its work because the server does not have the address is not
     applicable.
     """
-    seen = _seen(leg)
+    seen = _first_documented(leg) or _seen(leg, next(leg.errors, None))
     observation = replace(seen, summary=mask(seen.summary), at_work=tuple(leg.at_work))
     path = unknown_address(leg.last_replies[-1]) if leg.last_replies else ""
     if path and (
         observation.absent or (observation.kind, observation.phase) == (Kind.EXCEPTION, TEST)
     ):
-        lacks = Unsupported(f"it serves no {path}", refused_by="this vLLM (HTTP 404)")
-        return Observation(Kind.NOT_APPLICABLE, leg.phase, str(lacks), claim=lacks.claim)
+        lacks = Unsupported(f"it serves no {path} (HTTP 404)", lacks=f"route {path}")
+        return _not_applicable(leg, lacks)
     return observation
 
 
-def _seen(leg: Leg) -> Observation:
-    """How does an exception become an observation? The first exception of the leg counts; of an
-    exception group (Hypothesis) its first member."""
-    error = leg.error
-    while isinstance(error, BaseExceptionGroup) and error.exceptions:
-        error = error.exceptions[0]
+def _first_documented(leg: Leg) -> Observation | None:
+    if leg.symptom is None or len(errors := [*leg.errors]) < 2:
+        return None
+    observations = (_seen(leg, error) for error in errors)
+    try:
+        return next(filter(leg.symptom.is_shown_by, observations), None)
+    except PatternError:
+        return None  # the verdict says so
+
+
+def _seen(leg: Leg, error: BaseException | None) -> Observation:
+    if leg.uncovered:
+        names = ", ".join(leg.uncovered)
+        why = (
+            f"it reads {names}, whose change no proof would notice: move it into the case's folder"
+        )
+        return Observation(Kind.USAGE, TEST, why)
+    if leg.missed_log and (error is None or isinstance(error, AssertionError)):
+        why = "a part of the log that the test read had been left out: raise --vllm-limit log"
+        return Observation(Kind.LIMIT, leg.phase, why)
     if isinstance(error, Unsupported):
-        return Observation(Kind.NOT_APPLICABLE, leg.phase, str(error), claim=error.claim)
+        return _not_applicable(leg, error)
     if isinstance(error, ChildError):
         return Observation(error.kind, error.phase, _first_line(str(error)), error.parts)
     if isinstance(error, (UsageError, pytest.UsageError)):
@@ -168,6 +187,11 @@ def _seen(leg: Leg) -> Observation:
         why = "the test passed without one reply from the target: that proves nothing"
         return Observation(Kind.USAGE, TEST, why)
     return Observation(Kind.PASSED, leg.phase, f"{leg.replies} replies")
+
+
+def _not_applicable(leg: Leg, error: Unsupported) -> Observation:
+    cause = error.cause if error.claim else None
+    return Observation(Kind.NOT_APPLICABLE, leg.phase, str(error), claim=error.claim, cause=cause)
 
 
 def target_of(item: pytest.Item) -> Target | None:
@@ -216,6 +240,9 @@ def _result(item: pytest.Item, judged: JudgedLeg) -> TestResult:
     error_text = mask(str(subject.error)) if subject.error is not None else ""
     minimized = f"\n\n---- minimized ----\n{subject.minimized}" if subject.minimized else ""
     control = judged.control_observed
+    refused = (
+        judged.decision.verdict is Verdict.REPRODUCED and settings_of(item.config).fail_on_known
+    )
     return TestResult(
         case_id=case.id,
         test=test_id(item),
@@ -226,6 +253,7 @@ def _result(item: pytest.Item, judged: JudgedLeg) -> TestResult:
         environment=name,
         versions=target.versions if target else {},
         gpu=subject.gpu,
+        variables={name: mask(value) for name, value in recorded_variables().items()},
         started_at=subject.started_at,
         duration_s=round(time.time() - subject.started_at, 3),
         symptom="" if judged.observed.kind is Kind.PASSED else _first_line(judged.observed.summary),
@@ -235,6 +263,9 @@ def _result(item: pytest.Item, judged: JudgedLeg) -> TestResult:
         match=judged.decision.match,
         observation=judged.observed,
         code=code_fingerprint(case.directory),
+        not_expected_because="--vllm-fail-on-known" if refused else "",
+        decides=target is None or case.can_show(target.versions, judged.marked.variant),
+        cause=judged.decision.cause,
     )
 
 

@@ -19,8 +19,8 @@ from typing import Protocol
 
 from ..cases.model import Case
 from ..cases.proofs.proof import AFFECTED, EXPECTED_VERDICTS
-from ..cases.results import RunResult, TestResult, read_appended_results
-from ..cases.verdict import Verdict, combine
+from ..cases.results import RunResult, TestResult, read_appended_results, verdict_of
+from ..cases.verdict import Verdict
 from ..errors import BuildError, Kind, UsageError
 from ..util import codec
 from ..util.sizes import GIB
@@ -205,7 +205,7 @@ class RunOutcome:
 
     @property
     def exit_code(self) -> int:
-        """Which exit code does a run end with? 0: all results as expected; 1: some are not; 3: an
+        """Which exit code does a run end with? 0: all results as expected; 1: some are not, or nothing was decided; 3: an
         environment could not be built; 130: interrupted."""
         if self.interrupted:
             return 130
@@ -253,7 +253,7 @@ def _judge_result(
     expected = EXPECTED_VERDICTS[role]
     # The verdict of the case counts: a variant that is not affected does not contradict the
     # evidence.
-    case_verdict = combine(other.verdict for other in results if other.case_id == result.case_id)
+    case_verdict = verdict_of([other for other in results if other.case_id == result.case_id])
     if case_verdict is expected or not result.expected or result.verdict is not case_verdict:
         return result
     because = f"{batch.environment} is evidence that the case is {expected.value}, and it was {case_verdict.value}"

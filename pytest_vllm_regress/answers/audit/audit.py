@@ -12,14 +12,13 @@ from packaging.version import Version
 from ...cases.model import Case
 from ...environments.installed import VLLM
 from ...errors import UsageError
-from ...util import codec
 from ...util.validation import did_you_mean, format_value
 from ...util.versions import version_of
 from ..deployments.configuration import Deployment
 from ..deployments.relevance import Reach, Relevance, relevance
 from ..sarif import SarifResult, SarifRule
 from ..sarif import to_sarif as log_of
-from .boundaries import observation
+from .boundaries import before_feature, observation
 from .matching import AuditMatch, Inventory, find, notes, relevant
 from .upgrades import UpgradeAdvice, better
 from .verdict_table import read_table
@@ -69,15 +68,15 @@ class Audit:
         return answer.reach if answer else Reach.UNKNOWN
 
     def to_json(self) -> dict[str, Any]:
-        relevance = {name: {"relevance": codec.encode(r)} for name, r in self.relevance.items()}
+        relevance = {name: {"relevance": answer} for name, answer in self.relevance.items()}
         return {
             "source": self.source,
             "versions": self.versions,
             "findings": [f.to_json() | relevance.get(f.case.id, {}) for f in self.findings],
-            "better": codec.encode(self.better),
+            "better": self.better,
             "preflight": [concern.to_json() for concern in self.concerns],
-            "notes": list(self.notes),
-            "ignored": list(self.ignored),
+            "notes": self.notes,
+            "ignored": self.ignored,
         }
 
 
@@ -94,8 +93,9 @@ def audit(
     With ``host`` also run the preflight, which raises ``UsageError`` for a mere list of packages.
     """
     concerns = _preflight(inventory, host) if host is not None else ()
-    found = find(inventory, cases)
-    table = read_table([finding.case for finding in found])
+    in_range = find(inventory, cases)
+    table = read_table([finding.case for finding in in_range])
+    found = [f for f in in_range if not before_feature(f.case, f.versions, table)]
     kept = [
         replace(finding, observed=observation(finding.case, finding.versions, table))
         for finding in found

@@ -7,12 +7,14 @@ are part of the table, but not of the file.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -24,7 +26,7 @@ from ...cases.results import Cell, TestResult, group_into_cells
 from ...cases.verdict import Verdict
 from ...environments.names import resolve
 from ...environments.recipes import parse_pin
-from ...errors import UsageError
+from ...errors import Cause, UsageError
 from ...util import codec
 from ...util.codec import replace
 from ...util.files import write_atomically
@@ -42,6 +44,7 @@ class Recorded:
 
     ``code``: fingerprint of the test and the probe that were run. Empty if unknown; None for a
     verdict from a proof, which has its own fingerprint.
+    ``cause``: what makes the case NOT_APPLICABLE; None if that is not known.
     """
 
     environment: str
@@ -49,6 +52,19 @@ class Recorded:
     verdict: Verdict
     date: str
     code: str | None = ""
+    cause: Cause | None = None
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether there is nothing to find out by running the case again."""
+        if self.verdict is Verdict.NOT_APPLICABLE:
+            return self.cause is not None
+        return self.verdict is not Verdict.INCONCLUSIVE
+
+    @property
+    def lacks_feature(self) -> bool:
+        """Whether the release was found not to have the feature that fails."""
+        return self.cause is Cause.RELEASE
 
     @property
     def shown(self) -> bool | None:
@@ -61,8 +77,13 @@ _Place = Annotated[str, codec.Meta(pattern="^.+ [^ ]+$")]
 _Text = Annotated[
     str,
     codec.Meta(
-        pattern=rf"^({'|'.join(Verdict.__members__)}) \d{{4}}-\d\d-\d\d( [0-9a-f]{{16}})?$",
-        extra_json_schema={"x-allowed": "'VERDICT YYYY-MM-DD FINGERPRINT'"},
+        pattern=(
+            rf"^({'|'.join(Verdict.__members__)}|NOT_APPLICABLE:({'|'.join(Cause)}))"
+            r" \d{4}-\d\d-\d\d( [0-9a-f]{16})?$"
+        ),
+        extra_json_schema={
+            "x-allowed": "'VERDICT YYYY-MM-DD FINGERPRINT', or NOT_APPLICABLE:CAUSE as verdict"
+        },
     ),
 ]
 
@@ -105,16 +126,17 @@ class VerdictTable:
         return [
             entry
             for entry in self.of_case(case_id)
-            if self._version(entry.environment, package) == version
+            if self.version(entry.environment, package) == version
         ]
 
     def releases(self, package: str) -> tuple[Version, ...]:
         """Return the stable releases of ``package`` of which something was recorded, oldest first."""
         environments = {entry.environment for recorded in self._rows.values() for entry in recorded}
-        versions = {version_of(self._version(name, package) or "") for name in environments}
+        versions = {version_of(self.version(name, package) or "") for name in environments}
         return tuple(sorted(v for v in versions if v and not v.is_prerelease and v.local is None))
 
-    def _version(self, environment: str, package: str) -> str | None:
+    def version(self, environment: str, package: str) -> str | None:
+        """Return the version that an environment has of a package, where it is known."""
         recorded = self._versions.get(environment, {})
         return self._pins(environment).get(package) or recorded.get(package)
 
@@ -147,8 +169,7 @@ def read_file(path: Path) -> dict[str, list[Recorded]]:
         return {}
     document = codec.load(_File, path, MAX_BYTES, what="a table of verdicts")
     return {
-        case_id: [_parsed(*item) for item in row.items()]
-        for case_id, row in document.verdicts.items()
+        case_id: list(starmap(_parsed, row.items())) for case_id, row in document.verdicts.items()
     }
 
 
@@ -178,12 +199,12 @@ def record(directory: Path, cases: Sequence[Case], results: Iterable[TestResult]
         if (
             re.search("[@/]", cell.environment)
             or cell.device == "unknown"
-            or (before and cell.verdict is Verdict.INCONCLUSIVE)
+            or (before and not _recorded(cell).is_clear)
             or proven.get((cell.case_id, *key)) is cell.verdict
         ):
             continue
         entry = row[key] = _recorded(cell)
-        changed += before is None or (before.verdict, before.code) != (entry.verdict, entry.code)
+        changed += before is None or dataclasses.replace(before, date=entry.date) != entry
     if changed:
         _write(directory / FILE, {case_id: row.values() for case_id, row in rows.items() if row})
     return changed
@@ -191,14 +212,18 @@ def record(directory: Path, cases: Sequence[Case], results: Iterable[TestResult]
 
 def _recorded(cell: Cell) -> Recorded:
     date = time.strftime("%Y-%m-%d", time.gmtime(max(result.started_at for result in cell.results)))
-    (code, *others) = {result.code for result in cell.results}
-    return Recorded(cell.environment, cell.device, cell.verdict, date, "" if others else code)
+    code, *others = {result.code for result in cell.results}
+    code = "" if others else code
+    return Recorded(cell.environment, cell.device, cell.verdict, date, code, cell.cause)
 
 
 def _judged(case: Case, result: TestResult) -> TestResult:
     """Return the result with the verdict that it has by the ranges of the case as they are now."""
+    if result.variant is not None and result.variant not in case.variants:
+        return result
     swap = _INSIDE if case.is_affected(result.versions, result.variant) else _OUTSIDE
-    return replace(result, verdict=swap.get(result.verdict, result.verdict))
+    decides = not result.versions or case.can_show(result.versions, result.variant)
+    return replace(result, verdict=swap.get(result.verdict, result.verdict), decides=decides)
 
 
 def _write(path: Path, rows: Mapping[str, Iterable[Recorded]]) -> None:
@@ -208,7 +233,8 @@ def _write(path: Path, rows: Mapping[str, Iterable[Recorded]]) -> None:
     verdicts = {
         case_id: {
             f"{entry.environment} {entry.device}": (
-                f"{entry.verdict.value} {entry.date} {entry.code}".rstrip()
+                f"{entry.verdict.value}{f':{entry.cause}' if entry.cause else ''} "
+                f"{entry.date} {entry.code}".rstrip()
             )
             for entry in sorted(recorded, key=order)
         }
@@ -220,8 +246,16 @@ def _write(path: Path, rows: Mapping[str, Iterable[Recorded]]) -> None:
 
 def _parsed(place: str, text: str) -> Recorded:
     environment, _, device = place.rpartition(" ")
-    verdict, date, *code = text.split(" ")
-    return Recorded(environment, device, Verdict(verdict), date, *code)
+    words, date, *code = text.split(" ")
+    verdict, _, cause = words.partition(":")
+    return Recorded(
+        environment,
+        device,
+        Verdict(verdict),
+        date,
+        code[0] if code else "",
+        Cause(cause) if cause else None,
+    )
 
 
 def _proven(case: Case) -> tuple[proof.EnvironmentEvidence, ...]:

@@ -5,9 +5,13 @@ The fingerprint of a case covers
 - the claims of case.toml: id, devices, affected ranges, symptom, racy, control, variants, evidence
   environments. Prose (title, notes, links) is free;
 - every ``*.py`` below the case's folder, without comments and docstrings;
-- every other file in its subfolders, which the target may import from (``import_path``);
+- every other file there that is neither a record of this package nor the README: data that the
+  test may read, and what the target may import (``import_path``);
+- ``conftest.py`` beside the folder, and modules of the project that these import from elsewhere;
 - the source of those built-in probe modules (``batch_files``, ``frontend`` and others) that this
   code names as "module:function".
+
+A test that reads another file of the project is refused while it runs (``plugin/reads.py``).
 
 It does not cover the code of the harness: a change there that alters a verdict is found by running
 cases, or by judging stored observations again (``vllm-regress judge``).
@@ -15,20 +19,24 @@ cases, or by judging stored observations again (``vllm-regress judge``).
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import io
 import re
 import tokenize
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple
 from pathlib import Path
 
 from ...engines.probe import BUILT_IN, built_in_sources
 from ...util.files import files_below, read_bounded
+from ...util.paths import PACKAGE
 from ..model import Case
 
 _MAX_CODE = 4 * 1024 * 1024
 _BUILT_IN_CALL = re.compile(rb"""["'](\w+):\w+["']""")
+_RECORDS = {"case.toml", "README.md", "evidence.json", "observations.json", "needs.json"}
+"""Files of a case that no test reads: the claims are covered one by one, the rest is written."""
 _STATEMENT_STARTS = (tokenize.ENCODING, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
 
 
@@ -67,22 +75,82 @@ def claims_fingerprint(case: Case) -> str:
 
 
 def code_fingerprint(directory: Path) -> str:
-    """Return a hash of the case's tests, probe and subfolders, and of the built-in probe modules
-    that they call."""
+    """Return a hash of what the case's tests may read: its folder, modules of the project that it
+    imports, and the built-in probe modules that it calls."""
     files = files_below(directory)
     names = {file.relative_to(directory): file for file in files}
-    sources = {name.as_posix(): _read_code(file) for name, file in names.items() if _is_code(name)}
+    sources = {name.as_posix(): _read_code(file) for name, file in names.items() if _is_read(name)}
+    for file in imported_modules(directory, [file for file in files if file.suffix == ".py"]):
+        name = file.relative_to(directory.resolve().parent.parent).as_posix()
+        sources[f"project:{name}"] = _read_code(file)
     called = {name.decode() for code in sources.values() for name in _BUILT_IN_CALL.findall(code)}
     for module in sorted(called.intersection(BUILT_IN)):
         sources |= {f"{module}:{file.name}": _read_code(file) for file in built_in_sources(module)}
     return _digest(*(part for source in sources.items() for part in source))
 
 
-def _is_code(name: Path) -> bool:
-    """Return whether a file of a case is part of its code: a module, or a file in a subfolder that
-    is no cache."""
+def imported_modules(directory: Path, files: Iterable[Path]) -> tuple[Path, ...]:
+    """Return ``conftest.py`` beside the case's folder and the modules elsewhere in the project that
+    it and ``files`` import, directly or not, in order.
+
+    The project is the folder that holds the collection of cases. This package is not part of it.
+    """
+    directory = directory.resolve()
+    project = directory.parent.parent
+    found: dict[Path, None] = {}
+    waiting = [*(file.resolve() for file in files), directory.parent / "conftest.py"]
+    while waiting:
+        file = waiting.pop()
+        if file in found or not file.is_file():
+            continue
+        if not file.is_relative_to(directory):
+            found[file] = None
+        for module in _imports(file):
+            path = Path(*module.split("."))
+            if path.parts[0] == PACKAGE.name:
+                continue
+            for root in (directory.parent, project):
+                stems = (root / path, *(root / parent for parent in path.parents if parent.name))
+                waiting += [
+                    place
+                    for stem in stems
+                    for place in (stem.with_suffix(".py"), stem / "__init__.py")
+                ]
+    return tuple(sorted(found))
+
+
+def _imports(file: Path) -> Iterator[str]:
+    """Yield the modules that a file may import, whether it is a package's attribute or a module."""
+    try:
+        tree = ast.parse(read_bounded(file, _MAX_CODE, what="a test or probe"))
+    except (SyntaxError, ValueError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            # A relative import in a helper stays in the helper's folder.
+            place = [] if not node.level else [_package_of(file, node.level)]
+            base = ".".join(filter(None, (*place, node.module)))
+            yield from (".".join(filter(None, (base, alias.name))) for alias in node.names)
+            if base:
+                yield base
+
+
+def _package_of(file: Path, level: int) -> str:
+    """Return the dotted name of the package that a relative import of this level begins at."""
+    folder = file.parents[level - 1]
+    names: list[str] = []
+    while (folder / "__init__.py").is_file():
+        names.insert(0, folder.name)
+        folder = folder.parent
+    return ".".join(names)
+
+
+def _is_read(name: Path) -> bool:
+    """Return whether a test may read a file of its case, by the path in the case's folder."""
     in_cache = name.suffix == ".pyc" or any(part.startswith(".") for part in name.parts)
-    return name.suffix == ".py" or (len(name.parts) > 1 and not in_cache)
+    return not in_cache and str(name) not in _RECORDS
 
 
 def _read_code(file: Path) -> bytes:

@@ -23,7 +23,7 @@ from ...util.codec import Document, Meta, encode, load, replace
 from ...util.files import read_bounded, write_atomically
 from ..model import NEEDS_AT_WORK, NEEDS_CONTROL_LEG, Case
 from ..observation import Line
-from ..results import Device, TestResult, one_of
+from ..results import Device, TestResult, one_of, verdict_of
 from ..verdict import Verdict, combine
 from .fingerprint import case_fingerprint
 from .impostors import MIN_REJECTED, ImpostorRun
@@ -202,7 +202,7 @@ def _evidence(
     return EnvironmentEvidence(
         environment=name,
         role=role,
-        verdict=combine(combine(result.verdict for result in trial) for trial in by_trial),
+        verdict=combine(map(verdict_of, by_trial)),
         device=last.device,
         date=datetime.datetime.fromtimestamp(last.ended_at, datetime.UTC).date().isoformat(),
         lock=lock(name),
@@ -220,7 +220,7 @@ def _trial_problems(
     """Yield why the trials in one environment do not show its side of the case."""
     expected = EXPECTED_VERDICTS[role]
     for number, trial in enumerate(by_trial, 1):
-        verdict = combine(result.verdict for result in trial)
+        verdict = verdict_of(trial)
         if verdict is not expected:
             yield f"trial {number} of {len(by_trial)} was {verdict.value}, not {expected.value}{_why(trial, verdict)}"
     results = [result for trial in by_trial for result in trial]

@@ -143,6 +143,8 @@ def _again(case: Case, code: str, result: TestResult) -> tuple[TestResult, str]:
         verdict=decision.verdict,
         reason=decision.reason,
         match=decision.match,
+        decides=case.can_show(result.versions, result.variant),
+        cause=decision.cause,
         not_expected_because="",
     )
     changed = "a test or probe of the case has changed since: run it again"

@@ -12,12 +12,12 @@ simulated device, a foreign checkpoint) refuses the request with ``Unsupported``
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ _MAX_TOKENIZER = 256 * 1024 * 1024
 _MAX_READ = 1 << 16  # bytes of notes
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Script:
     """The simulated model's answer to one prompt. Everything around the model is stock vLLM.
 
@@ -121,25 +121,22 @@ class ScriptWatch:
     workers report scripts that they could not follow.
     """
 
-    def __init__(self, refusal: str, notes: Path) -> None:
+    def __init__(self, refusal: str, notes: Path, device: str) -> None:
         self._refusal = refusal
+        self._device = device
         self._notes = notes
         self._read = 0
 
     @classmethod
     def of(cls, request: Mapping[str, Any], notes: Path) -> ScriptWatch:
         """Return the watch for the engine that ``request`` (see ``EngineSpec.as_request``) starts."""
-        if request["device"] != "sim":
-            return cls(
-                f"only the simulated device follows scripts; this is device {request['device']}",
-                notes,
-            )
-        if not _has_markers(Path(str(request["model_path"]))):
-            return cls(
-                f"a script needs a forged checkpoint; {request['model_path']} has no token {START}",
-                notes,
-            )
-        return cls("", notes)
+        device, refusal = str(request["device"]), ""
+        if device != "sim":
+            refusal = f"only the simulated device follows scripts; this is device {device}"
+        elif not _has_markers(Path(str(request["model_path"]))):
+            model = request["model_path"]
+            refusal = f"a script needs a forged checkpoint; {model} has no token {START}"
+        return cls(refusal, notes, device)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -149,7 +146,8 @@ class ScriptWatch:
     def admit(self, request: object) -> None:
         """Raise ``Unsupported`` if ``request`` contains a script that this engine cannot follow."""
         if self._refusal and holds_script(request):
-            raise Unsupported(self._refusal, needs="the simulated device and a forged checkpoint")
+            needs = "the simulated device and a forged checkpoint"
+            raise Unsupported(self._refusal, needs=needs, device=self._device)
 
     def check(self) -> None:
         """Raise ``ScriptError`` if a script could not be followed since the last check."""

@@ -42,7 +42,9 @@ class ReleaseState:
         What does the overview show where nothing was run? Whether the affected range has the
         release, by its lock or, without one, by vLLM's version.
         """
-        return bool(self.clear.shown if self.clear else self.in_range)
+        if self.clear:
+            return bool(self.clear.shown)
+        return bool(self.in_range) and not any(entry.lacks_feature for entry in self.recorded)
 
     @property
     def observed(self) -> Recorded | None:

@@ -7,9 +7,10 @@ class Unsupported(Exception):
     skipped. Probes may raise it, too.
 
     ``since`` and ``until``: the first and last version of vLLM that supports it, for example
-    "0.9.2". ``device``: the device that does not.
-    ``needs``: what must be installed. ``refused_by``: the installed version, if it refuses in its
-    own words. A case is only marked as not applicable if one of them is given.
+    "0.9.2". ``lacks``: what was looked up in vLLM and is not there. ``refused_by``: the installed
+    version, if it refuses in its own words. ``needs``: the package that must be installed.
+    ``device``: the device that does not support it. A case is only marked as not applicable if one
+    of them is given.
     """
 
     def __init__(
@@ -20,6 +21,7 @@ class Unsupported(Exception):
         device: str = "",
         needs: str = "",
         refused_by: str = "",
+        lacks: str = "",
     ) -> None:
         super().__init__(message)
         facts = {
@@ -28,6 +30,7 @@ class Unsupported(Exception):
             "device": device,
             "needs": needs,
             "refused_by": refused_by,
+            "lacks": lacks,
         }
         self.claim: dict[str, str] = {name: text for name, text in facts.items() if text}
 

@@ -22,7 +22,15 @@ from pytest_vllm_regress.cases.loading import (
 from pytest_vllm_regress.cases.model import Case, Control, Range
 from pytest_vllm_regress.cases.observation import Observation
 from pytest_vllm_regress.cases.verdict import Verdict, judge_observation
-from pytest_vllm_regress.errors import CaseFileError, Kind, Masked, Part, UsageError
+from pytest_vllm_regress.errors import (
+    CaseFileError,
+    Cause,
+    Kind,
+    Masked,
+    Part,
+    Unsupported,
+    UsageError,
+)
 from pytest_vllm_regress.util.patterns import search
 from tests.helpers import ROOT
 
@@ -413,3 +421,36 @@ def test_a_file_names_its_format(write) -> None:  # type: ignore[no-untyped-def]
     ):
         with pytest.raises(CaseFileError, match=words):
             load_case(write(text))
+
+
+def test_a_variant_that_cannot_fail_in_these_versions_decides_nothing(good: Case) -> None:
+    shows = {
+        (version, variant)
+        for version in ("0.7.2", "0.8.4", "0.8.5")
+        for variant in (None, "cumulative", "final-only")
+        if good.can_show({"vllm": version}, variant)
+    }
+    assert shows == {
+        ("0.7.2", None),
+        ("0.8.4", None),
+        ("0.8.4", "cumulative"),
+        ("0.8.5", None),
+        ("0.8.5", "cumulative"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("reasons", "cause"),
+    [
+        ({"since": "0.9"}, Cause.RELEASE),
+        ({"lacks": "route /v1/x"}, Cause.RELEASE),
+        ({"refused_by": "vLLM 0.9"}, Cause.RELEASE),
+        ({"needs": "ray"}, Cause.PACKAGE),
+        ({"since": "0.9", "device": "sim"}, Cause.HARNESS),
+        ({"needs": "2 GPUs", "device": "gpu"}, Cause.HARNESS),
+    ],
+)
+def test_only_what_the_release_itself_lacks_is_said_of_the_release(
+    reasons: dict[str, str], cause: Cause
+) -> None:
+    assert Unsupported("no", **reasons).cause is cause

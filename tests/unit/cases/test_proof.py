@@ -452,3 +452,45 @@ def test_a_trial_that_shows_something_else_is_the_last(
     assert first.startswith("new: trial 2 of 2 was REPRODUCED, not FIXED")
     assert last == "trials left out, because they cannot change that: 3"
     assert not answers
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        "demo/prompts.json",
+        "demo/data/table.csv",
+        "conftest.py",
+        "shared.py",
+        "helpers/__init__.py",
+        "helpers/deep.py",
+        "../support.py",
+    ],
+)
+def test_a_change_of_anything_that_a_test_may_read_makes_the_proof_stale(
+    tmp_path: Path, changed: str
+) -> None:
+    case = CaseFile().write(
+        tmp_path / "cases",
+        {"test_demo.py": "import shared\nfrom helpers import deep\n" + TEST, "probe.py": PROBE},
+    )
+    folder = case.directory.parent
+    files = {
+        "demo/prompts.json": "{}",
+        "demo/data/table.csv": "1",
+        "conftest.py": "import support\n",
+        "shared.py": "ONE = 1\n",
+        "helpers/__init__.py": "",
+        "helpers/deep.py": "from . import missing\nTWO = 2\n",
+        "../support.py": "THREE = 3\n",
+        "unrelated.py": "FOUR = 4\n",
+    }
+    for name, text in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    before = code_fingerprint(case.directory)
+    (folder / "unrelated.py").write_text("FOUR = 5\n")
+    (case.directory / "README.md").write_text("other words\n")
+    assert code_fingerprint(case.directory) == before
+    with (folder / changed).open("a") as file:
+        file.write("\nCHANGED = 1\n")
+    assert code_fingerprint(case.directory) != before

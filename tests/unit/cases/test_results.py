@@ -15,13 +15,16 @@ from pytest_vllm_regress.cases.results import (
     MAX_DOSSIER,
     RunResult,
     TestResult,
+    group_into_cells,
     merge_results,
     read_results,
     write_compact_results,
     write_results,
 )
 from pytest_vllm_regress.cases.verdict import Verdict
-from pytest_vllm_regress.errors import UsageError
+from pytest_vllm_regress.errors import Cause, UsageError
+from pytest_vllm_regress.output.formats import junit_xml, markdown_text
+from pytest_vllm_regress.output.table import lines
 from pytest_vllm_regress.util.masking import mask
 
 ONE = TestResult(
@@ -188,3 +191,53 @@ def test_merge_keeps_the_later_result() -> None:
 
 def _key(result: TestResult) -> tuple[str, str]:
     return result.environment, result.verdict.value
+
+
+@pytest.mark.parametrize(
+    ("tests", "verdict", "cause"),
+    [
+        ([("FIXED", True, None), ("NOT_APPLICABLE", True, Cause.RELEASE)], "FIXED", None),
+        ([("FIXED", False, None), ("FIXED", False, None)], "NOT_APPLICABLE", Cause.HARNESS),
+        (
+            [("FIXED", False, None), ("NOT_APPLICABLE", True, Cause.RELEASE)],
+            "NOT_APPLICABLE",
+            Cause.RELEASE,
+        ),
+        (
+            [("NOT_APPLICABLE", True, Cause.RELEASE), ("NOT_APPLICABLE", True, Cause.HARNESS)],
+            "NOT_APPLICABLE",
+            Cause.HARNESS,
+        ),
+        (
+            [("NOT_APPLICABLE", True, Cause.RELEASE), ("NOT_APPLICABLE", True, None)],
+            "NOT_APPLICABLE",
+            None,
+        ),
+        ([("FIXED", True, None), ("REGRESSED", False, None)], "REGRESSED", None),
+        ([("REPRODUCED", True, None), ("FIXED", False, None)], "REPRODUCED", None),
+        ([("FIXED", True, None), ("INCONCLUSIVE", False, None)], "INCONCLUSIVE", None),
+    ],
+)
+def test_a_cell_has_the_verdict_of_the_tests_that_can_show_the_failure(
+    tests: list[tuple[str, bool, Cause | None]], verdict: str, cause: Cause | None
+) -> None:
+    results = [
+        replace(ONE, test=str(number), verdict=Verdict(name), decides=decides, cause=why)
+        for number, (name, decides, why) in enumerate(tests)
+    ]
+    (cell,) = group_into_cells(results)
+    assert (cell.verdict.value, cell.cause) == (verdict, cause)
+    assert bool(cell.not_run_because) == (verdict == "NOT_APPLICABLE")
+    assert RunResult(tuple(results)).as_expected == (verdict in ("FIXED", "REPRODUCED"))
+
+
+def test_a_run_in_which_nothing_was_decided_is_not_as_expected() -> None:
+    passed = replace(ONE, verdict=Verdict.FIXED, decides=False)
+    run = RunResult((passed,))
+    assert not run.as_expected
+    assert lines(run)[-1].endswith("NOT_APPLICABLE on sim: nothing was decided")
+    assert "Nothing was decided." in markdown_text(run)
+    assert "cannot show the failure here" in junit_xml(run)
+    both = RunResult((passed, replace(ONE, case_id="other", verdict=Verdict.FIXED)))
+    assert both.as_expected
+    assert lines(both)[-1].endswith("as expected, but 1 of 2 not decided")

@@ -16,10 +16,12 @@ import pytest
 
 from pytest_vllm_regress.engines.http.listeners import NotOurServer
 from pytest_vllm_regress.engines.http.transport import ENDING_S
+from pytest_vllm_regress.engines.processes.early_exit import Wait
 from pytest_vllm_regress.engines.running import Launch
 from pytest_vllm_regress.engines.server import Server, start_server
 from pytest_vllm_regress.engines.spec import EngineSpec
 from pytest_vllm_regress.errors import (
+    Cause,
     ChildDied,
     DeadlineExceeded,
     Kind,
@@ -28,7 +30,7 @@ from pytest_vllm_regress.errors import (
     Unsupported,
     UsageError,
 )
-from pytest_vllm_regress.util.deadline import Deadline, DeadlineFor, wait_readable
+from pytest_vllm_regress.util.deadline import Deadline, DeadlineFor
 
 
 def five_seconds(phase: str, seconds: float | None = None) -> Deadline:
@@ -41,16 +43,12 @@ def unconnected(port: int, deadline_for: DeadlineFor = five_seconds, **spec: Any
     def failure(message: str, *, phase: str, died: bool = False, **rest: Any) -> RemoteError:
         return RemoteError(message, phase=phase, engine_died=died)
 
-    def wait(deadline: Deadline) -> SimpleNamespace:
-        return SimpleNamespace(
-            deadline=deadline,
-            check=lambda: None,
-            for_answer=lambda call: wait_readable(deadline, call),
-        )
+    def wait(deadline: Deadline) -> Wait:
+        return Wait(deadline, child.failures)
 
     child = SimpleNamespace(
         pid=None,
-        failures=SimpleNamespace(error=failure, log_tail=lambda: ""),
+        failures=SimpleNamespace(error=failure, log_tail=lambda: "", alive=True),
         replied=lambda phase, reply: None,
         wait=wait,
         check_alive=lambda deadline: None,
@@ -202,9 +200,15 @@ def test_features_that_vllm_rejects_at_the_start_are_not_applicable(
     child: Any = SimpleNamespace(name="server", request=request, kill=lambda: ended.append("child"))
     port: Any = SimpleNamespace(number=9, release=lambda: ended.append("port"))
     scripts: Any = None
-    with pytest.raises(expected, match=re.escape(first_error.partition(": ")[2].rstrip("."))):
-        start_server(Launch(child, EngineSpec(), five_seconds, scripts), port)
+    launch = Launch(child, EngineSpec(), five_seconds, scripts, {"device": "sim"})
+    with pytest.raises(
+        expected, match=re.escape(first_error.partition(": ")[2].rstrip("."))
+    ) as caught:
+        start_server(launch, port)
     assert ended == ["child", "port"]
+    if isinstance(caught.value, Unsupported):
+        of_the_device = "platform" in first_error or "Capability" in first_error
+        assert caught.value.cause is (Cause.HARNESS if of_the_device else Cause.RELEASE)
 
 
 class OneAnswer(BaseHTTPRequestHandler):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
 
+from pytest_vllm_regress.cases.model import Symptom
 from pytest_vllm_regress.cases.observation import Mechanism
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.errors import (
@@ -115,6 +117,30 @@ def test_a_test_of_an_address_that_the_server_lacks_is_not_applicable(
 def test_a_group_counts_as_its_first_error() -> None:
     group = BaseExceptionGroup("two", [BaseExceptionGroup("one", [WRONG]), KeyError("later")])
     assert verdicts.observe(Leg(error=group)).kind is Kind.WRONG_RESULT
+
+
+def test_of_several_errors_the_documented_one_counts() -> None:
+    symptom = Symptom((Kind.WRONG_RESULT,), ("request",), "expected \\d results")
+    documented = AssertionError("expected 8 results, got 1")
+    group = BaseExceptionGroup("two", [AssertionError("another"), documented])
+    for leg in (
+        Leg(error=group, symptom=symptom, phase="request"),
+        Leg(error=KeyError("x"), later_errors=[documented], symptom=symptom, phase="request"),
+    ):
+        assert "expected 8 results" in verdicts.observe(leg).summary
+    other = replace(symptom, phases=("start",))
+    assert "another" in verdicts.observe(Leg(error=group, symptom=other, phase="request")).summary
+
+
+@pytest.mark.parametrize("error", [None, WRONG])
+def test_what_is_not_found_in_a_shortened_log_proves_nothing(error: Exception | None) -> None:
+    observation = verdicts.observe(Leg(replies=1, error=error, missed_log=True))
+    assert observation.kind is Kind.LIMIT and "--vllm-limit log" in observation.summary
+
+
+def test_a_test_that_reads_what_no_proof_covers_proves_nothing() -> None:
+    observation = verdicts.observe(Leg(replies=1, uncovered=["data/prompts.json"]))
+    assert observation.kind is Kind.USAGE and "data/prompts.json" in observation.summary
 
 
 def test_an_observation_is_masked_and_names_the_mechanisms() -> None:

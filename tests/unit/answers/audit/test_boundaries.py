@@ -12,14 +12,19 @@ from msgspec.structs import replace
 from packaging.version import Version
 
 from pytest_vllm_regress import cli
-from pytest_vllm_regress.answers.audit.boundaries import Boundary, boundaries, observation
+from pytest_vllm_regress.answers.audit.boundaries import (
+    Boundary,
+    before_feature,
+    boundaries,
+    observation,
+)
 from pytest_vllm_regress.answers.audit.verdict_table import FILE, read_file, read_table, record
 from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.proofs.fingerprint import code_fingerprint
 from pytest_vllm_regress.cases.results import RunResult, TestResult, write_results
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.environments import releases as index
-from pytest_vllm_regress.errors import UsageError
+from pytest_vllm_regress.errors import Cause, UsageError
 from tests.helpers.cases import CaseFile
 
 VERSIONS = ("0.8.4", "0.8.5", "0.8.5.post1", "0.9.0", "0.9.1")
@@ -91,10 +96,42 @@ def test_verdicts_on_different_devices_observe_nothing(case: Case) -> None:
     assert upper.state == "inferred"
 
 
-def test_an_end_where_the_feature_itself_ends_is_observed(case: Case) -> None:
-    _, upper = recorded(case, {"0.9.0": Verdict.REPRODUCED, "0.9.1": Verdict.NOT_APPLICABLE})
-    assert upper.observed
-    assert upper.reason == "0.9.0 shows it, not applicable to 0.9.1, on sim"
+@pytest.mark.parametrize(
+    ("cause", "state", "reason"),
+    [
+        (
+            Cause.RELEASE,
+            "with the feature",
+            "0.9.0 shows it, 0.9.1 does not have the feature, on sim",
+        ),
+        (Cause.HARNESS, "inferred", "0.9.0 shows it; 0.9.1 cannot be run by the harness"),
+        (Cause.PACKAGE, "inferred", "0.9.0 shows it; 0.9.1 lacks a package"),
+        (Cause.FAILURE, "inferred", "0.9.0 shows it; 0.9.1 has another failure in the way"),
+        (None, "inferred", "0.9.1 was not applicable, for a reason not recorded"),
+    ],
+)
+def test_only_a_missing_feature_makes_an_end_observed(
+    case: Case, cause: Cause | None, state: str, reason: str
+) -> None:
+    outside = replace(result(Verdict.NOT_APPLICABLE, "0.9.1"), cause=cause)
+    record(case.directory.parent, [case], [result(Verdict.REPRODUCED, "0.9.0"), outside])
+    _, upper = boundaries(case, read_table([case]), releases)
+    assert upper.state == state
+    assert upper.observed == (cause is Cause.RELEASE)
+    assert reason in upper.reason
+    assert upper.missing == (() if cause else ("0.9.1",))
+
+
+def test_a_release_older_than_the_feature_does_not_have_the_failure(case: Case) -> None:
+    lacking = replace(result(Verdict.NOT_APPLICABLE, "0.8.5"), cause=Cause.RELEASE)
+    shown = result(Verdict.REPRODUCED, "0.9.0")
+    table = read_table([case]).with_results([lacking, shown])
+    older = [before_feature(case, {"vllm": version}, table) for version in ("0.8.1", "0.8.5")]
+    assert older == [True, True]
+    assert not before_feature(case, {"vllm": "0.9.0"}, table)
+    assert not before_feature(case, {"torch": "2.0"}, table)
+    harness = replace(lacking, cause=Cause.HARNESS)
+    assert not before_feature(case, {"vllm": "0.8.5"}, read_table([case]).with_results([harness]))
 
 
 @pytest.mark.parametrize(

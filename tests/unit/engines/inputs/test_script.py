@@ -99,7 +99,7 @@ def test_engines_that_cannot_follow_scripts_reject_them(tmp_path: Path) -> None:
 
 def test_a_script_that_could_not_be_followed_is_raised_once(tmp_path: Path) -> None:
     notes = tmp_path / "notes"
-    watch = ScriptWatch("", notes)
+    watch = ScriptWatch("", notes, "sim")
     assert list(watch.environment.values()) == [str(notes)]
     watch.check()
     note = {

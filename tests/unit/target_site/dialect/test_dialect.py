@@ -147,7 +147,7 @@ def test_adapters_are_not_applicable_where_v1_asserts_that_there_are_none(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(plan, "has_v1", lambda: True)
     monkeypatch.setattr(plan, "known_environment", dict)
-    monkeypatch.setattr(plan, "version", lambda: "0.7.2")
+    monkeypatch.setattr(installed, "version", lambda: "0.7.2")
     spec = {**TWO_RANKS, "generation": "V1", "extra": {"enable_lora": True}}
     engine_plan = plan.Plan({}, {}, [])
     if refused:

@@ -46,7 +46,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
 
 def test_v1_had_no_speculative_decoding_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speculation, "version", lambda: "0.7.2")
+    monkeypatch.setattr(sys.modules["vllm"], "__version__", "0.7.2")
     with pytest.raises(Unsupported, match="speculative decoding in V1") as caught:
         speculation.translate(NGRAMS, {"device": "sim", "generation": "V1"}, FLAT)
     assert caught.value.claim == {"since": "0.7.3"}
