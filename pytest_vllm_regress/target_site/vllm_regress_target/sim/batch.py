@@ -24,6 +24,7 @@ class PersistentBatch:
         prompts: the prompt tokens of each request. An embedded position has a number below zero.
         rows: vLLM's InputBatch: the requests scheduled in the current step, in the order of the
             logits' rows.
+        metadata: vLLM's SamplingMetadata of these rows.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class PersistentBatch:
         self.requests: dict[str, Any] = {}
         self.prompts: dict[str, list[int]] = {}
         self.rows = worker_v1.input_batch(vllm_config, device, vocab_size, block_size)
+        self.metadata: Any = None
 
     def update(self, scheduled: Any) -> None:
         """Apply one scheduler output: requests that finished, are new, continue, or are not
@@ -45,7 +47,7 @@ class PersistentBatch:
             self.prompts[new.req_id] = prompt_tokens(
                 new.prompt_token_ids, *worker_v1.embedded_prompt(new)
             )
-        for cached in worker_v1.cached_requests(scheduled.scheduled_cached_reqs):
+        for cached in worker_v1.cached_requests(scheduled):
             request = self.requests[cached.request_id]
             request.num_computed_tokens = cached.computed
             if cached.output_count is not None:
@@ -87,7 +89,7 @@ class PersistentBatch:
     def refresh(self) -> None:
         """Update the state of vLLM's logits processors and sampler after tokens were added to the
         requests."""
-        worker_v1.refresh_metadata(self.rows)
+        self.metadata = worker_v1.sampling_metadata(self.rows, self.requests)
 
 
 class PoolingBatch:
@@ -117,7 +119,7 @@ class PoolingBatch:
             self._prompts[new.req_id] = list(new.prompt_token_ids)
             self._computed[new.req_id] = new.num_computed_tokens
             self._params[new.req_id] = getattr(new, "pooling_params", None), new.num_computed_tokens
-        for cached in worker_v1.cached_requests(scheduled.scheduled_cached_reqs):
+        for cached in worker_v1.cached_requests(scheduled):
             self._computed[cached.request_id] = cached.computed
         ids = list(scheduled.num_scheduled_tokens)
         return ids, [
