@@ -5,6 +5,8 @@ vLLM is imported inside the functions, because the agent imports this package be
 vLLM.
 """
 
+import functools
+import hashlib
 import importlib
 import inspect
 import sys
@@ -156,6 +158,39 @@ def embedded_prompt(new: Any) -> tuple[Any, Any]:
     """Return the prompt embeddings of a new request and which positions are tokens; None where
     there are none."""
     return getattr(new, "prompt_embeds", None), getattr(new, "prompt_is_token_ids", None)
+
+
+def media(new: Any) -> Iterator[tuple[int, int, bytes]]:
+    """Yield the first position, the number of positions and a digest of each image or sound of a
+    new request.
+
+    The digest is the hash that vLLM makes of the content; V1 up to 0.9 has none if nothing is
+    cached, so that the tensors are hashed here.
+    """
+    features = getattr(new, "mm_features", None)
+    if features is not None:  # 0.11 and later
+        parts = [(part.mm_position, part.identifier, None) for part in features]
+    else:
+        places = getattr(new, "mm_positions", None) or ()
+        hashes, inputs = (
+            getattr(new, name, None) or [None] * len(places) for name in ("mm_hashes", "mm_inputs")
+        )
+        parts = list(zip(places, hashes, inputs))
+    for place, known, tensors in parts:
+        read: Any = place.get if isinstance(place, dict) else functools.partial(getattr, place)
+        digest = hashlib.blake2b(str(known).encode() if known else _bytes(tensors)).digest()
+        yield int(read("offset")), int(read("length")), digest
+
+
+def _bytes(value: Any) -> bytes:
+    """Return what tensors in mappings and lists contain."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return bytes(value.detach().to(torch.float32).cpu().contiguous().numpy().tobytes())
+    if hasattr(value, "items"):
+        return b"".join(_bytes(item) for _, item in sorted(value.items()))
+    return b"".join(map(_bytes, value)) if isinstance(value, (list, tuple)) else b""
 
 
 def cached_requests(scheduled: Any) -> Iterator[CachedRequest]:

@@ -13,7 +13,7 @@ from vllm.sampling_params import SamplingType
 
 from ..dialect import worker_v1
 from .pooling import Pooling
-from .synthetic_logits import prompt_tokens
+from .synthetic_logits import prompt_tokens, with_media
 
 
 class PersistentBatch:
@@ -44,9 +44,8 @@ class PersistentBatch:
             self.requests[new.req_id] = worker_v1.request_state(
                 new, self._generator(new.sampling_params)
             )
-            self.prompts[new.req_id] = prompt_tokens(
-                new.prompt_token_ids, *worker_v1.embedded_prompt(new)
-            )
+            prompt = prompt_tokens(new.prompt_token_ids, *worker_v1.embedded_prompt(new))
+            self.prompts[new.req_id] = with_media(prompt, worker_v1.media(new))
         for cached in worker_v1.cached_requests(scheduled):
             request = self.requests[cached.request_id]
             request.num_computed_tokens = cached.computed
@@ -116,7 +115,7 @@ class PoolingBatch:
             self._prompts.pop(request_id, None)
             self._params.pop(request_id, None)
         for new in scheduled.scheduled_new_reqs:
-            self._prompts[new.req_id] = list(new.prompt_token_ids)
+            self._prompts[new.req_id] = with_media(list(new.prompt_token_ids), worker_v1.media(new))
             self._computed[new.req_id] = new.num_computed_tokens
             self._params[new.req_id] = getattr(new, "pooling_params", None), new.num_computed_tokens
         for cached in worker_v1.cached_requests(scheduled):

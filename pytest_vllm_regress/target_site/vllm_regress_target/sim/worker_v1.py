@@ -259,18 +259,21 @@ class SimWorkerV1(SimWorker, WorkerBase):  # type: ignore[misc,unused-ignore]
                 continue
             every = self._synthetic.vocab_size
             logprobs[request_id] = self._score_prompt(
-                prompt, every if count_per_token == -1 else count_per_token
+                prompt,
+                # Not `prompt`, in which images have numbers that are no tokens.
+                list(request.prompt_token_ids or prompt),
+                every if count_per_token == -1 else count_per_token,
             )
         return logprobs
 
-    def _score_prompt(self, prompt: list[int], count: int) -> Any:
+    def _score_prompt(self, prompt: list[int], tokens: list[int], count: int) -> Any:
         parts = []
         for start in range(0, len(prompt) - 1, PROMPT_ROWS):
             stop = min(start + PROMPT_ROWS, len(prompt) - 1)
             scores = self._sampler.compute_logprobs(
                 torch.from_numpy(self._synthetic.within(prompt, start, stop))
             )
-            target = torch.tensor(prompt[start + 1 : stop + 1], dtype=torch.int64)
+            target = torch.tensor(tokens[start + 1 : stop + 1], dtype=torch.int64)
             parts.append(self._sampler.gather_logprobs(scores, count, target)[:3])
         if not parts:
             shape = (0, count + 1)
