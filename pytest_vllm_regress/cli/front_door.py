@@ -65,6 +65,8 @@ COMMANDS = {
 _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Errors that mean that output cannot be written: a full disk, an exceeded quota or file size, a
 closed terminal."""
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
+"""Errors of a network file system without a service for locks."""
 EPILOG = (
     "Exit codes: 0 all verdicts as expected; 1 some verdict is not expected, or nothing was decided; 2 usage or bad input; "
     "3 an environment could not be built; 4 internal error; 130 interrupted; "
@@ -219,6 +221,11 @@ def _reason_outside(error: OSError) -> str:
         return (
             "no process could be started: the limit for processes of this user is reached. "
             "End some, or raise it (ulimit -u)"
+        )
+    if error.errno in _NO_LOCKS and error.filename is None:
+        return (
+            f"a file cannot be locked: {error.strerror}. Set VLLM_REGRESS_CACHE to a folder of this "
+            "machine, whose file system has locks"
         )
     try:
         os.getcwd()

@@ -3,6 +3,8 @@ that says what is missing, never with an internal error."""
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import shutil
 import subprocess
@@ -11,6 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+
+from pytest_vllm_regress.cli import main
+from pytest_vllm_regress.cli.context import Invocation
+from pytest_vllm_regress.util.store import Store
 
 PROGRAM = str(Path(sys.executable).with_name("vllm-regress"))
 AUDIT = ("audit", "vllm==0.8.4")
@@ -96,6 +102,19 @@ def test_without_permission_for_own_folders(
     without = ["capsh", "--drop=cap_dac_override,cap_dac_read_search", "--shell=/usr/bin/env", "--"]
     unset = "unset VLLM_REGRESS_CACHE;" if variable != "TMPDIR" else ""
     ended(without, f"{unset} export {variable}={tmp_path}/closed;", tmp_path / "cache", *arguments)
+
+
+def test_on_a_file_system_without_locks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def flock(file: object, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    store = Store(tmp_path / "x.jsonl", dict[str, str], what="a record")
+    monkeypatch.setattr(fcntl, "flock", flock)
+    monkeypatch.setattr(Invocation, "cases", lambda self: store.lock())
+    assert main(["list"]) == 2
+    assert "whose file system has locks" in capsys.readouterr().err
 
 
 @is_root
