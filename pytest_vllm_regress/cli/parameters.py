@@ -5,6 +5,10 @@ The parameters of a function are those of its command; their names, types and de
 Two types are not for the command line: ``Invocation``, which are the options of ``vllm-regress``
 itself, and a frozen dataclass, whose fields are options that several commands share; its default is
 an instance.
+
+Where do I add an option? One of a single command: as a parameter of its function. One that several
+commands share: as a field of such a dataclass (``cli/context.py``). One of every command: as a
+parameter of ``front_door.root``. Its help stands in ``data/commands.toml``.
 """
 
 from __future__ import annotations
@@ -109,12 +113,12 @@ def words() -> dict[str, Any]:
 
 
 def _case_ids(context: typer.Context, incomplete: str) -> list[str]:
-    from ..cases.loading import default_cases_dir
+    from ..cases.loading import default_cases_dir, is_case_id
 
     root = context.find_root().params.get("cases") or default_cases_dir()
-    return _beginning_with(
-        incomplete, sorted(path.parent.name for path in root.glob("*/case.toml"))
-    )
+    # The shell inserts what it is given. A folder may have any name, such as an option's.
+    names = {path.parent.name for path in root.glob("*/case.toml")}
+    return _beginning_with(incomplete, sorted(filter(is_case_id, names)))
 
 
 def _environments(incomplete: str) -> list[str]:
