@@ -13,31 +13,25 @@ from typing import BinaryIO
 from ...cases.model import Case
 from ...errors import UsageError
 from ...util.files import expand_home
+from . import diagnoses
 from .case_patterns import PatternIndex
+from .error_lines import ERROR_LITERALS, is_written, read_error
 from .explanation import (
     CaseOccurrences,
     Explanation,
     Occurrence,
-    UnknownFailures,
+    credible,
     findings_of,
     packages_of,
 )
-from .log_lines import (
-    VERSION_LITERALS,
-    VersionReader,
-    container_of,
-    is_quiet,
-    selected_lines,
-    source_of,
-    strip_prefix,
-)
-from .tracebacks import HEAD, PHASE_LITERALS, LoggedFailure, TracebackReader
+from .failures import UnknownFailures
+from .json_records import lines_in
+from .log_lines import VERSION_LITERALS, VersionReader, selected_lines
+from .prefixes import LogLine, container_of, strip_prefix
+from .tracebacks import FRAME_LITERALS, PHASE_LITERALS, Form, LoggedFailure, TracebackReader
 
 MAX_RECORDS = 1000
 """Maximum number of combinations of case, container and versions."""
-_ESCAPED = re.compile(r"(?<!\\)\\n")
-_REQUEST = "Received request "
-"""Start of the line in which vLLM logs a prompt, which may contain any text."""
 Versions = tuple[tuple[str, str], ...]
 _LOOKED_AT = 4096
 _COMPRESSED = {
@@ -117,26 +111,34 @@ class _LogReader:
 
     def read(self, stream: BinaryIO) -> None:
         literals = (
-            HEAD.encode(),
             b"cases/",
+            *FRAME_LITERALS,
+            *ERROR_LITERALS,
+            *diagnoses.line_literals(),
             *self._index.line_literals(),
             *VERSION_LITERALS,
             *PHASE_LITERALS,
         )
         for number, line in selected_lines(stream, literals, self._tracebacks.is_open):
-            for text in _lines_in(line):
-                self._read_line(number, text)
+            for text in lines_in(line):
+                self._read_line(number, LogLine(*strip_prefix(text)))
+        for failure in self._tracebacks.cut():
+            self._unknown.add(failure, self._versions.current())
 
-    def _read_line(self, number: int, line: str) -> None:
-        prefix, text = strip_prefix(line)
-        if text.startswith(_REQUEST):
-            return
-        container, source = container_of(prefix), source_of(prefix)
+    def _read_line(self, number: int, line: LogLine) -> None:
+        text, container, source = line.text, container_of(line.prefix), line.source
         self._versions.read(text, number, container)
         if "cases/" in text:
             self._named.update(case_id for place, case_id in self._ids.items() if place in text)
+        if is_written(text):
+            return
         failure = self._tracebacks.read(source, text, number)
-        matches = self._index.search(text, exceptions=not is_quiet(prefix))
+        if failure is None or failure.form is Form.CUT:
+            reported = self._reported(line, number)
+            failure, cut = reported or failure, failure if reported else None
+            if cut is not None:
+                self._unknown.add(cut, self._versions.current(container))
+        matches = self._index.search(text, exceptions=not line.is_quiet)
         if not matches and failure is None:
             return
         versions = self._versions.current(container)
@@ -150,6 +152,18 @@ class _LogReader:
                 self._unknown.add(failure, versions)
             elif len(self._matched_failures) < MAX_RECORDS:
                 self._matched_failures.append((ids, failure, versions))
+
+    def _reported(self, line: LogLine, number: int) -> LoggedFailure | None:
+        """Return the failure that a line outside a traceback reports."""
+        if self._tracebacks.is_inside(line.source):
+            return None
+        phase = self._tracebacks.phase()
+        if failure := read_error(line, number, phase):
+            return failure
+        if line.is_quiet or line.is_warning or not diagnoses.matches_line(line.text):
+            return None
+        words = line.text.strip()[:1_500]
+        return LoggedFailure("", words, (), number, number, False, phase, Form.LINE)
 
     def _count(self, container: str, versions: Mapping[str, str], occurrence: Occurrence) -> None:
         case = occurrence.match.case
@@ -175,7 +189,9 @@ class _LogReader:
             key = case_id, tuple(sorted(versions.items()))
             entry = merged.setdefault(key, CaseOccurrences(shown.case, versions))
             entry.add(shown.kept, shown.count)
-        findings = findings_of(list(merged.values()), frozenset(self._named))
+        named = frozenset(self._named)
+        findings = findings_of(list(merged.values()), named)
+        findings = credible(findings, self._unknown.ranked().root, named)
         found = {finding.case.id for finding in findings}
         for ids, failure, versions in self._matched_failures:
             if found.isdisjoint(ids):  # the text matched, but not where the case raises it
@@ -184,7 +200,7 @@ class _LogReader:
             source,
             tuple(self._versions.all.values()),
             tuple(findings),
-            self._unknown.groups(others=bool(findings)),
+            self._unknown.ranked(),
             tuple(self._notes()),
         )
 
@@ -198,7 +214,3 @@ class _LogReader:
         if (first := self._tracebacks.unfinished()) is not None:
             yield f"the log ends inside the traceback that begins on line {first}; its exception is missing"
 
-
-def _lines_in(text: str) -> list[str]:
-    """Return the lines in a line of the log: several in a record that is written as JSON."""
-    return _ESCAPED.split(text.replace('\\"', '"')) if text.lstrip().startswith("{") else [text]

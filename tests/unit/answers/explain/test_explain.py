@@ -17,7 +17,8 @@ from pytest_vllm_regress import cli
 from pytest_vllm_regress.answers.explain import case_patterns
 from pytest_vllm_regress.answers.explain.case_patterns import required_literals
 from pytest_vllm_regress.answers.explain.explanation import Certainty
-from pytest_vllm_regress.answers.explain.log_lines import BLOCK, source_of, strip_prefix
+from pytest_vllm_regress.answers.explain.log_lines import BLOCK
+from pytest_vllm_regress.answers.explain.prefixes import source_of, strip_prefix
 from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.util.patterns import PatternTooSlow
 from tests.helpers.cases import CaseFile

@@ -1,0 +1,79 @@
+"""Lines of a log that report an error without a traceback."""
+
+from __future__ import annotations
+
+import re
+
+from .prefixes import LogLine
+from .tracebacks import Form, LoggedFailure
+
+ERROR_LITERALS = (
+    *(b"Error", b"Exception", b"rror: ", b"ERROR", b"CRITICAL", b"FATAL", b"Fatal "),
+    *(b"terminate called", b"what():", b"Assertion", b"assert ", b"error: ", b"E   "),
+)
+"""Texts of which every line that reports an error contains one, or one of a diagnosis."""
+_MAX_TEXT = 1_500
+_NAME = (
+    r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*"
+    r"(?:Error|Exception|Interrupt|NotFound|Timeout|Died|Failure)(?:\(\w+\))?"
+)
+_START = re.compile(rf"[`'\"*(<\s-]*({_NAME})(?:: ?|\((?=['\"]))(\S.*)")
+_INSIDE = re.compile(rf"(?<![\w.'\"])({_NAME})(?:: ?|\((?=['\"]))(\S.*)")
+_BARE = re.compile(rf"({_NAME})\s*$")
+_ASSERT = re.compile(r"E? *(assert \S.*)")
+_GENERIC = re.compile(
+    r"(?:[\w./-]+(?::\d+)*: )*(?:vllm(?: \w+)?: |cc1plus: |\w[\w .-]{0,30}: )?"
+    r"((?:fatal )?error(?: \w+)?: ?\S.*|Fatal Python error: .*|CMake Error.*|argument \S+: invalid.*)"
+    r"|(?:[\w./-]+: )*(terminate called .*|what\(\): .*|Assertion .* failed.*|.*: Assertion `.*)",
+    re.IGNORECASE,
+)
+_ARGUMENTS = re.compile(r"^\s*(?:usage:|raise \w|except |import |from |class |def |return )")
+_SOURCE_CODE = re.compile(r"^\s*(?:#|//|\d+ [|:]|[-+] )|^\s*\w+ = |\bexcept\b")
+_REPEATED = re.compile(r"\s*\x1b?\[?\d*m?\[repeated \d+x across cluster\].*$")
+_WRITTEN = re.compile(
+    r"^(?:Received request |Added request|Generated response|Request body|Response body)"
+    r"|['\"](?:content|prompt|messages)['\"]: |\bprompt: ['\"]"
+)
+"""What a client or a model wrote, in lines that vLLM or a program logs."""
+
+
+def is_written(text: str) -> bool:
+    """Return whether the line has the text of a prompt, request or answer: it is no evidence."""
+    return _WRITTEN.search(text) is not None
+
+
+def read_error(line: LogLine, number: int, phase: str) -> LoggedFailure | None:
+    """Return the failure that a line outside a traceback reports, or None."""
+    if line.is_quiet or line.is_warning or is_written(line.text) or _ARGUMENTS.match(line.text):
+        return None
+    found = _exception_in(line) or _error_in(line)
+    if found is None:
+        return None
+    form, exception, message = found
+    message = _REPEATED.sub("", message.strip().rstrip("`*|"))[:_MAX_TEXT]
+    return LoggedFailure(
+        exception, message, (), number, number, False, phase, form, source=line.source
+    )
+
+
+def _exception_in(line: LogLine) -> tuple[Form, str, str] | None:
+    text = line.text.strip()
+    if match := _START.match(text):
+        return Form.LINE, match[1], match[2]
+    if match := _INSIDE.search(text):
+        is_prose = not line.level and _SOURCE_CODE.search(text) is not None
+        return None if is_prose else (Form.MENTIONED, match[1], match[2])
+    if match := _BARE.match(text):
+        return Form.MENTIONED, match[1], ""
+    return None
+
+
+def _error_in(line: LogLine) -> tuple[Form, str, str] | None:
+    text = line.text.strip()
+    if match := _GENERIC.match(text):
+        return Form.LINE, "", match[0]
+    if line.prefix.lstrip().startswith("E") and (match := _ASSERT.match(text)):
+        return Form.LINE, "AssertionError", match[1]
+    if line.level in ("ERROR", "CRITICAL", "FATAL") and len(text) > 3:
+        return Form.LOGGED, "", text
+    return None
