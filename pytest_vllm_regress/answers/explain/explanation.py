@@ -22,7 +22,7 @@ from .case_patterns import PatternMatch
 from .diagnoses import look_for_cause
 from .failures import RankedFailures, UnknownFailure
 from .log_lines import NamedVersion
-from .tracebacks import Form, LoggedFailure, read_failures
+from .tracebacks import LoggedFailure, read_failures
 
 MAX_LINES = 20
 """Numbers of lines that are kept for a failure; further ones are counted."""
@@ -185,8 +185,8 @@ def credible(
         for finding in findings
         if finding.case.id in named
         or not (
-            look_for_cause(finding.text)
-            or (root and root.failure.form >= Form.CUT and root.line < finding.lines[0])
+            (finding.part is not Part.ASSERTION and look_for_cause(finding.text))
+            or (root and root.is_certain and root.line < finding.lines[0])
         )
     ]
 

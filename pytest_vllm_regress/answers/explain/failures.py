@@ -53,6 +53,11 @@ class UnknownFailure:
     """Which log to look into, if the failure only follows from another one."""
 
     @property
+    def is_certain(self) -> bool:
+        """Whether it is surely a failure: an exception with its traceback, or a known cause."""
+        return self.failure.form is Form.TRACEBACK or self.diagnosed is not None
+
+    @property
     def line(self) -> int:
         """The line of the first exception."""
         return self.failure.last
@@ -172,7 +177,7 @@ class UnknownFailures:
         for group in sorted(self._groups.values(), key=lambda group: group.line):
             text = group.failure.text
             words = _VARIABLE.sub("", text.partition(": ")[2] or text)[:80].strip(" '\"`)")
-            name = words if len(words) > 12 else f"{group.signature}{words}"
+            name = f"{group.failure.name}: {words}" if len(words) > 12 else str(group.signature)
             first = merged.setdefault(name, group)
             if first is group:
                 continue

@@ -14,8 +14,8 @@ from ...cases.model import Case
 from ...errors import UsageError
 from ...util.files import expand_home
 from . import diagnoses
-from .case_patterns import PatternIndex
-from .error_lines import ERROR_LITERALS, is_written, read_error
+from .case_patterns import PatternIndex, PatternMatch
+from .error_lines import ERROR_LITERALS, REQUEST, is_written, read_error
 from .explanation import (
     CaseOccurrences,
     Explanation,
@@ -30,6 +30,8 @@ from .log_lines import VERSION_LITERALS, VersionReader, selected_lines
 from .prefixes import LogLine, container_of, strip_prefix
 from .tracebacks import FRAME_LITERALS, PHASE_LITERALS, Form, LoggedFailure, TracebackReader
 
+MAX_WINDOW = 40
+"""Lines in which a text that spans lines must end."""
 MAX_RECORDS = 1000
 """Maximum number of combinations of case, container and versions."""
 Versions = tuple[tuple[str, str], ...]
@@ -100,6 +102,10 @@ class _LogReader:
         self._unknown = UnknownFailures()
         self._shown: dict[tuple[str, str, Versions], CaseOccurrences] = {}
         """Lines that show a case by its id, container, and the versions named so far."""
+        self._begun: LoggedFailure | None = None
+        """An error whose message goes on in the next line."""
+        self._window: list[str] = []
+        """Lines since one with which a text that spans lines may begin."""
         self._left_out = 0
         self._matched: dict[str, tuple[int, frozenset[str]]] = {}
         """The last line with a match and the cases that it matched, by source."""
@@ -119,14 +125,17 @@ class _LogReader:
             *VERSION_LITERALS,
             *PHASE_LITERALS,
         )
-        for number, line in selected_lines(stream, literals, self._tracebacks.is_open):
+        for number, line in selected_lines(stream, literals, self._needs_more):
             for text in lines_in(line):
                 self._read_line(number, LogLine(*strip_prefix(text)))
         for failure in self._tracebacks.cut():
             self._unknown.add(failure, self._versions.current())
 
     def _read_line(self, number: int, line: LogLine) -> None:
-        text, container, source = line.text, container_of(line.prefix), line.source
+        text = line.text
+        if text.startswith(REQUEST):
+            return
+        container, source = container_of(line.prefix), line.source
         self._versions.read(text, number, container)
         if "cases/" in text:
             self._named.update(case_id for place, case_id in self._ids.items() if place in text)
@@ -138,7 +147,7 @@ class _LogReader:
             failure, cut = reported or failure, failure if reported else None
             if cut is not None:
                 self._unknown.add(cut, self._versions.current(container))
-        matches = self._index.search(text, exceptions=not line.is_quiet)
+        matches = self._search(line)
         if not matches and failure is None:
             return
         versions = self._versions.current(container)
@@ -153,12 +162,33 @@ class _LogReader:
             elif len(self._matched_failures) < MAX_RECORDS:
                 self._matched_failures.append((ids, failure, versions))
 
+    def _needs_more(self) -> bool:
+        return bool(self._begun or self._window) or self._tracebacks.is_open()
+
+    def _search(self, line: LogLine) -> list[PatternMatch]:
+        """Return the cases that a line shows, alone or with those before it."""
+        matches = self._index.search(line.text, exceptions=not line.is_quiet)
+        if self._tracebacks.is_foreign_frame(line.text):
+            matches = []
+        if not self._window and not self._index.begins(line.text):
+            return matches
+        self._window.append(line.text)
+        matches += self._index.search_window("\n".join(self._window))
+        if matches or len(self._window) >= MAX_WINDOW:
+            self._window.clear()
+        return matches
+
     def _reported(self, line: LogLine, number: int) -> LoggedFailure | None:
         """Return the failure that a line outside a traceback reports."""
         if self._tracebacks.is_inside(line.source):
             return None
+        if (begun := self._begun) is not None and line.text.strip():
+            self._begun = None
+            if number <= begun.last + 2:
+                begun.message = f"{begun.message} {line.text.strip()}"[:1_500]
         phase = self._tracebacks.phase()
         if failure := read_error(line, number, phase):
+            self._begun = failure if failure.message.endswith(("{", ":", "[", "(")) else None
             return failure
         if line.is_quiet or line.is_warning or not diagnoses.matches_line(line.text):
             return None

@@ -111,7 +111,7 @@ def selected_lines(
     Of a line longer than ``MAX_LINE`` the surroundings of the literals are lines of their own, with
     the same number.
     """
-    texts = tuple(dict.fromkeys(literals))
+    texts = _without_longer(literals)
     number = 1
     for block in _blocks(stream):
         starts = _starts(block, texts)
@@ -135,6 +135,15 @@ def selected_lines(
             if stop < end and (index + 1 >= len(starts) or starts[index + 1] > end):
                 position = end + 1
         number += block.count(b"\n", counted)
+
+
+def _without_longer(literals: Iterable[bytes]) -> tuple[bytes, ...]:
+    """Return the literals that contain no other one: each costs a pass over the log."""
+    kept: list[bytes] = []
+    for literal in sorted(set(literals), key=len):
+        if not any(shorter in literal for shorter in kept):
+            kept.append(literal)
+    return tuple(kept)
 
 
 def _blocks(stream: BinaryIO) -> Iterator[bytes]:

@@ -32,7 +32,7 @@ _PIECE = re.compile(
     r"|\[[EWIF]?\d{3,4} \d\d:\d\d:\d\d[.\d]* [\w./-]{1,80}:\d+\] ?"
     rf"|{_UPPER}(?: *\| *| - |: +|:(?=[a-z_.]+:)|\s+(?=\[|\d|\w+\.\w|[\w.]+:|[A-Z]))"
     r"|\[(?!Errno)[A-Za-z][\w./:,+=-]{0,80}\]:?(?:\s|$)|\[rank\d+\]:\s?"
-    rf"|\[ *{_LEVEL} *\]:?\s?"
+    rf"|(?:[a-z0-9]{{8,20}})?\[ *{_LEVEL} *\]:?\s?"
     r"|[\w.-]{1,60} +\| |#\d{1,3} \d+\.\d+ |\d{1,5}\.\d{1,3} (?=\s*\S)"
     r"|\(\w[\w.-]{0,60}(?:[ _](?:pid|ip|rank)?=?[\w.=, ]{1,60})?\) ?"
     r"|\[?[\w./-]{1,80}\.(?:py|cpp|cc|cu):\d+\] ?|[\w./-]{1,60}:\d+\] "
@@ -43,6 +43,7 @@ _PIECE = re.compile(
 _CONTAINER = re.compile(r"(?:([\w.-]{1,60}) +\| |\[(pod/[\w./-]{1,200})\] )")
 _WHEN = re.compile(rf"{_TIME}(?: \d\d[OE])?|t=\d+|\s+|#\d+ \d+\.\d+|\d+\.\d+")
 _LEVELS = re.compile(rf"\b{_LEVEL}\b")
+_GLOG_ERROR = re.compile(r"(?:^|[\[\s])[EF]\d{3,4} \d\d:\d\d:\d\d")
 _QUIET = frozenset({"INFO", "DEBUG", "TRACE"})
 _WARNING = frozenset({"WARNING", "WARN"})
 
@@ -63,8 +64,9 @@ class LogLine:
     @property
     def level(self) -> str:
         """The level in capitals, or an empty string."""
-        match = _LEVELS.search(self.prefix)
-        return match[0].upper() if match else ""
+        if match := _LEVELS.search(self.prefix):
+            return match[0].upper()
+        return "ERROR" if _GLOG_ERROR.search(self.prefix) else ""
 
     @property
     def is_quiet(self) -> bool:
@@ -86,8 +88,10 @@ def strip_prefix(line: str) -> tuple[str, str]:
 
 
 def _unmarked(line: str) -> str:
-    if "[" in line:
+    if "\x1b" in line:
         line = _COLOUR.sub("", line)
+    elif "[" in line:
+        line = _COLOUR.sub("", line[:_MAX_PREFIX]) + line[_MAX_PREFIX:]
     if not line.isascii():
         line = line.translate(_SPACES)
     if "<" in line:
@@ -98,7 +102,7 @@ def _unmarked(line: str) -> str:
         line = line.rpartition("\r")[2]
     if line.lstrip().startswith(">") and (match := _QUOTE.match(line)):
         line = line[match.end() :]
-    if match := _BAR.match(line):
+    if ("it/s" in line or "s/it" in line or "%|" in line) and (match := _BAR.match(line)):
         line = line[match.end() :]
     return line
 

@@ -27,11 +27,11 @@ _MAX_CHAIN = 16
 _MAX_STRANGE = 12
 """Lines in a traceback that are no part of it, after which it counts as cut."""
 _FRAME = re.compile(
-    r'\s*File "?([^"]{1,1000}?)"?, line (\d+)(?:, in (\S.{0,200})|$|,|\s)'
+    r'[\s`]*File "?([^"]{1,1000}?)"?, line (\d+)(?:, in (\S.{0,200})|$|,|\s)'
     r"|\s*File ([^\s:]{1,1000}):(\d+), in (\S{1,200}?)\("
     r"|(?:Cell|Input) (In ?\[\d+\]), line (\d+)(?:, in (\S{1,200}?)\()?()()"
 )
-_HEADLESS = re.compile(r'\s*File "[^"]{1,1000}", line \d+, in \S')
+_HEADLESS = re.compile(r'[\s`]*File "[^"]{1,1000}", line \d+, in \S')
 _WRAPPED = re.compile(r'\s*File "[^"]{0,300}$|\s*File "[^"]{1,300}"(?:,(?: l(?:i(?:n(?:e)?)?)?)?)?\s*$')
 _CHAIN = re.compile(
     r"The above exception was the direct cause|During handling of the above exception"
@@ -44,11 +44,11 @@ _OF_PACKAGE = re.compile(r"(vllm[/\\](?:.+[/\\])?[\w.-]+\.py)$")
 _CLASS = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:\([A-Za-z_]\w*\))?)(?:: ?|\s*$)")
 _STRONG = re.compile(
     r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*"
-    r"(?:Error|Exception|Exit|Interrupt|Failure|Group|NotFound|Died|Timeout|Warning)"
+    r"(?<!^)(?:Error|Exception|Exit|Interrupt|Failure|Group|NotFound|Died|Timeout|Warning)"
     r"(?:\([A-Za-z_]\w*\))?)(?:: ?|\s*$|(?= ?\())"
 )
 _CARETS = re.compile(r"[\s^~]+$")
-_ENDS = ("```", "~~~", "Traceback", "### ")
+_ENDS = ("`", "~~~", "Traceback", "### ", "[end of", "</")
 _INLINE = re.compile(
     r"((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt)): (.*)$"
 )
@@ -251,6 +251,11 @@ class TracebackReader:
                 if state.frames:
                     yield self._cut(source, state)
                 state = state.outer  # type: ignore[assignment]
+
+    def is_foreign_frame(self, text: str) -> bool:
+        """Return whether a line names a frame of anything but vLLM: alone it proves nothing."""
+        match = _FRAME.match(text) if 'File "' in text else None
+        return match is not None and not Frame(match[1] or "", 0, "").of_vllm
 
     def phase(self) -> str:
         """Return the phase of the engine that the lines so far show."""
