@@ -7,10 +7,7 @@ import re
 from .prefixes import LogLine
 from .tracebacks import Form, LoggedFailure
 
-ERROR_LITERALS = (
-    *(b"Error", b"Exception", b"rror: ", b"ERROR", b"CRITICAL", b"FATAL", b"Fatal "),
-    *(b"terminate called", b"what():", b"Assertion", b"assert ", b"error: ", b"E   "),
-)
+ERROR_LITERALS = (b"rror", b"ERROR", b"CRITICAL", b"Exception", b"Fatal ", b"ssert", b"what():")
 """Texts of which every line that reports an error contains one, or one of a diagnosis."""
 _MAX_TEXT = 1_500
 _NAME = (

@@ -16,7 +16,7 @@ from .json_records import lines_in
 from .prefixes import source_of, strip_prefix
 
 HEAD = "Traceback (most recent call last)"
-FRAME_LITERALS = (b'File "', b"(most recent call last)", b"---> ")
+FRAME_LITERALS = (b'File "', b"(most recent call last)")
 MAX_LINES = 400
 MAX_FRAMES = 100
 MAX_OPEN = 64
