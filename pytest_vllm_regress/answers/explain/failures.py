@@ -23,7 +23,7 @@ _WORDS_OF_SEARCH = 10
 _MAX_TITLE = 72
 _MAX_PATTERN = 120
 _MAX_MESSAGE = 500
-_VAGUE = frozenset({"KeyError", "AttributeError", "StopIteration", "IndexError", "ImportError"})
+_VAGUE = frozenset({"KeyError", "AttributeError", "StopIteration", "IndexError"})
 """Exceptions that are often only handled on the way to the one that says what is wrong."""
 
 
@@ -188,10 +188,12 @@ class UnknownFailures:
         return sorted(merged.values(), key=lambda group: group.line)
 
 
-def _rank(group: UnknownFailure) -> tuple[int, int]:
+def _rank(group: UnknownFailure) -> tuple[bool, int, int]:
+    """Return what sorts the likeliest root cause first: a traceback, then a line with a known
+    cause, then other lines."""
     form = group.failure.form
-    known = group.diagnosed is not None and form in (Form.LINE, Form.MENTIONED, Form.LOGGED)
-    return -(Form.TRACEBACK if known else form), group.line
+    is_known_line = group.diagnosed is not None and form < Form.TRACEBACK
+    return form < Form.TRACEBACK and not is_known_line, -form, group.line
 
 
 def _is_beside(group: UnknownFailure, root: UnknownFailure) -> bool:

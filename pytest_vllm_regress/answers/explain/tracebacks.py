@@ -48,7 +48,7 @@ _STRONG = re.compile(
     r"(?:\([A-Za-z_]\w*\))?)(?:: ?|\s*$|(?= ?\())"
 )
 _CARETS = re.compile(r"[\s^~]+$")
-_ENDS = ("`", "~~~", "Traceback", "### ", "[end of", "</")
+_ENDS = ("`", "~~~", "Traceback", "### ", "[end of", "</", "Process ", "The above", "During ")
 _INLINE = re.compile(
     r"((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt)): (.*)$"
 )
@@ -213,6 +213,7 @@ class _Ended:
 
     failure: LoggedFailure
     until: int
+    last: int
     chained: bool = False
     continues: bool = False
 
@@ -271,7 +272,7 @@ class TracebackReader:
             return self._head(source, text, number)
         state = self._open.get(source)
         if state is None:
-            self._continue(source, text)
+            self._continue(source, text, number)
             if not _HEADLESS.match(text) or len(self._open) >= MAX_OPEN:
                 return None
             state = self._begin(source, number, 0)
@@ -309,17 +310,21 @@ class TracebackReader:
         found = _INLINE.search(rest)
         return self._end(source, state, found[1], found[2], number) if found else None
 
-    def _continue(self, source: str, text: str) -> None:
+    def _continue(self, source: str, text: str, number: int) -> None:
         """Add the message that stands on the lines after the exception; note a chain."""
         ended = self._ended.get(source)
         if ended is None:
             return
         if _CHAIN.search(text):
             ended.chained, ended.until = True, self._count + MAX_OPEN
-        elif ended.continues and text.strip() and not text.lstrip().startswith(_ENDS):
+            return
+        words = text.strip()
+        ended.continues &= number <= ended.last + 1 and not words.startswith(_ENDS) and bool(words)
+        if ended.continues:
             failure = ended.failure
-            failure.message = f"{failure.message} {text.strip()}".strip()[:_MAX_MESSAGE]
-            ended.continues = failure.message.endswith(":") or len(failure.message) < 12
+            failure.message = f"{failure.message} {words}".strip()[:_MAX_MESSAGE]
+            ended.last = number
+            ended.continues = failure.message.endswith(":")
 
     def _inside(
         self, source: str, state: _Open, text: str, number: int
@@ -412,7 +417,9 @@ class TracebackReader:
             source=source,
         )
         continues = not message or message.endswith(":") or " validation error" in message
-        self._ended[source] = _Ended(failure, self._count + _LINGER, continues=continues)
+        self._ended[source] = _Ended(
+            failure, self._count + _LINGER, number, continues=continues
+        )
         return failure
 
     def _phase_of(self, exception: str, frames: Iterable[Frame]) -> str:
