@@ -143,12 +143,41 @@ def _report(half: str, labels: list[dict[str, Any]], rows: list[dict[str, Any]])
         line(name, counts[name], len(errors))
     line("root cause alone or first", counts[ALONE] + counts[FIRST], len(errors))
     clear = [row for row in errors if not row["ambiguous"]]
-    line("  without ambiguous labels", sum(r["outcome"] in (ALONE, FIRST) for r in clear), len(clear))
+    line(
+        "  without ambiguous labels", sum(r["outcome"] in (ALONE, FIRST) for r in clear), len(clear)
+    )
     line("documented failure claimed", sum(bool(row["claimed"]) for row in rows), len(rows))
-    line("diagnosis or documented failure with advice", sum(r["advised"] for r in errors), len(errors))
+    line(
+        "diagnosis or documented failure with advice",
+        sum(r["advised"] for r in errors),
+        len(errors),
+    )
     rooted = [row for row in errors if row["outcome"] in (ALONE, FIRST)]
     line("  with the root cause alone or first", sum(r["advised"] for r in rooted), len(errors))
     line("something shown for a text without an error", sum(r["shown"] for r in sound), len(sound))
+
+
+def _row(label: dict[str, Any], document: dict[str, Any], text: str) -> dict[str, Any]:
+    shown = _shown(document)
+    result = outcome(label, document, text) if label["error"] else "no error"
+    is_right = result in (ALONE, FIRST) if label["error"] else not shown
+    return {
+        **label,
+        "outcome": result,
+        "right": is_right,
+        "claimed": [(found["case"], found["certainty"]) for found in document["findings"]],
+        "advised": document["advised"],
+        "shown": bool(shown),
+    }
+
+
+def _describe(row: dict[str, Any], document: dict[str, Any]) -> None:
+    """Print what was expected and what is shown."""
+    print(f"{row['id']} ({row['category']}, {row['shape']}): {row['outcome']}")
+    if row["error"]:
+        print(f"    label  line {row['root_line']}: {row['root']['text'][:90]}")
+    for words, lines in _shown(document)[:3]:
+        print(f"    shown  lines {lines}: {words[:90]}")
 
 
 def quality(texts: Path, halves: list[str], verbose: bool) -> None:
@@ -164,37 +193,30 @@ def quality(texts: Path, halves: list[str], verbose: bool) -> None:
                 continue
             explanation = explain(io.BytesIO(content), cases, label["id"])
             document = json.loads(json.dumps(explanation.to_json(), default=str))
-            row = {
-                **label,
-                "outcome": outcome(label, document, content.decode("utf-8", "replace"))
-                if label["error"]
-                else "",
-                "claimed": [(f.get("id", f.get("case")), f["certainty"]) for f in document["findings"]],
-                "advised": bool(document.get("advised")),
-                "shown": bool(_shown(document)),
-            }
+            row = _row(label, document, content.decode("utf-8", "replace"))
             rows.append(row)
             if row["claimed"]:
                 print(f"  claimed: {label['id']}: {row['claimed']}")
-            is_bad = row["outcome"] not in (ALONE, FIRST) if label["error"] else row["shown"]
-            if verbose and (is_bad or not row["advised"]):
-                words = [f"{lines} {words[:90]}" for words, lines in _shown(document)[:3]]
-                expected = f"{label['root_line']} {label['root']['text'][:90]}" if label["error"] else "none"
-                name = row["outcome"] if label["error"] else "no error"
-                mark = "" if row["advised"] else " [no advice]"
-                print(f"{'BAD ' if is_bad else ''}{label['number']} {label['category']} {label['shape']}: {name}{mark}\n    want {expected}\n    got  {words}")
+            if verbose and not row["right"]:
+                _describe(row, document)
         _report(half, chosen, rows)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--texts", type=Path)
     parser.add_argument("--half", choices=("dev", "test"))
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument("--speed", type=int, nargs="?", const=200)
     arguments = parser.parse_args()
     if arguments.texts:
-        quality(arguments.texts, [arguments.half] if arguments.half else ["dev", "test"], arguments.verbose)
+        quality(
+            arguments.texts,
+            [arguments.half] if arguments.half else ["dev", "test"],
+            arguments.verbose,
+        )
     if arguments.speed:
         speed(arguments.speed)
 

@@ -83,7 +83,7 @@ class PatternIndex:
 
     def search_window(self, text: str) -> list[PatternMatch]:
         """Return the cases whose pattern matches several lines together."""
-        texts = {part: text for part in Part if part is not Part.ASSERTION}
+        texts: dict[Part, str] = {part: text for part in Part if part is not Part.ASSERTION}
         matches = (self._match(case, 0, texts) for case in self._spanning)
         return [match for match in matches if match is not None and "\n" in match.text]
 

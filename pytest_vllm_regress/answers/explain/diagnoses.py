@@ -15,6 +15,7 @@ from ...util import codec
 from ...util.codec import Document, Meta
 from ...util.paths import DATA
 from ...util.versions import alternatives_of, version_of
+from .case_patterns import required_literals
 from .tracebacks import LoggedFailure
 
 _LIMIT = 64 * 1024
@@ -23,7 +24,7 @@ Text = Annotated[str, Meta(min_length=1, max_length=1_000)]
 _UNITS = {"": 1.0, "K": 2.0**10, "M": 2.0**20, "G": 2.0**30, "T": 2.0**40}
 
 
-class Diagnosis(Document):
+class Diagnosis(Document, frozen=True):
     """A known cause. ``{name}`` in a text is a named group of the pattern that matched, or a number
     computed from them."""
 
@@ -38,6 +39,8 @@ class Diagnosis(Document):
     """Patterns for "Class: message" of a failure."""
     lines: tuple[Text, ...] = ()
     """Patterns for lines that name no exception. A literal text in each selects the lines."""
+    late: bool = False
+    """Whether such a line may be the last one of a long log: it is searched everywhere."""
     frames: Text = "."
     """Pattern that one of the frames must match, as "FILE:FUNCTION", or the source code."""
     unless: tuple[Text, ...] = ()
@@ -67,12 +70,12 @@ class Diagnosed:
     matched: str
 
 
-class _FollowUp(Document):
+class _FollowUp(Document, frozen=True):
     patterns: tuple[str, ...]
     look: str
 
 
-class _FollowUps(Document, rename={"entries": "follow-up"}):
+class _FollowUps(Document, frozen=True, rename={"entries": "follow-up"}):
     entries: tuple[_FollowUp, ...]
 
 
@@ -135,12 +138,11 @@ def matches_line(text: str) -> bool:
     )
 
 
-def line_literals() -> Iterator[bytes]:
-    """Yield texts of which every line of a diagnosis contains one."""
-    from .case_patterns import required_literals
-
+def line_literals(late: bool) -> Iterator[bytes]:
+    """Yield texts of which every line of a diagnosis contains one. ``late``: of those that are
+    searched in the whole log."""
     for diagnosis in diagnoses().values():
-        for pattern in diagnosis.lines:
+        for pattern in diagnosis.lines if diagnosis.late is late else ():
             yield from (literal.encode() for literal in required_literals(pattern))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from .diagnoses import matches_line
 from .prefixes import LogLine
 from .tracebacks import Form, LoggedFailure
 
@@ -19,7 +20,7 @@ _INSIDE = re.compile(rf"(?<![\w.:'\"])({_NAME})(?:: ?(?!:)|\((?=['\"]))(\S.*)")
 _BARE = re.compile(rf"(?!Error|Exception)({_NAME})\s*$")
 _ASSERT = re.compile(r"E? *(assert \S.*)")
 _GENERIC = re.compile(
-    r"[`'\"*(-]*(?:[\w./-]+(?::\d+)*: )*(?:vllm(?: \w+)?: |cc1plus: |\w[\w .-]{0,30}: )?"
+    r"[`'\"*(-]*(?:[\w./-]+(?::\d+)*: )*(?:vllm(?: \w+)?: |cc1plus: |\w[\w .-]{0,30}: |(?:CUDA|HIP|NCCL|cuBLAS|Triton) )?"
     r"((?:fatal )?error(?: \w+)?: ?\S.*|Fatal Python error: .*|CMake Error.*|argument \S+: invalid.*)"
     r"|(?:[\w./-]+: )*(terminate called .*|what\(\): .*|.*\bAssertion [`'].*|Assertion .* failed.*)",
     re.IGNORECASE,
@@ -43,6 +44,14 @@ _WRITTEN = re.compile(
 def is_written(text: str) -> bool:
     """Return whether the line has the text of a prompt, request or answer: it is no evidence."""
     return _WRITTEN.search(text) is not None and _START.match(text) is None
+
+
+def read_line(line: LogLine, number: int, phase: str) -> LoggedFailure | None:
+    """Return the failure that a line without an exception reports in the words of a diagnosis."""
+    if line.is_quiet or line.is_warning or not matches_line(line.text):
+        return None
+    words = line.text.strip()[:_MAX_TEXT]
+    return LoggedFailure("", words, (), number, number, False, phase, Form.LINE)
 
 
 def read_error(line: LogLine, number: int, phase: str) -> LoggedFailure | None:

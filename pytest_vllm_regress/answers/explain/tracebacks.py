@@ -32,7 +32,9 @@ _FRAME = re.compile(
     r"|(?:Cell|Input) (In ?\[\d+\]), line (\d+)(?:, in (\S{1,200}?)\()?()()"
 )
 _HEADLESS = re.compile(r'[\s`]*File "[^"]{1,1000}", line \d+, in \S')
-_WRAPPED = re.compile(r'\s*File "[^"]{0,300}$|\s*File "[^"]{1,300}"(?:,(?: l(?:i(?:n(?:e)?)?)?)?)?\s*$')
+_WRAPPED = re.compile(
+    r'\s*File "[^"]{0,300}$|\s*File "[^"]{1,300}"(?:,(?: l(?:i(?:n(?:e)?)?)?)?)?\s*$'
+)
 _CHAIN = re.compile(
     r"The above exception was the direct cause|During handling of the above exception"
 )
@@ -49,9 +51,7 @@ _STRONG = re.compile(
 )
 _CARETS = re.compile(r"[\s^~]+$")
 _ENDS = ("`", "~~~", "Traceback", "### ", "[end of", "</", "Process ", "The above", "During ")
-_INLINE = re.compile(
-    r"((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt)): (.*)$"
-)
+_INLINE = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt)): (.*)$")
 _PHASES = {"Application startup complete": "request", "Shutting down": "stop"}
 PHASE_LITERALS = tuple(text.encode() for text in _PHASES)
 """Texts that select the lines where another phase begins."""
@@ -75,10 +75,9 @@ class Frame:
         if "vllm_regress" in self.file:
             return ""
         # Canonical after the last "-packages/": an environment may be called vllm.
-        if match := _INSTALLED.match(self.file):
-            match = _OF_PACKAGE.match(self.file, match.end())
-        else:
-            match = _OF_VLLM.search(self.file)
+        installed = _INSTALLED.match(self.file)
+        end = installed.end() if installed else 0
+        match = (_OF_PACKAGE.match if installed else _OF_VLLM.search)(self.file, end)
         return match[1].replace("\\", "/") if match else ""
 
     @property
@@ -301,7 +300,9 @@ class TracebackReader:
         if source not in self._open and len(self._open) >= MAX_OPEN:
             return None
         before, _, rest = text.partition("(most recent call last)")
-        indent = len(text) - len(text.lstrip()) if not before.replace("Traceback", "").strip() else 0
+        indent = (
+            len(text) - len(text.lstrip()) if not before.replace("Traceback", "").strip() else 0
+        )
         state = self._begin(source, number, indent)
         if 'File "' not in rest:
             return None
@@ -326,9 +327,7 @@ class TracebackReader:
             ended.last = number
             ended.continues = failure.message.endswith(":")
 
-    def _inside(
-        self, source: str, state: _Open, text: str, number: int
-    ) -> LoggedFailure | None:
+    def _inside(self, source: str, state: _Open, text: str, number: int) -> LoggedFailure | None:
         if state.wrapped:
             text, state.wrapped = state.wrapped + text.lstrip("> "), ""
         if match := _FRAME.match(text):
@@ -356,11 +355,7 @@ class TracebackReader:
                 state.code, state.expects_code = stripped[:300], False
             return None
         if match is None and (not state.expects_code or not is_deeper):
-            weak = _CLASS.match(stripped)
-            if weak and weak[1].rpartition(".")[2][:1].isupper() and not weak[1].isupper():
-                match = weak
-            elif weak and "." in weak[1] and stripped.startswith(f"{weak[1]}: "):
-                match = weak
+            match = _weak_class(stripped)
         if match is not None:
             return self._end(source, state, match[1], stripped[match.end() :].strip(), number)
         if state.expects_code:
@@ -417,9 +412,7 @@ class TracebackReader:
             source=source,
         )
         continues = not message or message.endswith(":") or " validation error" in message
-        self._ended[source] = _Ended(
-            failure, self._count + _LINGER, number, continues=continues
-        )
+        self._ended[source] = _Ended(failure, self._count + _LINGER, number, continues=continues)
         return failure
 
     def _phase_of(self, exception: str, frames: Iterable[Frame]) -> str:
@@ -429,6 +422,15 @@ class TracebackReader:
             return "import"
         functions = {frame.function for frame in frames if frame.of_vllm}
         return "start" if _OF_REQUESTS.isdisjoint(functions) else "request"
+
+
+def _weak_class(text: str) -> re.Match[str] | None:
+    """Match an exception whose name does not say that it is one, such as ``queue.Full``."""
+    match = _CLASS.match(text)
+    if match is None:
+        return None
+    is_class = match[1].rpartition(".")[2][:1].isupper() and not match[1].isupper()
+    return match if is_class or ("." in match[1] and match[0].endswith(": ")) else None
 
 
 def read_failures(text: str) -> list[LoggedFailure]:
