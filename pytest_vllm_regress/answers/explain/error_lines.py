@@ -13,7 +13,7 @@ ERROR_LITERALS = (b"rror", b"ERROR", b"CRITICAL", b"Exception", b"Fatal ", b"sse
 _MAX_TEXT = 1_500
 _NAME = (
     r"(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*)?"
-    r"(?:Error|Exception|Interrupt|NotFound|Timeout|Died|Failure)(?:\(\w+\))?"
+    r"(?:Error|Exception|Interrupt|(?<=\w)(?:NotFound|Timeout|Died|Failure|Failed))(?:\(\w+\))?"
 )
 _START = re.compile(rf"[`'\"*(<\s-]*({_NAME})(?:: ?(?!:)|\((?=['\"]))(\S.*)")
 _INSIDE = re.compile(rf"(?<![\w.:'\"])({_NAME})(?:: ?(?!:)|\((?=['\"]))(\S.*)")
@@ -38,11 +38,14 @@ _WRITTEN = re.compile(
     r"^(?:Added request|Generated response|Request body|Response body)"
     r"|['\"](?:content|prompt|messages)['\"]: |\bprompt: ['\"]"
 )
+_WRITTEN_LITERALS = ("prompt", "content", "messages", "Added request", "response", "Request body")
 """What a client or a model wrote, in lines that vLLM or a program logs."""
 
 
 def is_written(text: str) -> bool:
     """Return whether the line has the text of a prompt, request or answer: it is no evidence."""
+    if not any(map(text.__contains__, _WRITTEN_LITERALS)):
+        return False
     return _WRITTEN.search(text) is not None and _START.match(text) is None
 
 
@@ -71,15 +74,21 @@ def read_error(line: LogLine, number: int, phase: str) -> LoggedFailure | None:
 def _exception_in(line: LogLine) -> tuple[Form, str, str] | None:
     text = line.text.strip()
     if match := _START.match(text):
-        return Form.LINE, match[1], match[2]
+        return Form.LINE, match[1], _unquoted(text, match)
     if match := _GENERIC_INSIDE.search(text):
         return Form.LINE, "", match[1]
     if match := _INSIDE.search(text):
         is_prose = not line.level and _SOURCE_CODE.search(text) is not None
-        return None if is_prose else (Form.MENTIONED, match[1], match[2])
+        return None if is_prose else (Form.MENTIONED, match[1], _unquoted(text, match))
     if match := _BARE.match(text):
         return Form.MENTIONED, match[1], ""
     return None
+
+
+def _unquoted(text: str, match: re.Match[str]) -> str:
+    """Return the message; within backticks only what stands between them."""
+    is_quoted = text[: match.start(1)].endswith("`")
+    return match[2].partition("`")[0] if is_quoted else match[2]
 
 
 def _error_in(line: LogLine) -> tuple[Form, str, str] | None:

@@ -24,7 +24,7 @@ MAX_NAMED = 200
 """Maximum number of versions, and of containers that name some."""
 _VERSION = r"v?(\d{1,6}(?:\.\d{1,6})+(?:(?:a|b|rc|\.post|\.dev)\d{1,6})*(?:\+[A-Za-z0-9.]{1,40})?)"
 _REMOVED = re.compile(
-    r"uninstall|found existing installation|^\s*- \S|would (?:remove|install)", re.IGNORECASE
+    r"uninstall|found existing installation|^\s*- \S+==|would (?:remove|install)", re.IGNORECASE
 )
 _REQUIRED = re.compile(r"\brequires\b.*?(?=\byou have\b|$)")
 _BANNER = re.compile(

@@ -3,6 +3,7 @@ times, levels, names of containers, hosts, processes, loggers and places in the 
 
 from __future__ import annotations
 
+import functools
 import html
 import re
 from dataclasses import dataclass
@@ -14,7 +15,11 @@ _COLOUR = re.compile(
     r"|\[(?:\d{1,3}(?:;\d{1,3})*)?m(?![\w.])|\[(?:0|[0-9];?[0-9]{2})m"
 )
 """Colour codes, also where a tool wrote the escape as text or lost it."""
-_TAG = re.compile(r"</?(?:pre|code|details|summary|p|br|div|span|b|samp)\b[^<>]{0,200}/?>", re.I)
+_TAG = re.compile(
+    r"</?(?:pre|code|details|summary|p|br|div|span|b|samp)"
+    r"(?: [\w-]{1,30}=(?:\"[^\"<>]{0,200}\"|[\w-]{1,40}))* ?/?>",
+    re.IGNORECASE,
+)
 _ENTITY = re.compile(r"&(?:lt|gt|amp|quot|apos|nbsp|#\d{2,5}|#x[0-9a-f]{2,4});", re.I)
 _SPACES = {0xA0: " ", 0x2007: " ", 0x202F: " ", 0x200B: "", 0xFEFF: ""}
 _QUOTE = re.compile(r"(?: {0,3}> ?)+(?=\S| |$)")
@@ -57,13 +62,13 @@ class LogLine:
     prefix: str
     text: str
 
-    @property
+    @functools.cached_property
     def source(self) -> str:
         """The prefix without its times: equal for all lines that one process wrote in one log
         record."""
         return source_of(self.prefix)
 
-    @property
+    @functools.cached_property
     def level(self) -> str:
         """The level in capitals, or an empty string."""
         if match := _LEVELS.search(self.prefix):

@@ -46,7 +46,7 @@ _OF_PACKAGE = re.compile(r"(vllm[/\\](?:.+[/\\])?[\w.-]+\.py)$")
 _CLASS = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:\([A-Za-z_]\w*\))?)(?:: ?|\s*$)")
 _STRONG = re.compile(
     r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*"
-    r"(?<!^)(?:Error|Exception|Exit|Interrupt|Failure|Group|NotFound|Died|Timeout|Warning)"
+    r"(?<!^)(?:Error|Exception|Exit|Interrupt|Failure|Group|NotFound|Died|Timeout|Failed|Warning)"
     r"(?:\([A-Za-z_]\w*\))?)(?:: ?|\s*$|(?= ?\())"
 )
 _CARETS = re.compile(r"[\s^~]+$")
