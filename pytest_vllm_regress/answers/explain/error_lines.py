@@ -11,6 +11,8 @@ from .tracebacks import Form, LoggedFailure
 ERROR_LITERALS = (b"rror", b"ERROR", b"CRITICAL", b"Exception", b"Fatal ", b"ssert", b"what():")
 """Texts of which every line that reports an error contains one, or one of a diagnosis."""
 _MAX_TEXT = 1_500
+_MAX_ANNOUNCEMENT = 250
+_MIN_HINT = 12
 _NAME = (
     r"(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*)?"
     r"(?:Error|Exception|Interrupt|(?<=\w)(?:NotFound|Timeout|Died|Failure|Failed))(?:\(\w+\))?"
@@ -31,7 +33,18 @@ _NO_REPORT = re.compile(
 )
 _OF_PYTEST = re.compile(r"(?:^|\s)E {2}")
 _SOURCE_CODE = re.compile(r"^\s*(?:#|//|\d+ [|:]|[-+] )|^\s*\w+ = |\bexcept\b")
-_REPEATED = re.compile(r"\s*\x1b?\[?\d*m?\[repeated \d+x across cluster\].*$")
+_QUOTED = re.compile(
+    r"(?i:errors?|exceptions?|rais(?:es?|ed|ing)|fail(?:s|ed|ure|ing)?|saying|stating|messages?)\b"
+    r"[^\"'`\u201c]{0,60}[\"'`\u201c]+(?P<text>[A-Z][^`\u201d]{14,300}?)(?:[\"'`\u201d]|$)"
+)
+"""What prose quotes as the message of an error."""
+_ANNOUNCED = re.compile(
+    r"(?:.{0,200}\b(?:this|following) (?:errors?|exception)(?: messages?)?"
+    r"|\W*(?:the |my |current |full |got )*(?:error|exception)"
+    r"(?: messages?| logs?| output| info\w*| details?)?(?: (?:is|was|from [\w.]+))?\W*:)\W{0,4}$",
+    re.IGNORECASE,
+)
+_COMMAND = re.compile(r"[-$#<>{}!|*]|(?:curl|python3?|docker|vllm|pip|import|from|def|bash|sh) ")
 REQUEST = "Received request "
 """Start of the line in which vLLM logs a prompt, which may contain any text."""
 _WRITTEN = re.compile(
@@ -40,6 +53,19 @@ _WRITTEN = re.compile(
 )
 _WRITTEN_LITERALS = ("prompt", "content", "messages", "Added request", "response", "Request body")
 """What a client or a model wrote, in lines that vLLM or a program logs."""
+
+
+def announces(text: str) -> bool:
+    """Return whether the next line is the message of an error."""
+    return len(text) < _MAX_ANNOUNCEMENT and _ANNOUNCED.match(text) is not None
+
+
+def read_announced(line: LogLine, number: int, phase: str) -> LoggedFailure | None:
+    """Return the failure in the line after one that announces it; None for a command or code."""
+    text = line.text.strip()
+    if len(text) < _MIN_HINT or _COMMAND.match(text):
+        return None
+    return LoggedFailure("", text[:300], (), number, number, False, phase, Form.HINT)
 
 
 def is_written(text: str) -> bool:
@@ -65,7 +91,7 @@ def read_error(line: LogLine, number: int, phase: str) -> LoggedFailure | None:
     if found is None:
         return None
     form, exception, message = found
-    message = _REPEATED.sub("", message.strip().rstrip("`*|"))[:_MAX_TEXT]
+    message = message.strip().rstrip("`*|")[:_MAX_TEXT]
     return LoggedFailure(
         exception, message, (), number, number, False, phase, form, source=line.source
     )
@@ -82,6 +108,10 @@ def _exception_in(line: LogLine) -> tuple[Form, str, str] | None:
         return None if is_prose else (Form.MENTIONED, match[1], _unquoted(text, match))
     if match := _BARE.match(text):
         return Form.MENTIONED, match[1], ""
+    if not line.prefix and text.startswith("assert "):
+        return Form.HINT, "AssertionError", text
+    if not line.prefix and (match := _QUOTED.search(text)):
+        return Form.HINT, "", match["text"]
     return None
 
 

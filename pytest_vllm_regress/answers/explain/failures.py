@@ -162,6 +162,8 @@ class UnknownFailures:
         if not causes:
             return RankedFailures(follow_ups=follow_ups)
         root = min(causes, key=_rank)
+        if root.failure.form is Form.HINT and follow_ups:
+            return RankedFailures(follow_ups=follow_ups)
         others = [g for g in causes if g is not root and _is_beside(g, root)]
         return RankedFailures(root, tuple(others[:_MAX_KEPT]), follow_ups)
 

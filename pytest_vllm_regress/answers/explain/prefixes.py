@@ -15,6 +15,7 @@ _COLOUR = re.compile(
     r"|\[(?:\d{1,3}(?:;\d{1,3})*)?m(?![\w.])|\[(?:0|[0-9];?[0-9]{2})m"
 )
 """Colour codes, also where a tool wrote the escape as text or lost it."""
+_REPEATED = re.compile(r" *\[repeated \d+x across cluster\].*$")
 _TAG = re.compile(
     r"</?(?:pre|code|details|summary|p|br|div|span|b|samp)"
     r"(?: [\w-]{1,30}=(?:\"[^\"<>]{0,200}\"|[\w-]{1,40}))* ?/?>",
@@ -40,7 +41,8 @@ _PIECE = re.compile(
     rf"|{_UPPER}(?: *\| *| - |: +|:(?=[a-z_.]+:)|\s+(?=\[|\d|\w+\.\w|[\w.]+:|[A-Z]))"
     r"|\[(?!Errno)[A-Za-z][\w./:,+=-]{0,80}\]:?(?:\s|$)|\[rank\d+\]:\s?"
     rf"|(?:[a-z0-9]{{8,20}})?\[ *{_LEVEL} *\]:?\s?"
-    r"|[\w.-]{1,60} +\| |#\d{1,3} \d+\.\d+ |\d{1,5}\.\d{1,3} (?=\s*\S)"
+    r"|[\w.-]{1,60} +[|\u2502] |#\d{1,3} \d+\.\d+ |\d{1,5}\.\d{1,3} (?=\s*\S)"
+    r"|\(\w[^\n]{0,100}? pid=\d+(?:, ip=[\w.:]+)?\) ?|##\[\w+\]"
     r"|\(\w[\w.-]{0,60}(?:[ _](?:pid|ip|rank)?=?[\w.=, ]{1,60})?\) ?"
     r"|\[?[\w./-]{1,80}\.(?:py|cpp|cc|cu):\d+\] ?|[\w./-]{1,60}:\d+\] "
     r"|[a-z_]\w{0,40}(?:\.\w{1,60}){1,8}(?::\w{1,60})?(?::\d+)? (?:-|\|) "
@@ -105,6 +107,8 @@ def _unmarked(line: str) -> str:
         line = _TAG.sub("", line)
     if "&" in line and _ENTITY.search(line):
         line = html.unescape(line).translate(_SPACES)
+    if "[repeated " in line:
+        line = _REPEATED.sub("", line)
     if "\r" in line:
         line = line.rpartition("\r")[2]
     if line.lstrip().startswith(">") and (match := _QUOTE.match(line)):

@@ -103,6 +103,8 @@ class Frame:
 class Form(enum.IntEnum):
     """How a failure stands in the log, the weakest evidence first."""
 
+    HINT = 1
+    """A text that a person calls the message of an error."""
     LOGGED = 2
     """A line at the level of errors that names no exception."""
     MENTIONED = 3
@@ -172,14 +174,14 @@ class LoggedFailure:
         return tuple(frame for frame in self.frames if frame.of_vllm)
 
     def is_of_another_program(self, packages: Iterable[str]) -> bool:
-        """Return whether the traceback passes through user code, but not through vLLM or any of
+        """Return whether the traceback passes through other code, but not through vLLM or any of
         ``packages``.
 
         Other programs raise the same exceptions as vLLM. A traceback with standard-library frames
         only may still be vLLM's, for example that of a thread that writes to a pipe.
         """
         modules = {name.replace("-", separator) for name in packages for separator in ("_", "")}
-        return any(frame.of_program for frame in self.frames) and not any(
+        return not all(frame.of_standard_library for frame in self.frames) and not any(
             frame.of_vllm or modules.intersection(re.split(r"[/\\]", frame.file))
             for frame in self.frames
         )
