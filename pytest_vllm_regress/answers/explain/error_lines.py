@@ -6,7 +6,7 @@ import re
 
 from .diagnoses import matches_line
 from .prefixes import LogLine
-from .tracebacks import Form, LoggedFailure
+from .tracebacks import FailureForm, LoggedFailure
 
 ERROR_LITERALS = (b"rror", b"ERROR", b"CRITICAL", b"Exception", b"Fatal ", b"ssert", b"what():")
 """Texts of which every line that reports an error contains one, or one of a diagnosis."""
@@ -65,7 +65,7 @@ def read_announced(line: LogLine, number: int, phase: str) -> LoggedFailure | No
     text = line.text.strip()
     if len(text) < _MIN_HINT or _COMMAND.match(text):
         return None
-    return LoggedFailure("", text[:300], (), number, number, False, phase, Form.HINT)
+    return LoggedFailure("", text[:300], (), number, number, False, phase, FailureForm.HINT)
 
 
 def is_written(text: str) -> bool:
@@ -80,7 +80,7 @@ def read_line(line: LogLine, number: int, phase: str) -> LoggedFailure | None:
     if line.is_quiet or line.is_warning or not matches_line(line.text):
         return None
     words = line.text.strip()[:_MAX_TEXT]
-    return LoggedFailure("", words, (), number, number, False, phase, Form.LINE)
+    return LoggedFailure("", words, (), number, number, False, phase, FailureForm.LINE)
 
 
 def read_error(line: LogLine, number: int, phase: str) -> LoggedFailure | None:
@@ -97,21 +97,21 @@ def read_error(line: LogLine, number: int, phase: str) -> LoggedFailure | None:
     )
 
 
-def _exception_in(line: LogLine) -> tuple[Form, str, str] | None:
+def _exception_in(line: LogLine) -> tuple[FailureForm, str, str] | None:
     text = line.text.strip()
     if match := _START.match(text):
-        return Form.LINE, match[1], _unquoted(text, match)
+        return FailureForm.LINE, match[1], _unquoted(text, match)
     if match := _GENERIC_INSIDE.search(text):
-        return Form.LINE, "", match[1]
+        return FailureForm.LINE, "", match[1]
     if match := _INSIDE.search(text):
         is_prose = not line.level and _SOURCE_CODE.search(text) is not None
-        return None if is_prose else (Form.MENTIONED, match[1], _unquoted(text, match))
+        return None if is_prose else (FailureForm.MENTIONED, match[1], _unquoted(text, match))
     if match := _BARE.match(text):
-        return Form.MENTIONED, match[1], ""
+        return FailureForm.MENTIONED, match[1], ""
     if not line.prefix and text.startswith("assert "):
-        return Form.HINT, "AssertionError", text
+        return FailureForm.HINT, "AssertionError", text
     if not line.prefix and (match := _QUOTED.search(text)):
-        return Form.HINT, "", match["text"]
+        return FailureForm.HINT, "", match["text"]
     return None
 
 
@@ -121,12 +121,12 @@ def _unquoted(text: str, match: re.Match[str]) -> str:
     return match[2].partition("`")[0] if is_quoted else match[2]
 
 
-def _error_in(line: LogLine) -> tuple[Form, str, str] | None:
+def _error_in(line: LogLine) -> tuple[FailureForm, str, str] | None:
     text = line.text.strip()
     if match := _GENERIC.match(text):
-        return Form.LINE, "", match[0]
+        return FailureForm.LINE, "", match[0]
     if _OF_PYTEST.search(line.prefix) and (match := _ASSERT.match(text)):
-        return Form.LINE, "AssertionError", match[1]
+        return FailureForm.LINE, "AssertionError", match[1]
     if line.level in ("ERROR", "CRITICAL", "FATAL") and len(text) > 3:
-        return Form.LOGGED, "", text
+        return FailureForm.LOGGED, "", text
     return None

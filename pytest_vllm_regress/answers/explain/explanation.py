@@ -22,7 +22,7 @@ from .case_patterns import PatternMatch
 from .diagnoses import look_for_cause
 from .failures import RankedFailures, UnknownFailure
 from .log_lines import NamedVersion
-from .tracebacks import Form, LoggedFailure, read_failures
+from .tracebacks import FailureForm, LoggedFailure, read_failures
 
 _LAST_CALLS = 3
 """Innermost functions of vLLM that say where an exception was raised."""
@@ -194,7 +194,9 @@ def credible(
         if finding.case.id in named
         or not (
             (finding.part is not Part.ASSERTION and look_for_cause(finding.text))
-            or (root and root.failure.form is Form.TRACEBACK and root.line < finding.lines[0])
+            or (
+                root and root.failure.form is FailureForm.TRACEBACK and root.line < finding.lines[0]
+            )
         )
     ]
 

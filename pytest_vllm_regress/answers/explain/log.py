@@ -39,7 +39,7 @@ from .failures import UnknownFailures
 from .json_records import lines_in
 from .log_lines import VERSION_LITERALS, VersionReader, selected_lines
 from .prefixes import LogLine, container_of, strip_prefix
-from .tracebacks import FRAME_LITERALS, PHASE_LITERALS, Form, LoggedFailure, TracebackReader
+from .tracebacks import FRAME_LITERALS, PHASE_LITERALS, FailureForm, LoggedFailure, TracebackReader
 
 MAX_WINDOW = 40
 """Lines in which a text that spans lines must end."""
@@ -184,7 +184,7 @@ class _LogReader:
         if is_written(text):
             return
         failure = self._tracebacks.read(source, text, number)
-        if failure is None or failure.form is Form.CUT:
+        if failure is None or failure.form is FailureForm.CUT:
             reported = self._reported(line, number)
             failure, cut = reported or failure, failure if reported else None
             if cut is not None:

@@ -100,7 +100,7 @@ class Frame:
         return self.file.endswith(".py") and not is_installed
 
 
-class Form(enum.IntEnum):
+class FailureForm(enum.IntEnum):
     """How a failure stands in the log, the weakest evidence first."""
 
     HINT = 1
@@ -133,7 +133,7 @@ class LoggedFailure:
     """Another exception caused it, or was being handled."""
     phase: str
     """The phase of an engine: import, start, request or stop."""
-    form: Form = Form.TRACEBACK
+    form: FailureForm = FailureForm.TRACEBACK
     code: str = ""
     cause: LoggedFailure | None = None
     source: str = ""
@@ -384,7 +384,7 @@ class TracebackReader:
         return LoggedFailure(
             *("", "", frames, state.first, state.last, state.cause is not None),
             phase=self._phase_of("", frames),
-            form=Form.CUT,
+            form=FailureForm.CUT,
             code=state.code,
             cause=state.cause,
             source=source,
@@ -408,7 +408,7 @@ class TracebackReader:
             number,
             follows=state.cause is not None,
             phase=self._phase_of(exception, state.frames),
-            form=Form.TRACEBACK,
+            form=FailureForm.TRACEBACK,
             code=state.code,
             cause=state.cause,
             source=source,
