@@ -8,21 +8,24 @@ from .diagnoses import matches_line
 from .prefixes import LogLine
 from .tracebacks import FailureForm, LoggedFailure
 
-ERROR_LITERALS = (b"rror", b"ERROR", b"CRITICAL", b"Exception", b"Fatal ", b"ssert", b"what():")
-"""Texts of which every line that reports an error contains one, or one of a diagnosis."""
+ERROR_LITERALS = (b"rror", b"ERROR", b"Exception", b"ssert")
+"""Texts that select the lines that report an error."""
+RARE_LITERALS = (b"CRITICAL", b"Fatal ", b"what():", b"NotFound", b"Died", b"Failed: ")
+"""Further ones, of failures that rarely stand alone."""
 _MAX_TEXT = 1_500
+_MAX_SEARCHED = 4_000
 _MAX_ANNOUNCEMENT = 250
 _MIN_HINT = 12
 _NAME = (
     r"(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*)?"
     r"(?:Error|Exception|Interrupt|(?<=\w)(?:NotFound|Timeout|Died|Failure|Failed))(?:\(\w+\))?"
 )
-_START = re.compile(rf"[`'\"*(<\s-]*({_NAME})(?:: ?(?!:)|\((?=['\"]))(\S.*)")
+_START = re.compile(rf"[`'\"*(<\s-]{{0,8}}({_NAME})(?:: ?(?!:)|\((?=['\"]))(\S.*)")
 _INSIDE = re.compile(rf"(?<![\w.:'\"])({_NAME})(?:: ?(?!:)|\((?=['\"]))(\S.*)")
 _BARE = re.compile(rf"(?!Error|Exception)({_NAME})\s*$")
 _ASSERT = re.compile(r"E? *(assert \S.*)")
 _GENERIC = re.compile(
-    r"[`'\"*(-]*(?:[\w./-]+(?::\d+)*: )*(?:vllm(?: \w+)?: |cc1plus: |\w[\w .-]{0,30}: |(?:CUDA|HIP|NCCL|cuBLAS|Triton) )?"
+    r"[`'\"*(-]{0,8}(?:[\w./-]+(?::\d+)*: )*(?:vllm(?: \w+)?: |cc1plus: |\w[\w .-]{0,30}: |(?:CUDA|HIP|NCCL|cuBLAS|Triton) )?"
     r"((?:fatal )?error(?: \w+)?: ?\S.*|Fatal Python error: .*|CMake Error.*|argument \S+: invalid.*)"
     r"|(?:[\w./-]+: )*(terminate called .*|what\(\): .*|.*\bAssertion [`'].*|Assertion .* failed.*)",
     re.IGNORECASE,
@@ -62,7 +65,7 @@ def announces(text: str) -> bool:
 
 def read_announced(line: LogLine, number: int, phase: str) -> LoggedFailure | None:
     """Return the failure in the line after one that announces it; None for a command or code."""
-    text = line.text.strip()
+    text = line.text.strip()[:_MAX_SEARCHED]
     if len(text) < _MIN_HINT or _COMMAND.match(text):
         return None
     return LoggedFailure("", text[:300], (), number, number, False, phase, FailureForm.HINT)
@@ -98,7 +101,7 @@ def read_error(line: LogLine, number: int, phase: str) -> LoggedFailure | None:
 
 
 def _exception_in(line: LogLine) -> tuple[FailureForm, str, str] | None:
-    text = line.text.strip()
+    text = line.text.strip()[:_MAX_SEARCHED]
     if match := _START.match(text):
         return FailureForm.LINE, match[1], _unquoted(text, match)
     if match := _GENERIC_INSIDE.search(text):
@@ -122,7 +125,7 @@ def _unquoted(text: str, match: re.Match[str]) -> str:
 
 
 def _error_in(line: LogLine) -> tuple[FailureForm, str, str] | None:
-    text = line.text.strip()
+    text = line.text.strip()[:_MAX_SEARCHED]
     if match := _GENERIC.match(text):
         return FailureForm.LINE, "", match[0]
     if _OF_PYTEST.search(line.prefix) and (match := _ASSERT.match(text)):

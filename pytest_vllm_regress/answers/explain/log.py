@@ -20,6 +20,7 @@ from . import diagnoses
 from .case_patterns import PatternIndex, PatternMatch
 from .error_lines import (
     ERROR_LITERALS,
+    RARE_LITERALS,
     REQUEST,
     announces,
     is_written,
@@ -37,7 +38,7 @@ from .explanation import (
 )
 from .failures import UnknownFailures
 from .json_records import lines_in
-from .log_lines import VERSION_LITERALS, VersionReader, selected_lines
+from .log_lines import VERSION_LITERALS, WRITTEN_LITERALS, VersionReader, selected_lines
 from .prefixes import LogLine, container_of, strip_prefix
 from .tracebacks import FRAME_LITERALS, PHASE_LITERALS, FailureForm, LoggedFailure, TracebackReader
 
@@ -161,7 +162,8 @@ class _LogReader:
             *VERSION_LITERALS,
             *PHASE_LITERALS,
         )
-        beginning = (*literals, *diagnoses.line_literals(late=False))
+        rare = (*RARE_LITERALS, *WRITTEN_LITERALS, *diagnoses.line_literals(late=False))
+        beginning = (*literals, *rare)
         for number, line in selected_lines(stream, literals, self._needs_more, beginning):
             for text in lines_in(line):
                 self._read_line(number, LogLine(*strip_prefix(text)))
