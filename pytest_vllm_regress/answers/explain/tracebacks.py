@@ -443,6 +443,6 @@ def read_failures(text: str) -> list[LoggedFailure]:
         for line in lines_in(raw):
             prefix, rest = strip_prefix(line)
             failure = reader.read(source_of(prefix), rest, number)
-            if failure is not None:
+            if failure is not None and failure.form is not FailureForm.CUT:
                 failures.append(failure)
     return failures
