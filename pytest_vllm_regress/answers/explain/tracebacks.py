@@ -38,7 +38,6 @@ _WRAPPED = re.compile(
 _CHAIN = re.compile(
     r"The above exception was the direct cause|During handling of the above exception"
 )
-_DIRECT = "direct cause"
 _REFERS = re.compile(r"\babove\b|root cause")
 _INSTALLED = re.compile(r".*[/\\][\w.]*-packages[/\\]")
 _OF_VLLM = re.compile(r"(?:^|[/\\])(vllm[/\\](?:.+[/\\])?[\w.-]+\.py)$")
