@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 import shlex
 import signal
-import time
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -19,7 +18,7 @@ from typing import Protocol
 
 from ..cases.model import Case
 from ..cases.proofs.proof import AFFECTED, EXPECTED_VERDICTS
-from ..cases.results import RunResult, TestResult, read_appended_results, verdict_of
+from ..cases.results import RunResult, TestResult, read_appended_results, verdict_of, wall_time
 from ..cases.verdict import Verdict
 from ..errors import BuildError, Kind, UsageError
 from ..util import codec
@@ -270,7 +269,7 @@ def inconclusive_results(batch: Batch, cases: Sequence[Case], why: str) -> tuple
             reason=why,
             device="unknown",
             environment=batch.environment,
-            started_at=time.time(),
+            started_at=wall_time(),
         )
         for case in cases
     )
