@@ -17,15 +17,21 @@ from .case_patterns import PatternIndex
 from .explanation import (
     CaseOccurrences,
     Explanation,
-    LogMatch,
     Occurrence,
+    UnknownFailures,
     findings_of,
     packages_of,
 )
-from .log_lines import container_of, is_quiet, selected_lines, source_of, strip_prefix
-from .named_versions import VERSION_LITERALS, VersionReader
+from .log_lines import (
+    VERSION_LITERALS,
+    VersionReader,
+    container_of,
+    is_quiet,
+    selected_lines,
+    source_of,
+    strip_prefix,
+)
 from .tracebacks import HEAD, PHASE_LITERALS, LoggedFailure, TracebackReader
-from .unknown import UnknownFailures
 
 MAX_RECORDS = 1000
 """Maximum number of combinations of case, container and versions."""
@@ -50,12 +56,11 @@ def opened(file: str, warn: Callable[[str], None]) -> Iterator[BinaryIO]:
         yield sys.stdin.buffer
         return
     path = expand_home(file)
-    if path.exists() and not path.is_file():
-        raise UsageError(
-            f"{file}: not a regular file. Give a log, or - for standard input: COMMAND | vllm-regress explain -"
-        )
     if not path.is_file():
-        raise UsageError(f"{file}: no such file. Give a log, or - for standard input")
+        problem = "not a regular file" if path.exists() else "no such file"
+        raise UsageError(
+            f"{file}: {problem}. Give a log, or - for standard input: COMMAND | vllm-regress explain -"
+        )
     try:
         with path.open("rb") as stream:
             _check(stream, file, warn)
@@ -158,8 +163,8 @@ class _LogReader:
     def _decisive(self, case_id: str, versions: Mapping[str, str]) -> dict[str, str]:
         return {name: text for name, text in versions.items() if name in self._packages[case_id]}
 
-    def _findings(self) -> list[LogMatch]:
-        """Return the documented failures.
+    def explanation(self, source: str) -> Explanation:
+        """Return what was read.
 
         Versions that only later lines name complete those before them.
         """
@@ -170,11 +175,7 @@ class _LogReader:
             key = case_id, tuple(sorted(versions.items()))
             entry = merged.setdefault(key, CaseOccurrences(shown.case, versions))
             entry.add(shown.kept, shown.count)
-        return findings_of(list(merged.values()), frozenset(self._named))
-
-    def explanation(self, source: str) -> Explanation:
-        """Return what was read."""
-        findings = self._findings()
+        findings = findings_of(list(merged.values()), frozenset(self._named))
         found = {finding.case.id for finding in findings}
         for ids, failure, versions in self._matched_failures:
             if found.isdisjoint(ids):  # the text matched, but not where the case raises it
