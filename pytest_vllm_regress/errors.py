@@ -104,6 +104,7 @@ class BuildFailure(enum.Enum):
     NOT_WRITABLE = "a folder cannot be written"
     INDEX_UNREACHABLE = "the package index cannot be reached"
     OUT_OF_MEMORY = "uv, or a build that it ran, needs more memory than it may use"
+    NO_UV = "uv cannot be executed"
     NO_PYTHON = "there is no such Python"
     UNRESOLVABLE = "the requirements cannot be resolved"
     WRONG_HASH = "a file's hash is not the lock's"

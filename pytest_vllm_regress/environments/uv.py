@@ -9,7 +9,6 @@ import os
 import platform
 import re
 import shlex
-import signal
 import subprocess
 import tempfile
 import threading
@@ -130,17 +129,19 @@ def run(
     """Run uv, pass each line of its output to ``progress``, and return the output.
 
     Runs in the root directory, so that uv ignores the settings of a project around the working
-    directory. An interrupt, and a cancelled build (``cancelled_by``), first ends uv with everything
-    that it runs: they are a process group of their own. Raises ``BuildError`` with the step, the
+    directory. An interrupt, a cancelled build (``cancelled_by``) and the end of this process end uv
+    with everything that it runs. Raises ``BuildError`` with the step, the
     kind of failure, uv's message and advice.
     """
+    from ..util.supervised import NOT_EXECUTED, end, supervised  # Linux only, as all that runs uv
+
     command = [program(), *map(str, arguments)]
     logger.info("%s: uv %s (in %s)", doing, mask(shlex.join(command[1:])), os.sep)
     with tempfile.TemporaryFile() as given:
         given.write((stdin or "").encode())
         given.seek(0)
         process = subprocess.Popen(
-            command,
+            supervised(command, max_data=MAX_MEMORY),
             stdin=given,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -152,10 +153,6 @@ def run(
     # Long enough for the listing of a large environment; an endless output does not fill the memory.
     lines: deque[str] = deque(maxlen=4000)
     try:
-        import resource  # Linux only, as is all that runs uv
-
-        with contextlib.suppress(ProcessLookupError):
-            resource.prlimit(process.pid, resource.RLIMIT_DATA, (MAX_MEMORY, MAX_MEMORY))
         for line in _lines(process):
             lines.append(line)
             if line and not line.lstrip().startswith(
@@ -164,13 +161,18 @@ def run(
                 progress(mask_log(line))
         status = process.wait()
     except BaseException:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        end(process)
         raise
     finally:
         if process.stdout is not None:
             process.stdout.close()
     output = "\n".join(lines)
+    if status == NOT_EXECUTED:
+        raise BuildError(
+            f"{doing}: {BuildFailure.NO_UV.value}: {mask(output)}. Check its permissions and what its "
+            "disk was mounted with, or install it again: `pip install --force-reinstall uv`",
+            BuildFailure.NO_UV,
+        )
     if status:
         logger.info("%s: uv ended with status %s", doing, status)
         raise build_error(doing, output, status)

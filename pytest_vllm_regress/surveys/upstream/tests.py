@@ -31,6 +31,7 @@ from ...util import codec
 from ...util.files import peek
 from ...util.paths import DATA, PACKAGE, writable_root
 from ...util.rundir import RunDir
+from ...util.supervised import end, supervised
 from .replacing import RECORD, REPLACED, STARTS_SERVERS
 from .settings import DEVICE, DOSSIERS, ENVIRONMENT, PREFERS_V1, REUSE, hub_folder
 from .tree import TestTree
@@ -403,7 +404,7 @@ def _pytest(
     size, since, allowed = record.stat().st_size, time.monotonic(), request.limits.collect_s
     with log.open("ab") as output:
         process = subprocess.Popen(
-            _command(request, paths),
+            supervised(_command(request, paths)),
             env=_environment(request, run, record),
             cwd=request.tree.root,
             stdin=subprocess.DEVNULL,
@@ -423,7 +424,7 @@ def _pytest(
         return _FINISHED in peek(record, _MAX_RECORD)[earlier:].splitlines()
     finally:
         _end_all(run)
-        process.wait()
+        end(process)
         drop_torn_line(record)
 
 

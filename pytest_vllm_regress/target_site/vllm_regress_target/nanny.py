@@ -8,6 +8,9 @@ controller asks for it (``end``). Neither the child nor vLLM takes part. If the 
 killed, the controller notices the closed lifeline and ends the child (``processes/child_processes.py``);
 if both are killed, the next run ends what carries the run's tag (``processes/abandoned.py``).
 
+A command that is no child of an agent, such as uv or upstream's pytest, has a nanny, too (``main``;
+``util/supervised.py`` starts it). The kernel tells that one when the controller ends.
+
 The nanny is a child subreaper, so every process that the child starts remains its descendant, even
 re-parented or in another session. It does not import vLLM and starts no thread.
 """
@@ -15,8 +18,10 @@ re-parented or in another session. It does not import vLLM and starts no thread.
 import ctypes
 import os
 import re
+import resource
 import select
 import signal
+import sys
 import time
 from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -26,7 +31,10 @@ from .limits import Limits, OptionNames, breach, trim
 from .protocol import Frame, FrameSocket, PeerClosed, ProtocolViolation
 
 TAG = "VLLM_REGRESS_TAG"
-_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+NOT_EXECUTED = 126
+"""Exit status of the nanny of a command that cannot be executed."""
+_ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _SWEEP_S = 5.0
 """Seconds for which ``end_descendants`` keeps killing: dying processes may have forked new ones.
 
@@ -199,6 +207,67 @@ def _reap(lifeline: FrameSocket, child: int) -> None:
         if pid == child:
             code = os.waitstatus_to_exitcode(status)
             lifeline.send({"event": "exit", "code": code})
+
+
+def main() -> None:
+    """Run ``sys.argv[3:]`` and exit with its status, when everything that it started has ended.
+
+    SIGTERM, or the end of the process ``sys.argv[1]`` that started this one, kills all of it.
+    ``sys.argv[2]``: limit of the command's data in bytes, 0 for none.
+    """
+    parent, data, command = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+    awaited = {signal.SIGCHLD, *_ENDING}
+    signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
+    become_subreaper()
+    _signal_at_end_of_parent(signal.SIGTERM)
+    if os.getppid() != parent:  # it ended before the call
+        os._exit(1)
+    child = os.fork()
+    if child == 0:
+        _signal_at_end_of_parent(signal.SIGKILL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, awaited)
+        os.setsid()
+        _execute(command, data)
+    status = None
+    while status is None and signal.sigwait(awaited) == signal.SIGCHLD:
+        status = _reaped().get(child)
+    end_descendants()
+    code = 1 if status is None else os.WEXITSTATUS(status)
+    if status is not None and os.WIFSIGNALED(status):
+        ending = os.WTERMSIG(status)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        with suppress(OSError):  # SIGKILL has no handler
+            signal.signal(ending, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {ending})
+        os.kill(os.getpid(), ending)
+    os._exit(code)
+
+
+def _signal_at_end_of_parent(number: int) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
+
+
+def _execute(command: list[str], data: int) -> None:
+    """Replace this process by the command, or exit with ``NOT_EXECUTED`` and the reason."""
+    try:
+        if data:
+            resource.setrlimit(resource.RLIMIT_DATA, (data, data))
+        os.execvp(command[0], command)
+    except OSError as error:
+        os.write(2, f"{command[0]}: {error.strerror}\n".encode())
+    os._exit(NOT_EXECUTED)
+
+
+def _reaped() -> dict[int, int]:
+    """Reap what has ended; return the status of each process by pid."""
+    ended: dict[int, int] = {}
+    with suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                break
+            ended[pid] = status
+    return ended
 
 
 def descendants(root: int) -> list[int]:
