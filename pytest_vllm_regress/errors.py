@@ -89,6 +89,11 @@ class UsageError(RegressError):
     machine does not have."""
 
 
+class DiskFull(UsageError):
+    """A file cannot be written: the disk is full, or a quota or the limit of a file's size is
+    reached."""
+
+
 class CaseFileError(UsageError):
     """A case file is malformed. The message names file, key, value, and the allowed values."""
 

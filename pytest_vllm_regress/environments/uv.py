@@ -51,7 +51,7 @@ _NOT_INHERITED = (
 )
 _FAILURES = {
     BuildFailure.DISK_FULL: (
-        r"No space left on device|ENOSPC",
+        r"No space left on device|ENOSPC|Disk quota exceeded|File too large",
         "free some space, or `vllm-regress env prune`",
     ),
     BuildFailure.NOT_WRITABLE: (
@@ -133,21 +133,21 @@ def run(
     with everything that it runs. Raises ``BuildError`` with the step, the
     kind of failure, uv's message and advice.
     """
-    from ..util.supervised import NOT_EXECUTED, end, supervised  # Linux only, as all that runs uv
+    from ..util.supervised import NOT_EXECUTED, Supervised  # Linux only, as all that runs uv
 
     command = [program(), *map(str, arguments)]
     logger.info("%s: uv %s (in %s)", doing, mask(shlex.join(command[1:])), os.sep)
     with tempfile.TemporaryFile() as given:
         given.write((stdin or "").encode())
         given.seek(0)
-        process = subprocess.Popen(
-            supervised(command, max_data=MAX_MEMORY),
+        process = Supervised(
+            command,
+            max_data=MAX_MEMORY,
             stdin=given,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env=_environment(),
             cwd=os.sep,
-            start_new_session=True,
             umask=_umask(),
         )
     # Long enough for the listing of a large environment; an endless output does not fill the memory.
@@ -161,7 +161,7 @@ def run(
                 progress(mask_log(line))
         status = process.wait()
     except BaseException:
-        end(process)
+        process.end()
         raise
     finally:
         if process.stdout is not None:

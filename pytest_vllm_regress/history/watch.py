@@ -267,7 +267,9 @@ def look(looks: Sequence[Look], listed: ListedReleases, day: str, run: Run) -> W
         if outcomes[-1].interrupted:
             return None
     merged = merge_results(outcome.run for outcome in outcomes)
-    unbuilt = tuple(dict.fromkeys(name for outcome in outcomes for name in outcome.unbuilt))
+    unbuilt = tuple(
+        dict.fromkeys(name for outcome in outcomes for name in (*outcome.unbuilt, *outcome.lost))
+    )
     built = [entry for entry in (*looks, *neighbours) if entry.environment not in unbuilt]
     changes = changes_of(built, merged.results)
     return WatchReport(day, tuple(looks), merged, changes, _edits(built, merged, listed), unbuilt)

@@ -196,11 +196,13 @@ class Executor(Protocol):
 @dataclass(frozen=True)
 class RunOutcome:
     """The judged results of a run, the environments that could not be built, and whether the run
-    was interrupted."""
+    was interrupted. ``lost``: environments in which the machine failed, by a full disk for example:
+    that says nothing about the cases, which the same command should run again."""
 
     run: RunResult
     unbuilt: tuple[str, ...] = ()
     interrupted: bool = False
+    lost: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -283,6 +285,16 @@ def not_built(batch: Batch, error: BuildError) -> RunResult:
     why = "the environment could not be built: see the problem below"
     return RunResult(
         inconclusive_results(batch, batch.cases, why), (f"{batch.environment}: {error}",)
+    )
+
+
+def not_finished(batch: Batch, reported: RunResult, error: Exception) -> RunResult:
+    """Return the results of a batch that a full disk ended, with those that it had ``reported``."""
+    missing = batch.without({result.case_id for result in reported.results}).cases
+    why = "the run of this case could not be written: see the problem below"
+    return RunResult(
+        reported.results + inconclusive_results(batch, missing, why),
+        (*reported.problems, f"{batch.environment}: {error}"),
     )
 
 

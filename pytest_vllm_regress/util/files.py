@@ -15,7 +15,7 @@ import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from ..errors import UsageError
+from ..errors import DiskFull, UsageError
 
 
 def _flags(*names: str) -> int:
@@ -104,7 +104,7 @@ def check_writable(path: Path) -> None:
         write_atomically(probe, " " * _PROBE_BYTES)
         probe.unlink()
     except UsageError as error:
-        raise UsageError(str(error).replace(str(probe), str(path))) from None
+        raise type(error)(str(error).replace(str(probe), str(path))) from None
 
 
 _PROBE_BYTES = 16 * 1024
@@ -352,11 +352,17 @@ def _open_nonblocking(path: str, flags: int) -> int:
     return os.open(path, flags | _flags("NONBLOCK", "NOCTTY"))
 
 
+def is_full(error: BaseException) -> bool:
+    """Return whether an error means that a disk, a quota or the limit of a file's size is full."""
+    full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    return isinstance(error, DiskFull) or (isinstance(error, OSError) and error.errno in full)
+
+
 def _unwritable(path: Path, error: OSError | ValueError) -> UsageError:
-    is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return UsageError(
-        f"{path}: cannot be written: {_reason(error)}. {'Free some space' if is_full else 'Choose another path'}"
-    )
+    message = f"{path}: cannot be written: {_reason(error)}"
+    if is_full(error):
+        return DiskFull(f"{message}. Free some space")
+    return UsageError(f"{message}. Choose another path")
 
 
 def _reason(problem: OSError | ValueError) -> str:

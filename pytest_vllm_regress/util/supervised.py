@@ -7,13 +7,15 @@ import contextlib
 import os
 import subprocess
 import sys
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from ..target_site.vllm_regress_target.nanny import NOT_EXECUTED
 from .paths import PACKAGE
 
-__all__ = ["NOT_EXECUTED", "end", "supervised"]
+__all__ = ["NOT_EXECUTED", "Supervised"]
 
 _START = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); "
@@ -23,21 +25,38 @@ _END_S = 8.0
 """Seconds for a nanny to kill everything."""
 
 
-def supervised(command: Sequence[str | Path], *, max_data: int = 0) -> list[str]:
-    """Return the command that runs ``command`` below a nanny, for ``subprocess.Popen`` in the
-    thread that waits for it: the kernel takes the end of that thread for ours.
+class Supervised(subprocess.Popen[bytes]):
+    """A command below a nanny, in a session of its own. It ends with the status of the command, or
+    ``NOT_EXECUTED``, when nothing of it is left.
 
-    It ends with the status of the command, or ``NOT_EXECUTED``, when nothing of it is left.
-    ``max_data``: limit for the data of each of its processes in bytes.
+    ``grace_s``: seconds that what the command has started may live on when it ends.
+    ``max_data``: limit for the data of each of its processes in bytes. ``options``: of ``Popen``.
     """
-    nanny = [sys.executable, "-I", "-S", "-B", "-c", _START, str(PACKAGE / "target_site")]
-    return [*nanny, str(os.getpid()), str(max_data), *map(str, command)]
 
+    def __init__(
+        self,
+        command: Sequence[str | Path],
+        *,
+        grace_s: float = 0.0,
+        max_data: int = 0,
+        pass_fds: Sequence[int] = (),
+        **options: Any,
+    ) -> None:
+        ours, lifeline = os.pipe()
+        nanny = [sys.executable, "-I", "-S", "-B", "-c", _START, str(PACKAGE / "target_site")]
+        limits = (ours, grace_s, max_data)
+        words = [*nanny, *map(str, limits), *map(str, command)]
+        # The kernel closes it when this process ends in any way.
+        weakref.finalize(self, os.close, lifeline)
+        try:
+            super().__init__(words, pass_fds=(*pass_fds, ours), start_new_session=True, **options)
+        finally:
+            os.close(ours)
 
-def end(process: subprocess.Popen[bytes]) -> None:
-    """End a command that was started below a nanny, with everything that it has started."""
-    process.terminate()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(_END_S)
-    process.kill()
-    process.wait()
+    def end(self) -> None:
+        """End the command, with everything that it has started."""
+        self.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(_END_S)
+        self.kill()
+        self.wait()

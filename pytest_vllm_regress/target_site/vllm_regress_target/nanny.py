@@ -9,7 +9,7 @@ killed, the controller notices the closed lifeline and ends the child (``process
 if both are killed, the next run ends what carries the run's tag (``processes/abandoned.py``).
 
 A command that is no child of an agent, such as uv or upstream's pytest, has a nanny, too (``main``;
-``util/supervised.py`` starts it). The kernel tells that one when the controller ends.
+``util/supervised.py`` starts it), and an agent has one.
 
 The nanny is a child subreaper, so every process that the child starts remains its descendant, even
 re-parented or in another session. It does not import vLLM and starts no thread.
@@ -210,41 +210,68 @@ def _reap(lifeline: FrameSocket, child: int) -> None:
 
 
 def main() -> None:
-    """Run ``sys.argv[3:]`` and exit with its status, when everything that it started has ended.
+    """Run the command ``sys.argv[4:]`` and exit with its status; SIGTERM, or the end of all writers
+    of the pipe ``sys.argv[1]``, kills it. What it has started is killed then.
 
-    SIGTERM, or the end of the process ``sys.argv[1]`` that started this one, kills all of it.
-    ``sys.argv[2]``: limit of the command's data in bytes, 0 for none.
+    ``sys.argv[2]``: seconds before that, 0 for any command but an agent: the nannies of its children
+    end them in that time, or without limit if only the agent has ended. ``sys.argv[3]``: limit of
+    the command's data in bytes, 0 for none.
     """
-    parent, data, command = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
-    awaited = {signal.SIGCHLD, *_ENDING}
-    signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
+    lifeline, grace_s, data = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
+    os.set_inheritable(lifeline, False)
     become_subreaper()
-    _signal_at_end_of_parent(signal.SIGTERM)
-    if os.getppid() != parent:  # it ended before the call
-        os._exit(1)
+    wake_r, wake_w = os.pipe()
+    os.set_blocking(wake_w, False)
+    signal.set_wakeup_fd(wake_w)
+    for number in (signal.SIGCHLD, *_ENDING):
+        signal.signal(number, lambda *_: None)
     child = os.fork()
     if child == 0:
-        _signal_at_end_of_parent(signal.SIGKILL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, awaited)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         os.setsid()
-        _execute(command, data)
-    status = None
-    while status is None and signal.sigwait(awaited) == signal.SIGCHLD:
-        status = _reaped().get(child)
-    end_descendants()
-    code = 1 if status is None else os.WEXITSTATUS(status)
+        _execute(sys.argv[4:], data)
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        if fd > 2 and fd not in (lifeline, wake_r, wake_w):
+            with suppress(OSError):  # the listing's own
+                os.close(fd)  # or the end of the command would not be seen there
+    status = _wait_for(child, lifeline, wake_r)
+    if status is None:
+        os.kill(child, signal.SIGKILL)  # not reaped, so its pid is its own
+    if status is None or not grace_s or select.select([lifeline], [], [], 0)[0]:
+        _wait_for_descendants(grace_s)
+        end_descendants()
     if status is not None and os.WIFSIGNALED(status):
-        ending = os.WTERMSIG(status)
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        with suppress(OSError):  # SIGKILL has no handler
-            signal.signal(ending, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {ending})
-        os.kill(os.getpid(), ending)
-    os._exit(code)
+        _end_by(os.WTERMSIG(status))
+    os._exit(1 if status is None else os.WEXITSTATUS(status))
 
 
-def _signal_at_end_of_parent(number: int) -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
+def _wait_for(child: int, lifeline: int, wake: int) -> Optional[int]:
+    """Return the status of the child when it has ended; None if all must end."""
+    poll = select.poll()
+    poll.register(lifeline, select.POLLIN)
+    poll.register(wake, select.POLLIN)
+    status = None
+    while status is None:
+        ready = [fd for fd, _ in poll.poll()]
+        if lifeline in ready or (wake in ready and set(os.read(wake, 4096)) & set(_ENDING)):
+            return None
+        status = _reaped().get(child)
+    return status
+
+
+def _wait_for_descendants(seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and descendants(os.getpid()):
+        _reaped()
+        time.sleep(0.02)
+
+
+def _end_by(number: int) -> None:
+    """End this process by the signal that ended the command."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with suppress(OSError):  # SIGKILL has no handler
+        signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
 
 
 def _execute(command: list[str], data: int) -> None:
