@@ -19,11 +19,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from filelock import FileLock, Timeout
-
 from ..errors import BuildError, BuildFailure, UsageError
 from ..util.deadline import Deadline, wait_readable
 from ..util.documents import parse_toml
+from ..util.exclusive import Exclusive
 from ..util.files import private_folder
 from ..util.masking import mask, mask_log, without_secrets
 from ..util.paths import has_home, writable_root
@@ -282,13 +281,12 @@ def own_cache(folder: Path) -> Iterator[None]:
     other's environments against its disk limit.
     """
     private_folder(folder.parent)
-    lock = FileLock(f"{folder}.lock", thread_local=False)
+    lock = Exclusive(folder, "the limit of disk space")
     try:
-        lock.acquire(timeout=0)
-    except Timeout:
+        lock.acquire()
+    except UsageError as error:
         raise UsageError(
-            f"another `matrix --releases` or `drift` limits its disk space in {folder}, and two limits would not count each other's "
-            "environments. Run one after the other, or set VLLM_REGRESS_CACHE to another folder for one of them"
+            f"{error}. Two limits would not count each other's environments. Or set VLLM_REGRESS_CACHE to another folder for this one"
         ) from None
     before = os.environ.get("UV_CACHE_DIR")
     os.environ["UV_CACHE_DIR"] = str(folder)
