@@ -180,7 +180,7 @@ def read_lines(path: Path, offset: int, limit: int) -> tuple[list[bytes], int]:
     if not path.exists():
         return [], offset
     try:
-        with open(path, "rb", opener=_open_nonblocking) as stream:
+        with open(path, "rb", opener=open_nonblocking) as stream:
             stream.seek(offset)
             content = stream.read(limit)
     except (OSError, ValueError) as problem:
@@ -339,16 +339,17 @@ def _open_folder(folder: Path, parts: Sequence[str], *, create: bool = False) ->
 
 def _read(path: Path, limit: int, error: type[UsageError]) -> bytes:
     try:
-        with open(path, "rb", opener=_open_nonblocking) as stream:
+        with open(path, "rb", opener=open_nonblocking) as stream:
             if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
                 raise error(f"{path}: not a regular file")
-            return stream.read(limit)
+            return stream.read(limit) or b""  # None: /proc/kmsg has nothing more to say now
     except (OSError, ValueError) as problem:
         raise error(f"{path}: cannot be read: {_reason(problem)}") from None
 
 
-def _open_nonblocking(path: str, flags: int) -> int:
-    """Open without blocking on a pipe that has no writer."""
+def open_nonblocking(path: str, flags: int) -> int:
+    """Open a file for ``open`` without waiting for the writer of a pipe, or for what the kernel will
+    log next: /proc/kmsg counts as a regular file."""
     return os.open(path, flags | _flags("NONBLOCK", "NOCTTY"))
 
 

@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from ...cases.model import Case
 from ...errors import UsageError
-from ...util.files import expand_home
+from ...util.files import expand_home, open_nonblocking
 from .case_patterns import PatternIndex
 from .explanation import (
     CaseOccurrences,
@@ -62,7 +62,7 @@ def opened(file: str, warn: Callable[[str], None]) -> Iterator[BinaryIO]:
             f"{file}: {problem}. Give a log, or - for standard input: COMMAND | vllm-regress explain -"
         )
     try:
-        with path.open("rb") as stream:
+        with open(path, "rb", opener=open_nonblocking) as stream:
             _check(stream, file, warn)
             yield stream
     except OSError as error:
