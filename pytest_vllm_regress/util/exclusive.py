@@ -30,7 +30,7 @@ class Exclusive:
         try:
             self._acquire()
         except filelock.Timeout:
-            raise UsageError(f"{self._what} is in use by {self._other()}") from None
+            raise UsageError(f"{self._what}: in use by {self._other()}") from None
         with contextlib.suppress(OSError):  # a full disk: only the message needs it
             self._holder.write_text(f"{os.getpid()}\n")
 

@@ -4,6 +4,7 @@ nothing of it lives on, whatever it did to its session, its parent and its envir
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -68,6 +69,8 @@ class Place:
 
     def __init__(self, root: Path) -> None:
         self.root, self.marker = root, root / "reached"
+        self.pids: set[int] = set()
+        """Of the command that was killed, and of all that was below it."""
         (root / "tmp").mkdir()
 
     @contextlib.contextmanager
@@ -112,17 +115,19 @@ class Place:
         """Kill a command, and return what is left of it."""
         below = [*process.children(recursive=True), *self.marked()]
         assert below
+        self.pids = {process.pid, *(one.pid for one in below)}
         process.send_signal(number)
         process.wait(60)
         _, alive = psutil.wait_procs(below, 30)
         return [one for one in (*alive, *self.marked()) if one.is_running()]
 
     def left_behind(self) -> list[str]:
-        """What `doctor` says of processes."""
-        with self.started("doctor") as process:
+        """Which processes `doctor` says that the command has left, other tests run beside this."""
+        with self.started("doctor --format json") as process:
             process.wait()
-        lines = (self.root / "output").read_text().splitlines()
-        return [line for line in lines if line.startswith("process ")]
+        entries = json.loads((self.root / "output").read_text())
+        owners = {f"process {pid}, which is gone" for pid in self.pids}
+        return [e["name"] for e in entries if e["what"] == "process" and e["owner"] in owners]
 
 
 @pytest.fixture
@@ -162,6 +167,28 @@ def test_nothing_in_a_target_survives_a_command(
         place.wait(process, place.marker.exists)
         assert place.kill(process, number) == []
     assert place.left_behind() == []
+
+
+def test_doctor_sees_what_has_no_tag_below_a_nanny_that_cannot_work(
+    place: Place, make_target: MakeTarget
+) -> None:
+    python = make_target(vllm="0.8.4")
+    (module,) = python.parents[1].glob("lib/python3.*/site-packages/vllm.py")
+    module.write_text(STARTS_A_DAEMON.format(marker=str(place.marker)))
+    words = TARGET_COMMANDS["ask"].format(python=python)
+    with place.started(words) as process:
+        place.wait(process, place.marker.exists)
+        (nanny,) = process.children()
+        nanny.suspend()
+        (daemon,) = place.marked()
+        process.kill()
+        process.wait()
+        place.pids = {process.pid}
+        assert any(name.startswith(f"{daemon.pid} ") for name in place.left_behind())
+        with place.started("doctor --remove") as removing:
+            removing.wait()
+        psutil.wait_procs([nanny, daemon], 30)
+        assert place.marked() == []
 
 
 @pytest.fixture

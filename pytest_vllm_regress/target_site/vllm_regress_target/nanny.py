@@ -238,7 +238,7 @@ def main() -> None:
     if status is None:
         os.kill(child, signal.SIGKILL)  # not reaped, so its pid is its own
     if status is None or not grace_s or select.select([lifeline], [], [], 0)[0]:
-        _wait_for_descendants(grace_s)
+        _wait_for_nannies(grace_s)
         end_descendants()
     if status is not None and os.WIFSIGNALED(status):
         _end_by(os.WTERMSIG(status))
@@ -259,11 +259,19 @@ def _wait_for(child: int, lifeline: int, wake: int) -> Optional[int]:
     return status
 
 
-def _wait_for_descendants(seconds: float) -> None:
+def _wait_for_nannies(seconds: float) -> None:
+    """Wait until the nannies of an agent that has ended have ended, too, at most ``seconds``."""
     until = time.monotonic() + seconds
-    while time.monotonic() < until and descendants(os.getpid()):
+    while time.monotonic() < until and any(map(_is_nanny, descendants(os.getpid()))):
         _reaped()
         time.sleep(0.02)
+
+
+def _is_nanny(pid: int) -> bool:
+    """Return whether a process is a fork of an agent, or was started to be a nanny."""
+    with suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as cmdline:
+        return b"\0vllm_regress_target.agent\0" in cmdline.read()
+    return False
 
 
 def _end_by(number: int) -> None:
