@@ -7,17 +7,25 @@ import errno
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from filelock import FileLock
 
+from pytest_vllm_regress.cases.results import RunResult, TestResult
+from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.environments import downloads
 from pytest_vllm_regress.environments.cache import EnvironmentCache
 from pytest_vllm_regress.environments.downloads import CarefulBuilds, Downloads
-from pytest_vllm_regress.errors import BuildError, BuildFailure
+from pytest_vllm_regress.errors import BuildError, BuildFailure, DiskFull
+from pytest_vllm_regress.runner.batch import Batch, BatchFiles, BatchUpdate, RunOptions
+from pytest_vllm_regress.runner.journal import Journal
+from pytest_vllm_regress.runner.progress import Progress
+from pytest_vllm_regress.runner.run import RunRequest, run_batches
+from pytest_vllm_regress.util import store
 from pytest_vllm_regress.util.sizes import GIB
 from tests.helpers.cases import CaseFile
 from tests.hostile.test_choices import fake
@@ -149,3 +157,45 @@ def test_a_matrix_on_a_disk_that_fills_up_prints_its_table(
     print(again.stdout, again.stderr)
     assert again.returncode == 0
     assert "INCONCLUSIVE" not in again.stdout
+
+
+@dataclass
+class Reports:
+    """An executor whose batches have all ended, and whose journal has no room from the second on."""
+
+    monkeypatch: pytest.MonkeyPatch
+    interrupted: bool
+
+    def execute(
+        self, batches: Sequence[Batch], options: RunOptions, files: BatchFiles
+    ) -> Generator[BatchUpdate | None, None, None]:
+        def full(path: Path, line: str, **options: object) -> None:
+            raise DiskFull(f"{path}: No space left on device")
+
+        for batch in batches:
+            (case,) = batch.cases
+            result = TestResult(
+                case.id, "t", Verdict.FIXED, "passed", "sim", batch.environment, {}, 1.0
+            )
+            yield BatchUpdate(batch, RunResult((result,)))
+            self.monkeypatch.setattr(store, "append_line", full)
+        if self.interrupted:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_a_journal_without_room_loses_no_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interrupted: bool
+) -> None:
+    monkeypatch.setattr("pytest_vllm_regress.cases.proofs.proof.lock_id", lambda name: name)
+    cases = [CaseFile(name).write(tmp_path / "cases") for name in ("a", "b", "c")]
+    batches = [Batch(f"env-{case.id}", (case,), {}) for case in cases]
+    executor = Reports(monkeypatch, interrupted)
+    journal = Journal(tmp_path / "journal", ["key"])
+    outcome = run_batches(RunRequest(batches, executor, RunOptions(), Progress(), journal))
+    assert outcome.interrupted is interrupted
+    verdicts = {result.case_id: result.verdict for result in outcome.run.results}
+    assert verdicts == dict.fromkeys("abc", Verdict.FIXED)
+    notes = [text for text in outcome.run.problems if "No space left on device" in text]
+    assert len(notes) == 2
+    assert "the same command runs these cases again" in notes[0]

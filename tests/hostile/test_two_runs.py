@@ -153,8 +153,10 @@ def test_the_end_of_one_run_does_not_unlock_the_next(
     released = Exclusive.release
 
     def release_and_begin(lock: Exclusive) -> None:
-        released(lock)
         monkeypatch.setattr(Exclusive, "release", released)
+        with pytest.raises(UsageError):
+            second.begin()
+        released(lock)
         second.begin()
 
     monkeypatch.setattr(Exclusive, "release", release_and_begin)
