@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from ...cases.model import Case
 from ...errors import UsageError
-from ...util.files import expand_home, open_nonblocking
+from ...util.files import existing_path, open_nonblocking
 from .case_patterns import PatternIndex
 from .explanation import (
     CaseOccurrences,
@@ -55,7 +55,7 @@ def opened(file: str, warn: Callable[[str], None]) -> Iterator[BinaryIO]:
         _check(sys.stdin.buffer, "standard input", warn)
         yield sys.stdin.buffer
         return
-    path = expand_home(file)
+    path = existing_path(file)
     if not path.is_file():
         problem = "not a regular file" if path.exists() else "no such file"
         raise UsageError(
