@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pytest_vllm_regress.answers.fixes.index import Fix, FixIndex
 
-from .changes import Change, fix_of, read_changes, terms_of
+from .changes import fix_of, read_changes, terms_of
 from .containment import Containment, sources_of
 
 

@@ -11,20 +11,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_vllm_regress.answers.fixes.index import MIN_LINE, Fix, digest
-from pytest_vllm_regress.answers.fixes.words import identifiers, is_common
+from pytest_vllm_regress.answers.fixes.words import identifiers, is_common, words
 
 SINCE = "2024-09-01"
 """The last days before 0.6."""
-MAX_LINES = 150
-"""Changed lines up to which a change counts that is not titled as a fix."""
-MAX_TERMS = 48
-MAX_REMOVED = 16
+MAX_TERMS = 36
+MAX_REMOVED = 10
 MAX_FUNCTIONS = 24
 _HEAD = "\x01"
 _DEFINITION = re.compile(r"\s*(?:async\s+)?(?:def|class)\s+(\w+)")
 _HUNK = re.compile(r"@@ -\S+ \+\S+ @@ ?(.*)")
 _NUMBER = re.compile(r"\(#(\d+)\)\s*$")
-_TITLED = re.compile(r"(?i)\bfix|bug|revert|regression")
 _STRING = re.compile(r"\"([^\"]*)\"|'([^']*)'")
 
 
@@ -48,8 +45,7 @@ class Change:
     @property
     def counts(self) -> bool:
         """Whether the index has it."""
-        small = self.lines <= MAX_LINES or _TITLED.search(self.title) is not None
-        return self.number is not None and bool(self.functions) and small
+        return self.number is not None and bool(self.functions)
 
 
 def read_changes(clone: Path, branch: str, after: str = "") -> Iterator[Change]:
@@ -115,14 +111,17 @@ def fix_of(change: Change, counts: Counter[str], first: int) -> Fix:
     spoken, others = terms_of(change)
     kept = sorted(spoken, key=lambda term: (counts[term], term))[:MAX_TERMS]
     kept += sorted(others - spoken, key=lambda term: (counts[term], term))[:MAX_TERMS]
+    title = _NUMBER.sub("", change.title).strip()
+    names = [name for names in changed.values() for name in names]
+    terms = {*kept} - words(title) - words(" ".join((*names, *changed)))
     removed = sorted({line for lines in change.removed.values() for line in lines}, key=len)
     return Fix(
         change.number,
         change.commit[:9],
         change.date,
-        _NUMBER.sub("", change.title).strip(),
+        title,
         changed,
-        " ".join(sorted(kept)),
+        " ".join(sorted(terms)),
         "".join(sorted(map(digest, removed[::-1][:MAX_REMOVED]))),
         first,
     )
@@ -139,5 +138,3 @@ def terms_of(change: Change) -> tuple[set[str], set[str]]:
                     spoken |= identifiers(match[1] or match[2] or "")
                 others |= identifiers(_STRING.sub(" ", line))
     return {w for w in spoken if not is_common(w)}, {w for w in others if not is_common(w)}
-
-

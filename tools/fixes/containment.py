@@ -17,10 +17,11 @@ Sources = Mapping[str, frozenset[str]]
 """The stripped lines of each file of a release."""
 CUT = 0.3
 """Mean share that divides contained changes, whose lines later changes touch, from others."""
-PICKED = 0.9
-"""Share of the lines from which a change after the cut counts as contained."""
+PICKED = 0.6
+"""Share of the lines from which a change after the cut counts as contained: who picks a change for
+a release may have to adapt it."""
 ABSENT = 0.1
-"""Share up to which a change is clearly not there, if the next release has ``PICKED`` of it."""
+"""Share up to which a change is clearly not in a release."""
 MIN_LINES = 2
 MIN_LENGTH = 20
 """Lines, and characters of a line, that a change needs so that chance does not put it in."""
@@ -88,8 +89,7 @@ class Containment:
         is that of the release before."""
         for at, first in list(self._found.items()):
             if first == self._count - 1 and self._is_picked(at, share(self._changes[at], sources)):
-                if (self._before.get(at) or 0.0) <= ABSENT:
-                    self._found[at] = self._count  # it was left out of the release before
+                self._found[at] = self._count  # it was left out of the release before
         waiting = [at for at in range(len(self._changes)) if at not in self._found]
         shares = {at: share(self._changes[at], sources) for at in waiting}
         position = cut([shares[at] for at in waiting])
@@ -102,5 +102,5 @@ class Containment:
 
     def _is_picked(self, at: int, value: float | None) -> bool:
         earlier = self._before.get(at)
-        jumped = earlier is not None and earlier < PICKED / 2
+        jumped = earlier is not None and earlier <= ABSENT
         return (value or 0.0) >= PICKED and jumped and _is_distinct(self._changes[at])

@@ -9,7 +9,7 @@ import io
 import re
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection
 from pathlib import Path
 
 import msgspec
@@ -31,7 +31,7 @@ class Fix(msgspec.Struct, frozen=True, array_like=True):
     """A change that upstream merged.
 
     ``changed``: functions by path below ``vllm/``; ``terms``: identifiers and words of literals in
-    the changed lines, lower case; ``removed``: digests of lines that it removed, ``DIGEST``
+    the changed lines that are not in title, functions and paths, lower case; ``removed``: digests of lines that it removed, ``DIGEST``
     characters each; ``first``: the number of the first release that contains it, or of all
     releases if none does.
     """
@@ -120,17 +120,28 @@ class FixIndex(msgspec.Struct):
         match = re.search(r"\+g([0-9a-f]{7,9})", version)
         if match is None:
             return None
-        hashes = (number for number, fix in enumerate(self.fixes) if fix.commit.startswith(match[1]))
+        hashes = (
+            number for number, fix in enumerate(self.fixes) if fix.commit.startswith(match[1])
+        )
         return next(hashes, None)
 
-    def lacking(self, version: str) -> Sequence[Fix]:
-        """Return the fixes that a version lacks, in the order of their merge; none for a version
-        that is not known."""
+    def lacking(self, version: str) -> Collection[int]:
+        """Return the positions of the fixes that a version lacks; none for an unknown version."""
         position = self.position_of_commit(version)
         if position is not None:
-            return self.fixes[position + 1 :]
+            return range(position + 1, len(self.fixes))
         number = self.release_number(version)
-        return [] if number is None else [fix for fix in self.fixes if fix.first > number]
+        if number is None:
+            return ()
+        return {at for at, fix in enumerate(self.fixes) if fix.first > number}
+
+    def day_of(self, version: str) -> str:
+        """Return the day until which a version has upstream's changes; empty if it is unknown."""
+        position = self.position_of_commit(version)
+        if position is not None:
+            return self.fixes[position].date
+        number = self.release_number(version)
+        return "" if number is None else self.dates[number]
 
     def reverted_by(self, fix: Fix) -> Fix | None:
         """Return the change that took a fix back."""
@@ -143,7 +154,7 @@ def fix_index() -> FixIndex:
     return FixIndex.load()
 
 
-DIGEST = 4
+DIGEST = 3
 MIN_LINE = 8
 """Characters of a line from which it says something."""
 
