@@ -74,7 +74,8 @@ def parse(lines: Iterable[str]) -> Iterator[Change]:
         if line.startswith(_HEAD):
             if change is not None:
                 yield change
-            change = Change(*line[1:].rstrip("\n").split("\x02", 2))
+            commit, date, title = line[1:].rstrip("\n").split("\x02", 2)
+            change = Change(commit, date, title)
         elif change is None or line.startswith(("+++ /dev/null", "--- /dev/null")):
             continue
         elif line.startswith(("--- a/", "+++ b/")):

@@ -45,7 +45,7 @@ def share(change: Change, sources: Sources) -> float | None:
             present = sources.get(path)
             if present is None:  # not yet there, or moved: absent lines say nothing
                 present = frozenset()
-                lines = lines if wanted else frozenset()
+                lines = lines if wanted else set()
             moved = lines - other.get(path, set())
             count += len(moved)
             agreeing += sum((line in present) == wanted for line in moved)

@@ -27,7 +27,9 @@ _PREFIX = re.compile(
 )
 _MARKS = re.compile(r"[\s^~|]*")
 _FOLLOWS = re.compile(
-    r"(?i)see (?:root|stack|the|error)|engine process failed|initialization failed|dead|task finished unexpectedly|actor died|loop is not running|keyboardinterrupt|error raised in subprocess|calledprocesserror|died unexpectedly"
+    r"(?i)see (?:root|stack|the|error)|engine process failed|initialization failed|dead"
+    r"|task finished unexpectedly|actor died|died unexpectedly|loop is not running"
+    r"|keyboardinterrupt|error raised in subprocess|calledprocesserror"
 )
 
 
@@ -103,10 +105,11 @@ def _read(text: str) -> Iterator[_Open]:
             function = (frame[2] or "").rpartition(".")[2]
             code = _code_below(lines, number)
             state.places.append(Place(frame[1].replace("\\", "/"), function, code))
-        elif not state.is_ended and (found := _EXCEPTION.search(line)):
-            if found.start() < 4 or state.places:
-                state.messages.append(_message(found, lines[number + 1 : number + 4]))
-                state.is_ended = bool(state.places)
+            continue
+        found = None if state.is_ended else _EXCEPTION.search(line)
+        if found and (found.start() < 4 or state.places):
+            state.messages.append(_message(found, lines[number + 1 : number + 4]))
+            state.is_ended = bool(state.places)
     yield state
 
 

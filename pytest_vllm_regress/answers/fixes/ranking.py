@@ -178,7 +178,7 @@ class Ranker:
     def _factor(self, at: int, start: datetime.date) -> float:
         w, fix = self._weights, self._fixes[at]
         days = max(0, (datetime.date.fromisoformat(fix.date) - start).days)
-        late = 1 - w.late + w.late * 0.5 ** (days / w.half_life)
+        late = 1 - w.late + w.late * math.exp2(-days / w.half_life)
         size = w.large if len(fix.changed) > MANY_FILES else 1.0
         return late * size * (w.fix if fix.is_titled_fix else 1.0)
 
