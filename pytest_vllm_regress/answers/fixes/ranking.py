@@ -36,7 +36,7 @@ class Weights:
     line: float = 2.0
     depth: float = 0.8
     fix: float = 1.2
-    large: float = 0.8
+    large: float = 0.6
     late: float = 0.5
     half_life: float = 120.0
 
