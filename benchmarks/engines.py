@@ -32,7 +32,7 @@ from pytest_vllm_regress.engines.processes.agent import Agent
 from pytest_vllm_regress.engines.server import Server
 from pytest_vllm_regress.engines.session import Session
 from pytest_vllm_regress.engines.settings import Settings, Timeouts
-from pytest_vllm_regress.engines.spec import EngineSpec
+from pytest_vllm_regress.engines.spec import EngineSpec, Front
 from pytest_vllm_regress.engines.target import Target
 from pytest_vllm_regress.errors import Unsupported
 from pytest_vllm_regress.util.deadline import Deadline
@@ -137,9 +137,8 @@ class Bench:
         return tuple(round_trips)
 
     @contextlib.contextmanager
-    def _fixture(self, spec: EngineSpec, front: str) -> Iterator[Engine | Server]:
-        get = self.session.server if front == "serve" else self.session.engine
-        engine = get(self.target, spec, user="benchmark", fresh=True)
+    def _fixture(self, spec: EngineSpec, front: Front) -> Iterator[Engine | Server]:
+        engine = self.session.start(front, self.target, spec, user="benchmark", fresh=True)
         try:
             yield engine
         finally:

@@ -42,7 +42,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_vllm_regress.engines.gpus import nvml
-from pytest_vllm_regress.engines.gpus.visible import ORDER, PCI, VISIBLE, CudaDevice, usable
+from pytest_vllm_regress.engines.gpus.visible import ORDER, PCI, VISIBLE, usable
 from pytest_vllm_regress.engines.placement import Placement
 from pytest_vllm_regress.engines.processes import process_tree
 from pytest_vllm_regress.engines.session import Session
@@ -152,7 +152,7 @@ class Bench:
     torch: Path | None
     folder: Path
     until: float
-    gpu: CudaDevice | None = None
+    gpu: nvml.Gpu | None = None
     cases: tuple[str, ...] = CASES
     suite: tuple[str, ...] = ONE_GPU
 
@@ -248,7 +248,7 @@ class Bench:
         finally:
             session.close()
 
-    def cuda_device(self) -> CudaDevice:
+    def cuda_device(self) -> nvml.Gpu:
         """Return the GPU. Raises ``LeftOut`` on another device."""
         if self.gpu is None:
             raise LeftOut(f"needs CUDA; this is a rehearsal on {self.device}")
@@ -263,7 +263,7 @@ def facts(bench: Bench) -> Facts:
     device = bench.gpu
     return {
         "machine": dataclasses.asdict(machine),
-        "usable": [dataclasses.asdict(gpu) for gpu in usable().devices],
+        "usable": [dataclasses.asdict(gpu) for gpu in usable().gpus],
         "used": device and dataclasses.asdict(device),
         "look_ms": _median_ms(nvml.query_machine),
         **(
@@ -522,14 +522,14 @@ def main(arguments: list[str]) -> int:
     return int(bool(missing) or any(outcome["outcome"] == "failed" for outcome in steps.values()))
 
 
-def choose_gpu(env: str) -> CudaDevice:
+def choose_gpu(env: str) -> nvml.Gpu:
     """Return the first GPU or MIG device that the environment can use.
 
     Raises ``UsageError`` if there is none.
     """
     check_gpu_fits([env])
     target = built_target(env, "gpu")
-    return Placement(print).devices(target)[0] if target else usable().devices[0]
+    return Placement(print).devices(target)[0] if target else usable().gpus[0]
 
 
 def limits(
@@ -601,7 +601,7 @@ def step(bench: Bench, ranked: Step, limit_s: float) -> Facts:
     return {**entry, "seconds": round(time.monotonic() - begun, 1), "limit_s": round(limit_s, 1)}
 
 
-def _usage(device: CudaDevice) -> nvml.Usage:
+def _usage(device: nvml.Gpu) -> nvml.Usage:
     now = nvml.usage(device.uuid)
     if isinstance(now, str):
         raise RuntimeError(now)

@@ -14,6 +14,7 @@ of ``--vocabulary`` tokens made of letters. Real vocabularies are three to five 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import os
@@ -24,29 +25,60 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_vllm_regress.engines.processes.agent import TARGET_SITE
 from pytest_vllm_regress.engines.session import Session
 from pytest_vllm_regress.engines.standalone import bare_session
 from pytest_vllm_regress.errors import Unsupported
+from pytest_vllm_regress.fuzz.drawing import drawn
 from pytest_vllm_regress.fuzz.schemas.backends import BACKENDS, BackendChecker
-from pytest_vllm_regress.fuzz.schemas.schema_hunter import drawn
+from pytest_vllm_regress.fuzz.schemas.schema_hunter import schema_questions
 from pytest_vllm_regress.fuzz.schemas.schema_oracle import SchemaQuestion
-from pytest_vllm_regress.schemas import PROFILES
-from pytest_vllm_regress.util import codec
+from pytest_vllm_regress.schemas import PROFILES, Budget
 
 BARE = """
 import json, sys, time
 from vllm_regress_target.hosts import grammar
 backend, tokenizer, questions = sys.argv[1], sys.argv[2], json.load(open(sys.argv[3]))
 grammar.warm(tokenizer, [backend])
-grammar.check_schema(backend, tokenizer, **questions[0])
+grammar.check_schema(backend, tokenizer, questions[0])
 for _ in sys.stdin:
     began = time.perf_counter()
     for question in questions:
-        grammar.check_schema(backend, tokenizer, **question)
+        grammar.check_schema(backend, tokenizer, question)
     print(time.perf_counter() - began, flush=True)
+"""
+
+LATENCIES = """
+import json, random, sys, time, types
+from vllm_regress_target.hosts import grammar
+
+class Timed:
+    def __init__(self, walk, seconds):
+        self.walk, self.seconds, self.advance = walk, seconds, walk.advance
+    def allowed(self):
+        began = time.perf_counter()
+        allowed = self.walk.allowed()
+        self.seconds.append(time.perf_counter() - began)
+        return allowed
+
+backend, tokenizer, questions = sys.argv[1], sys.argv[2], json.load(open(sys.argv[3]))
+grammar.warm(tokenizer, [backend])
+loaded = grammar._backend(backend, tokenizer)
+for question in questions:
+    seconds = []
+    try:
+        began = time.perf_counter()
+        compiled = loaded.compile(question["schema"])
+        compile_s = time.perf_counter() - began
+        timed = types.SimpleNamespace(walk=lambda: Timed(compiled.walk(), seconds))
+        rng = random.Random(question["seed"] * 1000)
+        grammar._walk(timed, loaded.vocabulary, rng, question["max_tokens"])
+    except BaseException:
+        continue
+    print(json.dumps([compile_s, seconds]))
 """
 
 
@@ -86,27 +118,30 @@ def percentile(values: list[float], part: float) -> float:
     return sorted(values)[min(len(values) - 1, int(part * len(values)))] * 1e6
 
 
-def throughput(checker: BackendChecker, questions: list[SchemaQuestion], rounds: int) -> str:
-    """Return a row: seconds of the bare loop divided by the harness's, as median and spread."""
+@contextlib.contextmanager
+def bare_process(
+    program: str, checker: BackendChecker, questions: list[SchemaQuestion]
+) -> Iterator[subprocess.Popen[str]]:
+    """Run a program in the target interpreter, with the backend, the tokenizer and the questions."""
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        json.dump(
-            [
-                {name: getattr(question, name) for name in question.__struct_fields__}
-                for question in questions
-            ],
-            file,
-        )
+        fields = [{name: getattr(q, name) for name in q.__struct_fields__} for q in questions]
+        json.dump(fields, file)
         file.flush()
-        command = [str(checker.python), "-c", BARE, checker.backend, checker.tokenizer, file.name]
-        environment = {**os.environ, "PYTHONPATH": str(TARGET_SITE), "OPENBLAS_NUM_THREADS": "1"}
-        bare = subprocess.Popen(
-            command,
-            env=environment,
+        command = [str(checker.python), "-c", program]
+        with subprocess.Popen(
+            [*command, checker.backend, checker.tokenizer, file.name],
+            env={**os.environ, "PYTHONPATH": str(TARGET_SITE), "OPENBLAS_NUM_THREADS": "1"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-        )
+        ) as bare:
+            yield bare
+
+
+def throughput(checker: BackendChecker, questions: list[SchemaQuestion], rounds: int) -> str:
+    """Return a row: seconds of the bare loop divided by the harness's, as median and spread."""
+    with bare_process(BARE, checker, questions) as bare:
         assert bare.stdin is not None and bare.stdout is not None
         checker.ask(questions[0])
         harness, bare_loop = [], []
@@ -118,8 +153,6 @@ def throughput(checker: BackendChecker, questions: list[SchemaQuestion], rounds:
             bare.stdin.write("\n")
             bare.stdin.flush()
             bare_loop.append(float(bare.stdout.readline()))
-        bare.stdin.close()
-        bare.wait()
     ratios = [a / b for a, b in zip(bare_loop, harness, strict=True)]
     checks = sum(question.checks for question in questions) / statistics.median(harness) * 60
     spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
@@ -129,12 +162,12 @@ def throughput(checker: BackendChecker, questions: list[SchemaQuestion], rounds:
 def latencies(checker: BackendChecker, questions: list[SchemaQuestion]) -> str:
     """Return a row with latencies in microseconds."""
     compile_s, first, later = [], [], []
-    for question in questions:
-        reply = checker.reply(codec.replace(question, valid=(), invalid=(), walks=1), timings=True)
-        if reply["error"] is None:
-            compile_s.append(reply["timings"]["compile"])
-            first += reply["timings"]["first"]
-            later += reply["timings"]["masks"]
+    with bare_process(LATENCIES, checker, questions) as bare:
+        assert bare.stdout is not None
+        for compiled, masks in map(json.loads, bare.stdout):
+            compile_s.append(compiled)
+            first += masks[:1]
+            later += masks[1:]
     cells = [
         f"{percentile(values, part):,.0f}"
         for values in (compile_s, first, later)
@@ -152,7 +185,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--vocabulary", type=int, default=32_000)
     options = parser.parse_args()
-    questions = drawn(PROFILES["basic"], 12, options.schemas, 0)
+    questions = drawn(schema_questions(PROFILES["basic"], Budget(nodes=12)), options.schemas, 0)
     machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {sys.platform}"
     print(f"{len(questions)} schemas, {options.rounds} rounds; {machine}\n")
     with bare_session() as session:

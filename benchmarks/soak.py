@@ -61,7 +61,9 @@ class Sample:
 def take_sample(session: Session, starts: int, requests: int, began: float) -> Sample:
     """Count everything that could be left behind."""
     controller = psutil.Process()
-    agents = [psutil.Process(agent.pid) for agent in session.agents if agent.pid is not None]
+    agents = [
+        psutil.Process(agent.pid) for agent in session.agents.started if agent.pid is not None
+    ]
     values = {
         "controller MiB": round(controller.memory_info().rss / MIB, 1),
         "agent MiB": round(sum(agent.memory_info().rss for agent in agents) / MIB, 1),
@@ -107,7 +109,7 @@ def main() -> int:
                 generation="V1" if number % 2 else "V0",
                 tensor_parallel_size=2 if number % 10 == 0 else 1,
             )
-            engine = session.engine(target, spec, user="soak", fresh=True)
+            engine = session.start("offline", target, spec, user="soak", fresh=True)
             answers = engine.generate(
                 [f"request {n}" for n in range(requests_each)],
                 {"max_tokens": 4, "ignore_eos": True},

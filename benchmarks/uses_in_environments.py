@@ -111,7 +111,7 @@ def rows(result: Smoke, read: Project, known: History) -> Iterator[Row]:
 def _served(use: Use, result: Smoke) -> bool | None:
     """Return whether the plain server has a route or a metric: those of this project need no
     option."""
-    offered = result.offered.get(use.kind)
+    offered = result.offered
     return (
         None
         if not offered

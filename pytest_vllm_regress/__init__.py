@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     )
     from .engines.inputs.script import Script
     from .engines.probe import AtWork, Probe
-    from .engines.process_list import ProcessInfo
+    from .engines.running import ProcessInfo
     from .engines.server import Server
     from .engines.spec import EngineSpec
     from .engines.standalone import Engines, engine
@@ -101,7 +101,7 @@ _PUBLIC_NAMES = {
     "engines.http.health": ("Health", "Metrics"),
     "engines.http.requests": ("Ranked",),
     "engines.probe": ("AtWork", "Probe"),
-    "engines.process_list": ("ProcessInfo",),
+    "engines.running": ("ProcessInfo",),
     "engines.server": ("Server",),
     "engines.spec": ("EngineSpec",),
     "engines.standalone": ("Engines", "engine"),

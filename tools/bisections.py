@@ -9,20 +9,13 @@ from pytest_vllm_regress.cases.loading import load_all_cases
 from pytest_vllm_regress.cases.proofs import proof
 from pytest_vllm_regress.cases.proofs.proof import BisectedCommit
 from pytest_vllm_regress.environments.sources import PROJECTS
-from pytest_vllm_regress.util.report import Markup, markdown_table
+from pytest_vllm_regress.util.report import Markup, Table
+
+from . import page as pages
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTED = 2
 """Number of candidates if no search was needed: the documented commit and its parent."""
-HEAD = """# Bisections
-
-The commits that fixed or introduced the failures of the cases, as `vllm-regress validate --commits` recorded them in the
-evidence. [How to bisect](../how-to/bisect.md). *As documented*: the commit that the case names was run, and its parent;
-one shows the failure and the other does not. Otherwise the commit was found by a search, and confirmed by two more runs
-of it and of its parent. *Seconds a run* are from a machine with two cores that did other work at the same time.
-
-<!-- written by `python -m tools.docs` from the `evidence.json` of the cases; do not edit -->
-"""
 HEADER = ("case", "change", "commit", "pull request", "found", "runs", "seconds a run", "date")
 
 
@@ -53,5 +46,4 @@ def row(case_id: str, commit: BisectedCommit) -> list[str]:
 
 def page() -> str:
     """Return the page."""
-    table = markdown_table(HEADER, [row(case_id, commit) for case_id, commit in traced()])
-    return "\n".join([HEAD, *table, ""])
+    return pages.render("bisections", commits=Table(HEADER, [row(*one) for one in traced()]))

@@ -15,7 +15,9 @@ from pytest_vllm_regress.surveys.conformance import (
     KnownFailure,
     SuiteRun,
 )
-from pytest_vllm_regress.util.report import Markup, markdown_table
+from pytest_vllm_regress.util.report import Markup, Table
+
+from . import page as pages
 
 NOT_RUN = "-"
 
@@ -23,24 +25,7 @@ NOT_RUN = "-"
 def page(runs: Iterable[SuiteRun], known: Sequence[KnownFailure]) -> str:
     """Return the page (ASCII)."""
     ordered = sorted(runs, key=lambda ran: (ran.device != "sim", ran.vllm))
-    lines = [
-        "# Conformance",
-        "",
-        "<!-- written by `python -m tools.docs`; do not edit -->",
-        "",
-        "Which features work on which vLLM, according to the conformance suite: a row for each version and engine generation.",
-        "`ok`: the check passed. `n/a`: this vLLM or device does not support it; the note says why. `FAIL`: it fails; the note says what is known.",
-        f"`{NOT_RUN}`: the check has not run there yet.",
-        "",
-        "[Support a new vLLM](../how-to/support-a-new-vllm.md) says how to add a row.",
-    ]
-    for section in dict.fromkeys(cell.section for ran in ordered for cell in ran.cells):
-        lines += ["", f"## {section}", "", *_section(section, ordered, known)]
-    lines += [
-        "",
-        "## What was installed",
-        "",
-    ]
+    sections = dict.fromkeys(cell.section for ran in ordered for cell in ran.cells)
     rows = [
         (
             *(ran.environment, ran.device),
@@ -49,45 +34,32 @@ def page(runs: Iterable[SuiteRun], known: Sequence[KnownFailure]) -> str:
         )
         for ran in ordered
     ]
-    lines += markdown_table(("environment", "device", "vllm", *SHOWN, "machine", "day"), rows)
-    for ran in ordered:
-        if ran.gpu:
-            facts = ", ".join(
-                f"{name.replace('_', ' ')} {value}" for name, value in ran.gpu.items()
-            )
-            lines += ["", f"{ran.environment} on {ran.device}: {facts}."]
-    return "\n".join([*lines, ""]).encode("ascii", "replace").decode()
+    text = pages.render(
+        "conformance",
+        sections={section: _section(section, ordered, known) for section in sections},
+        installed=Table(("environment", "device", "vllm", *SHOWN, "machine", "day"), rows),
+        runs=ordered,
+    )
+    return text.encode("ascii", "replace").decode()
 
 
-def _section(section: str, runs: Sequence[SuiteRun], known: Sequence[KnownFailure]) -> list[str]:
-    rows = {
-        (ran.name, generation): ran
-        for ran in runs
-        for generation in ("V0", "V1")
-        if _exists(ran, generation)
-    }
-    cells = {
-        (ran.name, c.generation, c.check): c
-        for ran in runs
-        for c in ran.cells
-        if c.section == section
-    }
-    checks = list(dict.fromkeys(check for _, _, check in cells))
+def _section(
+    section: str, runs: Sequence[SuiteRun], known: Sequence[KnownFailure]
+) -> tuple[Table, dict[str, int]]:
+    """Return the table of a section, and its notes with their numbers."""
     notes: dict[str, int] = {}
-    table = []
-    for (key, generation), ran in rows.items():
-        words = []
-        for check in checks:
-            cell = cells.get((key, generation, check))
-            words.append(Markup(NOT_RUN if cell is None else _word(ran, cell, known, notes)))
-        table.append((f"{ran.vllm} {generation} {ran.device}", *words))
-    lines = markdown_table(("vLLM", *map(Markup, checks)), table)
-    return lines + ([""] if notes else []) + [f"{number}. {note}" for note, number in notes.items()]
-
-
-def _exists(ran: SuiteRun, generation: str) -> bool:
-    """A generation that this vLLM does not have gets no row."""
-    return any(cell.generation == generation and cell.outcome != ABSENT for cell in ran.cells)
+    checks = list(dict.fromkeys(c.check for ran in runs for c in ran.cells if c.section == section))
+    rows = []
+    for ran in runs:
+        for generation in ("V0", "V1"):
+            cells = [cell for cell in ran.cells if cell.generation == generation]
+            # A generation that this vLLM does not have gets no row.
+            if all(cell.outcome == ABSENT for cell in cells):
+                continue
+            words = {c.check: _word(ran, c, known, notes) for c in cells if c.section == section}
+            name = f"{ran.vllm} {generation} {ran.device}"
+            rows.append((name, *(Markup(words.get(check, NOT_RUN)) for check in checks)))
+    return Table(("vLLM", *map(Markup, checks)), rows), notes
 
 
 def _word(

@@ -16,7 +16,7 @@ import typer
 
 from pytest_vllm_regress.surveys.conformance import open_runs, read_known, suite_directory
 from pytest_vllm_regress.surveys.drift_record import open_drifts
-from pytest_vllm_regress.surveys.states.measure import open_states
+from pytest_vllm_regress.surveys.states.measure import TABLES, open_states
 from pytest_vllm_regress.util.files import write_atomically
 from tools import (
     bisections,
@@ -78,7 +78,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "generated/upstream.md": upstream.page,
     "generated/conformance.md": _conformance,
     "generated/drift.md": _drift,
-    **{f"generated/{table}.md": _states(table) for table in states_pages.PAGES},
+    **{f"generated/{table}.md": _states(table) for table in TABLES},
 }
 """What makes each page, by its path below docs."""
 

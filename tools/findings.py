@@ -10,14 +10,15 @@ all are.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from pytest_vllm_regress.engines.standalone import bare_session
 from pytest_vllm_regress.errors import ChildError, Unsupported
@@ -25,19 +26,20 @@ from pytest_vllm_regress.fuzz.api.api_hunter import ApiFinding
 from pytest_vllm_regress.fuzz.engines.pair_hunter import EngineFinding
 from pytest_vllm_regress.fuzz.finding import Finding, ReplayAnswer, UpstreamSearch
 from pytest_vllm_regress.fuzz.hunter import hunter_named, load
-from pytest_vllm_regress.fuzz.lifecycle.story_hunter import StoryFinding
+from pytest_vllm_regress.fuzz.lifecycle.story_hunter import Story, StoryFinding
 from pytest_vllm_regress.fuzz.parsers.parser_hunter import ParserFinding
 from pytest_vllm_regress.fuzz.schemas.schema_hunter import SchemaFinding
 from pytest_vllm_regress.schemas import PROFILES, features
 from pytest_vllm_regress.util import codec
-from pytest_vllm_regress.util.report import Markup, markdown_table
+from pytest_vllm_regress.util.report import Markup, Table
+
+from . import page as pages
 
 DOCS = Path(__file__).parents[1] / "docs"
 FOUND_AGAIN = DOCS / "records" / "found-again"
 UNREPORTED = DOCS / "records" / "unreported.toml"
 LONG = 240
 """Maximum length of a request or story in a table cell, in characters."""
-_WRITTEN = "<!-- written by `python -m tools.docs`; do not edit -->"
 Row = tuple[str, ...]
 """Markdown of the cells of a row."""
 
@@ -47,8 +49,7 @@ class FindingsPage:
     """A page about the findings of some hunters.
 
     Attributes:
-        name: of the page, and of the folder with the findings.
-        head: title and introduction.
+        name: of the page, of its template, and of the folder with the findings.
         columns: those with ``cells``; the releases and what upstream knows follow.
         keys: under which a finding may stand in upstream.toml, the most special one first.
         title: name of a finding that is by design.
@@ -58,7 +59,6 @@ class FindingsPage:
 
     name: str
     hunters: tuple[str, ...]
-    head: str
     columns: Row
     cells: Callable[[Any], Row]
     keys: Callable[[Any], Row]
@@ -92,27 +92,22 @@ class FindingsPage:
 
     def text(self) -> str:
         """Return the page: the table, the number of findings, and those that are by design."""
-        entries = {one.name: self.looked_up(one) for one in self.published()}
-        designed = [one for one in self.published() if "by_design" in entries[one.name]]
-        findings = [one for one in self.published() if one not in designed]
-        header = (*self.columns, "fails in", "right in", "upstream")
+        entries = [(one, self.looked_up(one)) for one in self.published()]
+        findings = [one for one, entry in entries if "by_design" not in entry]
         rows = [[*self.cells(one), *_releases(one), _reports(one)] for one in findings]
         searched = sum(bool(one.upstream.words) for one in findings)
         known = sum(bool(one.upstream.reports) for one in findings)
-        lines = [
-            *_table(header, rows),
-            "",
-            f"{len(findings)} findings{self.of(findings)}; {searched} looked up, "
-            f"{known} of these reported upstream.",
-            "",
-        ]
-        if designed:
-            lines += ["## By design", ""]
-            for one in designed:
-                why = entries[one.name]["by_design"]
-                lines.append(f"- {self.link(one, self.title(one))}: {why}.")
-            lines.append("")
-        return self.head + "\n".join(lines)
+        return pages.render(
+            self.name,
+            findings=_table((*self.columns, "fails in", "right in", "upstream"), rows),
+            count=f"{len(findings)} findings{self.of(findings)}; {searched} looked up, "
+            f"{known} of these reported upstream",
+            designed=[
+                (self.link(one, self.title(one)), entry["by_design"])
+                for one, entry in entries
+                if "by_design" in entry
+            ],
+        )
 
 
 def code(text: str, limit: int = 150) -> str:
@@ -122,8 +117,8 @@ def code(text: str, limit: int = 150) -> str:
     return f"`` {plain} ``" if "`" in plain else f"`{plain}`"
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    return markdown_table(header, [list(map(Markup, row)) for row in rows])
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    return Table(header, [list(map(Markup, row)) for row in rows])
 
 
 def _releases(finding: Finding) -> Row:
@@ -156,16 +151,6 @@ def _api_cells(finding: ApiFinding) -> Row:
 API = FindingsPage(
     "api-findings",
     ("api",),
-    f"""# Findings about the API
-
-{_WRITTEN}
-
-Requests that a stock server of the newest release answers wrongly, found by `vllm-regress fuzz api`, in their smallest
-form. [How to fuzz](../how-to/fuzz-api.md). Each row links to a file with the request as a curl command and the options of
-the server; `vllm-regress fuzz replay docs/api-findings/FILE` asks it again, `vllm-regress fuzz report docs/api-findings/FILE`
-prints the text of vLLM's bug-report form. *Upstream*: reports of the same failure, or the words with which none was found.
-
-""",
     ("route", "problem", "request", "what came", "cause"),
     _api_cells,
     lambda one: (one.problem.key,),
@@ -187,15 +172,6 @@ def _engine_cells(finding: EngineFinding | StoryFinding) -> Row:
 ENGINES = FindingsPage(
     "engine-findings",
     ("engines", "lifecycle"),
-    f"""# Findings about engines and servers
-
-{_WRITTEN}
-
-What [`vllm-regress fuzz engines`](../how-to/fuzz-engines.md) and [`fuzz lifecycle`](../how-to/fuzz-lifecycle.md) found in the
-newest release, in its smallest form. Each row links to a file; `vllm-regress fuzz replay docs/engine-findings/FILE` asks it
-again. Several rows may have one cause. *Upstream*: reports of the same failure, or the words with which none was found.
-
-""",
     ("hunter or pair", "what is wrong", "requests or story", "observed"),
     _engine_cells,
     lambda one: (one.name, one.problem.kind),
@@ -223,16 +199,6 @@ def _parser_keys(finding: ParserFinding) -> Row:
 PARSERS = FindingsPage(
     "parser-findings",
     ("parsers",),
-    f"""# Findings about parsers
-
-{_WRITTEN}
-
-Failures that `vllm-regress fuzz parsers` found in the newest release, in their smallest form. [How to
-fuzz](../how-to/fuzz-parsers.md), [parsers by release](parsers.md). Each row links to a file; `vllm-regress fuzz replay
-docs/parser-findings/FILE` asks it again. Several rows may have one cause. *Upstream*: reports of the same failure, or the
-words with which none was found.
-
-""",
     ("parser", "problem", "pieces", "what came", "in"),
     _parser_cells,
     _parser_keys,
@@ -252,7 +218,8 @@ class SchemasPage(FindingsPage):
             for one in self.published()
         ]
         header = (*self.columns, "fails in", "works in", "claims", "upstream")
-        return self.head + "\n".join(_table(header, rows)) + f"\n\n{len(rows)} findings.\n"
+        table = _table(header, rows)
+        return pages.render(self.name, findings=table, count=f"{len(rows)} findings", designed=())
 
 
 def _claims(finding: SchemaFinding) -> str:
@@ -281,20 +248,6 @@ def _plain(text: str) -> str:
 SCHEMAS = SchemasPage(
     "findings",
     ("schemas",),
-    f"""# Findings
-
-{_WRITTEN}
-
-Failures that `vllm-regress fuzz schemas` found in structured-output backends alone, without vLLM. [How to
-fuzz](../how-to/fuzz-backends.md). Each row shows the smallest schema of its kind, and the versions in which it fails or
-works. *Claims* says whether the backend claims to support everything that the schema uses
-(`pytest_vllm_regress/schemas/profile.py` names the sources). *Upstream* is a known report; "not found" means that a
-short search of the trackers found none.
-
-Each row links to a file; `vllm-regress fuzz replay docs/findings/FILE` checks it again. Texts are written with the
-vocabulary of the forged checkpoint: bytes, and a few tokens of several letters.
-
-""",
     ("backend", "outcome", "schema", "problem"),
     _schema_cells,
     lambda one: (one.name,),
@@ -318,6 +271,11 @@ class FoundAgain:
     def cells(self) -> Row:
         finding, question = self.finding, self.finding.question
         hunter = f"engines, {finding.pair}" if isinstance(finding, EngineFinding) else "lifecycle"
+        text = (
+            question.to_text()
+            if isinstance(question, Story)
+            else json.dumps(codec.encode(question.turns))
+        )
         number = self.report.rpartition("/")[2]
         report = (
             f"[#{number}]({self.report})"
@@ -329,7 +287,7 @@ class FoundAgain:
             report,
             finding.environment.removeprefix("vllm-"),
             finding.problem.kind,
-            code(" ".join(question.to_text().split()), LONG),
+            code(" ".join(text.split()), LONG),
             code(f"vllm-regress {self.campaign}", LONG),
             self.seen,
         )
@@ -345,26 +303,9 @@ def found_again() -> list[FoundAgain]:
 
 def found_again_page() -> str:
     """Return the page of what was found again."""
-    header = [
-        "hunter",
-        "documented as",
-        "release",
-        "what is wrong",
-        "smallest form",
-        "campaign",
-        "seen in",
-    ]
-    head = f"""# Documented failures that the hunters found again
-
-{_WRITTEN}
-
-A hunter that finds nothing in a new release says something only if it finds what is known in an old one. These failures were
-documented before; nothing in the hunters names them. Each campaign had the time and the questions that its row tells; the
-finding is the file in its smallest form, and `vllm-regress fuzz replay FILE` asks it again. Tests replay all of them. `fuzz parsers`
-and `fuzz api` find documented failures again in tests that run whole campaigns (`tests/engine/fuzz`).
-
-"""
-    return head + "\n".join(_table(header, (entry.cells for entry in found_again()))) + "\n"
+    kinds = ("hunter", "documented as", "release", "what is wrong", "smallest form", "campaign")
+    rows = (entry.cells for entry in found_again())
+    return pages.render("found-again", findings=_table((*kinds, "seen in"), rows))
 
 
 def causes() -> list[Mapping[str, Any]]:
@@ -388,27 +329,17 @@ def unreported() -> dict[str, FindingsPage]:
 
 def unreported_page() -> str:
     """Return the page of what is not reported."""
-    pages, rows = unreported(), []
+    page_of, rows = unreported(), []
     for cause in causes():
         links = [
-            f"[{number}](../{pages[name].name}/{name}.json)"
+            f"[{number}](../{page_of[name].name}/{name}.json)"
             for number, name in enumerate(cause["findings"], 1)
         ]
         rows.append((cause["hunter"], cause["what"], ", ".join(links)))
     hunters = Counter(hunter for hunter, _, _ in rows)
     counts = ", ".join(f"{count} by `fuzz {hunter}`" for hunter, count in hunters.items())
-    head = f"""# Failures in the newest release that nobody has reported
-
-{_WRITTEN}
-
-The published findings of [`fuzz parsers`](parser-findings.md), [`fuzz api`](api-findings.md), [`fuzz engines` and `fuzz
-lifecycle`](engine-findings.md) for which no report was found, by cause. The words that were searched for are in the
-findings; what is by design, or reported, is on their pages. A cause that several parsers share counts once. It is told by
-what is observed and by vLLM's sources, not by a fix, so two causes may turn out to be one.
-
-"""
-    table = "\n".join(_table(("hunter", "cause", "findings"), rows))
-    return f"{head}{table}\n\n{len(rows)} causes: {counts}.\n"
+    table = _table(("hunter", "cause", "findings"), rows)
+    return pages.render("unreported", causes=table, counts=counts)
 
 
 def smallest(findings: Iterable[Any]) -> list[Any]:
@@ -449,23 +380,19 @@ def _asked(asker: Any, finding: Any) -> tuple[str, ReplayAnswer]:
         return asker.version, ReplayAnswer.CANNOT_RUN
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("folders", nargs="*", type=Path)
-    parser.add_argument("--ask", action="append", default=[], metavar="ENV")
-    arguments = parser.parse_args()
-    new = smallest(
-        load(path) for folder in arguments.folders for path in sorted(folder.glob("*.json"))
-    )
+def main(
+    folders: Annotated[list[Path] | None, typer.Argument()] = None,
+    ask: Annotated[list[str] | None, typer.Option(metavar="ENV")] = None,
+) -> None:
+    """Replace findings below docs by those in these folders, and ask findings again."""
+    new = smallest(load(path) for folder in folders or () for path in sorted(folder.glob("*.json")))
     hunters = {finding.hunter for finding in new}
     for page in PAGES:
         old = page.published()
         kept = [one for one in old if one.hunter not in hunters]
         own = [one for one in new if one.hunter in page.hunters]
         if own or not new:
-            own = with_releases(own or old, arguments.ask)
+            own = with_releases(own or old, ask or ())
             kept = kept if new else []
         for one in old:
             (page.folder / one.name).unlink()
@@ -474,4 +401,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -18,34 +18,13 @@ from packaging.version import Version
 from pytest_vllm_regress.fuzz.campaign import JOURNAL
 from pytest_vllm_regress.fuzz.parsers.parser_oracle import WHOLE
 from pytest_vllm_regress.fuzz.parsers.parser_question import CutKind
-from pytest_vllm_regress.util.report import Markup, markdown_table
+from pytest_vllm_regress.util.report import Markup, Table
+
+from . import page as pages
 
 DOCS = Path(__file__).parents[1] / "docs"
 RECORD = DOCS / "records" / "parsers.json"
 LETTERS = dict(zip((WHOLE, *CutKind), "wctsmo", strict=True))
-HEAD = """# Parsers by release and kind of cut
-
-<!-- written by `python -m tools.docs`; do not edit -->
-
-What `vllm-regress fuzz parsers` saw: the same drawn answers in each parser's own format, asked as the server of the release
-asks it. [How to fuzz parsers](../how-to/fuzz-parsers.md) explains the cuts. A cell shows the ways in which an answer was
-wrong at least once, and in parentheses the share of answers that were wrong in the worst way:
-
-| letter | the answer arrives |
-| --- | --- |
-| w | whole, without a stream |
-| c | in characters |
-| t | in tokens |
-| s | in several tokens at a time |
-| m | with markers alone |
-| o | at once |
-
-A stream that is wrong in the same way as the whole answer counts as w alone. *sound* means that no drawn answer was wrong. It
-does not mean that none can be: strings that a format cannot enclose, text after calls and unfinished answers were not
-drawn. In 0.8.5 and 0.11.2 the server itself loses the name of a call that arrives at once, and in 0.8.5 the end of some
-streams: every parser shows it there. An empty cell: the release has no such parser, or it reads another format.
-
-"""
 
 
 def add_campaign(record: dict[str, Any], journal: Iterable[str]) -> None:
@@ -95,8 +74,8 @@ def page() -> str:
         f"{release}: {sum(not entry['wrong'] for entry in entries.values())} of {len(entries)}"
         for release, entries in parsers.items()
     ]
-    table = "\n".join(markdown_table(("parser", *releases), rows))
-    return f"{HEAD}{table}\n\nSound parsers: {', '.join(sound)}.\n"
+    table = Table(("parser", *releases), rows)
+    return pages.render("parsers", parsers=table, sound=", ".join(sound))
 
 
 def main() -> None:

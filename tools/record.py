@@ -17,7 +17,7 @@ import typer
 from packaging.version import Version
 
 from pytest_vllm_regress.cli.context import DISK, disk_limit, say
-from pytest_vllm_regress.cli.survey.drift import chosen_releases
+from pytest_vllm_regress.cli.survey import chosen_releases
 from pytest_vllm_regress.runner.executors import build_with_cache
 from pytest_vllm_regress.surveys import drift as drift_survey
 from pytest_vllm_regress.surveys import drift_record
@@ -36,18 +36,10 @@ from pytest_vllm_regress.util.report import to_markdown
 from pytest_vllm_regress.util.signals import terminate_as_interrupt
 from pytest_vllm_regress.util.store import Store
 
+from . import page as pages
+
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "docs" / "records"
-DRIFT_HEAD = """# What `pip install vllm==X` gives today
-
-<!-- written by `python -m tools.docs`; do not edit -->
-
-Each release was installed with the newest packages that its requirements allowed on the day in the table, without a pin.
-Then its server was imported, its help printed, and a server started on the simulated device until it answered one token.
-Where a stage fails, the packages that differ from the day after the release were searched for the one to blame. A pin is
-confirmed if the release was installed once more with it and passed every stage.
-
-"""
 T = TypeVar("T")
 app = typer.Typer(add_completion=False)
 Names = Annotated[list[str] | None, typer.Option("--env", metavar="NAME")]
@@ -148,7 +140,7 @@ def drift(
 
 def drift_page(drifts: Collection[drift_record.Drift]) -> str:
     """Return the page of the record."""
-    return DRIFT_HEAD + to_markdown(drift_record.report(drifts))
+    return pages.render("drift", report=to_markdown(drift_record.report(drifts)))
 
 
 @contextlib.contextmanager

@@ -7,14 +7,14 @@ count: they are welcome.
 
 from __future__ import annotations
 
-import argparse
 import ast
 import io
-import sys
 import tokenize
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+import typer
 
 from tools.options import MOST_OPTIONS, counts
 
@@ -27,7 +27,6 @@ _LAYOUT = {
     *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
     *(tokenize.ENCODING, tokenize.ENDMARKER),
 }
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def modules(root: Path) -> list[Path]:
@@ -35,25 +34,26 @@ def modules(root: Path) -> list[Path]:
     return sorted(path for path in root.rglob("*.py") if "data" not in path.parts)
 
 
-def tokens(path: Path) -> list[str]:
+def tokens(path: Path, *, imports: bool = True) -> list[str]:
     """Return the tokens of a module without comments, docstrings and layout."""
     text = path.read_text(encoding="utf-8")
-    prose = {
-        line for first, last in _docstrings(ast.parse(text)) for line in range(first, last + 1)
+    left_out = {
+        line
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.stmt)
+        and (_is_docstring(node) or (not imports and isinstance(node, ast.Import | ast.ImportFrom)))
+        for line in range(node.lineno, (node.end_lineno or 0) + 1)
     }
     return [
         token.string
         for token in tokenize.generate_tokens(io.StringIO(text).readline)
-        if token.type not in _LAYOUT and token.start[0] not in prose
+        if token.type not in _LAYOUT and token.start[0] not in left_out
     ]
 
 
-def _docstrings(tree: ast.AST) -> Iterator[tuple[int, int]]:
-    """Yield first and last line of every string that is a statement of its own."""
-    for node in ast.walk(tree):
-        match node:
-            case ast.Expr(value=ast.Constant(value=str())):
-                yield node.lineno, node.end_lineno or node.lineno
+def _is_docstring(node: ast.stmt) -> bool:
+    """Return whether a node is a string that is a statement of its own."""
+    return isinstance(node, ast.Expr) and isinstance(getattr(node.value, "value", None), str)
 
 
 def packages(root: Path) -> list[str]:
@@ -67,7 +67,7 @@ def repeated_share(paths: Sequence[Path]) -> float:
     Imports do not count: modules that need the same things look the same there.
     """
     runs: dict[tuple[str, ...], list[tuple[int, int]]] = defaultdict(list)
-    texts = [_without_imports(path) for path in paths]
+    texts = [tokens(path, imports=False) for path in paths]
     for number, words in enumerate(texts):
         for at in range(len(words) - REPEATED + 1):
             runs[tuple(words[at : at + REPEATED])].append((number, at))
@@ -81,28 +81,11 @@ def repeated_share(paths: Sequence[Path]) -> float:
     return len(covered) / max(1, sum(map(len, texts)))
 
 
-def _without_imports(path: Path) -> list[str]:
-    text = path.read_text(encoding="utf-8")
-    tree = ast.parse(text)
-    imports = {
-        line
-        for node in ast.walk(tree)
-        if isinstance(node, (ast.Import, ast.ImportFrom))
-        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
-    }
-    prose = {line for first, last in _docstrings(tree) for line in range(first, last + 1)}
-    return [
-        token.string
-        for token in tokenize.generate_tokens(io.StringIO(text).readline)
-        if token.type not in _LAYOUT and token.start[0] not in prose | imports
-    ]
-
-
 def functions(path: Path) -> Iterator[tuple[str, int, int, bool]]:
     """Yield name, lines without docstring, parameters, and whether it is a command, of each
     function."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, _FUNCTIONS):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             first = node.body[0]
             is_documented = ast.get_docstring(node) is not None
             prose = (first.end_lineno or 0) - first.lineno + 1 if is_documented else 0
@@ -111,11 +94,7 @@ def functions(path: Path) -> Iterator[tuple[str, int, int, bool]]:
             is_method = bool(arguments.args) and arguments.args[0].arg in ("self", "cls")
             name = f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
             lines = (node.end_lineno or node.lineno) - node.lineno + 1 - prose
-            yield name, lines, count - is_method, _is_command(path)
-
-
-def _is_command(path: Path) -> bool:
-    return "cli" in path.parts
+            yield name, lines, count - is_method, "cli" in path.relative_to(PACKAGE).parts
 
 
 def repeated_classes(paths: Sequence[Path]) -> list[str]:
@@ -129,14 +108,11 @@ def repeated_classes(paths: Sequence[Path]) -> list[str]:
     return sorted(name for name, count in names.items() if count > 1)
 
 
-def main() -> int:
-    """Print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folders", action="store_true", help="tokens and modules of each folder")
-    arguments = parser.parse_args()
+def main(folders: bool = False) -> None:
+    """Print the figures; with --folders also tokens and modules of each folder."""
     package, tools = modules(PACKAGE), modules(TOOLS)
     sizes = {path: len(tokens(path)) for path in [*package, *tools]}
-    if arguments.folders:
+    if folders:
         for folder in packages(PACKAGE):
             inside = [path for path in package if path.relative_to(PACKAGE).parts[0] == folder]
             print(f"{folder:14} {sum(sizes[p] for p in inside):7,} tokens {len(inside):4} modules")
@@ -169,8 +145,7 @@ def main() -> int:
         ("comments", f"{sum(line.lstrip().startswith('# ') for line in lines):,}"),
     ):
         print(f"{what:30} {value}")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    typer.run(main)

@@ -15,7 +15,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
-from pytest_vllm_regress.surveys.upstream.triage import (
+from pytest_vllm_regress.surveys.upstream.tests import (
     NOT_SKIPPED,
     ListedTest,
     UpstreamOutcome,
@@ -23,8 +23,10 @@ from pytest_vllm_regress.surveys.upstream.triage import (
     listed_tests,
     outcome_of,
 )
-from pytest_vllm_regress.util.report import Markup, markdown_table
+from pytest_vllm_regress.util.report import Markup, Table
 from pytest_vllm_regress.util.text import markdown_cell
+
+from . import page as pages
 
 DOCS = Path(__file__).parents[1] / "docs"
 RECORDS = DOCS / "records" / "upstream"
@@ -34,17 +36,6 @@ _OF_MACHINE = re.compile(r"; dossier: \S+| \(\.\./.*")
 _OWN_LINE = (UpstreamOutcome.FAILED, UpstreamOutcome.MEANING)
 """Outcomes of which the record and the page name each test; of the others, they count equal
 reasons."""
-
-HEAD = """# Upstream's own tests
-
-<!-- written by `python -m tools.docs`; do not edit -->
-
-What became of vLLM's own tests, unmodified, on the simulated device. [How to run them](../how-to/run-upstreams-tests.md) explains
-the outcomes. *Passed* is also given as the share of those that passed, failed or assert what a trained model says. Where vLLM
-has V0 and V1, it chooses as on CUDA: V1, unless a test or the features that it asks for choose V0. Files marked (V0) were run when V0 was
-the default of the simulated device.
-
-"""
 
 
 def entry_of(results: list[dict[str, Any]]) -> dict[str, Any]:
@@ -120,7 +111,7 @@ def counts_of(entry: dict[str, Any]) -> Counter[str]:
     return number
 
 
-def summary(every: list[dict[str, Any]]) -> list[str]:
+def summary(every: list[dict[str, Any]]) -> Table:
     """Return the table of releases and outcomes."""
     totals = [
         sum((counts_of(entry) for entry in record["files"].values()), Counter[str]())
@@ -141,10 +132,10 @@ def summary(every: list[dict[str, Any]]) -> list[str]:
         "passed of those not skipped": [Markup(f"{share:.0%}") for share in shares],
     }
     header = ("", *(record["vllm"] for record in every))
-    return markdown_table(header, [(name, *cells) for name, cells in rows.items()])
+    return Table(header, [(name, *cells) for name, cells in rows.items()])
 
 
-def section(record: dict[str, Any]) -> list[str]:
+def section(record: dict[str, Any]) -> tuple[Table, Table]:
     """Return the tables of one release: its files, and the tests that did not pass although they
     could run."""
     files = []
@@ -165,15 +156,14 @@ def section(record: dict[str, Any]) -> list[str]:
     for (test, outcome, why), of_test in grouped.items():
         times = f" ({len(of_test)} parameters)" if len(of_test) > 1 else ""
         tests.append((Markup(f"{test.removeprefix('tests/')}{times}"), outcome, why[:150]))
-    lines = ["", f"## {record['vllm']}", "", *markdown_table(header, files), ""]
-    return [*lines, *markdown_table(("test", "outcome", "why"), tests)]
+    return Table(header, files), Table(("test", "outcome", "why"), tests)
 
 
 def page() -> str:
     """Return the page of all releases."""
     every = records()
-    sections = (line for record in every for line in section(record))
-    return HEAD + "\n".join([*summary(every), *sections, ""])
+    sections = [(record, section(record)) for record in every]
+    return pages.render("upstream", summary=summary(every), sections=sections)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,9 @@ from pytest_vllm_regress import AtWork, Server
 
 
 @pytest.mark.vllm_case("vllm-42594")
-@pytest.mark.vllm_requires(vllm="!=0.8.0,!=0.8.1,!=0.8.2")  # there /v1/rerank and /v2/rerank answer 500
+@pytest.mark.vllm_requires(
+    vllm="!=0.8.0,!=0.8.1,!=0.8.2", cause="failure"
+)  # there /v1/rerank and /v2/rerank answer 500
 @pytest.mark.vllm_engine(front="serve", model="reranker", task="score")
 def test_key(vllm_server: Server, vllm_at_work: AtWork) -> None:
     body = {"model": vllm_server.model, "query": "what is a cat", "documents": ["an animal", "42"]}

@@ -11,7 +11,7 @@ from pytest_vllm_regress import AtWork, Server, png_url
 
 pytestmark = [
     pytest.mark.vllm_case("vllm-43941"),
-    pytest.mark.vllm_requires(vllm=">=0.8.4"),  # before, such a request ends the V1 engine
+    pytest.mark.vllm_requires(vllm=">=0.8.4", cause="failure"),  # before, such a request ends the V1 engine
     pytest.mark.vllm_engine(front="serve", model="vision", generation="V1", max_model_len=1024, fresh=True),
 ]
 REJECTED: dict[str, dict[str, Any]] = {"logit bias": {"logit_bias": {"999999999": 5}}, "min tokens": {"min_tokens": 50}}

@@ -11,7 +11,7 @@ from pytest_vllm_regress import AtWork, Script, Server
 pytestmark = [pytest.mark.vllm_case("vllm-48966"), pytest.mark.vllm_engine(front="serve", generation="V1")]
 
 
-@pytest.mark.vllm_requires(vllm=">=0.10.2")  # older servers do not end when their core is killed
+@pytest.mark.vllm_requires(vllm=">=0.10.2", cause="failure")  # older servers do not end when their core is killed
 def test_exit_status_tells_of_the_dead_core(vllm_server: Server, vllm_at_work: AtWork) -> None:
     """A supervisor that restarts after failures must see one when the engine core has died."""
     content = Script.text("Paris.").prompt("Capital of France?")

@@ -10,7 +10,7 @@ import pytest
 from pytest_vllm_regress import AsyncEngine, AtWork
 
 # Earlier releases do not answer at all (vllm#7557); V0 of 0.10 accepts any schema and ignores it.
-pytestmark = pytest.mark.vllm_requires(vllm=">=0.8.5,!=0.10.*")
+pytestmark = pytest.mark.vllm_requires(vllm=">=0.8.5,!=0.10.*", cause="failure")
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": False}
 

@@ -100,6 +100,11 @@ class TestResult(Document, frozen=True, omit_defaults=False):
     node: _Facts = msgspec.field(default_factory=dict)
     """On another machine than the one that asked, which: node, machine, processor, kernel, python,
     driver. Left out where it ran here."""
+    variables: Annotated[Mapping[str, Line], Meta(max_length=5000)] = msgspec.field(
+        default_factory=dict
+    )
+    """The user's environment variables that reached the target and may change what vLLM does. Left
+    out where there are none."""
     decides: bool = True
     """false: a variant that cannot show the failure in these versions; its pass says nothing."""
     cause: Cause | None = None
@@ -121,8 +126,9 @@ class TestResult(Document, frozen=True, omit_defaults=False):
     def to_json(self) -> dict[str, Any]:
         """Return plain values for a result file."""
         plain: dict[str, Any] = encode(self)
-        if not self.node:
-            del plain["node"]
+        for name in ("node", "variables"):
+            if not plain[name]:
+                del plain[name]
         return plain
 
 

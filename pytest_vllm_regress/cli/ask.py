@@ -91,7 +91,7 @@ def _served(
 ) -> int:
 
     spec = EngineSpec.create(**fields).relative_to(Path.cwd())
-    server = session.server(session.target(environment), spec, user="ask", fresh=False)
+    server = session.start("serve", session.target(environment), spec, user="ask", fresh=False)
     status = run_client(server, command)
     if show_log:
         warn(server.log())

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from ..answers.audit import audit as answers
 from ..answers.audit.audit import Audit
-from ..answers.audit.matching import AuditMatch, Inventory
-from ..answers.audit.severity import severity
+from ..answers.audit.matching import AuditMatch, Inventory, severity
 from ..answers.audit.target import read_interpreter, read_side, read_target
 from ..answers.audit.upgrades import overview, table
 from ..answers.deployments.configuration import read_deployments
@@ -23,15 +22,11 @@ from .context import (
     UNEXPECTED,
     Invocation,
     Names,
-    print_field,
     print_json,
-    print_upstream,
+    print_text,
     say,
     warn,
 )
-
-if TYPE_CHECKING:
-    from ..answers.audit.preflight import Concern, Host
 
 SCHEMA_VERSION = 1
 MAX_LINE = 100
@@ -72,7 +67,12 @@ def audit(
         *map(read_target, targets or ()),
         *(_environment(name, cases) for name in environments or ()),
     ] or [read_interpreter(Path(sys.executable), cases)]
-    host = _host() if preflight else None
+    host = None
+    if preflight:
+        # What reads GPUs is imported only for this.
+        from ..answers.audit.preflight import inspect_host
+
+        host = inspect_host()
     deployments = read_deployments(serve) if serve is not None else ()
     audits = [answers.audit(entry, cases, host, ignored, deployments) for entry in inventories]
     if format == "sarif":
@@ -114,77 +114,24 @@ def _print_releases(cases: tuple[Case, ...], releases: str, *, as_json: bool) ->
 
 
 def _print(result: Audit, verbose: bool) -> None:
-    versions = ", ".join(f"{name} {version}" for name, version in result.versions.items())
-    say(f"{result.source}: {versions or 'no package that a case is about'}")
-    ignored = f"; ignored: {', '.join(result.ignored)}" if result.ignored else ""
-    count = len(result.findings)
-    say(f"{count or 'no'} documented failure{'' if count == 1 else 's'}{ignored}")
-    if result.better is not None:
-        print_field("what to do", str(result.better))
-    if verbose:
-        for finding in result.findings:
-            _print_finding(finding, result)
-    else:
-        _print_lines(result)
-    for concern in result.concerns:
-        _print_concern(concern)
-
-
-def _print_lines(result: Audit) -> None:
-    """Print a line for each failure, below the reason why the deployment can or cannot show it."""
-    width = max((len(finding.case.id) for finding in result.findings), default=0)
-    group = ""
-    for finding in _grouped(result):
-        relevance = result.relevance.get(finding.case.id)
-        if relevance is not None and (heading := f"{relevance.reach}: {relevance.reason}") != group:
-            group = heading
-            say(f"\n{_cut(heading)}")
-        say(_cut(f"  {severity(finding.case):12}  {finding.case.id:{width}}  {finding.case.title}"))
-    if result.findings:
-        say("\nAll about them: -v, or `vllm-regress show CASE`")
-
-
-def _grouped(result: Audit) -> list[AuditMatch]:
-    """Return the findings in their order, those with the same reason together, the reason of the
-    worst first."""
-    reasons: dict[tuple[int, str], list[AuditMatch]] = {}
+    """Print a line for each failure, below the reason why the deployment can or cannot show it, or
+    all about each."""
+    groups: dict[str, list[AuditMatch]] = {}
     for finding in result.findings:
         relevance = result.relevance.get(finding.case.id)
-        key = (relevance.reach.rank, relevance.reason) if relevance else (0, "")
-        reasons.setdefault(key, []).append(finding)
-    return [finding for findings in reasons.values() for finding in findings]
+        heading = f"{relevance.reach}: {relevance.reason}" if relevance else ""
+        groups.setdefault(heading, []).append(finding)
+    print_text(
+        "audit.txt",
+        audit=result,
+        versions=", ".join(f"{name} {version}" for name, version in result.versions.items()),
+        groups=groups,
+        width=max((len(finding.case.id) for finding in result.findings), default=0),
+        verbose=verbose,
+        severity=severity,
+        cut=_cut,
+    )
 
 
 def _cut(line: str) -> str:
     return line if len(line) <= MAX_LINE else f"{line[: MAX_LINE - 3].rstrip()}..."
-
-
-def _print_finding(finding: AuditMatch, result: Audit) -> None:
-    case = finding.case
-    say(f"\n{case.id}: {case.title}")
-    if relevance := result.relevance.get(case.id):
-        print_field("here", f"{relevance.reach}: {relevance.reason}")
-    print_field("severity", severity(case))
-    print_field(
-        "shows as",
-        f"{case.symptom.kind} ({' or '.join(case.symptom.phases)}), text like {case.symptom.pattern}",
-    )
-    print_field("because", finding.reason.removeprefix("affected: "))
-    print_field("known by", finding.observed or "inferred: this very release was not run")
-    for form in finding.forms:
-        print_field("also as" if form.shows else "but not as", f"{form.name}: {form.reason}")
-    print_field("devices", ", ".join(case.devices) + ("; not in every run" if case.racy else ""))
-    print_upstream(case)
-
-
-def _print_concern(concern: Concern) -> None:
-    say(f"\n{concern.id}{'' if concern.counts else ' (note)'}: {concern.title}")
-    print_field("found", concern.detail)
-    print_field("advice", concern.advice)
-
-
-def _host() -> Host:
-    # What reads GPUs is imported only for this.
-    from ..answers.audit.preflight import inspect_host
-
-    return inspect_host()

@@ -87,8 +87,6 @@ def bisect(
         every_parent=every_parent,
         environment=base_env,
         device=device,
-        repeat=repeat,
-        trials=trials or (RACY_TRIALS if case.racy else 1),
         pytest_args=command.pytest_args,
         fresh=fresh,
     )
@@ -101,7 +99,9 @@ def bisect(
         build = build_with_cache(write) if on is None else None
         batches = _batch_runner(options, on, build, write, stream)
         ahead = build if jobs != 1 else None
-        report = search(request, CandidateRunner(batches.run, ahead, show))
+        runs = trials or (RACY_TRIALS if case.racy else 1)
+        runner = CandidateRunner(batches.run, ahead, show, repeat, runs)
+        report = search(request, runner)
     if format == "json":
         print_json(report.to_json())
     else:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..answers.audit import comparison
-from ..answers.audit.severity import severity
+from ..answers.audit.matching import severity
 from ..answers.audit.target import read_sides
 from ..cases.model import Case
 from ..cases.results import TestResult

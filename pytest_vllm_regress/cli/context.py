@@ -29,7 +29,7 @@ import typer
 from ..errors import CaseFileError, UsageError
 from ..util.masking import mask, masker
 from ..util.sizes import size_of
-from ..util.text import printable
+from ..util.text import printable, render_text
 from ..util.validation import format_value
 
 if TYPE_CHECKING:
@@ -348,27 +348,23 @@ def print_columns(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     print("\n".join(columns(titles, rows)))
 
 
-def print_field(name: str, text: str) -> None:
-    """Print a named text below a heading, wrapped where it is read on a terminal."""
+def print_text(template: str, **values: Any) -> None:
+    """Print a text from a template. ``field(NAME, TEXT)`` in it is a named text below a heading."""
+    say(render_text(template, field=field, **values).rstrip("\n"))
+
+
+def field(name: str, text: str) -> str:
+    """Return a named text, wrapped where it is read on a terminal."""
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000
     head = f"  {name + ':':13}"
-    say(
-        textwrap.fill(
-            text,
-            max(width, 40),
-            initial_indent=head,
-            subsequent_indent=" " * len(head),
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
+    return textwrap.fill(
+        text,
+        max(width, 40),
+        initial_indent=head,
+        subsequent_indent=" " * len(head),
+        break_long_words=False,
+        break_on_hyphens=False,
     )
-
-
-def print_upstream(case: Case) -> None:
-    """Print the fields that tell a user what to do about a case."""
-    print_field("first fixed", case.first_fixed() or "no fixed version is known")
-    print_field("workaround", case.workaround or "none known")
-    print_field("upstream", " ".join(dict.fromkeys((*case.upstream, *case.fixed_by))))
 
 
 def say(*lines: str) -> None:

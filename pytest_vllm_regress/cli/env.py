@@ -7,7 +7,7 @@ from typing import Any
 
 from ..engines.gpus import compiled
 from ..environments.cache import CachedEnvironment, EnvironmentCache
-from ..environments.locks import lock_text
+from ..environments.locks import MAX_LOCK, lock_text
 from ..environments.names import resolve
 from ..environments.recipes import EnvironmentFile, Recipe, find_file, load
 from ..errors import BuildError, RegressError, UsageError
@@ -16,7 +16,6 @@ from ..util.sizes import GIB
 from .context import Invocation, Names, TextOrJson, print_columns, print_json, say, warn
 
 _DAY_S = 86400
-_MAX_LOCK = 16 * 1024 * 1024
 
 
 def list_environments(format: TextOrJson = "text") -> None:
@@ -117,7 +116,7 @@ def lock(names: Names = None) -> None:
                 )
         for name, text in texts.items():
             path = file.locks / name
-            state = "unchanged" if peek(path, _MAX_LOCK) == text else "written"
+            state = "unchanged" if peek(path, MAX_LOCK) == text else "written"
             write_atomically(path, text)
             say(f"{path}: {state}, {text.count('==')} packages")
 

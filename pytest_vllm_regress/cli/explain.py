@@ -3,92 +3,57 @@
 from __future__ import annotations
 
 from ..answers.explain import log
-from ..answers.explain.explanation import Explanation, LogMatch
-from ..answers.explain.unknown import UnknownFailure
 from ..util.text import one_line
 from .context import (
     OK,
     UNEXPECTED,
     Invocation,
     TextOrJson,
-    print_field,
+    field,
     print_json,
-    print_upstream,
-    say,
+    print_text,
     warn,
 )
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 MAX_SHOWN = 300
+MAX_FOLLOW_UPS = 5
+UNDOCUMENTED = 5
+"""Exit code for a failure that no case documents."""
 
 
-def explain(command: Invocation, file: str, format: TextOrJson = "text") -> int:
-    """Say which documented failures a log shows, and what to do.
+def explain(command: Invocation, file: str, about: str = "", format: TextOrJson = "text") -> int:
+    """Say which documented failures and known causes a log shows, and what to do.
 
-    Names the lines that show each failure. Reads the log and runs nothing.
+    Names the lines that show each failure, the root cause first. Reads the log and runs nothing.
 
-    Exit codes: 0 no documented failure; 1 a documented failure; 2 usage or bad input; 4 internal
-    error.
+    Exit codes: 0 no failure; 1 a documented failure; 2 usage or bad input; 4 internal error; 5 only
+    failures that no case documents.
     """
 
     cases = command.cases()
     with log.opened(file, warn) as stream:
-        explanation = log.explain(stream, cases, "standard input" if file == "-" else file)
+        source = "standard input" if file == "-" else file
+        explanation = log.explain(stream, cases, source, about)
+    # Fixes of upstream that may concern `explanation.unexplained` are to be suggested here.
     if format == "json":
         print_json({"schema": SCHEMA_VERSION, **explanation.to_json()})
     else:
-        _print(explanation)
+        print_text(
+            "explain.txt",
+            explanation=explanation,
+            logged=_logged,
+            MAX_SHOWN=MAX_SHOWN,
+            MAX_FOLLOW_UPS=MAX_FOLLOW_UPS,
+        )
     for note in explanation.notes:
         warn(f"note: {note}")
-    return UNEXPECTED if explanation.findings else OK
+    if explanation.findings:
+        return UNEXPECTED
+    return UNDOCUMENTED if explanation.unknown else OK
 
 
-def _print(explanation: Explanation) -> None:
-    named = ", ".join(
-        f"{named.package} {named.version} (line {named.number})"
-        for named in explanation.versions[:10]
-    )
-    say(f"{one_line(explanation.source)}: {named or 'names no version'}")
-    count = len(explanation.findings)
-    say(f"{count or 'no'} documented failure{'' if count == 1 else 's'}")
-    for finding in explanation.findings:
-        _print_finding(finding)
-    if explanation.unknown:
-        say("\nNot documented:")
-    for failure in explanation.unknown:
-        _print_unknown(failure)
-
-
-def _print_finding(finding: LogMatch) -> None:
-    case = finding.case
-    say(f"\n{case.id}: {case.title}")
-    _field("certainty", f"{finding.certainty}: {finding.reason}")
-    more = (
-        f" and {finding.count - len(finding.lines)} more"
-        if finding.count > len(finding.lines)
-        else ""
-    )
-    _field("lines", f"{', '.join(map(str, finding.lines))}{more}")
-    _field("text", finding.text)
-    if finding.alternatives:
-        _field("or it is", f"{', '.join(finding.alternatives)}, with the same text")
-    _field("affected", case.affected_text())
-    print_upstream(case)
-
-
-def _print_unknown(failure: UnknownFailure) -> None:
-    signature = failure.signature
-    times = f" ({failure.count} times)" if failure.count > 1 else ""
-    say(
-        f"\nline {failure.line}{times}: {one_line(signature.exception)}: {one_line(failure.message[:MAX_SHOWN])}"
-    )
-    _field("phase", signature.phase)
-    _field("raised in", " < ".join(signature.frames))
-    _field("search for", failure.search_text)
-    _field("new case", failure.command())
-
-
-def _field(name: str, text: str) -> None:
+def _logged(name: str, text: str) -> str:
     """A log may have any text, of any length."""
     shortened = text if len(text) <= 3 * MAX_SHOWN else f"{text[: 3 * MAX_SHOWN]}..."
-    print_field(name, one_line(shortened))
+    return field(name, one_line(shortened))

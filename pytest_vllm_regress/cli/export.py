@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from ..answers.audit.boundaries import boundaries
 from ..answers.audit.verdict_table import read_table
 from ..cases.model import Case
-from ..cases.proofs.proof import recorded_proof
 from ..cases.proofs.rejudge import load_observations
 from ..environments.recipes import find_file, load
 from ..errors import UsageError
@@ -18,9 +17,6 @@ from ..output.export.osv import osv_record
 from ..output.export.standalone import StandaloneScript, export_script
 from ..util.files import write_atomically
 from .context import Invocation, Names, print_json, say, warn
-
-if TYPE_CHECKING:
-    from ..output.export.issue import UpstreamReport
 
 
 def export(
@@ -42,6 +38,8 @@ def export(
 
     if collect_env and format not in ("issue", "ci-failure"):
         raise UsageError("--collect-env fills a report: give --format issue or ci-failure with it")
+    if collect_env and sys.platform != "linux":
+        raise UsageError("--collect-env: Linux only, because it runs a script in an environment")
     if out == Path("-"):
         out = None
     if format == "osv":
@@ -55,8 +53,8 @@ def export(
     script = export_script(case)
     text = script.text
     if format != "script":
-        report = _report(case, script, collected=collect_env)
-        text = report.text("bug" if format == "issue" else "ci-failure")
+        form: Literal["bug", "ci-failure"] = "bug" if format == "issue" else "ci-failure"
+        text = _report(form, case, script, collected=collect_env)
     if out is None:
         say(text.rstrip("\n"))
     else:
@@ -64,23 +62,15 @@ def export(
         say(f"{out}: {case.id}, test {script.test}")
 
 
-def _report(case: Case, script: StandaloneScript, *, collected: bool) -> UpstreamReport:
-    from ..output.export.issue import UpstreamReport
+def _report(
+    form: Literal["bug", "ci-failure"], case: Case, script: StandaloneScript, *, collected: bool
+) -> str:
+    from ..environments.cache import EnvironmentCache
+    from ..output.export.issue import collect_env, upstream_report
 
-    output = ""
-    if collected:
-        from ..environments.cache import EnvironmentCache
-        from ..output.export.issue import collect_env
-
-        if sys.platform != "linux":
-            raise UsageError(
-                "--collect-env: Linux only, because it runs a script in an environment"
-            )
-        output = collect_env(script.result.environment, EnvironmentCache())
-    proof = recorded_proof(case)
-    commits = proof.commits if proof else ()
+    output = collect_env(script.result.environment, EnvironmentCache()) if collected else ""
     ends = boundaries(case, read_table([case]))
-    return UpstreamReport(case, script, ends, commits, load(find_file()).locks, output)
+    return upstream_report(form, script, case, ends, load(find_file()).locks, output)
 
 
 def _export_osv(command: Invocation, case_ids: Names, out: Path | None) -> None:

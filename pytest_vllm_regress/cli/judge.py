@@ -9,7 +9,7 @@ from ..cases.proofs.rejudge import rejudge_case
 from ..cases.stored import read_stored, stored_results
 from ..errors import UsageError
 from ..util.files import check_distinct
-from .context import OK, UNEXPECTED, Invocation, Paths, say, warn
+from .context import OK, UNEXPECTED, Invocation, Paths, print_text, warn
 
 
 def judge(command: Invocation, case_id: str, stored: Paths = None, out: Path | None = None) -> int:
@@ -30,18 +30,7 @@ def judge(command: Invocation, case_id: str, stored: Paths = None, out: Path | N
         raise UsageError(
             f"no result of {case.id} in the {len(files)} files that were read. Run it first: `{command.command('run', case.id)}`"
         )
-    for judgement in judgements:
-        now, before = judgement.now, judgement.before.verdict.value
-        change = f"{before} -> {now.verdict.value}" if judgement.changed else now.verdict.value
-        say(f"{change:34} {now.environment} on {now.device}: {now.test}")
-        say(f"    {now.reason}")
-        if judgement.stale:
-            say(f"    out of date: {judgement.stale}")
+    print_text("judge.txt", judgements=judgements)
     if out is not None:
         results.write_results(out, results.RunResult(tuple(entry.now for entry in judgements)))
-    stale = sum(bool(judgement.stale) for judgement in judgements)
-    changed = sum(judgement.changed for judgement in judgements)
-    say(
-        f"observations judged again: {len(judgements)}; verdicts changed: {changed}; out of date: {stale}"
-    )
     return OK if all(entry.now.expected and not entry.stale for entry in judgements) else UNEXPECTED

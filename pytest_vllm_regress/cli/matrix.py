@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Literal
 
-from ..answers.audit.remaining import Only, remaining
+from ..answers.audit.boundaries import Only, remaining
 from ..environments import uv
 from ..environments.cache import EnvironmentCache
 from ..environments.sources import names_interpreter

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..history.patch import CaseEffect, PatchEffect, PatchRequest, plan_comparison
+from ..history.patch import CaseEffect, PatchEffect, plan_comparison
 from ..output.formats import OutputFiles
 from ..runner.journal import Journal
 from ..runner.progress import CaseLines
@@ -46,7 +46,7 @@ def try_(
     show = speaker(format)
     cases = command.select(case_ids)
     files = OutputFiles.of(out).check_results()
-    comparison = plan_comparison(PatchRequest(tree, cases, not case_ids, base, base_env))
+    comparison = plan_comparison(tree, cases, not case_ids, base, base_env)
     before = comparison.base.id[:10]
     show(
         f"{len(comparison.changed)} changed files against {before} ({comparison.base.subject}); "

@@ -145,13 +145,13 @@ def _trace(
 ) -> int:
     build = build_with_cache(say)
     batches = BatchRunner(SequentialExecutor(build), options, lambda: BatchHeaders(say))
-    runner = CandidateRunner(batches.run, build, say)
+    trace_options = TraceOptions(env, options.pytest_args)
     traced = []
     for case in cases:
         runs = trials or (RACY_TRIALS if case.racy else 1)
-        case_options = TraceOptions(env, trials=runs, arguments=options.pytest_args)
+        runner = CandidateRunner(batches.run, build, say, trials=runs)
         report = trace_case(
-            case, case_options, runner, lambda case_id: command.command("validate", case_id)
+            case, trace_options, runner, lambda case_id: command.command("validate", case_id)
         )
         say(*report.lines())
         traced.append(report.path is not None)

@@ -3,14 +3,15 @@ variables that the import of vLLM reads."""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
+import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from ..errors import BuildError
+from ..errors import BuildError, LimitExceeded
 from ..util.deadline import DeadlineFor
 from ..util.rundir import RunDir
 from .gpus import compiled
@@ -23,13 +24,14 @@ _MAX_WITH_VARIABLES = 2
 """Agents with variables of their own that are kept at the same time: each takes as much memory as
 vLLM with its modules."""
 
+_NO_VARIABLES: frozenset[tuple[str, str]] = frozenset()
+
 
 class Agents:
     """Starts agents on first use and keeps them until ``stop``. An environment stays leased
     meanwhile, so that nothing evicts it.
 
-    ``run``: returns the run directory. ``until``: end of the session's budget, in seconds of the
-    monotonic clock (None: no limit). ``environment``: variables of all agents, which replace those
+    ``run``: returns the run directory. The session's budget in ``limits`` begins now. ``environment``: variables of all agents, which replace those
     of ``inherited``.
     """
 
@@ -38,34 +40,42 @@ class Agents:
         run: Callable[[], RunDir],
         gpus: Placement,
         limits: Limits,
-        until: float | None,
         deadline_for: DeadlineFor,
         progress: Callable[[str], None],
         environment: Mapping[str, str] = MappingProxyType({}),
         inherited: Mapping[str, str] | None = None,
     ) -> None:
         self._run, self._gpus, self._progress, self._deadline = run, gpus, progress, deadline_for
-        self._limits, self._until = limits, until
+        self._limits = limits
+        session_s = limits.session_s
+        self._until = None if session_s is None else time.monotonic() + session_s
         self._environment, self._inherited = environment, inherited
-        self._agents: dict[tuple[str, str], Agent] = {}
-        self._with_variables: dict[tuple[str, str, frozenset[tuple[str, str]]], Agent] = {}
-        """Least recently used first."""
+        self._agents: dict[tuple[str, str, frozenset[tuple[str, str]]], Agent] = {}
+        """By environment, device and variables of their own, the least recently used first."""
         self._numbers = itertools.count()
         self._failed: dict[str, BuildError] = {}
-        self._leases = contextlib.ExitStack()
+        self._leases = ExitStack()
 
     @property
     def started(self) -> tuple[Agent, ...]:
         """The agents that were started."""
-        return (*self._agents.values(), *self._with_variables.values())
+        return tuple(self._agents.values())
+
+    def check_budget(self) -> None:
+        """Raise ``LimitExceeded`` when the session's budget is used up."""
+        if self._until is not None and time.monotonic() > self._until:
+            words = f"the session's budget of {self._limits.session_s:g} s is used up (--vllm-limit session): nothing more is started"
+            raise LimitExceeded(words, phase="start")
 
     def warm(self, target: Target) -> Agent:
         """Return the agent of a target, started and with vLLM imported."""
-        agent = self._agents.get((target.name, target.device))
+        self.check_budget()
+        key = (target.name, target.device, _NO_VARIABLES)
+        agent = self._agents.get(key)
         if agent is None or not agent.alive:
             if target.device == "gpu":
                 self._leases.enter_context(compiled.hold(kernels(target)))
-            agent = self._agents[target.name, target.device] = self._warmed(target, {})
+            agent = self._agents[key] = self._warmed(target, {})
             if agent.spawns:
                 self._progress(f"note: processes are spawned, not forked: {agent.spawns}")
         return agent
@@ -83,12 +93,12 @@ class Agents:
             return agent
         own = {name: variables[name] for name in names}
         key = (target.name, target.device, frozenset(own.items()))
-        kept = self._with_variables.pop(key, None)
+        kept = self._agents.pop(key, None)
         if kept is None or not kept.alive:
             if not self._make_room():
                 return agent
             kept = self._warmed(target, own)
-        self._with_variables[key] = kept
+        self._agents[key] = kept
         return agent if kept.import_error else kept
 
     def _make_room(self) -> bool:
@@ -96,13 +106,12 @@ class Agents:
 
         The one that was unused for longest, and has no child, ends for it.
         """
-        if len(self._with_variables) < _MAX_WITH_VARIABLES:
+        with_variables = [key for key in self._agents if key[2]]
+        if len(with_variables) < _MAX_WITH_VARIABLES:
             return True
-        idle = next(
-            (key for key, agent in self._with_variables.items() if not agent.has_children), None
-        )
+        idle = next((key for key in with_variables if not self._agents[key].has_children), None)
         if idle is not None:
-            self._with_variables.pop(idle).stop()
+            self._agents.pop(idle).stop()
         return idle is not None
 
     def _warmed(self, target: Target, variables: Mapping[str, str]) -> Agent:
@@ -121,7 +130,7 @@ class Agents:
         with_them = f" with {', '.join(sorted(variables))}" if variables else ""
         self._progress(f"importing vLLM in {target.name} ({target.device}){with_them}")
         try:
-            agent.warm(self._deadline("import", None), fronts=["serve"])
+            agent.warm(self._deadline("import", None))
         except BaseException:
             agent.stop()
             raise
@@ -134,7 +143,8 @@ class Agents:
 
         ``limits`` replace the session's; ``limit_options`` name the options that set them.
         """
-        key = (name, f"bare {sorted(limits.items())}")
+        self.check_budget()
+        key = (name, f"bare {sorted(limits.items())}", _NO_VARIABLES)
         agent = self._agents.get(key)
         if agent is None or not agent.alive:
             agent = self._agents[key] = self._start(
@@ -172,7 +182,6 @@ class Agents:
         for agent in self.started:
             agent.stop()
         self._agents.clear()
-        self._with_variables.clear()
         self._leases.close()
 
     def _start(self, python: Path, **facts: Any) -> Agent:

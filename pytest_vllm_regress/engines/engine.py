@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
@@ -40,7 +40,7 @@ It has enough tokens, because some CPU builds crash with very few (see the page 
 """
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class StartReport:
     """How the target started the engine: its keyword arguments, environment variables, remarks, and
     the generation that runs."""
@@ -245,15 +245,10 @@ class RunningEngine(Running):
     ) -> list[Any]:
         prompts = _as_list(prompts)
         if adapters is not None:
-            adapters = (
-                [adapters] * len(prompts) if isinstance(adapters, Adapter) else list(adapters)
-            )
-            _check_count(prompts, adapters, "adapters")
-            arguments["adapters"] = [adapter and self._numbered(adapter) for adapter in adapters]
+            listed = _one_per_prompt(prompts, adapters, "adapters")
+            arguments["adapters"] = [adapter and self._numbered(adapter) for adapter in listed]
         if priority is not None:
-            priorities = [priority] * len(prompts) if isinstance(priority, int) else list(priority)
-            _check_count(prompts, priorities, "priorities")
-            arguments["priority"] = priorities
+            arguments["priority"] = _one_per_prompt(prompts, priority, "priorities")
         params: Any
         if sampling is None or isinstance(sampling, Mapping):
             params = self.schemas.apply(sampling or {})
@@ -377,11 +372,14 @@ def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     return [prompts] if isinstance(prompts, (str, dict)) else list(prompts)
 
 
-def _check_count(prompts: Sequence[Prompt], values: Sequence[object], what: str) -> None:
-    if len(values) != len(prompts):
+def _one_per_prompt(prompts: Sequence[Prompt], values: Any, what: str) -> list[Any]:
+    """Return one value for each prompt, of a list of as many, or of one value for all."""
+    listed = list(values) if isinstance(values, Sequence) else [values] * len(prompts)
+    if len(listed) != len(prompts):
         raise UsageError(
-            f"{len(prompts)} prompts, but {len(values)} {what}: give one, or one for each prompt"
+            f"{len(prompts)} prompts, but {len(listed)} {what}: give one, or one for each prompt"
         )
+    return listed
 
 
 E = TypeVar("E", Engine, AsyncEngine)
@@ -395,7 +393,7 @@ def start_engine(kind: type[E], launch: Launch) -> E:
     child = launch.child
     try:
         plan = launch.ask("start", front=kind.front)
-        started = StartReport(plan["kwargs"], plan["env"], tuple(plan["notes"]), plan["generation"])
+        started = StartReport(**{**plan, "notes": tuple(plan["notes"])})
         _log.info(
             "%s runs a %s engine, generation %s: %s",
             child.name,

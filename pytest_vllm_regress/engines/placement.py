@@ -3,10 +3,10 @@ children see, and what results record."""
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from weakref import WeakKeyDictionary
@@ -20,7 +20,7 @@ from .gpus import compiled
 from .gpus.fit import Incompatibility, compare, compare_any, cuda_of, modes, tools
 from .gpus.leases import GpuLease, GpuLeases
 from .gpus.nvml import Gpu, Machine, query_machine
-from .gpus.visible import ORDER, PCI, VISIBLE, CudaDevice, Visible, usable
+from .gpus.visible import ORDER, PCI, VISIBLE, usable
 from .processes.child import Child
 from .processes.child_processes import Leftover
 from .spec import EngineSpec
@@ -41,7 +41,7 @@ _BACKEND = re.compile(
 )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class MemoryRequest:
     """The memory that an engine requests of each GPU: a ``share`` of the whole, or ``size`` bytes
     if that is None."""
@@ -62,7 +62,7 @@ class MemoryRequest:
             return cls(None, OWN + (cache if isinstance(cache, int) else KV_CACHE))
         return cls(share)
 
-    def needed(self, device: CudaDevice) -> int:
+    def needed(self, device: Gpu) -> int:
         """Return the bytes that must be free on ``device``. vLLM compares its share of the whole
         GPU with the free memory."""
         return self.size if self.share is None else int(self.share * device.memory)
@@ -86,18 +86,18 @@ class Placement:
         self._tell = tell
         self._environ = os.environ if environ is None else environ
         self.leases = leases or GpuLeases(report=tell)
-        self._fitting: dict[str, tuple[CudaDevice, ...]] = {}
+        self._fitting: dict[str, tuple[Gpu, ...]] = {}
         self._facts: WeakKeyDictionary[Child, Mapping[str, str]] = WeakKeyDictionary()
 
     @cached_property
-    def visible(self) -> Visible:
+    def visible(self) -> Machine:
         """The GPUs that this run may use. Remarks on others are passed to ``tell`` once."""
         visible = usable(self._environ)
-        for note in visible.notes:
+        for note in visible.broken:
             self._tell(f"note: {note}")
         return visible
 
-    def devices(self, target: Target) -> tuple[CudaDevice, ...]:
+    def devices(self, target: Target) -> tuple[Gpu, ...]:
         """Return the GPUs that ``target`` can use, by the checks of ``vllm-regress audit
         --preflight``.
 
@@ -135,19 +135,6 @@ class Placement:
             **caches,
         }
 
-    def lease(
-        self,
-        target: Target,
-        count: int,
-        memory_request: MemoryRequest,
-        deadline: Deadline,
-        make_room: Callable[[], bool],
-    ) -> GpuLease:
-        """Lease GPUs of the target, like ``GpuLeases.lease``."""
-        return self.leases.lease(
-            self.devices(target), count, memory_request.needed, deadline, make_room
-        )
-
     def request(self, lease: GpuLease, memory_request: MemoryRequest) -> dict[str, object]:
         """Return the part of an engine's request that describes its GPUs to the dialect."""
         devices = [
@@ -170,7 +157,7 @@ class Placement:
     def assign(self, lease: GpuLease, child: Child, until: Callable[[], Deadline]) -> None:
         """Let ``child`` have the GPUs until its end. Memory that is then still in use at the
         deadline ``until()`` counts as left behind."""
-        child.tree.at_end(
+        child.at_end(
             lambda: tuple(Leftover("GPU memory", words) for words in lease.release(until()))
         )
         self._facts[child] = self._facts_of(lease, child)
@@ -206,7 +193,7 @@ class Placement:
             "start_method": child.start_method,
         }
 
-    def _fit(self, target: Target) -> tuple[CudaDevice, ...]:
+    def _fit(self, target: Target) -> tuple[Gpu, ...]:
         interpreter = open_interpreter(target.python, python_path="")
         torch = next(
             (package for package in interpreter.imported() if package.name == "torch"), None
@@ -234,15 +221,15 @@ class Placement:
 
     def _select(
         self, name: str, problems: Callable[[Machine], Iterable[Incompatibility]]
-    ) -> tuple[tuple[CudaDevice, ...], list[str]]:
+    ) -> tuple[tuple[Gpu, ...], list[str]]:
         """Return the devices without fatal problems, and the fatal problems of the others.
 
         Raises ``UsageError`` if no device is left.
         """
         wrong: list[str] = []
-        fitting: list[CudaDevice] = []
-        for device in self.visible.devices:
-            single = Machine(self.visible.driver, self.visible.cuda, (_as_gpu(device),))
+        fitting: list[Gpu] = []
+        for device in self.visible.gpus:
+            single = replace(self.visible, gpus=(device,))
             fatal = [message for _, message, is_fatal in problems(single) if is_fatal]
             wrong += fatal
             if not fatal:
@@ -267,14 +254,3 @@ def _first_start(target: Target, lease: GpuLease) -> Path:
     """
     capability = lease.devices[0].capability or (0, 0)
     return kernels(target) / f"started-{capability[0]}.{capability[1]}"
-
-
-def _as_gpu(device: CudaDevice) -> Gpu:
-    return Gpu(
-        device.index,
-        device.name,
-        device.memory,
-        device.uuid,
-        device.capability,
-        device.compute_mode,
-    )

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Protocol, TypeVar, cast
+from typing import Protocol
 
 from ..errors import ChildError, LimitExceeded
 from .processes.child_processes import Leftover
@@ -39,9 +39,6 @@ class Poolable(Protocol):
     def check(self) -> None: ...
 
     def stop(self, timeout: float | None = None) -> tuple[Leftover, ...]: ...
-
-
-E = TypeVar("E", bound=Poolable)
 
 
 class EnginePool:
@@ -60,29 +57,23 @@ class EnginePool:
     def __len__(self) -> int:
         return len(self._engines)
 
-    def acquire(self, key: Hashable, user: str, start: Callable[[], E]) -> E:
+    def acquire(self, key: Hashable, user: str, start: Callable[[], Poolable]) -> Poolable:
         """Return the engine of ``key`` if ``check`` proves that it works, else a new one, after
         making room for it.
 
         One key always starts one kind of engine.
         """
         engine = self._engines.get(key)
-        if engine is not None and engine.spent:
+        if engine is not None and not _works(engine):
             self.drop(key)
             engine = None
-        if engine is not None:
-            try:
-                engine.check()
-            except ChildError:
-                self.drop(key)
-                engine = None
         if engine is None:
             self.make_room(user)
             engine = start()
             self._engines[key] = engine
         self._engines.move_to_end(key)
         self._users[key] = user
-        return cast(E, engine)
+        return engine
 
     def make_room(self, user: str) -> None:
         """Stop engines, least recently used first, until one more may start.
@@ -136,16 +127,8 @@ class EnginePool:
     def give_up(self, key: Hashable) -> None:
         """Stop the engine of ``key`` after a failure of one user, unless others hold it and it
         still works."""
-        if self._held[key] and key in self._engines and not self._engines[key].spent:
-            try:
-                return self._engines[key].check()
-            except ChildError:
-                pass
-        return self.drop(key)
-
-    def discard(self, key: Hashable) -> None:
-        """Stop the engine of ``key`` unless somebody holds it."""
-        if not self._held[key]:
+        engine = self._engines.get(key)
+        if engine is None or not self._held[key] or not _works(engine):
             self.drop(key)
 
     def drop(self, key: Hashable) -> None:
@@ -166,3 +149,13 @@ class EnginePool:
         """Stop every engine."""
         while self._engines:
             self.drop(next(iter(self._engines)))
+
+
+def _works(engine: Poolable) -> bool:
+    if engine.spent:
+        return False
+    try:
+        engine.check()
+    except ChildError:
+        return False
+    return True

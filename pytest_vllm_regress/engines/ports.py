@@ -21,7 +21,11 @@ from ..util.paths import cache_root, is_private
 
 _log = logging.getLogger("vllm_regress.engines")
 HOST = "127.0.0.1"
-FIRST, LAST = 20000, 29999  # Linux gives ephemeral ports from 32768 on to outgoing connections
+# Below 32768, where Linux begins to give ports to outgoing connections (ip_local_port_range): one of
+# those could take a reserved port before vLLM binds it. Above 19999, because services that users run
+# beside tests (vLLM's own default 8000, Ray's 6379, 8265 and 10001 to 19999) have lower numbers.
+# Ten thousand ports are enough for a random choice that nobody can guess.
+FIRST, LAST = 20000, 29999
 
 
 class PortLease:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+import tomllib
+from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -24,6 +24,7 @@ from ..errors import (
 )
 from ..util import masking
 from ..util.deadline import Deadline
+from .checkpoints.models import filled
 from .engine import PROMPT
 from .http.requests import (
     MaintenanceRequests,
@@ -32,11 +33,11 @@ from .http.requests import (
     SoundRequests,
     TextRequests,
 )
-from .http.transport import Exchange, Send, ServerReport
+from .http.transport import Exchange, Send
 from .ports import HOST, PortLease
 from .processes import process_tree
-from .processes.child import Wait
 from .processes.child_processes import Leftover
+from .processes.early_exit import Wait
 from .running import Launch
 
 _log = logging.getLogger("vllm_regress.engines")
@@ -52,22 +53,9 @@ _POLL_S = 0.1
 _ANSWER_S = 3.0
 _MAX_QUOTED = 2000
 _IN_USE = re.compile(r"address already in use|Errno 98\b", re.IGNORECASE)
-_SMALLEST: Mapping[str, tuple[tuple[str, Mapping[str, Any]], ...]] = MappingProxyType(
-    {
-        "generate": (("/v1/completions", {"prompt": PROMPT, "max_tokens": 1}),),
-        "embed": (("/v1/embeddings", {"input": PROMPT}),),
-        "token_embed": (("/pooling", {"input": PROMPT}),),
-        "classify": (
-            ("/classify", {"input": PROMPT}),
-            ("/pooling", {"input": PROMPT}),
-        ),  # up to 0.8 only the second
-        "score": (("/score", {"text_1": PROMPT, "text_2": PROMPT}),),
-    }
+_SMALLEST: Mapping[str, Mapping[str, Mapping[str, Any]]] = tomllib.loads(
+    Path(__file__).with_name("http").joinpath("smallest.toml").read_text("utf-8")
 )
-"""Address and body of the smallest request for each task.
-
-Where an address may be missing, the next one is tried.
-"""
 
 
 class Server(TextRequests, PoolingRequests, SoundRequests, MaintenanceRequests, OpenAIClients):
@@ -96,15 +84,19 @@ class Server(TextRequests, PoolingRequests, SoundRequests, MaintenanceRequests, 
             "waiting up to %g s for %s at %s", deadline.allowed_s, self.child.name, self.root_url
         )
         holders = ""
+
+        def is_ready() -> bool:
+            nonlocal holders
+            own, others = self.listener.sockets()
+            holders = self.listener.describe(others) if others else "" if own else holders
+            if own and others:
+                raise PortTaken(holders, phase=deadline.phase)
+            return bool(own) and self._answers(wait)
+
         try:
             wait = self.child.wait(deadline)
-            for _ in self._attempts(wait):
-                own, others = self.listener.sockets()
-                holders = self.listener.describe(others) if others else "" if own else holders
-                if own and others:
-                    raise PortTaken(holders, phase=deadline.phase)
-                if own and self._answers(wait):
-                    return
+            if wait.until(is_ready, ended="it ended", at_most_s=_POLL_S):
+                return
             raise self.child.failures.hung(
                 deadline, f"the server was not ready within {deadline.allowed_s:g} s"
             )
@@ -149,9 +141,7 @@ class Server(TextRequests, PoolingRequests, SoundRequests, MaintenanceRequests, 
         Errors as in ``chat``.
         """
         if self.spec.command_line is not None:
-            health = self._exchange(
-                lambda: self.client.get("/health", timeout=None), self._deadline("request", None)
-            )
+            health = self.get("/health")
             if not health.is_success:
                 raise RemoteError(
                     f"/health answered with status {health.status_code}", phase="request"
@@ -169,30 +159,18 @@ class Server(TextRequests, PoolingRequests, SoundRequests, MaintenanceRequests, 
         """Return the response to the smallest request, from the first address that this vLLM has."""
 
         def send_to(path: str, body: Mapping[str, Any]) -> Send:
-            return lambda: self.client.post(path, json={"model": self.model, **body}, timeout=None)
+            filled_in = filled({"model": self.model, **body}, {"prompt": PROMPT}, {})
+            return lambda: self.client.post(path, json=filled_in, timeout=None)
 
-        *first, last = (send_to(path, body) for path, body in _SMALLEST[self.spec.task])
+        *first, last = (send_to(path, body) for path, body in _SMALLEST[self.spec.task].items())
         for send in first:
             response = exchange(send)
             if response.status_code != 404:
                 return response
         response = exchange(last)
-        return (
-            self._send_smallest_sound(exchange, response)
-            if self.spec.task == "generate"
-            else response
-        )
-
-    def _attempts(self, wait: Wait) -> Iterator[None]:
-        """Yield once every ``_POLL_S`` until the deadline, or earlier when the server's processes
-        change. Raises when the server has ended."""
-        expired = False
-        while not expired:
-            expired = wait.deadline.passed
-            self.child.check_alive(wait.deadline)
-            wait.check()
-            yield
-            self.child.pause(min(_POLL_S, wait.deadline.left_s))
+        if self.spec.task == "generate":
+            return self._send_smallest_sound(exchange, response)
+        return response
 
     def stop(self, timeout: float | None = None) -> tuple[Leftover, ...]:
         """Send TERM and wait for vLLM's own shutdown.
@@ -222,14 +200,8 @@ def start_server(launch: Launch, port: PortLease) -> Server:
     server = None
     try:
         plan = launch.ask("serve", host=HOST, port=port.number, api_key=key)
-        started = ServerReport(
-            tuple(plan["argv"]),
-            tuple(plan["notes"]),
-            Path(str(launch.request["model_path"])),
-            str(plan["sound_needs"]),
-        )
-        _log.info("%s runs %s", child.name, " ".join(started.argv))
-        server = Server(launch, port, key, started)
+        _log.info("%s runs %s", child.name, " ".join(plan["argv"]))
+        server = Server(launch, port, key, plan)
         server.wait_ready(launch.deadline_for("ready", launch.timeout))
         child.adopt_engine()
     except BaseException as error:

@@ -5,31 +5,36 @@ The plugin uses it; it does not know pytest.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from packaging.version import InvalidVersion, Version
 
-from ..errors import ChildError, LimitExceeded, Unsupported
+from ..errors import ChildError, Unsupported
 from ..target_site.vllm_regress_target.dialect.gpu import refusal_in
 from ..util.deadline import DeadlineFor
 from ..util.paths import writable_root
 from ..util.rundir import Owner, RunDir
 from .agents import Agents
-from .checkpoints.forge import architectures_of, ensure_checkpoint
+from .checkpoints.forge import (
+    KINDS,
+    architectures_of,
+    arguments_of,
+    ensure_checkpoint,
+    unmet_needs,
+)
 from .checkpoints.hub_cache import snapshot_of, variables_of
-from .checkpoints.kinds import KINDS, arguments_of, unmet_needs
 from .engine import AsyncEngine, Engine, start_engine
 from .gpus.leases import GpuLease
 from .inputs.script import ScriptWatch
 from .placement import PROBE, MemoryRequest, Placement
-from .pool import E, EnginePool
+from .pool import EnginePool
 from .ports import lease_port
 from .processes import process_tree
 from .processes.abandoned import remove_abandoned
@@ -47,17 +52,6 @@ if TYPE_CHECKING:
 
 _SHORT_WAIT_S = 1.0
 NEWEST_TRIED = "0.33.0"  # see docs/generated/conformance.md; a newer one runs with a warning
-
-
-class _Order(NamedTuple):
-    """An engine or server that ``user`` asks for. ``timeout`` of its start in seconds."""
-
-    target: Target
-    spec: EngineSpec
-    front: Front
-    user: str
-    fresh: bool
-    timeout: float | None
 
 
 class Session:
@@ -90,13 +84,10 @@ class Session:
         self._targets: dict[str, Target] = {}
         self.engines = EnginePool(settings.max_engines, self._charge)
         self.gpus = Placement(lambda line: self.progress(line))
-        session_s = settings.limits.session_s
-        self._until = None if session_s is None else time.monotonic() + session_s
-        self._agents = Agents(
+        self.agents = Agents(
             lambda: self.run,
             self.gpus,
             settings.limits,
-            self._until,
             deadline_for,
             lambda line: self.progress(line),
             {**variables_of(settings.hub_cache), **settings.variables},
@@ -127,8 +118,8 @@ class Session:
     def target(self, name: str) -> Target:
         """Build (where it must be built), inspect and remember an environment."""
         if name not in self._targets:
-            python = self._agents.interpreter(name)
-            self._check_budget()
+            python = self.agents.interpreter(name)
+            self.agents.check_budget()
             self._targets[name] = inspect(name, python, self.settings.device)
             self._warn_of_newer(self._targets[name].versions.get("vllm", "0"))
         return self._targets[name]
@@ -149,7 +140,7 @@ class Session:
         return f"{name}: not built yet; it is built before its first test"
 
     def _warn_of_newer(self, version: str) -> None:
-        with contextlib.suppress(InvalidVersion):  # a build of your own may have any version text
+        with suppress(InvalidVersion):  # a build of your own may have any version text
             if Version(version) > Version(NEWEST_TRIED):
                 self.progress(
                     f"warning: vLLM {version} is newer than any this was tried with (up to {NEWEST_TRIED}); errors name what it misses"
@@ -180,73 +171,36 @@ class Session:
 
         On GPUs it leases one, since it may start an engine itself.
         """
-        agent = self.warm_agent(target)
+        agent = self.agents.warm(target)
         agent.inspect(
             self._deadline("import", None), architectures=architectures_of(self.model_path("text"))
         )
         lease = self._lease(target, 1, PROBE, user) if target.device == "gpu" else None
         return self._start_child(agent, "probe", lease, {}, None)
 
-    def bare_agent(
-        self, name: str, limits: Mapping[str, float], limit_options: Mapping[str, str]
-    ) -> Agent:
-        """Return an agent that does not import vLLM.
-
-        ``limits`` replace the session's; ``limit_options`` name the options that set them.
-        """
-        self._check_budget()
-        return self._agents.bare(name, limits, limit_options)
-
-    def engine(
+    def start(
         self,
+        front: Front,
         target: Target,
         spec: EngineSpec,
         *,
         user: str,
         fresh: bool,
         timeout: float | None = None,
-    ) -> Engine:
-        """Return an offline engine for ``spec``, shared with other users of the same spec unless
-        ``fresh``."""
-        order = _Order(target, spec, "offline", user, fresh, timeout)
-        return self._shared(order, partial(start_engine, Engine))
-
-    def async_engine(
-        self,
-        target: Target,
-        spec: EngineSpec,
-        *,
-        user: str,
-        fresh: bool,
-        timeout: float | None = None,
-    ) -> AsyncEngine:
-        """Return an asynchronous engine for ``spec``, shared like ``engine``."""
-        order = _Order(target, spec, "async", user, fresh, timeout)
-        return self._shared(order, partial(start_engine, AsyncEngine))
-
-    def server(
-        self,
-        target: Target,
-        spec: EngineSpec,
-        *,
-        user: str,
-        fresh: bool,
-        timeout: float | None = None,
-    ) -> Server:
-        """Return a server for ``spec``, shared like ``engine``."""
-        from .server import start_server  # imports HTTP clients, which takes 0.15 s
-
-        def start(launch: Launch) -> Server:
-            try:
-                return start_server(launch, lease_port())
-            except ChildError as error:
-                words = refusal_in(error.detail) if target.device == "gpu" else None
-                if words is None:
-                    raise
-                refuses = f"vLLM {target.versions['vllm']}"
-                raise Unsupported(words, refused_by=refuses, device="gpu") from error
-
-        return self._shared(_Order(target, spec, "serve", user, fresh, timeout), start)
+    ) -> Any:
+        """Return an engine (front offline or async) or a server (front serve) for ``spec``, shared
+        with other users of the same spec unless ``fresh``. ``timeout`` of its start in seconds."""
+        launched = partial(self._launched, front, target, spec, user, timeout)
+        self.agents.check_budget()
+        try:
+            if fresh:
+                self.engines.make_room(user)
+                return launched()
+            return self.engines.acquire((target.name, spec, front), user, launched)
+        except ChildError:
+            if self._run is not None:
+                self._run.check()  # processes die when their files are removed
+            raise
 
     def drop(self, target: Target, spec: EngineSpec, front: Front) -> None:
         """Stop the shared engine of ``spec`` after a failure, so that the next test gets a new one.
@@ -261,7 +215,7 @@ class Session:
         if os.getpid() != self._pid:
             return
         self.engines.clear()
-        self._agents.stop()
+        self.agents.stop()
         if self._run is not None:
             strays = process_tree.with_tag(self._run.tag)
             if strays:
@@ -278,40 +232,37 @@ class Session:
             self._run.remove()
             self._run = None
 
-    def _shared(self, order: _Order, start: Callable[[Launch], E]) -> E:
-        def launched() -> E:
-            launch, lease = self._prepare(order)
-            running = start(launch)
-            launch.child.tree.note_shared_memory()
-            if lease is not None:
-                self.gpus.note_started(order.target, lease, launch.child)
-            return running
-
-        self._check_budget()
+    def _launched(
+        self, front: Front, target: Target, spec: EngineSpec, user: str, timeout: float | None
+    ) -> Engine | AsyncEngine | Server:
+        launch, lease = self._prepare(front, target, spec, user, timeout)
         try:
-            if order.fresh:
-                self.engines.make_room(order.user)
-                return launched()
-            key = (order.target.name, order.spec, order.front)
-            return self.engines.acquire(key, order.user, launched)
-        except ChildError:
-            if self._run is not None:
-                self._run.check()  # processes die when their files are removed
-            raise
+            running = _start_front(front, launch)
+        except ChildError as error:
+            words = refusal_in(error.detail) if lease and front == "serve" else None
+            if words is None:
+                raise
+            version = target.versions["vllm"]
+            raise Unsupported(words, refused_by=f"vLLM {version}", device="gpu") from error
+        launch.child.note_shared_memory()
+        if lease is not None:
+            self.gpus.note_started(target, lease, launch.child)
+        return running
 
-    def _prepare(self, order: _Order) -> tuple[Launch, GpuLease | None]:
+    def _prepare(
+        self, front: Front, target: Target, spec: EngineSpec, user: str, timeout: float | None
+    ) -> tuple[Launch, GpuLease | None]:
         """Start the process for an engine or a server and prepare the request that starts the
         engine in it."""
-        target, spec, timeout = order.target, order.spec, order.timeout
-        spec.check_front(order.front)
+        spec.check_front(front)
         self._check_target(target, spec)
-        agent = self.warm_agent(target)
+        agent = self.agents.warm(target)
         if agent.import_error is not None:
             raise agent.import_error.with_traceback(None)
         if agent.refusal is not None:
             raise Unsupported(agent.refusal, since="0.7", device=target.device)
         if spec.env and self.settings.start_method == "fork":
-            agent = self._agents.forking(target, spec.env)
+            agent = self.agents.forking(target, spec.env)
         forged = self.settings.model is None
         model_path = self.model_path(spec.model, target.device)
         files = snapshot_of(model_path, self.settings.hub_cache) or model_path
@@ -320,7 +271,7 @@ class Session:
         if target.device == "gpu":
             is_tiny = forged and spec.model in KINDS
             memory = MemoryRequest.of(spec, forged=is_tiny, share=agent.gpu_share)
-            lease = self._lease(target, spec.gpus, memory, order.user)
+            lease = self._lease(target, spec.gpus, memory, user)
             gpu = self.gpus.request(lease, memory)
             # The first start on such GPUs compiles kernels.
             if timeout is None and not self.gpus.has_started(target, lease):
@@ -337,11 +288,11 @@ class Session:
         scripts = ScriptWatch.of(request, self.run.logs / f"scripts-{secrets.token_hex(4)}")
         child = self._start_child(
             agent,
-            "server" if order.front == "serve" else "engine",
+            "server" if front == "serve" else "engine",
             lease,
             {**spec.env, **scripts.environment},
             timeout,
-            label=order.front,
+            label=front,
             import_path=spec.import_path,
         )
         return Launch(child, spec, self._deadline, scripts, request, timeout), lease
@@ -391,8 +342,9 @@ class Session:
         """
         deadline = self._deadline("start", self.settings.gpu_wait_s)
         begun = time.monotonic()
-        lease = self.gpus.lease(
-            target, count, memory, deadline, lambda: self.engines.drop_idle(user)
+        devices = self.gpus.devices(target)
+        lease = self.gpus.leases.lease(
+            devices, count, memory.needed, deadline, lambda: self.engines.drop_idle(user)
         )
         if time.monotonic() - begun > _SHORT_WAIT_S:
             self._on_waited()
@@ -408,20 +360,15 @@ class Session:
         while self.gpus.leases.requested_by_others() and self.engines.drop_idle():
             pass
 
-    def _check_budget(self) -> None:
-        if self._until is not None and time.monotonic() > self._until:
-            words = f"the session's budget of {self.settings.limits.session_s:g} s is used up (--vllm-limit session): nothing more is started"
-            raise LimitExceeded(words, phase="start")
-
-    @property
-    def agents(self) -> tuple[Agent, ...]:
-        """The agents that were started."""
-        return self._agents.started
-
-    def warm_agent(self, target: Target) -> Agent:
-        """Return the agent of a target, started and with vLLM imported."""
-        self._check_budget()
-        return self._agents.warm(target)
-
     def _charge(self, user: str, leftovers: tuple[Leftover, ...]) -> None:
         self.leftover_reports.append((user, leftovers))
+
+
+def _start_front(front: Front, launch: Launch) -> Engine | AsyncEngine | Server:
+    if front == "serve":
+        from .server import start_server  # imports HTTP clients, which takes 0.15 s
+
+        return start_server(launch, lease_port())
+    if front == "async":
+        return start_engine(AsyncEngine, launch)
+    return start_engine(Engine, launch)

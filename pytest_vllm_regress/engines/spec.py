@@ -121,18 +121,10 @@ class EngineSpec:
     command_line: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
-        for name in (
-            "tensor_parallel_size",
-            "pipeline_parallel_size",
-            "data_parallel_size",
-            "max_model_len",
-        ):
-            _check_int(name, getattr(self, name), least=1)
-        if self.tokenizer_pool_size is not None:
-            _check_int("tokenizer_pool_size", self.tokenizer_pool_size, least=0)
-        _check_choice("executor", self.executor, ("auto", "uni", "mp", "ray", "ray-2-nodes"))
-        _check_choice("task", self.task, get_args(Task))
-        _check_choice("generation", self.generation, ("auto", "V0", "V1"))
+        for name, least in _LEAST.items():
+            _check_int(name, getattr(self, name), least)
+        for name, allowed in _ALLOWED.items():
+            _check_choice(name, getattr(self, name), allowed)
         for name in (*_MAPPINGS, "tokenizer_pool_extra_config"):
             object.__setattr__(self, name, _frozen(name, getattr(self, name)))
         if "PYTHONPATH" in self.env:
@@ -140,9 +132,12 @@ class EngineSpec:
                 "engine spec: env PYTHONPATH would hide the modules of this package from the engine: name the folders in import_path instead, "
                 'for example import_path=["plugins"]'
             )
-        object.__setattr__(self, "import_path", _folders(self.import_path))
+        folders = _texts("import_path", self.import_path, (str, Path), "folders")
+        object.__setattr__(self, "import_path", folders)
         if self.command_line is not None:
-            object.__setattr__(self, "command_line", _words(self.command_line))
+            what = "texts, the words after `vllm serve MODEL`"
+            words = _texts("command_line", self.command_line, str, what)
+            object.__setattr__(self, "command_line", words)
 
     @classmethod
     def create(cls, **values: Json) -> EngineSpec:
@@ -240,6 +235,18 @@ class EngineSpec:
 
 _SPECULATION = "speculative_config"
 _MAPPINGS = ("env", "extra", "server_options")
+_LEAST = {
+    "tensor_parallel_size": 1,
+    "pipeline_parallel_size": 1,
+    "data_parallel_size": 1,
+    "max_model_len": 1,
+    "tokenizer_pool_size": 0,
+}
+_ALLOWED = {
+    "executor": ("auto", "uni", "mp", "ray", "ray-2-nodes"),
+    "task": get_args(Task),
+    "generation": ("auto", "V0", "V1"),
+}
 _LISTS = ("import_path", "command_line")
 """Fields whose value is a list. A marker has no axes of them."""
 _FIELDS = tuple(field.name for field in dataclasses.fields(EngineSpec))
@@ -267,7 +274,7 @@ def front_named(name: object) -> Front:
     for front in FRONTS:
         if front == name:
             return front
-    raise UsageError(f"vllm_engine: front={name!r} is not one of {', '.join(FRONTS)}")
+    raise UsageError(f"front={name!r} is not one of {', '.join(FRONTS)}")
 
 
 def full_names(values: Mapping[str, Json]) -> dict[str, Json]:
@@ -360,20 +367,10 @@ def _variables(value: Mapping[Any, object]) -> dict[str, str]:
     return variables
 
 
-def _folders(value: object) -> tuple[str, ...]:
-    if not isinstance(value, (list, tuple)) or not all(
-        isinstance(folder, (str, Path)) for folder in value
-    ):
-        raise UsageError(f"engine spec: import_path={value!r} is not a list of folders")
+def _texts(name: str, value: object, of: type | tuple[type, ...], what: str) -> tuple[str, ...]:
+    if not isinstance(value, (list, tuple)) or not all(isinstance(item, of) for item in value):
+        raise UsageError(f"engine spec: {name}={value!r} is not a list of {what}")
     return tuple(map(str, value))
-
-
-def _words(value: object) -> tuple[str, ...]:
-    if not isinstance(value, (list, tuple)) or not all(isinstance(word, str) for word in value):
-        raise UsageError(
-            f"engine spec: command_line={value!r} is not a list of texts, the words after `vllm serve MODEL`"
-        )
-    return tuple(value)
 
 
 def _parsed(name: str, text: str) -> Json:
@@ -383,7 +380,9 @@ def _parsed(name: str, text: str) -> Json:
         raise UsageError(f"engine spec: {name}={text!r} is not JSON: {error}") from None
 
 
-def _check_int(name: str, value: Json, *, least: int) -> None:
+def _check_int(name: str, value: Json, least: int) -> None:
+    if value is None and name == "tokenizer_pool_size":
+        return
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise UsageError(f"engine spec: {name}={value!r} is not a whole number of at least {least}")
 

@@ -4,12 +4,12 @@ notebooks."""
 from __future__ import annotations
 
 import atexit
-import contextlib
 import functools
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -25,10 +25,10 @@ from .processes.child import Loan
 from .server import Server
 from .session import Session
 from .settings import Limits, Settings, Timeouts
-from .spec import EngineSpec, Front
+from .spec import EngineSpec, Front, front_named
 from .target import Target
 
-Lent = contextlib.AbstractContextManager
+Lent = AbstractContextManager
 USER = "vllm_engines"
 
 
@@ -98,16 +98,9 @@ class Engines:
             raise UsageError(
                 f"give an EngineSpec or its fields, not both: {', '.join(sorted(fields))}"
             )
-        starters: dict[str, Callable[..., Any]] = {
-            "offline": self._session.engine,
-            "async": self._session.async_engine,
-            "serve": self._session.server,
-        }
-        if front not in starters:
-            raise UsageError(f"front={front!r} is not one of {', '.join(starters)}")
         spec = spec or EngineSpec.create(**fields)
-        engine: Engine | AsyncEngine | Server = starters[front](
-            self.target, spec, user=self._user, fresh=False, timeout=timeout
+        engine: Engine | AsyncEngine | Server = self._session.start(
+            front_named(front), self.target, spec, user=self._user, fresh=False, timeout=timeout
         )
         self._session.engines.hold((self.target.name, spec, front))
         if self._on_reply is not None:
@@ -117,7 +110,7 @@ class Engines:
 
     def warm(self) -> None:
         """Import vLLM now, so that the first engine need not wait for it."""
-        self._session.warm_agent(self.target)
+        self._session.agents.warm(self.target)
 
     def release(self, engine: Engine | AsyncEngine | Server) -> None:
         """Release an engine, once for each call that returned it.
@@ -132,10 +125,10 @@ class Engines:
         One that others hold stays for them.
         """
         self.release(server)
-        self._session.engines.discard((self.target.name, server.spec, server.front))
+        self._session.engines.give_up((self.target.name, server.spec, server.front))
 
 
-@contextlib.contextmanager
+@contextmanager
 def bare_session(
     progress: Callable[[str], None] = lambda line: None,
     *,
@@ -148,7 +141,8 @@ def bare_session(
     ``progress`` gets a line for each step that takes long.
     """
     limits = limits or Limits(option_names={})  # without pytest no option sets a limit
-    session = _session(Settings(device=device, max_engines=max_engines, limits=limits), progress)
+    settings = Settings(device=device, max_engines=max_engines, limits=limits)
+    session = Session(settings, _deadline_for, progress)
     with terminate_as_interrupt():
         try:
             yield session
@@ -216,7 +210,7 @@ def engine(
     timeout: float | None = None,
     **fields: Any,
 ) -> Lent[Server]: ...
-@contextlib.contextmanager
+@contextmanager
 def engine(
     environment: str | None = None,
     spec: EngineSpec | None = None,
@@ -258,16 +252,13 @@ def engines_until_exit(settings: Settings, user: str) -> Engines:
 
     Their session is closed when the process ends. Progress goes to standard error.
     """
-    session = _session(
+    session = Session(
         settings,
+        _deadline_for,
         lambda line: print(printable(mask(f"vllm-regress: {line}")), file=sys.stderr, flush=True),
     )
     atexit.register(session.close)
     return Engines(session, session.target(session.environment_names()[0]), user=user)
-
-
-def _session(settings: Settings, progress: Callable[[str], None]) -> Session:
-    return Session(settings, _deadline_for, progress)
 
 
 def _deadline_for(phase: str, seconds: float | None) -> Deadline:

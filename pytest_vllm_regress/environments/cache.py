@@ -49,10 +49,13 @@ _MARKER = "vllm-regress.json"
 _TOTAL = "size.json"
 _LEASE = "vllm-regress.lease"
 _MAX_MARKER = 64 * 1024
+"""Bytes of a marker, which has about a hundred. Others may have written the file."""
 _reported_read_only: set[Path] = set()
 """Read-only caches that the user was told about."""
 _FORMAT = 2
+"""Part of each environment's key: raised when environments of earlier versions are not to be used."""
 _DEFAULT_LIMIT = 60 * GIB
+"""Room for five environments with CUDA of 12 GiB each, or more of them with files in common."""
 
 
 @dataclass(frozen=True)
@@ -369,6 +372,10 @@ class EnvironmentCache:
         return False
 
     def _evict(self, keep: Path, progress: Progress) -> None:
+        # Environments share files by hard links, with each other and with uv's cache, so removing one
+        # frees less than its size, perhaps nothing: the limit is compared with what is on the disk
+        # after each removal. The sum of the sizes counts shared files several times; below the limit
+        # it spares reading the folders.
         environments = self.listing()
         if sum(environment.size for environment in environments) <= self._limit:
             self.total_size()  # remembered for ``env list``

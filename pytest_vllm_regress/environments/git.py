@@ -21,6 +21,7 @@ from ..util.sizes import MIB
 
 CLONE_TIMEOUT_S = 3600
 READ_TIMEOUT_S = 600.0
+"""Searching a long history on a slow disk takes minutes."""
 CLONE_PROTOCOLS = "https:http:ssh:git:file"
 MAX_SOURCE = 64 * MIB
 MAX_SOURCES = 512 * MIB

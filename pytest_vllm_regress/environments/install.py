@@ -16,7 +16,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -38,6 +38,7 @@ from .uv import Progress
 RESOLUTION = "resolution.txt"
 """File in an environment that was installed without a lock: what uv resolved."""
 _MAX_ABOUT = 64 * 1024
+"""Bytes of a record, which is one line."""
 
 ABOUT = "vllm-regress-source.json"
 BYTECODE = "vllm-regress-bytecode"
@@ -47,6 +48,7 @@ _LIBRARY = re.compile(r"\.so(\.\d+)*\Z|\.so\.")
 SIDECARS = "sidecars"
 """Folder of the locks of sidecars, and of sidecars in the cache."""
 _MAX_SCRIPT = 64 * 1024
+"""Bytes of a script with a path in its first line; larger files in bin are programs."""
 logger = logging.getLogger("vllm_regress.environments")
 
 
@@ -129,12 +131,10 @@ def install(recipe: Recipe, lock: Path | None, python: Path, progress: Progress)
     backends = [[], ["--torch-backend", "cpu"]] if "torch" in recipe.relax_local else [[]]
     if lock is not None:
         local = recipe.lock_local if recipe.relax_local else None
-        for backend in backends if local else ():
-            exact = [*into, *backend, *hashed, "-r", str(local)]
-            if _possible([*exact, "--dry-run", "--quiet"]):
-                uv.run(exact, doing=f"{doing} from {local}", progress=progress)
-                return local
         if local:
+            commands = [[*into, *backend, *hashed, "-r", local] for backend in backends]
+            if _run_possible(commands, f"{doing} from {local}", progress):
+                return local
             progress(
                 f"no index has the builds in {local.name}: installing {lock.name}, a larger download"
             )
@@ -151,12 +151,10 @@ def install(recipe: Recipe, lock: Path | None, python: Path, progress: Progress)
         uv.run(wheels, doing=doing, progress=progress, stdin=exact_pins(resolved))
         return None
     if recipe.relax_local:
-        for backend in backends:
-            with resolver_options(recipe) as options:
-                exact = [*into, *backend, *options, *recipe.requirements]
-                if _possible([*exact, "--dry-run", "--quiet"]):
-                    uv.run(exact, doing=doing, progress=progress)
-                    return None
+        with resolver_options(recipe) as options:
+            commands = [[*into, *backend, *options, *recipe.requirements] for backend in backends]
+            if _run_possible(commands, doing, progress):
+                return None
     with resolver_options(recipe, relaxed="==") as options:
         uv.run([*into, *options, *recipe.requirements], doing=doing, progress=progress)
     return None
@@ -189,13 +187,17 @@ def _install_commit(recipe: Recipe, build: CommitBuild, python: Path, progress: 
         )
 
 
-def _possible(arguments: Sequence[str | Path]) -> bool:
-    """Return whether uv finds all requirements. Downloads only metadata."""
-    try:
-        uv.run(arguments, doing="looking")
-    except BuildError:
-        return False
-    return True
+def _run_possible(commands: Iterable[Sequence[str | Path]], doing: str, progress: Progress) -> bool:
+    """Run the first of these commands for which uv finds all requirements; for that only metadata
+    is downloaded. Return whether there is one."""
+    for command in commands:
+        try:
+            uv.run([*command, "--dry-run", "--quiet"], doing="looking")
+        except BuildError:
+            continue
+        uv.run(command, doing=doing, progress=progress)
+        return True
+    return False
 
 
 def ensure_sidecar(name: str, python: Path, progress: Progress = lambda line: None) -> Path:

@@ -33,6 +33,7 @@ GRAMMARS = ("lm-format-enforcer", "xgrammar", "llguidance", "outlines-core")
 """Structured-output packages. A case may be about one of them without vLLM."""
 
 _START_S = 20.0
+"""Python without site starts in 40 ms, but a cold network file system may take seconds."""
 _MAX_FILE = 4 * 1024 * 1024
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]{0,99}")

@@ -33,7 +33,6 @@ _LOCK_HEAD = (
 _TORCH = ("torch", "torchvision", "torchaudio")
 MAX_LOCK = _MAX_NOTE = 16 * 1024 * 1024
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_OLDEST = datetime.date(2023, 1, 1)  # before the first release of vLLM
 
 
 @contextlib.contextmanager
@@ -175,23 +174,27 @@ def newest_by(requirement: str, day: datetime.date, *options: str) -> str | None
 
 
 def release_date(package: str, version: str) -> datetime.date:
-    """Return the upload date of a release: the first date for which it can be resolved.
+    """Return the upload date (UTC) of a release: of its first file for this platform.
 
-    Raises ``BuildError`` if it does not exist.
+    Raises ``BuildError`` if it does not exist, or if the index has no dates.
     """
     key = f"{package}=={version}"
 
     def find() -> str:
-        early, late = _OLDEST, datetime.datetime.now(datetime.UTC).date()
-        if newest_by(key, late) is None:
+        options = ("--no-deps", "--python-version", "3.11")
+        try:
+            (entry, *_), _ = uv.pylock(key, *options, doing=f"looking for {key}")
+        except BuildError as error:
+            if error.failure is not BuildFailure.UNRESOLVABLE:
+                raise
             raise BuildError(
                 f"{key} cannot be found on the package index: there is no such release for this platform"
-            )
-        while (late - early).days > 1:
-            middle = early + (late - early) // 2
-            exists = newest_by(key, middle) is not None
-            early, late = (early, middle) if exists else (middle, late)
-        return late.isoformat()
+            ) from None
+        files = uv.compatible_files(entry, "3.11")
+        times = [file["upload-time"] for file in files if "upload-time" in file]
+        if not times:
+            raise BuildError(f"the package index does not say when {key} was uploaded")
+        return str(min(times).date())
 
     return datetime.date.fromisoformat(lookup_cached("release-dates.json", key, find, is_day))
 

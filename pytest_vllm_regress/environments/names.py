@@ -22,6 +22,7 @@ from .releases import known_releases, newest_release, releases
 from .sources import Source, SourceName, find_source, names_interpreter, parse_name, wheel_index
 
 CLOSE = 3
+"""Number of similar releases in a message: as many as a reader compares."""
 logger = logging.getLogger("vllm_regress.environments")
 
 

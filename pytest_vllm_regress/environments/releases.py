@@ -22,6 +22,7 @@ from .installed import run_isolated
 from .locks import lookup_cached, newest_by, release_date, resolved_versions
 
 TIMEOUT_S = 120
+"""pip reads one page of the index, perhaps through a slow mirror."""
 RELEASES = DATA / "releases.json"
 """Written by tools/releases.py."""
 # Variables with pip's index and network settings, possibly with credentials.
@@ -39,14 +40,14 @@ def known_releases(package: str) -> tuple[Version, ...]:
     return tuple(map(Version, document.get(package, ())))
 
 
-def releases(package: str, python: str = "3.11") -> tuple[Version, ...]:
-    """Return all stable releases with a wheel for this platform and ``python``, oldest first.
+def releases(package: str) -> tuple[Version, ...]:
+    """Return all stable releases with a wheel for this platform and Python 3.11, oldest first.
 
     Asks pip, which has the user's index settings. Raises ``BuildError`` if there is none or the
     index cannot be reached.
     """
     command = [sys.executable, "-m", "pip", "index", "versions", package, "--json", "--no-input"]
-    command += ["--disable-pip-version-check", "--only-binary=:all:", "--python-version", python]
+    command += ["--disable-pip-version-check", "--only-binary=:all:", "--python-version", "3.11"]
     if not has_home():  # pip would create it
         command.append("--no-cache-dir")
     try:

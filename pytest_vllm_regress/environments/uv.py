@@ -149,6 +149,7 @@ def run(
             start_new_session=True,
             umask=_umask(),
         )
+    # Long enough for the listing of a large environment; an endless output does not fill the memory.
     lines: deque[str] = deque(maxlen=4000)
     try:
         import resource  # Linux only, as is all that runs uv
@@ -319,6 +320,7 @@ def build_error(doing: str, output: str, status: int) -> BuildError:
         if re.search(pattern, output, re.IGNORECASE):
             failure, what, advice = known, known.value, what_to_do
             break
+    # uv puts the cause last; its explanation of a conflict may take twenty lines.
     reason = "\n".join(f"    {line}" for line in output.strip().splitlines()[-25:])
     return BuildError(mask(f"{doing}: {what}; {advice}. uv says:\n{reason}"), failure)
 

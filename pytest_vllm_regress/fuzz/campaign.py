@@ -48,7 +48,6 @@ class StepRecord(codec.Document, frozen=True, omit_defaults=False):
     seconds: float
     counts: Mapping[str, int]
     inconstant: int
-    notes: tuple[str, ...]
     findings: tuple[str, ...]
 
 
@@ -202,7 +201,6 @@ class Campaign(Generic[Part, Q, F]):
             round(seconds, 3),
             dict(sorted(counts.items())),
             search.inconstant,
-            hunter.notes(step.part),
             tuple(finding.name for finding in search.found),
         )
         self._journal.add(self._name(step.number, step.part), record)
@@ -214,8 +212,6 @@ class Campaign(Generic[Part, Q, F]):
             f"  round {step.round + 1}, {step.label}: {step.asked} questions in "
             f"{step.seconds:.0f} s; {counts or 'as it should be'}"
         )
-        for note in step.notes:
-            self._write_line(f"    {note}")
         if step.inconstant:
             self._write_line(f"    {step.inconstant} problems did not show again")
         for finding in findings:

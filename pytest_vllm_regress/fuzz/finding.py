@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from ..util.codec import Document, Meta, encode, replace
 from ..util.files import write_atomically
@@ -88,6 +88,8 @@ class Finding(Document, frozen=True, omit_defaults=False, kw_only=True, tag_fiel
         releases: answer of a replay by version of vLLM.
     """
 
+    allowed: ClassVar[Sequence[str]] = ()
+    """Allowed kinds of problems; empty for all."""
     format: Literal[2] = 2
     environment: Annotated[str, Meta(min_length=1, max_length=300)]
     versions: Annotated[Mapping[str, str], Meta(max_length=50)]
@@ -102,10 +104,20 @@ class Finding(Document, frozen=True, omit_defaults=False, kw_only=True, tag_fiel
         """Name of the hunter."""
         return str(self.__struct_config__.tag)
 
+    def __post_init__(self) -> None:
+        if self.allowed and self.problem.kind not in self.allowed:
+            allowed = ", ".join(self.allowed)
+            raise ValueError(f"problem.kind {self.problem.kind!r}: allowed: {allowed}")
+
+    @property
+    def subject(self) -> str:
+        """What the finding is about, in a file name."""
+        raise NotImplementedError
+
     @property
     def title(self) -> str:
-        """What the finding is about, in a file name: subject and kind of problem."""
-        raise NotImplementedError
+        """Subject and kind of problem, in a file name."""
+        return f"{self.subject}-{hyphenated(self.problem.kind)}"
 
     @property
     def identity(self) -> object:

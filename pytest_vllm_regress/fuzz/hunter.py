@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from ..engines.session import Session
 from ..engines.settings import Limits
@@ -48,6 +48,10 @@ class CampaignPlan:
     rounds: int | None = 1
     minutes: float | None = None
     examples: int = 100
+
+    def seed_of(self, number: int) -> int:
+        """Return the seed of a round."""
+        return self.seed * 1000 + number
 
 
 class CannotRun(Exception):
@@ -128,6 +132,7 @@ class Hunter(abc.ABC, Generic[L, Part, Q, F]):
 
     Attributes:
         kind: the type of its findings.
+        lane: makes what asks, from a session and an environment.
         batch: number of questions that are asked together.
         most_of_kind: findings of one group in one part, which hardly have more causes.
         most_fruitless: reductions of one group in a step that may come to nothing new.
@@ -136,6 +141,7 @@ class Hunter(abc.ABC, Generic[L, Part, Q, F]):
     """
 
     kind: ClassVar[type[Finding]]
+    lane: ClassVar[Callable[..., Any]]
     batch: ClassVar[int] = 1
     most_of_kind: ClassVar[int] = 10**6
     most_fruitless: ClassVar[int] = 10**6
@@ -156,12 +162,22 @@ class Hunter(abc.ABC, Generic[L, Part, Q, F]):
         self.left_out: dict[str, str] = {}
 
     @classmethod
-    @abc.abstractmethod
-    def of(cls, sessions: Sequence[Session], environment: str) -> Hunter[L, Part, Q, F]:
-        """Return the hunter of an environment, with a lane for each session.
+    def of(
+        cls,
+        sessions: Sequence[Session],
+        environment: str,
+        *,
+        seconds: float | None = None,
+        **options: Any,
+    ) -> Self:
+        """Return the hunter of an environment, with a lane for each session. ``seconds``: for one
+        question.
 
         Raises ``Unsupported`` without vLLM.
         """
+        limits = {} if seconds is None else {"seconds": seconds}
+        lanes = [cls.lane(session, environment, **limits) for session in sessions]
+        return cls(lanes, environment, versions_with_vllm(sessions[0], environment), **options)
 
     @property
     def version(self) -> str:
@@ -192,10 +208,6 @@ class Hunter(abc.ABC, Generic[L, Part, Q, F]):
     @abc.abstractmethod
     def draw(self, part: Part, plan: CampaignPlan, number: int) -> Sequence[Q]:
         """Return the questions about a part in a round (from 0): the same for the same seed."""
-
-    def notes(self, part: Part) -> tuple[str, ...]:
-        """Return what to say about a part whose questions were drawn."""
-        return ()
 
     @abc.abstractmethod
     def ask(self, lane: L, part: Part, questions: Sequence[Q]) -> Sequence[Reply[Q]]:
@@ -248,7 +260,7 @@ class Hunter(abc.ABC, Generic[L, Part, Q, F]):
     def replay(self, finding: F) -> tuple[ReplayAnswer, str]:
         """Ask the question of a finding again. Return the answer, and what was observed.
 
-        FIXED requires an answer without any problem. Raises the errors of environments and engines.
+        ``compare`` says what counts as FIXED. Raises the errors of environments and engines.
         """
         try:
             part = self.part_of(finding)
@@ -260,7 +272,8 @@ class Hunter(abc.ABC, Generic[L, Part, Q, F]):
         return self.compare(finding, [problem for _, problem in reply.problems])
 
     def compare(self, finding: F, seen: Sequence[Problem]) -> tuple[ReplayAnswer, str]:
-        """Return the answer of a replay that showed these problems."""
+        """Return the answer of a replay that showed these problems, the worst first, and what to
+        say: FIXED if there are none, unless a hunter knows which others prove it."""
         if same := [problem for problem in seen if problem.group == finding.problem.group]:
             return ReplayAnswer.STILL_FAILS, same[0].words
         if not seen:

@@ -46,13 +46,8 @@ def kept_engine(
 
     Whether it works is not checked before a question, which the session would do by a request.
     """
-    starts: dict[Front, Callable[..., Any]] = {
-        "offline": session.engine,
-        "async": session.async_engine,
-        "serve": session.server,
-    }
     return Kept(
-        lambda: starts[front](target, spec, user=user, fresh=False),
+        lambda: session.start(front, target, spec, user=user, fresh=False),
         lambda engine: session.drop(target, spec, front),
         lambda engine: bool(engine.child.alive),
     )

@@ -10,15 +10,16 @@ again, so that a question of many parts takes one pass, and another one as a pro
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ..util.codec import encode
+from ..util.codec import Document, encode, variant
+from .drawing import identity
 from .finding import Problem
 
 Q = TypeVar("Q")
+D = TypeVar("D", bound=Document)
 
 
 @dataclass(frozen=True)
@@ -50,12 +51,12 @@ def reduce(
     ``look`` asks questions, and returns for each what it shows.
     """
     left, begin = effort.questions, 0
-    tried = {_identity(question)}
+    tried = {identity(question)}
 
     def fresh(candidates: Iterator[tuple[int, Q]]) -> Iterator[tuple[int, Q]]:
         for number, candidate in candidates:
-            if (identity := _identity(candidate)) not in tried:
-                tried.add(identity)
+            if (text := identity(candidate)) not in tried:
+                tried.add(text)
                 yield number, candidate
 
     while True:
@@ -78,13 +79,9 @@ def reduce(
             return question, problem
 
 
-def _identity(question: object) -> str:
-    return json.dumps(encode(question))
-
-
 Edit = Callable[[Any], Iterator[Any]]
 _NUMBERS = (0, 1, -1, 2, 1000, 2**31, 2**63, 2**64, 2**70)
-_FRACTIONS = (0.5, 1.5, -0.5)
+_FRACTIONS = (0.0, 0.5, 1.5, -0.5)
 _LETTERS = 40
 """Of longer texts no single letters are left out."""
 
@@ -96,10 +93,18 @@ def edits(value: Any, edit: Edit) -> Iterator[Any]:
         for key, member in value.items():
             for smaller in edits(member, edit):
                 yield {**value, key: smaller}
-    elif isinstance(value, list):
+    elif isinstance(value, list | tuple):
         for at, member in enumerate(value):
             for smaller in edits(member, edit):
                 yield [*value[:at], smaller, *value[at + 1 :]]
+
+
+def smaller_documents(question: D) -> Iterator[D]:
+    """Yield simpler questions of the same type: first without a part that may be missing, then with
+    simpler values."""
+    for value in smaller_values(encode(question)):
+        if (smaller := variant(question, value)) is not None:
+            yield smaller
 
 
 def smaller_values(value: Any) -> Iterator[Any]:
@@ -109,8 +114,10 @@ def smaller_values(value: Any) -> Iterator[Any]:
 
 
 def without_member(value: Any) -> Iterator[Any]:
-    """Yield an object or a list without one of its members; of long lists first the beginning."""
+    """Yield an object or a list without one of its members; of larger ones first a member alone."""
     if isinstance(value, Mapping):
+        if len(value) > 2:
+            yield from ({key: member} for key, member in value.items())
         for key in value:
             yield {other: member for other, member in value.items() if other != key}
     elif isinstance(value, list | tuple):

@@ -70,11 +70,13 @@ def next_candidate(
     ``most_runs(count)``) are tried, widest gap first, because a failure may come and go. A skipped
     candidate is replaced by its nearest neighbour.
     """
-    end = _untried_end(range(count), known)
-    if end is None:
-        end = _untried_end(range(count - 1, -1, -1), known)
-    if end is not None:
-        return end
+    for order in (range(count), range(count - 1, -1, -1)):
+        clear_or_untried = (
+            index for index in order if known.get(index) is not CandidateState.SKIPPED
+        )
+        end = next(clear_or_untried, None)
+        if end is not None and end not in known:
+            return end
     known_changes = changes(count, known)
     for change in known_changes:
         middle = _nearest_to_middle(change.low, change.high, known)
@@ -117,28 +119,19 @@ def most_runs(count: int) -> int:
 def runs_left(count: int, known: Mapping[int, CandidateState], probes: int | None = None) -> int:
     """Return how many more candidates are tried at most, if none of them is skipped and no other
     change shows."""
-    if next_candidate(count, known, probes) is None:
-        return 0
-    ends = sum(
-        _untried_end(order, known) is not None for order in (range(count), range(count - 1, -1, -1))
-    )
-    if ends:
-        return min(ends, count) + max(0, count - len(known) - ends).bit_length()
-    if known_changes := changes(count, known):
-        between = (
-            sum(index not in known for index in range(c.low + 1, c.high)) for c in known_changes
-        )
-        return sum(untried.bit_length() for untried in between)
-    clear = [index for index, state in known.items() if state is not CandidateState.SKIPPED]
-    budget = most_runs(count) if probes is None else probes
-    tried = sum(index not in (min(clear), max(clear)) for index in known)
-    return min(budget - tried, count - len(known))
-
-
-def _untried_end(order: range, known: Mapping[int, CandidateState]) -> int | None:
-    """Return the first candidate in ``order`` that is not skipped, unless it has been tried."""
-    first = next((index for index in order if known.get(index) is not CandidateState.SKIPPED), None)
-    return first if first is not None and first not in known else None
+    clear = {index: s for index, s in known.items() if s is not CandidateState.SKIPPED}
+    known, runs = dict(known), 0
+    while (index := next_candidate(count, known, probes)) is not None:
+        low = max((other for other in clear if other < index), default=None)
+        high = min((other for other in clear if other > index), default=None)
+        if low is not None and high is not None:  # the change is in the larger part
+            state = clear[high if index - low > high - index else low]
+        else:  # an end differs from the other one
+            is_bad = CandidateState.BAD in clear.values()
+            state = CandidateState.GOOD if is_bad else CandidateState.BAD
+        known[index] = clear[index] = state
+        runs += 1
+    return runs
 
 
 def _nearest_to_middle(low: int, high: int, known: Mapping[int, CandidateState]) -> int | None:

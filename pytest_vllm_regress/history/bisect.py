@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from packaging.requirements import Requirement
@@ -26,7 +25,14 @@ from ..util.store import Store
 from ..util.validation import format_value
 from ..util.versions import specifiers_of, version_of
 from .algorithm import CandidateState, Direction, Transition, changes
-from .candidates import BisectPlan, CandidateResult, CandidateRunner, CandidateSearch, open_results
+from .candidates import (
+    BisectPlan,
+    CandidateResult,
+    CandidateRunner,
+    CandidateSearch,
+    open_results,
+    states_in,
+)
 from .commits import CommitReport, CommitSearch, commits_between, end_of, search_commits
 
 
@@ -37,8 +43,6 @@ class BisectRequest:
     ``releases``: a PEP 440 specifier.
     ``good``, ``bad``: the ends: releases, or revisions if only commits are searched.
     ``environment``: the base environment that takes releases or commits in turn; None chooses one.
-    ``state_file``: where results are kept for resuming; None: in the cache, until the bisection is
-    complete.
     """
 
     case: Case
@@ -52,10 +56,7 @@ class BisectRequest:
     every_parent: bool = False
     environment: str | None = None
     device: str | None = None
-    repeat: int = 2
-    trials: int = 1
     pytest_args: tuple[str, ...] = ()
-    state_file: Path | None = None
     fresh: bool = False
 
 
@@ -69,7 +70,7 @@ class ReleaseAnswer:
 
     case: Case
     package: str
-    candidates: tuple[Version, ...]
+    candidates: tuple[str, ...]
     changes: tuple[Transition, ...]
     others: tuple[Transition, ...]
     results: Mapping[str, CandidateResult] = field(hash=False)
@@ -79,17 +80,15 @@ class ReleaseAnswer:
         cls,
         case: Case,
         package: str,
-        candidates: Sequence[Version],
+        candidates: tuple[str, ...],
         results: Mapping[str, CandidateResult],
-        direction: Direction = Direction.ANY,
+        direction: Direction,
     ) -> ReleaseAnswer:
         """Return the answer that ``results`` give."""
-        names = enumerate(map(str, candidates))
-        known = {index: results[name].state for index, name in names if name in results}
-        every = changes(len(candidates), known)
+        every = changes(len(candidates), states_in(results, candidates))
         requested = tuple(change for change in every if direction.includes(change.is_fix))
         others = tuple(change for change in every if change not in requested)
-        return cls(case, package, tuple(candidates), requested, others, results)
+        return cls(case, package, candidates, requested, others, results)
 
     def lines(self) -> list[str]:
         """Return the text for people; the last line is the answer."""
@@ -114,12 +113,10 @@ class ReleaseAnswer:
     def to_json(self) -> dict[str, Any]:
         """Return plain values for ``--json``."""
         return {
-            "case": self.case.id,
-            "package": self.package,
             "changes": list(map(self._change_to_json, self.changes)),
             "other_changes": list(map(self._change_to_json, self.others)),
             "releases": {
-                name: {"state": result.state.value, "why": result.why}
+                name: {"state": result.state, "why": result.why}
                 for name, result in self.results.items()
             },
         }
@@ -128,12 +125,12 @@ class ReleaseAnswer:
         """Return "0.8.4 bad, 0.8.5 good": the releases with a clear state, oldest first."""
         return ", ".join(
             f"{name} {self.results[name].state.value}"
-            for name in map(str, self.candidates)
+            for name in self.candidates
             if name in self.results and self.results[name].state is not CandidateState.SKIPPED
         )
 
     def _change_to_json(self, change: Transition) -> dict[str, Any]:
-        low, *between, high = map(str, self.candidates[change.low : change.high + 1])
+        low, *between, high = self.candidates[change.low : change.high + 1]
         return {
             "kind": change.kind,
             "from": low,
@@ -145,7 +142,7 @@ class ReleaseAnswer:
         }
 
     def _sentence(self, change: Transition) -> str:
-        low, *between, high = map(str, self.candidates[change.low : change.high + 1])
+        low, *between, high = self.candidates[change.low : change.high + 1]
         verb = "fixed" if change.is_fix else "broken"
         ends = [f"v{version} ({self._day(version) or 'day unknown'})" for version in (low, high)]
         doubt = f"no clear verdict: {', '.join(between)}" if between else ""
@@ -224,84 +221,51 @@ def bisect(request: BisectRequest, runner: CandidateRunner) -> BisectReport:
     """
     case, package, base = request.case, request.package, request.environment
     of_commit = commit_environments(case, package, base) if request.search_commits else None
-    stores: list[Store[CandidateResult]] = []
     answer = None
+    commits = []
+    stores = []
     pairs = [(str(request.good), str(request.bad))]
-    if request.search_releases:
-        of_release = environment_names(
-            case, package, None if of_commit and package == "vllm" else base
-        )
-        answer = _search_releases(request, of_release, runner, stores)
-        names = tuple(map(str, answer.candidates))
-        pairs = [(names[change.low], names[change.high]) for change in answer.changes]
-    commits: tuple[CommitReport, ...] = ()
-    if of_commit and pairs:
-        for line in answer.lines() if answer else ():
-            runner.say(line)
-        commits = tuple(_search_commits(request, ends, of_commit, runner, stores) for ends in pairs)
-    if request.state_file is None:
-        for results in stores:
-            results.remove()
-    return BisectReport(case, package, answer, commits)
+
+    def opened(plan: BisectPlan) -> Store[CandidateResult]:
+        key = [case.id, case_fingerprint(case), package, str(request.device), str(runner.trials)]
+        key += [plan.kind, *plan.environments, *request.pytest_args]
+        stores.append(open_results(key, fresh=request.fresh))
+        stack.callback(stores[-1].close)
+        return stores[-1]
+
+    with contextlib.ExitStack() as stack:
+        if request.search_releases:
+            of_release = environment_names(
+                case, package, None if of_commit and package == "vllm" else base
+            )
+            names = tuple(map(str, choose_releases(request, releases(package))))
+            plan = BisectPlan(case, names, tuple(map(of_release, names)))
+            results = opened(plan)
+            CandidateSearch(plan, results, runner).run()
+            answer = ReleaseAnswer.of(case, package, names, results.entries, request.direction)
+            pairs = [(names[change.low], names[change.high]) for change in answer.changes]
+            for line in answer.lines() if of_commit and pairs else ():
+                runner.say(line)
+        for search in _commit_searches(request, pairs, of_commit) if of_commit else ():
+            report = search_commits(search, opened(search.plan()), runner)
+            commits.append(report.only(request.direction))
+        for store in stores:  # nothing is left to resume
+            store.remove()
+    return BisectReport(case, package, answer, tuple(commits))
 
 
-def _search_releases(
-    request: BisectRequest,
-    of_release: Callable[[str], str],
-    runner: CandidateRunner,
-    stores: list[Store[CandidateResult]],
-) -> ReleaseAnswer:
-    candidates = choose_releases(request, releases(request.package))
-    names = tuple(map(str, candidates))
-    environments = tuple(map(of_release, names))
-    plan = BisectPlan(
-        request.case, names, environments, repeat=request.repeat, trials=request.trials
-    )
-    with _open(request, "releases", plan, stores) as results:
-        CandidateSearch(plan, results, runner).run()
-    return ReleaseAnswer.of(
-        request.case, request.package, candidates, results.entries, request.direction
-    )
-
-
-def _search_commits(
-    request: BisectRequest,
-    ends: tuple[str, str],
-    of_commit: Callable[[Commit], str],
-    runner: CandidateRunner,
-    stores: list[Store[CandidateResult]],
-) -> CommitReport:
+def _commit_searches(
+    request: BisectRequest, pairs: Iterable[tuple[str, str]], of_commit: Callable[[Commit], str]
+) -> Iterator[CommitSearch]:
     project = PROJECTS[request.package]
     clone = clone_of(project)
-    first, second = (end_of(project, clone, end) for end in ends)
-    search = CommitSearch(
-        request.case,
-        commits_between(project, clone, first, second, first_parent=not request.every_parent),
-        of_commit,
-        request.repeat,
-        request.trials,
-        None if request.search_releases else (first, second),
-    )
-    with _open(request, "commits", search.plan(), stores) as results:
-        report = search_commits(search, results, runner)
-    if request.direction is Direction.ANY:
-        return report
-    return report.only(is_fix=request.direction is Direction.FIX)
-
-
-@contextlib.contextmanager
-def _open(
-    request: BisectRequest, kind: str, plan: BisectPlan, stores: list[Store[CandidateResult]]
-) -> Iterator[Store[CandidateResult]]:
-    key = [request.case.id, case_fingerprint(request.case), request.package]
-    key += [str(request.device), str(request.trials), kind]
-    key += [*plan.environments, *request.pytest_args]
-    path = request.state_file
-    if path is not None and kind == "commits":
-        path = Path(f"{path}.commits")
-    with contextlib.closing(open_results(key, path, fresh=request.fresh)) as results:
-        stores.append(results)
-        yield results
+    for pair in pairs:
+        first, second = (end_of(project, clone, end) for end in pair)
+        between = commits_between(
+            project, clone, first, second, first_parent=not request.every_parent
+        )
+        given = None if request.search_releases else (first, second)
+        yield CommitSearch(request.case, between, of_commit, given)
 
 
 def environment_names(case: Case, package: str, env: str | None) -> Callable[[str], str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,11 +100,15 @@ class CandidateRunner:
     """How candidates are run.
 
     ``build`` builds an environment while another one runs; None disables building ahead.
+    ``repeat``: how often an INCONCLUSIVE candidate is run before it is skipped.
+    ``trials``: runs per candidate; one failure among them makes it BAD.
     """
 
     run: Callable[[Sequence[Batch]], RunOutcome]
     build: Callable[[str], None] | None
     say: Say
+    repeat: int = 2
+    trials: int = 1
 
 
 @dataclass(frozen=True)
@@ -112,8 +116,6 @@ class BisectPlan:
     """The candidates of a search, oldest first, and the environment of each.
 
     ``kind``: what the candidates are, for messages.
-    ``repeat``: how often an INCONCLUSIVE candidate is run before it is skipped.
-    ``trials``: runs per candidate; one failure among them makes it BAD.
     ``probes``: see ``algorithm.next_candidate``.
     """
 
@@ -121,9 +123,14 @@ class BisectPlan:
     candidates: tuple[str, ...]
     environments: tuple[str, ...]
     kind: str = "releases"
-    repeat: int = 2
-    trials: int = 1
     probes: int | None = None
+
+
+def states_in(
+    results: Mapping[str, CandidateResult], candidates: Iterable[str]
+) -> dict[int, CandidateState]:
+    """Return the states known so far, by index of the candidate."""
+    return {index: results[name].state for index, name in enumerate(candidates) if name in results}
 
 
 @dataclass
@@ -139,11 +146,7 @@ class CandidateSearch:
 
     def known(self) -> dict[int, CandidateState]:
         """Return the states known so far, by index of the candidate."""
-        return {
-            index: self.results[name].state
-            for index, name in enumerate(self.plan.candidates)
-            if name in self.results
-        }
+        return states_in(self.results.entries, self.plan.candidates)
 
     def run(self) -> None:
         """Run candidates until the search is complete.
@@ -166,7 +169,7 @@ class CandidateSearch:
             while (index := algorithm.next_candidate(count, self.known(), plan.probes)) is not None:
                 for environment in self._likely_next(index):
                     builder.submit(self._build_ahead, environment)
-                result = self._try(plan.environments[index], plan.trials)
+                result = self._try(plan.environments[index], self.runner.trials)
                 self._record(plan.candidates[index], result)
         finally:
             builder.shutdown(wait=False, cancel_futures=True)
@@ -201,7 +204,7 @@ class CandidateSearch:
         reasons: dict[CandidateState, str] = {}
         bad = done = unclear = 0
         why = "no result"
-        while done < trials and unclear < self.plan.repeat:
+        while done < trials and unclear < self.runner.repeat:
             logger.info(
                 "try %s in %s: %d of %d trials done", self.plan.case.id, environment, done, trials
             )
@@ -223,7 +226,8 @@ class CandidateSearch:
             reasons.setdefault(state, why)
         seconds = round(time.monotonic() - started, 1)
         overall = CandidateState.GOOD if done == trials else CandidateState.SKIPPED
-        overall = CandidateState.BAD if bad else overall
+        if bad:
+            overall = CandidateState.BAD
         return CandidateResult(overall, reasons.get(overall, why), done, bad, seconds)
 
     def _likely_next(self, index: int) -> list[str]:
@@ -231,13 +235,13 @@ class CandidateSearch:
         if self.runner.build is None:
             return []
         plan = self.plan
-        likely: dict[str, None] = {}
-        for state in (CandidateState.BAD, CandidateState.GOOD):
-            known = {**self.known(), index: state}
-            following = algorithm.next_candidate(len(plan.candidates), known, plan.probes)
-            if following is not None:
-                likely[plan.environments[following]] = None
-        return list(likely)
+        following = (
+            algorithm.next_candidate(
+                len(plan.candidates), {**self.known(), index: state}, plan.probes
+            )
+            for state in (CandidateState.BAD, CandidateState.GOOD)
+        )
+        return list(dict.fromkeys(plan.environments[i] for i in following if i is not None))
 
     def _build_ahead(self, environment: str) -> None:
         assert self.runner.build is not None

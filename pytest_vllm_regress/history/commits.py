@@ -20,7 +20,7 @@ from ..util.store import Store
 from ..util.text import markdown_block, markdown_inline
 from ..util.versions import version_of
 from . import algorithm
-from .algorithm import CandidateState, Transition
+from .algorithm import CandidateState, Direction, Transition
 from .candidates import BisectPlan, CandidateResult, CandidateRunner, CandidateSearch
 
 
@@ -224,35 +224,30 @@ class Culprit:
     def lines(self) -> list[str]:
         """Return the text for people; the last line is the answer."""
         commit, parent = self.commit, self.parent
-        confirmation = (
+        lines = [
             f"run again: {commit.id[:10]} {self.result.in_words}, "
             f"its parent {parent.id[:10]} {self.parent_result.in_words}"
-        )
-        doubt = [f"in doubt: {suspect.id[:10]} {suspect.subject}" for suspect in self.doubtful]
-        release = "not in a release yet, according to this clone"
-        if self.release:
-            release = f"first release: {self.release}"
-        parts = (
-            f"{self.case.id}: {self.verb} by {commit.id[:10]} ({commit.authored.date()}) {commit.subject}",
-            self.pull_request,
-            release,
-        )
-        return [confirmation, *doubt, *self._warnings(), "; ".join(filter(None, parts))]
-
-    def _warnings(self) -> list[str]:
-        warnings = []
+        ]
+        lines += [f"in doubt: {suspect.id[:10]} {suspect.subject}" for suspect in self.doubtful]
         if not self.confirmed:
-            warnings.append(
+            lines.append(
                 "not confirmed: further runs gave another result; try more trials (--trials)"
             )
         if self.package_warning:
-            warnings.append(self.package_warning)
+            lines.append(self.package_warning)
         if self.documented is False:
             field = "fixed-by" if self.is_fix else "broken-by"
-            warnings.append(
+            lines.append(
                 f"{self.case.path}: {field} names {', '.join(self._named)}, and not this commit or its pull request"
             )
-        return warnings
+        parts = (
+            f"{self.case.id}: {self.verb} by {commit.id[:10]} ({commit.authored.date()}) {commit.subject}",
+            self.pull_request,
+            f"first release: {self.release}"
+            if self.release
+            else "not in a release yet, according to this clone",
+        )
+        return [*lines, "; ".join(filter(None, parts))]
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for ``--json``."""
@@ -268,9 +263,7 @@ class Culprit:
             "documented": self.documented,
             "again": {"commit": self.result, "parent": self.parent_result},
             "changed_requirements": self.changed_requirements,
-            "in_doubt": [
-                {"commit": commit.id, "subject": commit.subject} for commit in self.doubtful
-            ],
+            "in_doubt": [{"commit": doubt.id, "subject": doubt.subject} for doubt in self.doubtful],
         }
 
     def markdown(self, environment: Callable[[Commit], str]) -> str:
@@ -286,23 +279,21 @@ class Culprit:
             f"--source {self.history.project.distribution}=CLONE"
             for revision in (self.parent, commit)
         )
+        doubtful = ""
+        if self.doubtful:
+            doubtful = (
+                "\nCommits without a clear verdict between it and the last commit with one:\n\n"
+            )
+        for doubt in self.doubtful:
+            doubtful += f"- {self._link(doubt)} {markdown_inline(doubt.subject)}\n"
         return (
             f"**{markdown_inline(self.case.title)}** is {self.verb} by {self._link(commit)}{pull_request}: {markdown_inline(commit.subject)} "
-            f"({commit.authored.date()}).\n{release}{self._doubt_in_markdown()}\n"
+            f"({commit.authored.date()}).\n{release}{doubtful}\n"
             f"Case `{self.case.id}`, on the simulated device (the commit's Python over the compiled parts of a release's wheel); "
             f"{self._link(commit)} {markdown_inline(self.result.in_words)}, "
             f"its parent {self._link(self.parent)} {markdown_inline(self.parent_result.in_words)}.\n\n"
             f"{markdown_block(commands, 'sh')}\n"
         )
-
-    def _doubt_in_markdown(self) -> str:
-        if not self.doubtful:
-            return ""
-        commits = "".join(
-            f"- {self._link(commit)} {markdown_inline(commit.subject)}\n"
-            for commit in self.doubtful
-        )
-        return f"\nCommits without a clear verdict between it and the last commit with one:\n\n{commits}"
 
     def _link(self, commit: Commit) -> str:
         return f"[{commit.id[:10]}]({self._url(commit)})"
@@ -313,7 +304,6 @@ class CommitSearch:
     """What to search, and how.
 
     ``environment``: from a commit to the name of its environment.
-    ``repeat``, ``trials``: as in ``BisectPlan``.
     ``ends``: the commits given as good and as bad, if any.
     ``confirming_runs``: further runs of each commit found, and of its parent, per trial.
     """
@@ -321,8 +311,6 @@ class CommitSearch:
     case: Case
     history: CommitHistory
     environment: Callable[[Commit], str]
-    repeat: int = 2
-    trials: int = 1
     ends: tuple[str, str] | None = None
     confirming_runs: int = 2
 
@@ -333,8 +321,6 @@ class CommitSearch:
             tuple(group.name for group in groups),
             tuple(self.environment(group.first) for group in groups),
             "commits that change what is imported",
-            self.repeat,
-            self.trials,
             probes=0,
         )
 
@@ -350,9 +336,9 @@ class CommitReport:
     results: Mapping[str, CandidateResult] = field(hash=False)
     culprits: tuple[Culprit, ...]
 
-    def only(self, *, is_fix: bool) -> CommitReport:
+    def only(self, direction: Direction) -> CommitReport:
         """Return the report with the fixes only, or with the breaks only."""
-        culprits = [culprit for culprit in self.culprits if culprit.is_fix == is_fix]
+        culprits = [culprit for culprit in self.culprits if direction.includes(culprit.is_fix)]
         return replace(self, culprits=tuple(culprits))
 
     def lines(self) -> list[str]:
@@ -408,14 +394,14 @@ def search_commits(
 def _check_ends(search: CommitSearch, known: Mapping[int, CandidateState]) -> None:
     if search.ends is None:
         return
-    groups, repository = search.history.groups, search.history.repository
-    good, bad = map(repository.commit, search.ends)
+    groups = search.history.groups
+    good, bad = map(search.history.repository.commit, search.ends)
     ends = [CandidateState.GOOD, CandidateState.BAD]
     if good.committed > bad.committed:
         ends.reverse()
     for index, given in zip((0, len(groups) - 1), ends, strict=True):
-        state = known.get(index, given)
-        if state not in (given, CandidateState.SKIPPED):
+        state = known.get(index)
+        if state not in (given, CandidateState.SKIPPED, None):
             shows = "shows" if state is CandidateState.BAD else "does not show"
             end = groups[index].first
             raise UsageError(
@@ -433,7 +419,7 @@ def _confirm(search: CommitSearch, change: Transition, bisection: CandidateSearc
     parent = history.groups[change.low].first if doubtful else history.parent(group)
 
     def run_again(commit: Commit) -> CandidateResult:
-        runs = search.confirming_runs * search.trials
+        runs = search.confirming_runs * bisection.runner.trials
         return bisection.confirm(commit.id[:10], search.environment(commit), runs)
 
     source = source_at_commit(history.project, history.repository, group.first)

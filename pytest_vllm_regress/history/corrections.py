@@ -6,7 +6,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -134,6 +134,7 @@ class _Verdicts:
     ``shown`` None: the tests disagree.
     """
 
+    case: Case
     look: Look
     cell: Cell
     affected: Range | None
@@ -146,11 +147,9 @@ class _Verdicts:
             return "several packages decide, so it is not clear which range to correct"
         if all(result.variant is not None for result in self.cell.results if not result.expected):
             return "only a variant is not as expected: correct its [variants.NAME]"
-        return (
-            "its tests disagree: a form of the failure may need a [variants.NAME]"
-            if self.shown is None
-            else ""
-        )
+        if self.shown is None:
+            return "its tests disagree: a form of the failure may need a [variants.NAME]"
+        return ""
 
 
 def changes_of(
@@ -159,16 +158,16 @@ def changes_of(
     """Return the unexpected verdicts, in the order of the releases."""
     return tuple(
         UnexpectedVerdict(
-            case,
+            verdicts.case,
             verdicts.look.release,
-            verdicts.cell.environment,
-            verdicts.cell.device,
-            verdicts.cell.verdict,
-            tuple(verdicts.cell.why()),
-            "" if verdicts.cell.verdict is Verdict.INCONCLUSIVE else verdicts.by_hand,
+            cell.environment,
+            cell.device,
+            cell.verdict,
+            tuple(cell.why()),
+            "" if cell.verdict is Verdict.INCONCLUSIVE else verdicts.by_hand,
         )
-        for case, verdicts in _verdicts(looks, results)
-        if not verdicts.cell.expected
+        for verdicts in _verdicts(looks, results)
+        if not (cell := verdicts.cell).expected
     )
 
 
@@ -180,19 +179,23 @@ def edits_of(
     seen: dict[tuple[str, Range], dict[Version, set[bool | None]]] = {}
     passing: dict[str, str] = {}
     cases = {case.id: case for look in looks for case in look.cases}
-    for case, verdicts in _verdicts(looks, results):
-        affected, version, verdict = verdicts.affected, verdicts.version, verdicts.cell.verdict
+    for verdicts in _verdicts(looks, results):
+        case_id, affected, version = verdicts.case.id, verdicts.affected, verdicts.version
+        shown, verdict = verdicts.shown, verdicts.cell.verdict
         if affected is None or version is None or verdict is Verdict.NOT_APPLICABLE:
             continue
-        if verdict is Verdict.INCONCLUSIVE and verdicts.shown is not None:
+        if verdict is Verdict.INCONCLUSIVE and shown is not None:
             continue  # only some of its tests say something
-        seen.setdefault((case.id, affected), {}).setdefault(version, set()).add(verdicts.shown)
-        if verdicts.shown is False:
-            passing.setdefault(case.id, verdicts.cell.environment)
+        seen.setdefault((case_id, affected), {}).setdefault(version, set()).add(shown)
+        if shown is False:
+            passing.setdefault(case_id, verdicts.cell.environment)
     edits: dict[str, RangeEdit] = {}
     for (case_id, before), by_version in seen.items():
-        agreed = {version: shown.pop() for version, shown in by_version.items() if len(shown) == 1}
-        clear = {version: shown for version, shown in agreed.items() if shown is not None}
+        clear = {
+            version: True in shown
+            for version, shown in by_version.items()
+            if len(shown) == 1 and None not in shown
+        }
         after = corrected(before, [*{*listed.get(before.package, ()), *clear}], clear)
         if after is not None and after != before and case_id not in edits:
             edits[case_id] = _edit(cases[case_id], before, after, passing.get(case_id, ""))
@@ -210,15 +213,12 @@ def with_ends(edit: RangeEdit, table: VerdictTable, listed: ListedReleases) -> R
     return replace(edit, ends=tuple(after[key] for key in after if key not in before))
 
 
-def missing_neighbours(edits: Iterable[RangeEdit]) -> Mapping[WatchedRelease, tuple[Case, ...]]:
-    """Return the releases beside new ends that were not run, with the cases to run on them."""
-    missing: dict[WatchedRelease, list[Case]] = {}
+def missing_neighbours(edits: Iterable[RangeEdit]) -> Iterator[tuple[WatchedRelease, Case]]:
+    """Yield the releases beside new ends that were not run, with the cases to run on them."""
     for edit in edits:
         for end in edit.ends:
             for version in end.missing:
-                release = WatchedRelease(end.package, Version(version))
-                missing.setdefault(release, []).append(edit.case)
-    return {release: tuple(dict.fromkeys(cases)) for release, cases in missing.items()}
+                yield WatchedRelease(end.package, Version(version)), edit.case
 
 
 def _edit(case: Case, before: Range, after: Range, passing: str) -> RangeEdit:
@@ -237,12 +237,12 @@ def _read(path: Path) -> str:
     return read_bounded(path, MAX_BYTES, what="a case file", error=CaseFileError).decode("utf-8")
 
 
-def _verdicts(looks: Sequence[Look], results: Iterable[TestResult]) -> list[tuple[Case, _Verdicts]]:
+def _verdicts(looks: Sequence[Look], results: Iterable[TestResult]) -> list[_Verdicts]:
     by_place: dict[tuple[str, str], list[Cell]] = {}
     for cell in group_into_cells(results):
         by_place.setdefault((cell.case_id, cell.environment), []).append(cell)
     return [
-        (case, _judge(case, look, cell))
+        _judge(case, look, cell)
         for look in looks
         for case in look.cases
         for cell in by_place.get((case.id, look.environment), ())
@@ -255,7 +255,8 @@ def _judge(case: Case, look: Look, cell: Cell) -> _Verdicts:
     version = None if affected is None else _version(affected.package, look, cell)
     # A variant has ranges of its own, and says nothing about those of the case.
     shown = {result.verdict.shown for result in cell.results if result.variant is None} - {None}
-    return _Verdicts(look, cell, affected, version, next(iter(shown)) if len(shown) == 1 else None)
+    clear = next(iter(shown)) if len(shown) == 1 else None
+    return _Verdicts(case, look, cell, affected, version, clear)
 
 
 def _version(package: str, look: Look, cell: Cell) -> Version | None:

@@ -128,16 +128,16 @@ def _effect(case: Case, before: Sequence[TestResult], after: Sequence[TestResult
         verdict_of(side).value if side else "no result" for side in (before, after)
     )
     new_results = {result.test: result for result in after}
-    by_effect: dict[PatchEffect, list[tuple[str, str]]] = {}
+    by_effect: dict[PatchEffect, dict[str, str]] = {}
     for old in before:
         new = new_results.get(old.test)
         effect = _effect_on_test(old.verdict, new.verdict if new else Verdict.INCONCLUSIVE)
         why = excerpt(new.reason) if new else "no result with the patch"
-        by_effect.setdefault(effect, []).append((old.test, why))
+        by_effect.setdefault(effect, {})[old.test] = why
     effect = next((effect for effect in PatchEffect if effect in by_effect), PatchEffect.UNCLEAR)
-    tests = by_effect.get(effect, []) if effect is not PatchEffect.UNCHANGED else []
-    why = tests[0][1] if tests else ""
-    return CaseEffect(case, effect, old_verdict, new_verdict, tuple(test for test, _ in tests), why)
+    tests = by_effect.get(effect, {}) if effect is not PatchEffect.UNCHANGED else {}
+    why = next(iter(tests.values()), "")
+    return CaseEffect(case, effect, old_verdict, new_verdict, tuple(tests), why)
 
 
 def _effect_on_test(before: Verdict, after: Verdict) -> PatchEffect:
@@ -153,22 +153,6 @@ def _effect_on_test(before: Verdict, after: Verdict) -> PatchEffect:
         return PatchEffect.FIXES
     unclear |= before is Verdict.INCONCLUSIVE or before.shown is not after.shown
     return PatchEffect.UNCLEAR if unclear else PatchEffect.UNCHANGED
-
-
-@dataclass(frozen=True)
-class PatchRequest:
-    """A work tree of vLLM and the cases to try. ``sort_cases``: run those first that concern the
-    changed modules most.
-
-    ``against``: the revision to compare with, ``environment``: what both sides are laid over; None:
-    what fits best.
-    """
-
-    tree: Path
-    cases: tuple[Case, ...]
-    sort_cases: bool
-    against: str | None = None
-    environment: str | None = None
 
 
 @dataclass(frozen=True)
@@ -204,31 +188,34 @@ class PatchComparison:
         return effects(self.cases, before, after)
 
 
-def plan_comparison(request: PatchRequest) -> PatchComparison:
-    """Find the base and the changed files of a work tree.
+def plan_comparison(
+    tree: Path,
+    cases: tuple[Case, ...],
+    sort_cases: bool,
+    against: str | None,
+    environment: str | None,
+) -> PatchComparison:
+    """Find the base and the changed files of a work tree of vLLM.
 
-    Raises ``UsageError`` if nothing was changed.
+    ``sort_cases``: run those first that concern the changed modules most. ``against``: the revision
+    to compare with; ``environment``: what both sides are laid over; None: what fits best. Raises
+    ``UsageError`` if nothing was changed.
     """
-    name = parse_name(f"vllm@{expand_home(request.tree).absolute()}")
+    name = parse_name(f"vllm@{expand_home(tree).absolute()}")
     assert name is not None
     source = find_source(name)
     set_clones([str(source.tree)])  # the base is a commit of the tree's own repository
-    base = base_of(source, request.against)
+    base = base_of(source, against)
     changed = changed_files(source, base)
     if not changed:
         raise UsageError(
-            f"{request.tree}: its vllm/ is that of {base.id[:10]}: nothing to try. Give what to compare with: --base REV"
+            f"{tree}: its vllm/ is that of {base.id[:10]}: nothing to try. Give what to compare with: --base REV"
         )
-    cases = request.cases
-    if request.sort_cases:
+    if sort_cases:
         cases = nearest_first(cases, changed, source.repository)
-    environment = request.environment or _fitting_release(base.id)
+    if environment is None:
+        overlay = resolve(f"vllm@{base.id}").overlay
+        assert overlay is not None
+        environment = overlay.base.name
     before, after = f"{environment}+vllm@{base.id}", f"{environment}+vllm@{source.tree}"
     return PatchComparison(base, changed, cases, environment, before, after)
-
-
-def _fitting_release(commit: str) -> str:
-    """Return the release that fits the commit best: both sides are laid over it."""
-    overlay = resolve(f"vllm@{commit}").overlay
-    assert overlay is not None
-    return overlay.base.name

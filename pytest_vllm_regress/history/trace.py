@@ -25,6 +25,7 @@ from ..errors import UsageError
 from ..util import codec
 from ..util.store import Store
 from ..util.versions import version_of
+from .algorithm import Direction
 from .bisect import commit_environments
 from .candidates import CandidateResult, CandidateRunner, open_results
 from .commits import (
@@ -59,13 +60,10 @@ class TraceOptions:
     """How to search commits.
 
     ``env``: the base environment; None chooses the best matching release for each commit.
-    ``trials``, ``repeat``: as in ``candidates.BisectPlan``.
     ``arguments``: for pytest.
     """
 
     env: str | None = None
-    trials: int = 1
-    repeat: int = 2
     arguments: tuple[str, ...] = ()
 
 
@@ -121,7 +119,7 @@ def trace(
     clone = clone_of(project)
     environment = commit_environments(case, pair.package, options.env)
     nothing = CommitHistory(project, clone, (), 0)
-    whole = CommitSearch(case, nothing, environment, options.repeat, options.trials)
+    whole = CommitSearch(case, nothing, environment)
     for commit in _documented_commits(case, pair, clone):
         history = around(project, clone, commit)
         documented = replace(whole, history=history, confirming_runs=0)
@@ -144,9 +142,10 @@ def _trace(
     # The environments are left out: the search of all commits must not repeat the runs of the
     # documented ones.
     key = [case.id, case_fingerprint(case), "documented", pair.package]
-    key += [str(options.env), str(options.trials), *options.arguments]
+    key += [str(options.env), str(runner.trials), *options.arguments]
     with contextlib.closing(open_results(key)) as results:
-        report = search_commits(search, results, runner).only(is_fix=pair.is_fix)
+        direction = Direction.FIX if pair.is_fix else Direction.BREAK
+        report = search_commits(search, results, runner).only(direction)
     for culprit in report.culprits:
         if culprit.package_warning:
             runner.say(f"{case.id}: {culprit.package_warning}")
@@ -178,10 +177,8 @@ def _doubt(culprit: Culprit) -> str:
     short_id = culprit.commit.id[:10]
     if not culprit.confirmed:
         return f"{short_id} is not confirmed: further runs gave another result; try more trials (--trials)"
-    if culprit.doubtful:
-        names = ", ".join(commit.id[:10] for commit in culprit.doubtful)
-        return f"{short_id}, or one of the commits before it without a clear verdict: {names}"
-    return ""
+    names = ", ".join(commit.id[:10] for commit in culprit.doubtful)
+    return names and f"{short_id}, or one of the commits before it without a clear verdict: {names}"
 
 
 def _bisected(culprit: Culprit, report: CommitReport, arguments: Sequence[str]) -> BisectedCommit:
@@ -236,23 +233,26 @@ def trace_case(
 
     Raises ``KeyboardInterrupt`` when a run is interrupted; the results so far are kept.
     """
-    if problems := proof.check_proof(case, command=command(case.id), commits=False):
-        return TraceReport(case, problems=tuple(problems))
+    if stale := proof.check_proof(case, command=command(case.id), commits=False):
+        return TraceReport(case, problems=tuple(stale))
     evidence = proof.read_proof(case.directory / proof.FILE)
-    traces: list[CommitTrace] = []
+    commits: tuple[BisectedCommit, ...] = ()
+    problems: tuple[str, ...] = ()
+    stores = []
     ends = boundaries(case, read_table([case]))
     for pair in (narrowed(pair, ends) for pair in release_pairs(case, evidence)):
         runner.say(
             f"{case.id}: {'fixed' if pair.is_fix else 'broken'} between {pair}, according to recorded runs"
         )
-        traces.append(trace(case, pair, options, runner))
-    problems = [problem for case_trace in traces for problem in case_trace.problems]
-    commits = tuple(commit for case_trace in traces for commit in case_trace.commits)
+        traced = trace(case, pair, options, runner)
+        commits += traced.commits
+        problems += traced.problems
+        stores.append(traced.results)
     if problems:
-        return TraceReport(case, commits, tuple(problems), resumable=True)
+        return TraceReport(case, commits, problems, resumable=True)
     path = proof.write_proof(case, codec.replace(evidence, commits=commits))
-    for case_trace in traces:
-        case_trace.results.remove()
+    for results in stores:
+        results.remove()
     return TraceReport(case, commits, path=path)
 
 

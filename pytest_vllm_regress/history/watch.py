@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import collections
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,7 @@ class SeenRelease:
     applied: bool = True
 
 
-class SeenReleases:
+class SeenReleases(Store[SeenRelease]):
     """What ``watch`` has looked at: releases by name, and the last complete look. The file has a
     line for each, so that it can be committed. Only one run at a time has it.
 
@@ -62,23 +62,23 @@ class SeenReleases:
     """
 
     def __init__(self, path: Path) -> None:
-        self._store = Store(path, SeenRelease, what="what watch has seen")
-        self._store.lock()
+        super().__init__(path, SeenRelease, what="what watch has seen")
+        self.lock()
 
     @property
     def last_day(self) -> str:
         """The day of the last complete look; empty if there was none."""
-        return self._store[_LAST_LOOK].day if _LAST_LOOK in self._store else ""
+        return self[_LAST_LOOK].day if _LAST_LOOK in self else ""
 
     @property
     def names(self) -> set[str]:
         """Releases that need no further look."""
-        return {name for name, seen in self._store.entries.items() if seen.applied} - {_LAST_LOOK}
+        return {name for name, seen in self.entries.items() if seen.applied} - {_LAST_LOOK}
 
     @property
     def unapplied(self) -> tuple[str, ...]:
         """Releases whose edits were not written."""
-        return tuple(name for name, seen in self._store.entries.items() if not seen.applied)
+        return tuple(name for name, seen in self.entries.items() if not seen.applied)
 
     def is_due(self, today: str, *, write: bool) -> bool:
         """Return whether to look: at most once a day, unless the edits of today's look still have
@@ -94,16 +94,12 @@ class SeenReleases:
         complete: bool = True,
     ) -> None:
         """Save that the releases ``seen`` were dealt with."""
-        entries = {name: entry for name, entry in self._store.entries.items() if entry.applied}
+        entries = {name: entry for name, entry in self.entries.items() if entry.applied}
         entries |= {str(release): SeenRelease(today) for release in seen}
         entries |= {str(release): SeenRelease(today, applied=False) for release in unapplied}
         if complete:
             entries[_LAST_LOOK] = SeenRelease(today)
-        self._store.rewrite(entries)
-
-    def close(self) -> None:
-        """Let other runs use the file."""
-        self._store.close()
+        self.rewrite(entries)
 
 
 def watched_packages(cases: Sequence[Case]) -> tuple[str, ...]:
@@ -131,27 +127,23 @@ def plan(
 ) -> tuple[Look, ...]:
     """Return what to run: on a release of vLLM all cases, on a release of a grammar library the
     cases about that library."""
-    concerned = {
-        release: [
-            case
-            for case in cases
-            if release.package == VLLM
-            or release.package in {affected.package for affected in case.affected}
-        ]
+    concerned = (
+        (release, case)
         for release in news
-    }
+        for case in cases
+        if release.package in {VLLM, *(affected.package for affected in case.affected)}
+    )
     return _looks(concerned, newest_vllm)
 
 
 def _looks(
-    concerned: Mapping[WatchedRelease, Sequence[Case]], newest_vllm: Version
+    concerned: Iterable[tuple[WatchedRelease, Case]], newest_vllm: Version
 ) -> tuple[Look, ...]:
-    looks: dict[tuple[WatchedRelease, str], list[Case]] = {}
-    for release, cases in concerned.items():
-        for case in cases:
-            name = environment_of(case, release, newest_vllm)
-            looks.setdefault((release, name), []).append(case)
-    return tuple(Look(release, name, tuple(chosen)) for (release, name), chosen in looks.items())
+    looks: dict[tuple[WatchedRelease, str], dict[Case, None]] = {}
+    for release, case in concerned:
+        name = environment_of(case, release, newest_vllm)
+        looks.setdefault((release, name), {})[case] = None
+    return tuple(Look(release, name, tuple(cases)) for (release, name), cases in looks.items())
 
 
 def environment_of(case: Case, release: WatchedRelease, newest_vllm: Version) -> str:
@@ -207,17 +199,16 @@ class WatchReport:
         ends."""
         looks = [(str(look.release), look.environment, self._counts(look)) for look in self.looks]
         sections = [Section(parts=[Table(("release", "environment", "verdicts"), looks)])]
-        if self.changes:
-            rows = [
-                (c.verdict.value, c.case.id, str(c.release), c.device, c.case.title)
-                for c in self.changes
-            ]
+        rows = []
+        details = []
+        for c in self.changes:
+            rows.append((c.verdict.value, c.case.id, str(c.release), c.device, c.case.title))
+            by_hand = f"no edit: {c.by_hand}" if c.by_hand else ""
+            reasons = [line[:MAX_REASON] for line in (*c.reasons, by_hand) if line]
+            details.append(Section(f"{c.case.id} on {c.release}", [tuple(reasons)]))
+        if rows:
             header = ("verdict", "case", "release", "device", "failure")
-            sections.append(Section(parts=[Table(header, rows)]))
-        for change in self.changes:
-            by_hand = f"no edit: {change.by_hand}" if change.by_hand else ""
-            reasons = [line[:MAX_REASON] for line in (*change.reasons, by_hand) if line]
-            sections.append(Section(f"{change.case.id} on {change.release}", [tuple(reasons)]))
+            sections += [Section(parts=[Table(header, rows)]), *details]
         if self.edits:
             ranges = [
                 (e.case.id, str(e.before), e.after.specifier, "; ".join(map(str, e.ends)))
@@ -239,14 +230,10 @@ class WatchReport:
             "schema": SCHEMA_VERSION,
             "day": self.day,
             "looks": [
-                {
-                    "release": str(look.release),
-                    "environment": look.environment,
-                    "cases": len(look.cases),
-                }
+                {**vars(look), "release": str(look.release), "cases": len(look.cases)}
                 for look in self.looks
             ],
-            "unbuilt": list(self.unbuilt),
+            "unbuilt": self.unbuilt,
             "changes": [change.to_json() for change in self.changes],
             "edits": [edit.to_json() for edit in self.edits],
             "written": self.written,
@@ -260,12 +247,8 @@ class WatchReport:
             result for result in self.run.results if result.environment == look.environment
         )
         counts = collections.Counter(cell.verdict for cell in cells)
-        return (
-            ", ".join(
-                f"{counts[verdict]} {verdict.value}" for verdict in Verdict if counts[verdict]
-            )
-            or "no verdicts"
-        )
+        words = (f"{counts[verdict]} {verdict.value}" for verdict in Verdict if counts[verdict])
+        return ", ".join(words) or "no verdicts"
 
 
 def look(looks: Sequence[Look], listed: ListedReleases, day: str, run: Run) -> WatchReport | None:
@@ -274,11 +257,11 @@ def look(looks: Sequence[Look], listed: ListedReleases, day: str, run: Run) -> W
     If an edit makes an end of a range at which the adjacent release was never run, that case is run
     there, too, so that the end is observed.
     """
-    first = run([entry.batch for entry in looks])
-    if first.interrupted:
+    outcomes = [run([entry.batch for entry in looks])]
+    if outcomes[0].interrupted:
         return None
-    neighbours = _looks(missing_neighbours(_edits(looks, first.run, listed)), listed[VLLM][-1])
-    outcomes = [first]
+    edits = _edits(looks, outcomes[0].run, listed)
+    neighbours = _looks(missing_neighbours(edits), listed[VLLM][-1])
     if neighbours:
         outcomes.append(run([entry.batch for entry in neighbours]))
         if outcomes[-1].interrupted:

@@ -1,4 +1,8 @@
-"""The formats that results are shown and written in, and the files that ``--out`` names."""
+"""The formats that results are shown and written in, and the files that ``--out`` names.
+
+Texts from result files are not trusted: they are truncated; in Markdown anything but plain words is
+shown as code, in XML non-printable characters are escaped.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..cases.model import Case
-from ..cases.results import RunResult
+from ..cases.results import (
+    MAX_SHOWN_REASON,
+    Cell,
+    RunResult,
+    TestResult,
+    cells_by_place,
+    environments_oldest_first,
+    group_into_cells,
+    is_sparse,
+)
+from ..cases.verdict import excerpt
 from ..errors import UsageError
 from ..util.files import check_distinct, check_writable, is_special, write_atomically
 from ..util.paths import writable_root
+from ..util.report import Markup, Report, Section, Table, to_markdown
+from ..util.text import markdown_inline, printable, render_text
+from .table import outcome
 
 Say = Callable[[str], None]
 Known = Callable[[], Sequence[Case]]
@@ -26,15 +43,9 @@ def rendered(format: str, run: RunResult, known: Known) -> str:
         from .pages.run_page import page
 
         return page(run, known())
-    if format == "markdown":
-        from .markdown_and_junit import markdown_text
-
-        return markdown_text(run)
-    if format == "junit":
-        from .markdown_and_junit import junit_xml
-
-        return junit_xml(run)
-    return json.dumps(run.to_json(), indent=2)
+    if format == "json":
+        return json.dumps(run.to_json(), indent=2)
+    return markdown_text(run) if format == "markdown" else junit_xml(run)
 
 
 @dataclass(frozen=True)
@@ -103,4 +114,74 @@ def _check_ending(path: Path) -> None:
         return
     raise UsageError(
         f"--out {path}: a file ends in .json, {', '.join(DOCUMENTS)}; a new folder has no ending"
+    )
+
+
+SIMULATED = "sim: a simulated device; every part of vLLM is real but the model's arithmetic."
+
+
+def markdown_text(run: RunResult) -> str:
+    """Return GitHub-flavoured Markdown: a table of cases by environment, then the reasons for every
+    unexpected cell."""
+    cells = group_into_cells(run.results)
+    if not cells:
+        return "No verdicts.\n"
+    unexpected = [cell for cell in cells if not cell.expected]
+    words = f"{outcome(run, cells).capitalize()}."
+    if unexpected:
+        words = f"{len(unexpected)} of {len(cells)} cells are not as expected."
+    parts: list[str | Table] = [_table(run, cells), Markup(words)]
+    if any(cell.device == "sim" for cell in cells):
+        parts.append(Markup(SIMULATED))
+    sections = [Section(parts=parts)]
+    for cell in unexpected:
+        place = f"{markdown_inline(cell.case_id)} in {markdown_inline(cell.environment)}"
+        sections.append(Section(parts=[Markup(f"**{place} on {cell.device}**"), tuple(cell.why())]))
+    problems = [markdown_inline(excerpt(problem, MAX_SHOWN_REASON)) for problem in run.problems]
+    notes = [Markup(f"Problem: {problem}") for problem in problems]
+    return to_markdown(Report(sections=sections, notes=notes))
+
+
+def _table(run: RunResult, cells: tuple[Cell, ...]) -> Table:
+    """Return a row for each case, or, where that would be mostly empty, for each cell."""
+    if is_sparse(cells):
+        rows = [(cell.case_id, cell.environment, _verdict(cell)) for cell in cells]
+        return Table(("case", "environment", "verdict"), rows)
+    by_place, environments = cells_by_place(cells), environments_oldest_first(run.results)
+    return Table(
+        ("case", *environments),
+        [
+            (
+                case_id,
+                *(
+                    Markup("; ".join(map(_verdict, by_place.get((case_id, name), ()))))
+                    for name in environments
+                ),
+            )
+            for case_id in dict.fromkeys(cell.case_id for cell in cells)
+        ],
+    )
+
+
+def _verdict(cell: Cell) -> Markup:
+    words = f"{cell.verdict.symbol} {cell.verdict.value}"
+    return Markup(f"{words if cell.expected else f'**{words}**'} ({cell.device})")
+
+
+def junit_xml(run: RunResult) -> str:
+    """Return JUnit XML with a suite for each environment.
+
+    An unexpected verdict is a failure. REPRODUCED and NOT_APPLICABLE count as skipped, as in
+    pytest, and so does what passed but decides nothing.
+    """
+    environments: dict[str, list[TestResult]] = {}
+    for result in run.results:
+        environments.setdefault(result.environment, []).append(result)
+    # All printable characters are valid in XML.
+    return render_text(
+        "junit.xml.txt",
+        environments=environments,
+        printable=printable,
+        excerpt=excerpt,
+        limit=MAX_SHOWN_REASON,
     )

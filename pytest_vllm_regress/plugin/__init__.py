@@ -17,7 +17,8 @@ MARKERS = (
     "vllm_case(id, variant=None): this test shows the documented failure `id` (case.toml beside the test file); its outcome becomes a verdict",
     "vllm_engine(front='offline', fresh=False, timeout=None, **axes): the engine for this test; a list of values makes an axis, e.g. "
     "tensor_parallel_size=[1, 2]",
-    "vllm_requires(**packages): skip unless the target environment has these, e.g. vllm='>=0.8,<0.9 || >=0.12', ray='*'",
+    "vllm_requires(**packages, cause=None): skip unless the target environment has these, e.g. vllm='>=0.8,<0.9 || >=0.12', ray='*'; "
+    "cause='failure': elsewhere another failure is in the way",
 )
 
 

@@ -7,7 +7,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from ..engines.standalone import Engines
     from ..engines.target import Target
     from .leg import Leg
-
-    E = TypeVar("E", Engine | AsyncEngine, Server)
 
 
 @pytest.fixture(scope="session")
@@ -176,15 +174,12 @@ def vllm_engine(
     ``fresh=True``."""
     from ..cases.collection import engine_marker
 
-    front, session = engine_marker(request.node).front, _session(request)
+    front = engine_marker(request.node).front
     if front == "serve":
         raise pytest.UsageError(
             f"{request.node.nodeid}: vllm_engine(front='serve') needs the fixture vllm_server, not vllm_engine"
         )
-    get: Callable[..., Engine | AsyncEngine] = (
-        session.async_engine if front == "async" else session.engine
-    )
-    for engine in _lent(request, vllm_env, engine_spec, front, get):
+    for engine in _lent(request, vllm_env, engine_spec, front):
         engine.probe_file = request.path.with_name("probe.py")
         yield engine
 
@@ -197,20 +192,13 @@ def vllm_server(
 
     ``base_url``, ``api_key``, ``chat``, ``stream_chat``, ``post`` and an httpx ``client``.
     """
-    yield from _lent(request, vllm_env, engine_spec, "serve", _session(request).server)
+    yield from _lent(request, vllm_env, engine_spec, "serve")
 
 
 def _lent(
-    request: pytest.FixtureRequest,
-    target: Target,
-    spec: EngineSpec,
-    front: Front,
-    get: Callable[..., E],
-) -> Iterator[E]:
-    """Lend an engine or a server to one test: its replies count for its verdict, and a failure ends it.
-
-    ``get`` takes it from the session.
-    """
+    request: pytest.FixtureRequest, target: Target, spec: EngineSpec, front: Front
+) -> Iterator[Any]:
+    """Lend an engine or a server to one test: its replies count for its verdict, and a failure ends it."""
     from ..cases.collection import engine_marker
     from ..engines.processes.child import Loan
     from .session import early_exit_of
@@ -224,7 +212,9 @@ def _lent(
         fault.at_start()
     # A fault injection ends the engine only where that is the fault.
     fresh = marker.fresh and fault is None
-    engine = get(target, spec, user=request.node.nodeid, fresh=fresh, timeout=marker.timeout)
+    engine = session.start(
+        front, target, spec, user=request.node.nodeid, fresh=fresh, timeout=marker.timeout
+    )
     leg.replied("start")
     _note_gpu(request, engine.child)
     loan = Loan(

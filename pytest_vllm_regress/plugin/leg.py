@@ -38,6 +38,7 @@ class Leg:
     ``error``: the first exception of the leg; ``later_errors``: those of its teardown.
     ``line``: file and line of the test in which ``error`` was raised.
     ``uncovered``: files of the project that the test read and no proof covers.
+    ``missed_log``: the test has read a log of which a part had been left out.
     ``symptom``: what the case documents, None for a test without a case.
     ``engine``: what the engine, or the probe, logged and which of its processes were gone when the
     test had failed; ``dead``: the engine was dead.
@@ -55,6 +56,7 @@ class Leg:
     later_errors: list[BaseException] = field(default_factory=list)
     symptom: Symptom | None = None
     uncovered: list[str] = field(default_factory=list)
+    missed_log: bool = False
     line: str = ""
     skipped: str | None = None
     at_work: list[Mechanism] = field(default_factory=list)
@@ -103,6 +105,7 @@ class Leg:
     def record_engine(self, child: Child) -> None:
         """Store the engine's log and the processes that have ended if the leg failed, or the
         dossier of a smaller engine that works."""
+        self.missed_log |= child.logs.missed
         if self.error is not None:
             self.engine = child.failures.parts()
             self.dead = child.engine_is_dead

@@ -15,7 +15,7 @@ from ..cases.model import SPECIFIER_HELP, Case
 from ..engines.spec import combination_id, combinations
 from ..engines.target import RELEVANT, Target
 from ..environments.installed import VLLM
-from ..errors import Kind, RegressError, Unsupported, UsageError
+from ..errors import Cause, Kind, RegressError, Unsupported, UsageError
 from ..util.validation import did_you_mean
 from ..util.versions import alternatives_of
 from .session import session_of
@@ -76,13 +76,22 @@ def _marked_case(item: pytest.Item, marker: pytest.Mark) -> MarkedCase:
 
 
 def check_requirements(item: pytest.Item, target: Target) -> None:
-    """Marker ``vllm_requires``: raises ``Unsupported`` where the target lacks something."""
+    """Marker ``vllm_requires``: raises ``Unsupported`` where the target lacks something.
+
+    ``cause="failure"``: elsewhere another failure is in the way, and nothing is known of this one.
+    """
     for marker in item.iter_markers("vllm_requires"):
         if marker.args:
             raise pytest.UsageError(
                 f"{item.nodeid}: vllm_requires takes keywords, e.g. vllm_requires(vllm='>=0.8')"
             )
-        for name, specifier in marker.kwargs.items():
+        packages = dict(marker.kwargs)
+        cause = packages.pop("cause", None)
+        if cause not in (None, Cause.FAILURE):
+            raise pytest.UsageError(
+                f"{item.nodeid}: vllm_requires(cause={cause!r}): only 'failure' is allowed"
+            )
+        for name, specifier in packages.items():
             package = name.replace("_", "-").lower()
             allowed = alternatives_of("" if specifier == "*" else specifier)
             if allowed is None:
@@ -99,7 +108,9 @@ def check_requirements(item: pytest.Item, target: Target) -> None:
                 has = f"{package} {version}" if version else f"no {package}{hint and '.'}{hint}"
                 wanted = f"{package} {specifier}"
                 lack = {"lacks": wanted} if package in VLLM else {"needs": wanted}
-                raise Unsupported(f"{target.name} has {has}", **lack)
+                error = Unsupported(f"{target.name} has {has}", **lack)
+                error.cause = Cause(cause or error.cause)
+                raise error
 
 
 def generate(metafunc: pytest.Metafunc) -> None:

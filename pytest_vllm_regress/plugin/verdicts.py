@@ -27,6 +27,7 @@ from ..cases.verdict import (
     name_others,
 )
 from ..engines.http.transport import unknown_address
+from ..engines.processes.agent import recorded_variables
 from ..engines.target import Target
 from ..errors import BuildError, ChildError, Kind, NotAtWork, Part, Unsupported, UsageError
 from ..util.masking import mask
@@ -158,6 +159,9 @@ def _seen(leg: Leg, error: BaseException | None) -> Observation:
             f"it reads {names}, whose change no proof would notice: move it into the case's folder"
         )
         return Observation(Kind.USAGE, TEST, why)
+    if leg.missed_log and (error is None or isinstance(error, AssertionError)):
+        why = "a part of the log that the test read had been left out: raise --vllm-limit log"
+        return Observation(Kind.LIMIT, leg.phase, why)
     if isinstance(error, Unsupported):
         return _not_applicable(leg, error)
     if isinstance(error, ChildError):
@@ -236,6 +240,9 @@ def _result(item: pytest.Item, judged: JudgedLeg) -> TestResult:
     error_text = mask(str(subject.error)) if subject.error is not None else ""
     minimized = f"\n\n---- minimized ----\n{subject.minimized}" if subject.minimized else ""
     control = judged.control_observed
+    refused = (
+        judged.decision.verdict is Verdict.REPRODUCED and settings_of(item.config).fail_on_known
+    )
     return TestResult(
         case_id=case.id,
         test=test_id(item),
@@ -246,6 +253,7 @@ def _result(item: pytest.Item, judged: JudgedLeg) -> TestResult:
         environment=name,
         versions=target.versions if target else {},
         gpu=subject.gpu,
+        variables={name: mask(value) for name, value in recorded_variables().items()},
         started_at=subject.started_at,
         duration_s=round(time.time() - subject.started_at, 3),
         symptom="" if judged.observed.kind is Kind.PASSED else _first_line(judged.observed.summary),
@@ -255,6 +263,7 @@ def _result(item: pytest.Item, judged: JudgedLeg) -> TestResult:
         match=judged.decision.match,
         observation=judged.observed,
         code=code_fingerprint(case.directory),
+        not_expected_because="--vllm-fail-on-known" if refused else "",
         decides=target is None or case.can_show(target.versions, judged.marked.variant),
         cause=judged.decision.cause,
     )

@@ -8,7 +8,6 @@ project or working directory. The backend here uses only Hypothesis's built-in c
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -39,19 +38,6 @@ def draw_all(strategy: SearchStrategy[T], count: int, seed_value: int) -> list[T
 
     note()
     return values
-
-
-def draw_distinct(
-    strategy: SearchStrategy[T],
-    count: int,
-    seed_value: int,
-    key: Callable[[T], Hashable] = lambda value: value,
-) -> list[T]:
-    """Return the distinct values among ``count`` draws. Values are equal if their ``key`` is."""
-    distinct: dict[Hashable, T] = {}
-    for value in draw_all(strategy, count, seed_value):
-        distinct.setdefault(key(value), value)
-    return list(distinct.values())
 
 
 BACKEND = "vllm-regress"

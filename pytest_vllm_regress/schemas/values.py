@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import operator
 import re
 import string
 from collections import Counter
@@ -184,18 +183,9 @@ class _Values:
         if first is not None:
             return self._tuples(first, further, least, most, inside)
         item = self.matching(further, inside)
-        if most < least:
-            return st.nothing()
-        if item.is_empty:
-            return st.nothing() if least else st.just([])
         unique = partial(json.dumps, sort_keys=True) if schema.get("uniqueItems") else None
         size = min(most, least + MAX_EXTRA)
-        drawn = st.lists(item, min_size=least, max_size=size, unique_by=unique)
-        try:
-            drawn.validate()
-        except InvalidArgument:  # uniqueItems wants more distinct items than exist
-            return st.nothing()
-        return drawn
+        return _if_possible(st.lists(item, min_size=least, max_size=size, unique_by=unique))
 
     def _tuples(
         self, first: list[Any], further: Any, least: int, most: float, inside: Counter[str]
@@ -232,25 +222,32 @@ def primitive_values(schema: Mapping[str, Any]) -> st.SearchStrategy[Any]:
     return draw(schema) if draw is not None else st.nothing()
 
 
+def _if_possible(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Return the strategy; an empty one if Hypothesis refuses it: its bounds contradict each other,
+    or uniqueItems wants more distinct items than exist."""
+    try:
+        strategy.validate()
+    except InvalidArgument:
+        return st.nothing()
+    return strategy
+
+
 def _numbers(schema: Mapping[str, Any]) -> st.SearchStrategy[Any]:
     if "multipleOf" in schema:
         return _multiples(schema)
-    (least, least_open), (most, most_open) = _lowest(schema), _highest(schema)
-    if (
-        least is not None
-        and most is not None
-        and (least > most or (least == most and (least_open or most_open)))
-    ):
-        return st.nothing()
+    above, below = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
+    lows = [float(low) for low in (above, schema.get("minimum")) if low is not None]
+    highs = [float(high) for high in (below, schema.get("maximum")) if high is not None]
+    least, most = max(lows, default=None), min(highs, default=None)
     floats = st.floats(
-        None if least is None else float(least),
-        None if most is None else float(most),
+        least,
+        most,
         allow_nan=False,
         allow_infinity=False,
-        exclude_min=least_open,
-        exclude_max=most_open,
+        exclude_min=least is not None and least == above,
+        exclude_max=most is not None and most == below,
     )
-    return _integers(schema) | floats
+    return _integers(schema) | _if_possible(floats)
 
 
 def _integers(schema: Mapping[str, Any]) -> st.SearchStrategy[Any]:
@@ -270,40 +267,22 @@ def _counts(
 ) -> st.SearchStrategy[int]:
     """Return the numbers whose product with ``step`` is within the schema's bounds; without any,
     those up to ``unbounded`` times the step."""
-    (least, least_open), (most, most_open) = _lowest(schema), _highest(schema)
-    first = last = None
-    if least is not None:
-        low = Fraction(str(least)) / step
-        first = math.floor(low) + 1 if least_open else math.ceil(low)
-    if most is not None:
-        high = Fraction(str(most)) / step
-        last = math.ceil(high) - 1 if most_open else math.floor(high)
-    if first is not None and last is not None and first > last:
-        return st.nothing()
+
+    def scaled(key: str) -> list[Fraction]:
+        return [Fraction(str(schema[key])) / step] if key in schema else []
+
+    firsts = [math.ceil(low) for low in scaled("minimum")]
+    firsts += [math.floor(low) + 1 for low in scaled("exclusiveMinimum")]
+    lasts = [math.floor(high) for high in scaled("maximum")]
+    lasts += [math.ceil(high) - 1 for high in scaled("exclusiveMaximum")]
+    first, last = max(firsts, default=None), min(lasts, default=None)
     if unbounded is not None and first is last is None:
         first, last = -unbounded, unbounded
-    return st.integers(first, last)
+    return _if_possible(st.integers(first, last))
 
 
 def _plain(number: Fraction) -> int | float:
     return number.numerator if number.denominator == 1 else float(number)
-
-
-def _bound(
-    closed_key: str,
-    open_key: str,
-    is_tighter: Callable[[float, float], bool],
-    schema: Mapping[str, Any],
-) -> tuple[float | None, bool]:
-    """Return a bound and whether it is exclusive."""
-    closed, opened = schema.get(closed_key), schema.get(open_key)
-    if opened is not None and (closed is None or is_tighter(opened, closed)):
-        return opened, True
-    return closed, False
-
-
-_lowest = partial(_bound, "minimum", "exclusiveMinimum", operator.ge)
-_highest = partial(_bound, "maximum", "exclusiveMaximum", operator.le)
 
 
 def _strings(schema: Mapping[str, Any]) -> st.SearchStrategy[str]:

@@ -8,7 +8,7 @@ import platform
 import re
 import time
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -161,7 +161,7 @@ class KnownFailure(Document, frozen=True):
 def read_report(name: str, report: Path) -> SuiteRun:
     """Read a JUnit report of the suite."""
     root = ET.parse(report).getroot()
-    properties = _properties(root.find("./testsuite"))
+    properties = dict(_properties(root, "testsuite/properties"))
     cells = [_cell(case) for case in root.iter("testcase")]
     if not cells or "device" not in properties:
         raise UsageError(
@@ -173,28 +173,23 @@ def read_report(name: str, report: Path) -> SuiteRun:
         if key in ("vllm", *SHOWN)
     }
     machine = f"{platform.machine()}, Python {properties['python']}"
+    gpu: dict[str, dict[str, None]] = {}
+    for key, value in _properties(root, ".//testcase/properties"):
+        if key.startswith(_GPU):
+            gpu.setdefault(key.removeprefix(_GPU), {})[value] = None
+    gpus = {key: " | ".join(values) for key, values in gpu.items()}
     day = time.strftime("%Y-%m-%d")
-    run = SuiteRun(name, properties["device"], versions, machine, day, _gpu_of(root))
-    return run.with_cells(cells)
+    return SuiteRun(name, properties["device"], versions, machine, day, gpus).with_cells(cells)
 
 
-def _gpu_of(root: ET.Element) -> dict[str, str]:
-    """Return the properties of the GPUs that the tests report."""
-    values_by_name: dict[str, dict[str, None]] = {}
-    for element in root.iterfind(".//testcase/properties/property"):
-        name = element.get("name", "")
-        if name.startswith(_GPU):
-            values_by_name.setdefault(name.removeprefix(_GPU), {})[element.get("value", "")] = None
-    return {name: " | ".join(values) for name, values in values_by_name.items()}
-
-
-def _properties(element: ET.Element | None) -> dict[str, str]:
-    listed = [] if element is None else element.iterfind("./properties/property")
-    return {entry.get("name", ""): entry.get("value", "") for entry in listed}
+def _properties(element: ET.Element, path: str = "properties") -> Iterator[tuple[str, str]]:
+    """Yield names and values."""
+    for entry in element.iterfind(f"{path}/property"):
+        yield entry.get("name", ""), entry.get("value", "")
 
 
 def _cell(case: ET.Element) -> CheckResult:
-    properties = _properties(case)
+    properties = dict(_properties(case))
     where = (properties["section"], properties["check"], properties["generation"])
     for tag, outcome in (("error", FAILED), ("failure", FAILED), ("skipped", ABSENT)):
         element = case.find(tag)

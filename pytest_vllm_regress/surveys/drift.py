@@ -88,9 +88,7 @@ class DatedRelease:
         """
         return resolved_versions(requirements(self.version, pins), self.day, self.python)
 
-    def attempt(
-        self, pins: Pins, progress: Callable[[str], None], last: Stage = Stage.ANSWER
-    ) -> Attempt:
+    def attempt(self, pins: Pins, progress: uv.Progress, last: Stage = Stage.ANSWER) -> Attempt:
         """Install the release with ``pins``, start a server on the simulated device, and request
         one token; stop after stage ``last``.
 
@@ -117,7 +115,7 @@ class DatedRelease:
 Try = Callable[[Pins, Stage], Attempt]
 
 
-def diagnose(release: DatedRelease, progress: Callable[[str], None], known: Known) -> Drift:
+def diagnose(release: DatedRelease, progress: uv.Progress, known: Known) -> Drift:
     """Install the release as of its day; where that fails, search for the dependencies to blame,
     until everything passes or none explains it.
 
@@ -138,7 +136,7 @@ def diagnose(release: DatedRelease, progress: Callable[[str], None], known: Know
     breakages: list[Breakage] = []
     pins: dict[str, str] = {}
     while attempt.failed is not None:
-        culprits = _PackageSearch(release, attempt, then, pins, try_pins).culprits(known)
+        culprits = _culprits(release, attempt, then, pins, try_pins, known)
         breakages.append(Breakage(attempt.failed, attempt.reason, culprits))
         if not culprits:
             break
@@ -159,53 +157,44 @@ def _versions_then(release: DatedRelease) -> tuple[dict[str, str], str]:
         return {}, str(error)
 
 
-@dataclass(frozen=True)
-class _PackageSearch:
-    """The search for the packages that make a stage fail, beside those that ``pins`` already holds
-    back."""
+def _culprits(
+    release: DatedRelease,
+    failure: Attempt,
+    then: Mapping[str, str],
+    pins: Pins,
+    try_pins: Try,
+    known: Known,
+) -> tuple[BlamedPackage, ...]:
+    """Return the packages that make a stage fail, beside those that ``pins`` already holds back."""
+    stage = failure.failed
+    assert stage is not None
 
-    release: DatedRelease
-    failure: Attempt
-    then: Mapping[str, str]
-    pins: Pins
-    try_pins: Try
-
-    def culprits(self, known: Known) -> tuple[BlamedPackage, ...]:
-        today = self.release.versions(self.pins) if self.failure.failed is not Stage.RESOLVE else {}
-        differing = [
-            name
-            for name, version in self.then.items()
-            if today.get(name) != version and name not in self.pins and name != "vllm"
-        ]
-        suspects = sorted(
-            suspects_first(differing, self.failure.text), key=lambda name: name not in known
-        )
-        names = fewest(suspects, lambda some: self._state(self._old(some)) is CandidateState.GOOD)
-        old = self._old(names)
-        return tuple(
-            bisected(
-                BlamedPackage(name, self.then[name], today.get(name, "")),
-                functools.partial(self._state_with, old, name),
-                known.get(name, ()),
-            )
-            for name in names
-        )
-
-    def _state_with(self, pins: Pins, package: str, version: str) -> CandidateState:
-        return self._state({**pins, package: f"=={version}"})
-
-    def _old(self, names: Iterable[str]) -> Pins:
-        return {name: f"=={self.then[name]}" for name in names}
-
-    def _state(self, pins: Pins) -> CandidateState:
-        """Return whether the stage passes with ``pins``; skipped if an earlier one fails, so that
-        it is not reached."""
-        stage = self.failure.failed
-        assert stage is not None
-        attempt = self.try_pins({**self.pins, **pins}, stage)
+    def state(names: Iterable[str], package: str = "", version: str = "") -> CandidateState:
+        """Return whether the stage passes with the old versions of some packages, and with this one
+        of ``package``; skipped if an earlier stage fails, so that it is not reached."""
+        versions = {name: then[name] for name in names} | ({package: version} if package else {})
+        older = {name: f"=={old}" for name, old in versions.items()}
+        attempt = try_pins({**pins, **older}, stage)
         if attempt.passes(stage):
             return CandidateState.GOOD
         return CandidateState.BAD if attempt.failed is stage else CandidateState.SKIPPED
+
+    today = release.versions(pins) if stage is not Stage.RESOLVE else {}
+    differing = [
+        name
+        for name, version in then.items()
+        if today.get(name) != version and name not in pins and name != "vllm"
+    ]
+    suspects = sorted(suspects_first(differing, failure.text), key=lambda name: name not in known)
+    names = fewest(suspects, lambda some: state(some) is CandidateState.GOOD)
+    return tuple(
+        bisected(
+            BlamedPackage(name, then[name], today.get(name, "")),
+            functools.partial(state, names, name),
+            known.get(name, ()),
+        )
+        for name in names
+    )
 
 
 def bisected(
@@ -278,7 +267,7 @@ def _not_installed(stage: Stage, error: BuildError) -> Attempt:
 
 
 @contextmanager
-def _installed(recipe: Recipe, progress: Callable[[str], None]) -> Iterator[Path]:
+def _installed(recipe: Recipe, progress: uv.Progress) -> Iterator[Path]:
     cache = EnvironmentCache()
     try:
         with cache.lease(recipe, progress=progress) as python:
@@ -289,7 +278,7 @@ def _installed(recipe: Recipe, progress: Callable[[str], None]) -> Iterator[Path
                 cache.remove(environment)
 
 
-def _try_stages(python: Path, progress: Callable[[str], None], last: Stage) -> Attempt:
+def _try_stages(python: Path, progress: uv.Progress, last: Stage) -> Attempt:
     stage = Stage.IMPORT
     try:
         with bare_session(progress, device="sim") as session:
@@ -313,7 +302,10 @@ def _stages(session: Session, target: Target) -> Iterator[tuple[Stage, Callable[
     probe = probe_in(session, target, _PROBE)
 
     def server() -> Server:
-        return session.server(target, EngineSpec.create(), user="drift", fresh=False)
+        running: Server = session.start(
+            "serve", target, EngineSpec.create(), user="drift", fresh=False
+        )
+        return running
 
     def answer() -> str | None:
         response = server().post(

@@ -54,6 +54,14 @@ def replace(value: D, **changes: Any) -> D:
     return msgspec.structs.replace(value, **changes)
 
 
+def variant(value: D, document: object) -> D | None:
+    """Return the document of the same type with other content; None if it is not allowed."""
+    try:
+        return msgspec.convert(document, type(value), dec_hook=_decode_other)
+    except msgspec.ValidationError:
+        return None
+
+
 def decode(
     kind: type[T], document: object, origin: object, *, error: type[UsageError] = UsageError
 ) -> T:

@@ -11,6 +11,7 @@ import os
 import secrets
 import shutil
 import stat
+import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -30,7 +31,6 @@ def _flags(*names: str) -> int:
 MAX_DEPTH = 100
 """Limit for folders in folders that somebody else made."""
 _FOLDER = _flags("RDONLY", "DIRECTORY")
-_FOLDER_NOT_LINK = _flags("RDONLY", "DIRECTORY", "NOFOLLOW")
 _LINK_ERRORS = (errno.ELOOP, errno.ENOTDIR)
 
 
@@ -290,42 +290,12 @@ def remove_tree(path: Path) -> bool:
     """
     with contextlib.suppress(RecursionError):
         shutil.rmtree(path, ignore_errors=True)
-    if os.path.lexists(path) and os.rmdir in os.supports_dir_fd:
+    if os.path.lexists(path):
+        command = ["find", "-P", os.path.abspath(path), "-mindepth", "1", "-delete"]
         with contextlib.suppress(OSError):
-            _flatten(path)
-            shutil.rmtree(path, ignore_errors=True)
+            subprocess.run(command, stderr=subprocess.DEVNULL, check=False)
+        shutil.rmtree(path, ignore_errors=True)
     return not os.path.lexists(path)
-
-
-def _flatten(path: Path) -> None:
-    """Move all folders below ``path`` into it, under random names, so that none is nested more than
-    two deep."""
-    top = os.open(path, _FOLDER_NOT_LINK)
-    try:
-        waiting = os.listdir(top)
-        while waiting:
-            with contextlib.suppress(OSError):  # a file or a link, or a folder that cannot be read
-                folder = os.open(waiting.pop(), _FOLDER_NOT_LINK, dir_fd=top)
-                try:
-                    waiting += _move_folders(folder, top)
-                finally:
-                    os.close(folder)
-    finally:
-        os.close(top)
-
-
-def _move_folders(source: int, target: int) -> list[str]:
-    """Move the folders in the folder ``source`` to the folder ``target``, both given as
-    descriptors. Return their new names."""
-    moved = []
-    with os.scandir(source) as entries:
-        names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
-    for name in names:
-        with contextlib.suppress(OSError):
-            new = secrets.token_hex(16)
-            os.rename(name, new, src_dir_fd=source, dst_dir_fd=target)
-            moved.append(new)
-    return moved
 
 
 def distinct_files(paths: Iterable[Path]) -> list[Path]:
@@ -335,24 +305,6 @@ def distinct_files(paths: Iterable[Path]) -> list[Path]:
     for path in paths:
         files.setdefault(_identity(path), path)
     return list(files.values())
-
-
-def size_of(path: Path) -> int:
-    """Return the disk usage in bytes of all files below ``path``.
-
-    Symbolic links are not followed.
-    """
-    total = 0
-    waiting = [os.fspath(path)]
-    while waiting:
-        with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    waiting.append(entry.path)
-                else:
-                    with contextlib.suppress(OSError):
-                        total += entry.stat(follow_symlinks=False).st_blocks * 512
-    return total
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import json
 import re
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from .paths import DATA
@@ -140,9 +141,9 @@ def _longest_backticks(text: str) -> int:
     return max(map(len, re.findall("`+", text)), default=0)
 
 
-def render_text(template: str, **values: Any) -> str:
+def render_text(template: str, folder: Path = DATA / "texts", **values: Any) -> str:
     """Return the text of a template. Nothing is escaped unless a filter does it."""
-    text: str = _templates().get_template(template).render(**values)
+    text: str = _texts(folder).get_template(template).render(**values)
     return text
 
 
@@ -152,18 +153,24 @@ def toml_string(value: str) -> str:
 
 
 @functools.cache
-def _templates() -> Any:
-    import jinja2
-
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(DATA / "texts"),
-        autoescape=False,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+def _texts(folder: Path) -> Any:
+    environment = templates(folder, keep_trailing_newline=True)
     environment.filters["inline"] = markdown_inline
+    environment.filters["line"] = one_line
     environment.filters["block"] = markdown_block
     environment.filters["toml"] = toml_string
     return environment
+
+
+def templates(folder: Path, **settings: Any) -> Any:
+    """Return Jinja's environment of the templates in ``folder``, in which a name that is missing is
+    an error."""
+    import jinja2
+
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folder),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        **settings,
+    )

@@ -73,7 +73,7 @@ def warm(
             agent = Agent(python, run_dir, environment=environment, name=f"agent-{len(agents)}")
             agents.append(agent)
             agent.start(Deadline.after("import", 120))
-            agent.warm(Deadline.after("import", 600), fronts=["serve"])
+            agent.warm(Deadline.after("import", 600))
             return agent
 
     yield start

@@ -92,7 +92,7 @@ def test_a_running_cluster_is_used_and_left_running(
         monkeypatch.setenv("RAY_ADDRESS", address)
         spec = EngineSpec.create(tensor_parallel_size=2, executor="ray", generation="V0")
         for _ in range(2):
-            engine = session.engine(environment, spec, user="test", fresh=True)
+            engine = session.start("offline", environment, spec, user="test", fresh=True)
             (answer,) = engine.generate("Hello", {"max_tokens": 8, "ignore_eos": True})
             assert len(answer["outputs"][0]["token_ids"]) == 8
             assert not DAEMONS & {process.name() for process in engine.child.processes()}

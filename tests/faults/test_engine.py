@@ -47,12 +47,17 @@ class Rig:
         self.start().stop()
 
     def start(self, timeout: float | None = None) -> Engine:
-        return self.session.engine(self.target, SPEC, user="faults", fresh=True, timeout=timeout)
+        running: Engine = self.session.start(
+            "offline", self.target, SPEC, user="faults", fresh=True, timeout=timeout
+        )
+        return running
 
     @property
     def agents(self) -> frozenset[int]:
         """The process ids of the warm agents, which outlive their engines."""
-        return frozenset(agent.pid for agent in self.session.agents if agent.pid is not None)
+        return frozenset(
+            agent.pid for agent in self.session.agents.started if agent.pid is not None
+        )
 
     def run_engine(self) -> None:
         engine = self.start()

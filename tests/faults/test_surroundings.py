@@ -270,15 +270,17 @@ def make_session() -> Iterator[Callable[..., Session]]:
 
 
 def start(session: Session) -> Engine:
-    return session.engine(session.target(ENV), SPEC, user="faults", fresh=True)
+    running: Engine = session.start("offline", session.target(ENV), SPEC, user="faults", fresh=True)
+    return running
 
 
 def serve(session: Session) -> Server:
-    return session.server(session.target(ENV), SPEC, user="faults", fresh=True)
+    running: Server = session.start("serve", session.target(ENV), SPEC, user="faults", fresh=True)
+    return running
 
 
 def agents(session: Session) -> frozenset[int]:
-    return frozenset(agent.pid for agent in session.agents if agent.pid is not None)
+    return frozenset(agent.pid for agent in session.agents.started if agent.pid is not None)
 
 
 @pytest.mark.engine
@@ -289,7 +291,7 @@ def test_an_engine_survives_or_names_a_deleted_checkpoint(
     with tempfile.TemporaryDirectory() as folder:
         session = make_session(model=str(ensure_checkpoint("text", Path(folder))))
         session.target(ENV)
-        session.warm_agent(session.target(ENV))
+        session.agents.warm(session.target(ENV))
         with cell(
             cells,
             session.run,
@@ -323,7 +325,7 @@ def test_a_stolen_port_fails_the_server(
 ) -> None:
     """Another program takes the server's port between its choice and the server's start."""
     session = make_session()
-    session.warm_agent(session.target(ENV))
+    session.agents.warm(session.target(ENV))
     thief = socket.socket()
 
     def lease_stolen_port() -> PortLease:
@@ -353,7 +355,7 @@ def test_rays_daemons_are_ended(
     probe.write_text(RAY)
     session = make_session()
     target = session.target(ENV)
-    session.warm_agent(target)
+    session.agents.warm(target)
 
     def call(function: str, **arguments: object) -> None:
         child = session.probe(target)

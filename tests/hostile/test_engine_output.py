@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress.cli.context import print_json
-from pytest_vllm_regress.engines.processes.channel import RemoteFailure
+from pytest_vllm_regress.engines.processes.failures import RemoteFailure
 from pytest_vllm_regress.plugin.protocol import _mask_report
 from pytest_vllm_regress.runner.progress import OutputInOrder
 from pytest_vllm_regress.util.logs import logging_to

@@ -30,7 +30,7 @@ from pytest_vllm_regress.cases.results import (
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.errors import CaseFileError, UsageError
 from pytest_vllm_regress.fuzz.hunter import load as load_finding
-from pytest_vllm_regress.output.markdown_and_junit import junit_xml, markdown_text
+from pytest_vllm_regress.output.formats import junit_xml, markdown_text
 from pytest_vllm_regress.output.pages.run_page import page
 from pytest_vllm_regress.output.table import lines
 from tests.helpers import ROOT

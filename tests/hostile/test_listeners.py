@@ -183,7 +183,6 @@ def waiting(port: int, **spec: Any) -> Server:
     """A server that is not ready yet."""
     server = unconnected(port, **spec)
     server.child.name = "server"
-    server.child.pause = time.sleep  # type: ignore[method-assign, assignment]
     server.child.failures.hung = _hung  # type: ignore[method-assign, assignment]
     return server
 
@@ -193,10 +192,7 @@ def waiting(port: int, **spec: Any) -> Server:
 def test_a_server_whose_port_is_taken_is_not_ready(port: int, received: Path, dies: bool) -> None:
     """Regression: who kept the port got the key, answered everything, and the test passed."""
     server = waiting(port)
-    looks = iter(range(3))
-    server.child.check_alive = lambda deadline: (  # type: ignore[method-assign]
-        _ended(deadline) if dies and next(looks) == 2 else None
-    )
+    vars(server.child.failures).update(alive=not dies, died=lambda deadline, why: _ended(deadline))
     with (
         squatter(port, received),
         pytest.raises(PortTaken, match=rf"uid {NOBODY}.*process \d+ \(.*already in use"),
@@ -212,16 +208,17 @@ def test_a_server_that_listens_after_a_squatter_has_gone_becomes_ready(
     with contextlib.ExitStack() as first, contextlib.ExitStack() as second:
         first.enter_context(squatter(port, received))
         server = waiting(port)
-        left = iter(range(100))
+        left, look = iter(range(100)), server.listener.sockets
 
-        def pause(seconds: float) -> None:
+        def sockets() -> Any:
             if next(left) == 2:
                 first.close()
                 assert received.read_bytes() == b""
                 pid = second.enter_context(squatter(port, received, uid=None))
                 server.child.processes = lambda: [psutil.Process(pid)]  # type: ignore[method-assign]
+            return look()
 
-        server.child.pause = pause  # type: ignore[method-assign]
+        server.listener.sockets = sockets  # type: ignore[method-assign]
         server.wait_ready(Deadline.after("ready", 10))
         assert server.model == "theirs"
     assert b"Bearer key" in received.read_bytes()

@@ -26,7 +26,7 @@ from pytest_vllm_regress.environments import install as installing
 from pytest_vllm_regress.environments import install as sidecar
 from pytest_vllm_regress.environments.recipes import load
 from pytest_vllm_regress.errors import CaseFileError, UsageError
-from pytest_vllm_regress.output.markdown_and_junit import junit_xml, markdown_text
+from pytest_vllm_regress.output.formats import junit_xml, markdown_text
 from pytest_vllm_regress.output.pages.run_page import page
 from pytest_vllm_regress.output.table import lines
 from tests.helpers import ROOT

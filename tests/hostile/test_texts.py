@@ -30,7 +30,7 @@ from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.cli.context import print_columns, say, warn
 from pytest_vllm_regress.environments.installed import Package
-from pytest_vllm_regress.output.markdown_and_junit import junit_xml, markdown_text
+from pytest_vllm_regress.output.formats import junit_xml, markdown_text
 from pytest_vllm_regress.output.pages.run_page import page
 from pytest_vllm_regress.output.table import lines, print_table
 from pytest_vllm_regress.plugin.leg import sanitize

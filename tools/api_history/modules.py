@@ -9,7 +9,7 @@ import ast
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from pytest_vllm_regress.answers.api_history.source import (
+from pytest_vllm_regress.answers.api_history.definitions import (
     absolute,
     inner_statements,
     is_type_checking,

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from email.parser import BytesHeaderParser
 
-from pytest_vllm_regress.answers.api_history.definitions import Option
-from pytest_vllm_regress.answers.api_history.source import last_name, text_of
+from pytest_vllm_regress.answers.api_history.definitions import Option, last_name, text_of
 
 from .modules import items_of, shortened, targets_of
 

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from pytest_vllm_regress.answers.api_history.source import module_name
+from pytest_vllm_regress.answers.api_history.definitions import module_name
 
 from . import service
 from .modules import ROOT, Module, read_module

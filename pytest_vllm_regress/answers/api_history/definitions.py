@@ -22,7 +22,50 @@ from __future__ import annotations
 import ast
 import functools
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+
+
+def module_name(path: str) -> str:
+    """Return the dotted name of a module from its path in a wheel or a project."""
+    return path.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+
+
+def absolute(module: str, is_package: bool, level: int, name: str | None) -> str:
+    """Return the module that ``from ...name import`` means in ``module``."""
+    if not level:
+        return name or ""
+    parts = module.split(".")
+    return ".".join([*parts[: len(parts) - level + is_package], *([name] if name else [])])
+
+
+def inner_statements(node: ast.AST) -> Iterator[ast.stmt]:
+    """Yield the statements directly in a compound statement: all its branches and handlers."""
+    for name in ("body", "orelse", "finalbody"):
+        yield from getattr(node, name, ())
+    for handler in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
+        yield from handler.body
+
+
+def last_name(node: object) -> str:
+    """Return the name of a variable or an attribute without what is before it; empty for others."""
+    name: str = getattr(node, "attr", getattr(node, "id", ""))
+    return name
+
+
+def is_type_checking(test: ast.expr) -> bool:
+    return last_name(test) == "TYPE_CHECKING"
+
+
+def text_of(node: ast.AST | None) -> str:
+    """Return the text of a string, also of one with placeholders; empty for anything else."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(text_of(part) or "{}" for part in node.values)
+    if isinstance(node, ast.BinOp):
+        return text_of(node.left) + text_of(node.right)
+    return ""
 
 
 @dataclass(frozen=True)
@@ -62,6 +105,10 @@ class Signature:
         """Return the parameters that a keyword can name."""
         return {p.name: p for p in self.parameters if p.kind in ("either", "keyword")}
 
+    def positional(self) -> list[str]:
+        """Return the names of the parameters that a position can give."""
+        return [p.name for p in self.parameters if p.kind in ("positional", "either")]
+
     def has(self, kind: str) -> bool:
         return any(parameter.kind == kind for parameter in self.parameters)
 
@@ -86,6 +133,11 @@ class Option:
     def of(text: str) -> Option:
         default, choices, aliases = json.loads(text)
         return Option(default, tuple(choices), tuple(aliases))
+
+
+def options_in(timeline: Sequence[object]) -> Iterator[Option]:
+    """Yield what an option was, from its timeline (see ``store``)."""
+    return (Option.of(text) for text in timeline[1::2] if isinstance(text, str))
 
 
 def bases_of(definition: str) -> tuple[str, ...]:
@@ -114,10 +166,10 @@ def signature_of(definition: str) -> Signature | None:
     except SyntaxError:  # a default that was shortened
         return None
     assert isinstance(node, ast.FunctionDef)
-    return Signature(_parameters(node.args), forwards)
+    return Signature(parameters_of(node.args), forwards)
 
 
-def _parameters(arguments: ast.arguments) -> tuple[Parameter, ...]:
+def parameters_of(arguments: ast.arguments) -> tuple[Parameter, ...]:
     positional = [*arguments.posonlyargs, *arguments.args]
     defaults = [None] * (len(positional) - len(arguments.defaults)) + [*arguments.defaults]
     kinds = ["positional"] * len(arguments.posonlyargs) + ["either"] * len(arguments.args)

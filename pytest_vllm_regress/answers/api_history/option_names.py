@@ -5,8 +5,9 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Collection, Mapping
+from itertools import chain
 
-from .definitions import Option
+from .definitions import options_in
 from .store import History
 
 MIN_SIMILARITY = 0.8
@@ -33,19 +34,14 @@ class OptionNames:
         """Return the options in ``history``, with other names that they have."""
         options, short = {"--help"}, {"-h": "--help"}
         for name, timeline in history.table("options").items():
-            aliases = (
-                alias
-                for text in timeline[1::2]
-                if isinstance(text, str)
-                for alias in Option.of(text).aliases
-            )
-            if _NAME.fullmatch(name):  # not the template of one
-                options.add(name)
-                for alias in aliases:
-                    if alias.startswith("--"):
-                        options.add(alias)
-                    else:
-                        short[alias] = name
+            if not _NAME.fullmatch(name):  # the template of one
+                continue
+            options.add(name)
+            for alias in chain.from_iterable(option.aliases for option in options_in(timeline)):
+                if alias.startswith("--"):
+                    options.add(alias)
+                else:
+                    short[alias] = name
         return cls(options, short)
 
     def exact(self, word: str) -> str | None:

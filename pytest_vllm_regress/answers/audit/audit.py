@@ -12,7 +12,6 @@ from packaging.version import Version
 from ...cases.model import Case
 from ...environments.installed import VLLM
 from ...errors import UsageError
-from ...util import codec
 from ...util.validation import did_you_mean, format_value
 from ...util.versions import version_of
 from ..deployments.configuration import Deployment
@@ -69,15 +68,15 @@ class Audit:
         return answer.reach if answer else Reach.UNKNOWN
 
     def to_json(self) -> dict[str, Any]:
-        relevance = {name: {"relevance": codec.encode(r)} for name, r in self.relevance.items()}
+        relevance = {name: {"relevance": answer} for name, answer in self.relevance.items()}
         return {
             "source": self.source,
             "versions": self.versions,
             "findings": [f.to_json() | relevance.get(f.case.id, {}) for f in self.findings],
-            "better": codec.encode(self.better),
+            "better": self.better,
             "preflight": [concern.to_json() for concern in self.concerns],
-            "notes": list(self.notes),
-            "ignored": list(self.ignored),
+            "notes": self.notes,
+            "ignored": self.ignored,
         }
 
 

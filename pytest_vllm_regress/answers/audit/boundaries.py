@@ -12,19 +12,22 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from ...cases.model import Case, Range
+from ...cases.proofs.fingerprint import case_fingerprint, code_fingerprint
+from ...cases.proofs.proof import recorded_proof
 from ...cases.verdict import Verdict
 from ...environments.installed import VLLM
 from ...environments.releases import known_releases
-from ...errors import Cause
-from ...util import codec
+from ...errors import Cause, UsageError
+from ...runner.batch import Batch
 from ...util.versions import version_of
-from .verdict_table import Recorded, VerdictTable
+from .verdict_table import Recorded, VerdictTable, read_table
 
 Releases = Callable[[str], Sequence[Version]]
 """Stable releases of a package, oldest first."""
@@ -64,7 +67,7 @@ class Boundary:
         return f"{self.package} {self.bound} {self.state} ({self.reason})"
 
     def to_json(self) -> dict[str, Any]:
-        return {name: value for name, value in codec.encode(self).items() if name != "case_id"}
+        return {name: value for name, value in vars(self).items() if name != "case_id"}
 
 
 def boundaries(
@@ -149,26 +152,24 @@ def _boundary(
     wrong_inside = not showing and any(
         entry.shown is False and entry.verdict is not excused for entry in at_inside
     )
+    sides = [(inside, at_inside, wrong_inside), (outside, at_outside, bool(failing))]
     if devices:
         other = f"{outside} {'passes' if passing else 'does not have the feature'}"
         reason = f"{inside} shows it, {other}, on {', '.join(sorted(devices))}"
     else:
-        reasons = [
-            (inside, _reason(case, inside, at_inside, wrong_inside)),
-            (outside, _reason(case, outside, at_outside, bool(failing))),
-        ]
-        reason = "; ".join(text for _, text in sorted(reasons))
+        older_first = sides if inside < outside else sides[::-1]
+        reason = "; ".join(_reason(case, *side) for side in older_first)
     return Boundary(
-        case_id=case.id,
-        package=affected.package,
-        bound=_bound(affected, inside, outside),
-        inside=str(inside),
-        outside=str(outside),
-        observed=bool(devices),
-        reason=reason,
+        case.id,
+        affected.package,
+        _bound(affected, inside, outside),
+        str(inside),
+        str(outside),
+        bool(devices),
+        reason,
         missing=tuple(
             str(version)
-            for version, entries in ((inside, at_inside), (outside, at_outside))
+            for version, entries, _ in sides
             if not any(entry.is_clear for entry in entries)
         ),
         contradicted=not devices and (wrong_inside or bool(failing)),
@@ -202,3 +203,61 @@ def _bound(affected: Range, inside: Version, outside: Version) -> str:
     )
     parts = [part for part in around if not SpecifierSet(str(part)).contains(outside)]
     return ",".join(sorted(map(str, parts))) or affected.specifier
+
+
+class Only(StrEnum):
+    """Which part of a matrix to run."""
+
+    BOUNDARIES = "boundaries"
+    MISSING = "missing"
+
+
+def remaining(
+    cases: Sequence[Case], batches: Sequence[Batch], only: Sequence[Only]
+) -> tuple[Batch, ...]:
+    """Return the batches with only the cases that these parts have.
+
+    Raises ``UsageError`` if nothing is left.
+    """
+    table, left = read_table(cases), tuple(batches)
+    for part in dict.fromkeys(only):
+        if part is Only.BOUNDARIES:
+            has = "every end of a range among these releases"
+            missing = {
+                (f"{end.package}-{version}", case.id)
+                for case in cases
+                for end in boundaries(case, table)
+                for version in end.missing
+            }
+        else:
+            has = "a clear one for every case in these environments"
+            missing = {
+                (batch.environment, case.id)
+                for batch in left
+                for case in batch.cases
+                if not _has_verdict(table, case, batch.environment)
+            }
+        reduced = [
+            batch.only({case.id for case in batch.cases if (batch.environment, case.id) in missing})
+            for batch in left
+        ]
+        left = tuple(batch for batch in reduced if batch.cases)
+        if not left:
+            raise UsageError(f"--only {part.value}: the table of verdicts has {has}")
+    return left
+
+
+def _has_verdict(table: VerdictTable, case: Case, environment: str) -> bool:
+    """Return whether the case's present test has a clear verdict in an environment.
+
+    A verdict of a proof counts as long as the proof is not stale. Without its cause, NOT_APPLICABLE
+    is not clear.
+    """
+    codes: set[str | None] = {code_fingerprint(case.directory)}
+    proof = recorded_proof(case)
+    if proof is not None and proof.fingerprint == case_fingerprint(case):
+        codes.add(None)
+    return any(
+        entry.environment == environment and entry.is_clear and entry.code in codes
+        for entry in table.of_case(case.id)
+    )

@@ -17,8 +17,7 @@ from ...util.report import markdown_table
 from ...util.text import markdown_cell
 from ...util.versions import version_of
 from .boundaries import before_feature
-from .matching import Inventory, find, notes, relevant, unknown_packages
-from .severity import case_fields, severity
+from .matching import Inventory, case_fields, find, notes, relevant, severity, unknown_packages
 from .verdict_table import Recorded, VerdictTable, read_table
 
 
@@ -44,8 +43,7 @@ class ComparedCase:
     after: str
 
     def to_json(self) -> dict[str, Any]:
-        known = {"effect": self.effect.value, "before": self.before, "after": self.after}
-        return {**case_fields(self.case, "title", "severity", "workaround"), **known}
+        return {**vars(self), **case_fields(self.case, "title", "severity", "workaround")}
 
 
 @dataclass(frozen=True)
@@ -66,10 +64,10 @@ class Comparison:
     def to_json(self) -> dict[str, Any]:
         before, after = self.versions
         return {
-            "before": {"source": self.before, "versions": dict(before)},
-            "after": {"source": self.after, "versions": dict(after)},
+            "before": {"source": self.before, "versions": before},
+            "after": {"source": self.after, "versions": after},
             "changes": [change.to_json() for change in self.changes],
-            "notes": list(self.notes),
+            "notes": self.notes,
         }
 
     def counts(self) -> str:
@@ -157,10 +155,8 @@ def _latest(inventory: Inventory, case: Case, table: VerdictTable) -> Recorded |
     """
     package = case.affected[0].package
     names = VLLM if package == "vllm" else (package,)
-    name, versions = next(
-        ((name, inventory.versions[name]) for name in names if name in inventory.versions),
-        (package, ()),
-    )
+    name = next((name for name in names if name in inventory.versions), package)
+    versions = inventory.versions.get(name, ())
     if inventory.release and unknown_packages(inventory, case):
         # Without overlays such as +transformers==5.23.0.
         plain = f"vllm-{Version(inventory.release).public}"

@@ -6,6 +6,7 @@ the versions leave open is a note (``notes``).
 
 from __future__ import annotations
 
+import enum
 import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,12 +15,56 @@ from typing import Any
 
 from packaging.version import Version
 
-from ...cases.model import Case
+from ...cases.model import Case, fields_of
 from ...environments.installed import VLLM, VLLM_BUILDS, Interpreter, Package
 from ...environments.releases import known_releases
-from ...util import codec
+from ...errors import Kind
 from ...util.versions import is_version, version_of
-from .severity import case_fields, severity
+
+
+class Severity(enum.StrEnum):
+    """The gravest first."""
+
+    ENGINE_DEATH = "engine death"
+    """A process of the engine ends, and all requests are lost."""
+    HANG = "hang"
+    """A wait that never ends."""
+    WRONG_RESULT = "wrong result"
+    """A wrong answer without an error."""
+    REFUSED = "refused"
+    """A valid request is answered with an error."""
+    LEAK = "leak"
+    """A resource is not released."""
+
+    @property
+    def rank(self) -> int:
+        """0 for the most severe."""
+        return list(Severity).index(self)
+
+
+_BY_KIND = {
+    Kind.ENGINE_DEATH: Severity.ENGINE_DEATH,
+    Kind.CRASH: Severity.ENGINE_DEATH,
+    Kind.HANG: Severity.HANG,
+    Kind.WRONG_RESULT: Severity.WRONG_RESULT,
+    Kind.EXCEPTION: Severity.REFUSED,
+}
+_BY_FAMILY = {"leak": Severity.LEAK, "wrong-status": Severity.REFUSED}
+"""Families that override the symptom's kind: their tests fail with an assertion, but the answer is
+not wrong."""
+
+
+def severity(case: Case) -> Severity:
+    """Return the severity of the gravest kind of ``case``."""
+    by_kind = (_BY_KIND[kind] for kind in case.symptom.kinds)
+    return _BY_FAMILY.get(case.family) or min(by_kind, key=lambda candidate: candidate.rank)
+
+
+def case_fields(case: Case, *names: str) -> dict[str, Any]:
+    """Return the id of a case and these of its fields as plain values, its severity among them."""
+    fields = {**fields_of(case), "severity": severity(case).value}
+    return {"case": case.id, **{name: fields[name] for name in names}}
+
 
 MAX_COMBINATIONS = 256
 """Of versions of packages that a lock lists several times."""
@@ -104,15 +149,11 @@ class AuditMatch:
         symptom = self.case.symptom
         return {
             **case_fields(self.case, *_FIELDS),
-            "installed": dict(self.versions),
+            "installed": self.versions,
             "reason": self.reason,
             "observed": self.observed,
-            "symptom": {
-                "kind": symptom.kind,
-                "phases": list(symptom.phases),
-                "pattern": symptom.pattern,
-            },
-            "variants": codec.encode(self.forms),
+            "symptom": {name: getattr(symptom, name) for name in ("kind", "phases", "pattern")},
+            "variants": self.forms,
         }
 
 
@@ -186,16 +227,12 @@ def notes(inventory: Inventory, cases: Sequence[Case]) -> Iterator[str]:
     yield from inventory.left_out
     for name in sorted(names & set(inventory.unpinned) - set(versions)):
         yield f"{inventory.unpinned[name]} has no version, so that nothing is known about {name}: give a lock file, or the interpreter itself"
-    missing = (
-        {}
-        if set(VLLM).isdisjoint(versions)
-        else {
-            case.id: unknown
-            for case in cases
-            if not inventory.unpinned.keys() >= set(unknown := unknown_packages(inventory, case))
-        }
-    )
-    if missing:
+    missing = {
+        case.id: unknown
+        for case in cases
+        if not inventory.unpinned.keys() >= set(unknown := unknown_packages(inventory, case))
+    }
+    if missing and not set(VLLM).isdisjoint(versions):
         packages = ", ".join(sorted({name for unknown in missing.values() for name in unknown}))
         more = f" and {len(missing) - MAX_NAMED} more" if len(missing) > MAX_NAMED else ""
         failures = ", ".join(list(missing)[:MAX_NAMED])

@@ -26,9 +26,10 @@ _KNOWN = (
     "requirements.txt, `pip freeze`, `pip list`, `pip inspect`, `pip install --report`, `conda list`, uv.lock, pylock.toml, poetry.lock, "
     "pdm.lock, Pipfile.lock, a CycloneDX, SPDX or Syft SBOM in JSON"
 )
-_LISTS = ("package", "packages", "artifacts")
-"""Of uv.lock and poetry.lock; of pylock.toml and SPDX 2; of Syft."""
-_SPDX3 = {"name": "name", "version": "software_packageVersion", "purl": "software_packageUrl"}
+_LISTS = ("package", "packages", "artifacts", "installed", "install", "@graph", "components")
+"""Of uv.lock and poetry.lock; of pylock.toml and SPDX 2; of Syft; of `pip inspect`; of `pip install
+--report`; of SPDX 3; of CycloneDX."""
+_VERSIONS = ("version", "versionInfo", "software_packageVersion")
 _PYTHONS = tuple(f"3.{minor}" for minor in range(8, 16))
 _ADDRESS = re.compile(r"[A-Za-z0-9_.+-]{0,20}(?:://|/)|\.")
 _INCLUDE = re.compile(r"(?:-r|--requirement|(?P<constraints>-c|--constraint))[\s=]*")
@@ -119,24 +120,14 @@ def _lines_of_names(text: str) -> dict[str, int]:
 
 def _entries(document: Any) -> Iterator[tuple[str, str]]:
     """Yield name and version of every package in a document of a known format."""
-    if isinstance(document, list):  # pip list, conda list
-        yield from _pairs(document)
-    if not isinstance(document, dict):
-        return
-    for key in _LISTS:
-        yield from _pairs(document.get(key))
-    for key in ("installed", "install"):  # pip inspect, pip install --report
-        yield from _pairs([entry.get("metadata") for entry in _tables(document.get(key))])
-    for node in _tables(document.get("@graph")):
-        if str(node.get("type", "")).endswith("Package"):
-            yield from _pairs([{key: node.get(spdx3) for key, spdx3 in _SPDX3.items()}])
-    todo = [document]  # CycloneDX: components hold components
-    while todo:
-        components = _tables(todo.pop().get("components"))
-        yield from _pairs(components)
-        todo += components
+    tables = document if isinstance(document, dict) else {}
+    lists = [document, *map(tables.get, _LISTS)]
+    for entries in lists:
+        for entry in _tables(entries):
+            yield from _pairs([entry if "name" in entry else entry.get("metadata")])
+            lists.append(entry.get("components"))  # of CycloneDX
     for key in ("default", "develop"):  # Pipfile.lock
-        table = document.get(key)
+        table = tables.get(key)
         for name, entry in table.items() if isinstance(table, dict) else ():
             if isinstance(entry, dict):
                 yield name, str(entry.get("version", "")).removeprefix("==")
@@ -148,12 +139,13 @@ def _pairs(entries: object) -> Iterator[tuple[str, str]]:
     A package of another ecosystem is recognized by its package URL.
     """
     for entry in _tables(entries):
-        version = entry.get("version", entry.get("versionInfo"))
+        version = next(filter(None, map(entry.get, _VERSIONS)), None)
         if not may_apply(entry.get("marker")):
             continue
         references = _tables(entry.get("externalRefs"))
         candidates = [
             entry.get("purl"),
+            entry.get("software_packageUrl"),
             *(r.get("referenceLocator") for r in references if r.get("referenceType") == "purl"),
         ]
         purls = [purl for purl in candidates if isinstance(purl, str)]

@@ -68,14 +68,8 @@ class Concern:
         return CHECKS[self.id].advice
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "id": self.id,
-            "title": self.title,
-            "found": self.detail,
-            "advice": self.advice,
-            "counts": self.counts,
-            "place": str(self.place) if self.place else None,
-        }
+        own = {"id": self.id, "found": self.detail, "counts": self.counts, "place": self.place}
+        return own | vars(CHECKS[self.id])
 
 
 @dataclass(frozen=True)

@@ -156,21 +156,18 @@ def _pinned(target: str, allowed: str) -> Inventory:
     name = canonicalize_name(requirement.name) if requirement else ""
     pins = list(requirement.specifier) if requirement else []
     is_exact = len(pins) == 1 and pins[0].operator in ("==", "===") and "*" not in pins[0].version
+    problem = ""
     if requirement is None or not is_exact:
+        problem = f"no such file. Give {allowed}"
         if name in VLLM or re.match(r"[\w.-]+(\[[\w.,-]*\])?\s*[=<>!~]", target):
-            raise UsageError(
-                f"{target}: is neither a file nor an exact version. Give a version such as vllm==0.8.4"
-            )
-        raise UsageError(f"{target}: no such file. Give {allowed}")
+            problem = "is neither a file nor an exact version. Give a version such as vllm==0.8.4"
+    elif name == "vllm" and not is_version(pins[0].version):
+        problem = f"{format_value(pins[0].version)} is not a version. Give one like vllm==0.8.4"
+    elif not may_apply(requirement.marker):
+        problem = "its marker holds for no Python on Linux, so there is nothing to check. Give a requirement that applies"
+    if requirement is None or problem:
+        raise UsageError(f"{target}: {problem}")
     version = pins[0].version
-    if name == "vllm" and not is_version(version):
-        raise UsageError(
-            f"{target}: {format_value(version)} is not a version. Give one like vllm==0.8.4"
-        )
-    if not may_apply(requirement.marker):
-        raise UsageError(
-            f"{target}: its marker holds for no Python on Linux, so there is nothing to check. Give a requirement that applies"
-        )
     if name == "vllm":
         return replace(release(version, load(find_file()).locks), source=target)
     return parse_list(f"{requirement.name}=={version}\n".encode(), target)

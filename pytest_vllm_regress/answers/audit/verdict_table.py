@@ -14,6 +14,7 @@ import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -168,8 +169,7 @@ def read_file(path: Path) -> dict[str, list[Recorded]]:
         return {}
     document = codec.load(_File, path, MAX_BYTES, what="a table of verdicts")
     return {
-        case_id: [_parsed(*item) for item in row.items()]
-        for case_id, row in document.verdicts.items()
+        case_id: list(starmap(_parsed, row.items())) for case_id, row in document.verdicts.items()
     }
 
 
@@ -212,7 +212,7 @@ def record(directory: Path, cases: Sequence[Case], results: Iterable[TestResult]
 
 def _recorded(cell: Cell) -> Recorded:
     date = time.strftime("%Y-%m-%d", time.gmtime(max(result.started_at for result in cell.results)))
-    (code, *others) = {result.code for result in cell.results}
+    code, *others = {result.code for result in cell.results}
     code = "" if others else code
     return Recorded(cell.environment, cell.device, cell.verdict, date, code, cell.cause)
 

@@ -60,15 +60,14 @@ def read_deployments(text: str) -> tuple[Deployment, ...]:
     """
     if not text.strip():
         raise UsageError(f"--serve is empty. Give {_ALLOWED}")
-    path = expand_home(text)
+    path, source = expand_home(text), "--serve"
+    content = text
     if os.path.exists(path):
+        source = str(path)
         content = read_bounded(path, MAX_BYTES, what="a deployment").decode("utf-8", "replace")
-        deployments = tuple(_deployments(content, str(path)))
-    elif " " in text.strip():
-        deployments = tuple(_deployments(text, "--serve"))
-    else:
+    elif " " not in text.strip():
         raise UsageError(f"--serve {format_value(text)}: no such file. Give {_ALLOWED}")
-    if not deployments:
+    if not (deployments := tuple(_deployments(content, source))):
         raise UsageError(f"--serve {format_value(text)}: starts no vLLM. Allowed are {_ALLOWED}")
     return deployments
 
@@ -148,10 +147,10 @@ def _field(option: str) -> str:
 
 def _notes(unknown: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
     notes = []
-    for option, near in list(unknown.items())[:MAX_NOTES]:
+    for option, near in unknown.items():
         more = f" and {len(near) - MAX_NEAR} more" if len(near) > MAX_NEAR else ""
         advice = f"; close to it: {', '.join(near[:MAX_NEAR])}{more}" if near else ""
         notes.append(f"{format_value(option)} is no option of vllm serve that is known{advice}")
     if len(unknown) > MAX_NOTES:
-        notes.append(f"{len(unknown) - MAX_NOTES} more options are not known")
+        notes[MAX_NOTES:] = [f"{len(unknown) - MAX_NOTES} more options are not known"]
     return tuple(notes)

@@ -469,8 +469,7 @@ def _of_mapping(node: Mapping[Any, Any]) -> Iterator[ServerCommand]:
         words += _words(config.get("extraArgs"))
         yield ServerCommand(tuple(words), line, variables, image, label, settings)
         return
-    keys = (key for key in node if isinstance(key, str) and _MORE_WORDS.fullmatch(key))
-    more = [word for key in keys for word in _words(node[key])]
+    more = [word for key in node if _MORE_WORDS.fullmatch(str(key)) for word in _words(node[key])]
     has_image = isinstance(node.get("image"), str)  # in the values of a chart more may be elsewhere
     started = list(_of_image(image, words, variables)) if has_image or words else []
     if not started and more and more[0].startswith("-") and _is_vllm(node, image):
@@ -488,11 +487,10 @@ def _is_vllm(node: Mapping[Any, Any], image: str) -> bool:
 
 def _image(node: Mapping[Any, Any]) -> Word:
     """Return the image of a container, also one that is given as a repository and a tag."""
-    image = node.get("image")
-    if isinstance(image, dict) or (image is None and "repository" in node):
-        parts = image if isinstance(image, dict) else node
-        text = ":".join(str(parts[key]) for key in ("repository", "tag") if parts.get(key))
-        return Word(text, getattr(parts.get("repository"), "line", 1))
+    image = node.get("image", node)
+    if isinstance(image, Mapping):
+        text = ":".join(str(image[key]) for key in ("repository", "tag") if image.get(key))
+        return Word(text, getattr(image.get("repository"), "line", 1))
     return image if isinstance(image, Word) else Word("")
 
 
@@ -503,7 +501,7 @@ def _words(value: Any) -> list[Word]:
     for item in value if isinstance(value, list) else []:
         if isinstance(item, Word):
             words.append(Word(item, item.line, True))
-        elif item is not None and not isinstance(item, (dict, list)):
+        elif not isinstance(item, (dict, list, type(None))):
             words.append(Word(str(item), words[-1].line if words else 1))
     return words
 
@@ -511,19 +509,13 @@ def _words(value: Any) -> list[Word]:
 def _variables(value: Any) -> dict[str, str]:
     """Return variables from a mapping, from texts ``NAME=value``, or from Kubernetes' list of name
     and value."""
+    if isinstance(value, dict):
+        return {str(name): literal(str(text)) for name, text in value.items()}
     variables = {}
-    entries = list(value.items()) if isinstance(value, dict) else value
-    for entry in entries if isinstance(entries, list) else ():
-        match entry:
-            case str():
-                name, equals, text = entry.partition("=")
-                if not equals:
-                    continue
-            case (name, text):  # of a mapping
-                pass
-            case {"name": name}:
-                text = entry.get("value", UNSET)
-            case _:
-                continue
-        variables[str(name)] = literal(str(text))
+    for entry in value if isinstance(value, list) else ():
+        if isinstance(entry, str) and "=" in entry:
+            name, _, text = entry.partition("=")
+            variables[name] = literal(text)
+        elif isinstance(entry, dict) and "name" in entry:
+            variables[str(entry["name"])] = literal(str(entry.get("value", UNSET)))
     return variables

@@ -84,11 +84,10 @@ def relevance(
 
     ``versions``: what is installed, by distribution.
     """
-    answers = [_in_deployment(case, versions, deployment) for deployment in deployments]
-    best = min(answers, key=lambda answer: answer.reach.rank)
-    place = deployments[answers.index(best)].source
+    answers = [(_in_deployment(case, versions, place), place.source) for place in deployments]
+    best, source = min(answers, key=lambda answer: answer[0].reach.rank)
     several = len(deployments) > 1 and best.reach is not Reach.NOT_REACHABLE
-    return replace(best, reason=f"{place}: {best.reason}") if several else best
+    return replace(best, reason=f"{source}: {best.reason}") if several else best
 
 
 def _in_deployment(case: Case, versions: Mapping[str, str], deployment: Deployment) -> Relevance:
@@ -181,10 +180,9 @@ def _switch(deployment: Deployment, option: str) -> Relevance:
 
 def _configuration(deployment: Deployment, option: str) -> Relevance:
     flag = _flag(option)
-    if any(name.partition(".")[0] == option for name in deployment.options):
-        return Relevance(Reach.REACHABLE, f"{flag} is set")
-    if deployment.complete:
-        return Relevance(Reach.NOT_REACHABLE, f"{flag} is not set")
+    is_set = any(name.partition(".")[0] == option for name in deployment.options)
+    if is_set or deployment.complete:
+        return _either(is_set, f"{flag} is set", f"{flag} is not set")
     return _unknown(f"depends on {flag}")
 
 
@@ -217,10 +215,9 @@ def _of_task(deployment: Deployment, values: Sequence[Any]) -> Relevance:
     options, models = deployment.options, " or ".join(values)
     runs = {options.get("task"), options.get("runner")}
     if "pooling" in runs or options.get("task") in values or "convert" in options:
-        return Relevance(Reach.REACHABLE, "the server embeds, classifies or scores")
+        return _either(True, "the server embeds, classifies or scores")
     if "generate" in runs or "tool_call_parser" in options:
-        reason = f"the server generates text, it needs a model for {models}"
-        return Relevance(Reach.NOT_REACHABLE, reason)
+        return _either(False, f"the server generates text, it needs a model for {models}")
     return _unknown(f"if the model is for {models}")
 
 

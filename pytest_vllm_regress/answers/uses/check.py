@@ -45,7 +45,11 @@ class UseChecker:
         key = use.bare
         if key not in self._cache:
             statuses = [_status(key, lookup) for lookup in self._lookups]
-            self._cache[key] = tuple(_since_first(statuses) if use.kind == "override" else statuses)
+            if use.kind == "override":
+                # Before the first release with the method it is one of the project's own.
+                first = statuses.index(THERE) if THERE in statuses else len(statuses)
+                statuses[:first] = [UNSURE] * first
+            self._cache[key] = tuple(statuses)
         return self._cache[key]
 
     def has(self, kind: str, name: str, release: int) -> bool:
@@ -70,15 +74,8 @@ class UseChecker:
             for number, status in enumerate(self.statuses(use))
             if status.missing
             and (use.live is None or number in use.live)
-            and (not first_choices or any(statuses[number].missing for statuses in first_choices))
+            and (not first_choices or any(choice[number].missing for choice in first_choices))
         ]
-
-
-def _since_first(statuses: list[Status]) -> list[Status]:
-    """Return the statuses of an override; before the first release with the method it is a method
-    of the project's own."""
-    first = statuses.index(THERE) if THERE in statuses else len(statuses)
-    return [UNSURE] * first + statuses[first:]
 
 
 def _status(use: Use, lookup: Lookup) -> Status:
@@ -144,7 +141,7 @@ def _call(use: Use, lookup: Lookup) -> Status:
     (symbol, signature), call = _callable(use, lookup), use.call
     if call is None:
         return UNSURE
-    positional = [p.name for p in signature.parameters if p.kind in ("positional", "either")]
+    positional = signature.positional()
     if call.positional > len(positional) and not signature.has("args"):
         count = f"{len(positional)} positional arguments, not {call.positional}"
         return Status(f"{symbol.path} takes {count}")
@@ -166,15 +163,13 @@ def _override(use: Use, lookup: Lookup) -> Status:
     signature = signature_of(method.definition) if is_function(method.definition) else None
     if signature is None or "@overload" in method.definition or "@classmethod" in method.definition:
         return UNSURE  # a class method is called on a class that the caller names
-    passed = signature.without_first().parameters
-    count = sum(parameter.kind in ("positional", "either") for parameter in passed)
-    too_many = count > own.positional and not own.any_positional
-    named = [p for p in passed if p.kind in ("either", "keyword") and p.name not in own.names]
-    unknown = named if not own.any_keyword else []
-    if unknown and (too_many or any(parameter.kind == "keyword" for parameter in unknown)):
-        names = ", ".join(parameter.name for parameter in unknown)
-        return Status(f"{method.path} is called with {names}, which the override does not take")
-    return THERE
+    passed = signature.without_first()
+    too_many = len(passed.positional()) > len(own.positional()) and not own.has("args")
+    unknown = [p for p in passed.names().values() if p.name not in own.names()]
+    if own.has("kwargs") or not any(too_many or p.kind == "keyword" for p in unknown):
+        return THERE
+    names = ", ".join(parameter.name for parameter in unknown)
+    return Status(f"{method.path} is called with {names}, which the override does not take")
 
 
 def _choice(use: Use, lookup: Lookup) -> Status:

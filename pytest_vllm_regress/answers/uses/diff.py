@@ -1,21 +1,133 @@
-"""What changed between two releases, restricted to what a project uses."""
+"""What changed between two releases, and what of that a project uses."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
 from ...errors import UsageError
 from ...util.report import Report, Section
 from ...util.validation import did_you_mean, format_value
-from ..api_history.changes import SYMBOLS, ApiChange, changes, is_public
+from ..api_history.definitions import Option, Signature, signature_of
 from ..api_history.lookup import Lookup, Missing, Symbol, Unknown
-from ..api_history.store import History
+from ..api_history.store import MOVES, SECTIONS, History, Timeline, definition_at
 from .strings import PARSER_OPTIONS
 from .use import Place, Project, Use
+
+TABLES = tuple(section for section in SECTIONS if section not in ("modules", "deprecations"))
+SYMBOLS = "symbols"
+
+
+@dataclass(frozen=True)
+class ApiChange:
+    """A change of a name of a section, or of a symbol (``module:name``). ``kind``: added, removed,
+    moved or changed.
+
+    ``text``: what is different, or the place to which it moved. ``imported``: the module only
+    imports the symbol from another one.
+    """
+
+    section: str
+    name: str
+    kind: str
+    text: str = ""
+    imported: bool = False
+
+
+def changes(history: History, before: int, after: int) -> Iterator[ApiChange]:
+    """Yield what is different in the release ``after``: first options, variables and the like, then
+    symbols by module."""
+    for section in TABLES:
+        for name, timeline in sorted(history.table(section).items()):
+            yield from _change(section, name, timeline, before, after)
+    for module in sorted(history.table("modules")):
+        for name, timeline in sorted(history.symbols(module).items()):
+            for change in _change(SYMBOLS, f"{module}:{name}", timeline, before, after):
+                place = history.entry(MOVES, change.name, after)
+                if change.kind == "removed" and place is not None:
+                    change = replace(change, kind="moved", text=place)
+                yield change
+
+
+def is_public(change: ApiChange) -> bool:
+    """Return whether a change is one that a user of vLLM looks for: no private name, and none that
+    a module only imports."""
+    if change.section != SYMBOLS:
+        return True
+    module, _, name = change.name.partition(":")
+    parts = [part for part in (*module.split("."), *name.split(".")) if part != "__init__"]
+    return not change.imported and not any(part.startswith("_") for part in parts)
+
+
+def _change(
+    section: str, name: str, timeline: Timeline, before: int, after: int
+) -> Iterator[ApiChange]:
+    old, new = (
+        # None also if the name exists for type checkers only.
+        None if text is None or text.startswith("?") else text
+        for text in (definition_at(timeline, release) for release in (before, after))
+    )
+    imported = section == SYMBOLS and any((text or "").startswith("< ") for text in (old, new))
+    if old == new or (imported and old is not None and new is not None):
+        return  # also if it is now defined in another place, but still imported here
+    if new is None:
+        yield ApiChange(section, name, "removed", imported=imported)
+    elif old is None:
+        default = Option.of(new).default if section == "options" else ""
+        shown = default and f"default {default}" if section in (SYMBOLS, "options") else new
+        yield ApiChange(section, name, "added", shown, imported)
+    elif text := difference(section, old, new):
+        yield ApiChange(section, name, "changed", text)
+
+
+def difference(section: str, old: str, new: str) -> str:
+    """Describe how a definition changed; empty if the change is none that a caller can see."""
+    if section == "options":
+        return _option_difference(Option.of(old), Option.of(new))
+    if section != SYMBOLS:
+        return f"{old or 'none'} -> {new or 'none'}"
+    before, after = signature_of(old), signature_of(new)
+    if before is not None and after is not None:
+        return _signature_difference(before, after)
+    if old.startswith((": ", "= ")) and new.startswith((": ", "= ")):
+        return "".join(_default("default", *(text.partition("= ")[2] for text in (old, new))))
+    # What is assigned has no shape that a caller could see.
+    return "" if old[:1] in ".:=" and new[:1] in ".:=" else f"{old} -> {new}"
+
+
+def _default(what: str, old: str | None, new: str | None) -> list[str]:
+    return [f"{what} {old or 'none'} -> {new or 'none'}"] if old != new else []
+
+
+def _option_difference(old: Option, new: Option) -> str:
+    parts = _default("default", old.default, new.default)
+    if old.choices and new.choices:
+        parts += _missing("no longer allows", old.choices, new.choices)
+        parts += _missing("also allows", new.choices, old.choices)
+    return "; ".join(parts)
+
+
+def _signature_difference(old: Signature, new: Signature) -> str:
+    before = {parameter.name: parameter for parameter in old.parameters}
+    after = {parameter.name: parameter for parameter in new.parameters}
+    added = (parameter for name, parameter in after.items() if name not in before)
+    parts = _missing("takes no", before, after)
+    parts += _missing("takes", (f"{p.name}{' (required)' * p.required}" for p in added), ())
+    for name in filter(before.__contains__, after):
+        if before[name].kind == "either" and after[name].kind == "keyword":
+            parts.append(f"{name} only by keyword")
+        parts += _default(f"default of {name}", before[name].default, after[name].default)
+    return "; ".join(parts)
+
+
+def _missing(what: str, names: Iterable[str], others: Collection[str]) -> list[str]:
+    """Say which names are not among the others, if any."""
+    missing = ", ".join(name for name in names if name not in others)
+    return [f"{what} {missing}"] if missing else []
+
 
 SCHEMA_VERSION = 1
 _SECTIONS = {
@@ -124,8 +236,5 @@ def to_json(used_changes: Sequence[UsedChange], versions: tuple[str, str]) -> di
         "schema": SCHEMA_VERSION,
         "from": versions[0],
         "to": versions[1],
-        "changes": [
-            {**asdict(entry.change), "places": list(map(asdict, entry.places))}
-            for entry in used_changes
-        ],
+        "changes": [{**vars(entry.change), "places": entry.places} for entry in used_changes],
     }

@@ -12,13 +12,15 @@ from operator import eq, ge, gt, le, lt, ne
 from packaging.version import Version
 
 from ...util.versions import version_of
-from ..api_history.source import last_name, text_of
+from ..api_history.definitions import last_name, text_of
 
 Releases = frozenset[int]
 Branches = tuple[Releases, Releases]
 """The releases for which a test may be true, and those for which it may be false."""
-Names = dict[str, tuple[str, ...]]
-"""What local names mean: paths of which the first that exists in a release is meant."""
+Paths = tuple[str, ...]
+"""Paths of which the first that exists in a release is meant."""
+Names = dict[str, Paths]
+"""What local names mean."""
 MAX_PATH = 300
 VERSION = "@version"
 """What a name is bound to that holds the version of vLLM."""
@@ -47,7 +49,7 @@ class _Kept:
 
     outcome: Branches | None
     probed: frozenset[str]
-    signature: tuple[str, ...]
+    signature: Paths
 
 
 class VersionTests:
@@ -62,30 +64,27 @@ class VersionTests:
         self,
         releases: Sequence[str],
         v0: Releases,
-        asked: Callable[[str, tuple[str, ...], str], Branches],
+        asked: Callable[[str, Paths, str], Branches],
     ) -> None:
         self._asked = asked
         self._versions = tuple(map(Version, releases))
         self.all: Releases = frozenset(range(len(releases)))
         self._any = self.all, self.all
         self._v0 = v0
-        self._kept: dict[str, _Kept] = {}
+        self.kept: dict[str, _Kept] = {}
+        """The tests that the code keeps in names."""
 
     def keep(self, name: str, value: ast.expr | None, names: Names) -> None:
         """Note the test that the code keeps in a name, if ``value`` is one."""
-        self._kept.pop(name, None)
+        self.kept.pop(name, None)
         if isinstance(value, (ast.Compare, ast.BoolOp, ast.UnaryOp, ast.Call, ast.Attribute)):
             outcome = self.outcome(value, names)
             is_object = isinstance(value, (ast.Call, ast.Attribute))
-            self._kept[name] = _Kept(
+            self.kept[name] = _Kept(
                 outcome if outcome != self._any else None,
                 probed_names(value) if any(map(_is_probe, ast.walk(value))) else frozenset(),
                 self._signature(value, names) if is_object else (),
             )
-
-    def kept(self) -> dict[str, _Kept]:
-        """Return the tests that the code keeps in names."""
-        return dict(self._kept)
 
     def after_handler(self, before: Mapping[str, _Kept], body: Sequence[ast.stmt]) -> None:
         """Keep outcomes of a ``try`` also where a handler assigns a constant to the name:
@@ -95,16 +94,15 @@ class VersionTests:
         for node in body:
             match node:
                 case ast.Assign([ast.Name(name)], ast.Constant(value)):
-                    kept = before.get(name)
-                    if kept is not None and kept.outcome is not None:
+                    if (kept := before.get(name)) and kept.outcome:
                         true, false = kept.outcome
                         outcome = (self.all, false) if value else (true, self.all)
-                        self._kept[name] = replace(kept, outcome=outcome)
+                        self.kept[name] = replace(kept, outcome=outcome)
 
     def probed(self, test: ast.expr) -> frozenset[str]:
         """Return the names for which a test asks, also one that the code keeps in a name."""
         names = (node.id for node in ast.walk(test) if isinstance(node, ast.Name))
-        kept = (self._kept[name].probed for name in names if name in self._kept)
+        kept = (self.kept[name].probed for name in names if name in self.kept)
         return probed_names(test).union(*kept)
 
     def outcome(self, test: ast.expr, names: Names) -> Branches:
@@ -120,7 +118,7 @@ class VersionTests:
                     return _all_of(outcomes)
                 false, true = _all_of([(false, true) for true, false in outcomes])
                 return true, false
-            case ast.Name(name) if (kept := self._kept.get(name)) and kept.outcome:
+            case ast.Name(name) if (kept := self.kept.get(name)) and kept.outcome:
                 return kept.outcome
             case _ if _is_v1(test, names):
                 return self.all, self._v0
@@ -142,11 +140,11 @@ class VersionTests:
                 return self._called(test)
         return self._any
 
-    def _signature(self, node: ast.expr, names: Names) -> tuple[str, ...]:
+    def _signature(self, node: ast.expr, names: Names) -> Paths:
         """Return of what an expression has the signature; nothing if it has none."""
         for part in ast.walk(node):
             match part:
-                case ast.Name(name) if (kept := self._kept.get(name)) and kept.signature:
+                case ast.Name(name) if (kept := self.kept.get(name)) and kept.signature:
                     return kept.signature
                 case ast.Call(function, [subject, *_]) if last_name(function) == "signature":
                     return resolve(subject, names)
@@ -170,11 +168,11 @@ class VersionTests:
         bounds = list(filter(None, map(_version, texts)))
         signs = [_OPERATORS[text] for text in texts if text in _OPERATORS]
         signs += [sign for pattern, sign in _COMPARING.items() if pattern.search(name)]
-        least = next((word.value for word in call.keywords if word.arg == "min_version"), None)
         if bounds and signs:
             return self._split(signs[0], bounds[0])
-        if (bound := _constant_version(least)) is not None:
-            return self._split(ge, bound)
+        for word in call.keywords:
+            if word.arg == "min_version" and (bound := _constant_version(word.value)):
+                return self._split(ge, bound)
         return self._any
 
     def _split(self, compare: Callable[[Version, Version], bool], bound: Version) -> Branches:
@@ -182,9 +180,7 @@ class VersionTests:
         return true, self.all - true
 
 
-def resolve(
-    node: ast.expr | None, names: Names, own: Mapping[str, tuple[str, ...]] | None = None
-) -> tuple[str, ...]:
+def resolve(node: ast.expr | None, names: Names, own: Mapping[str, Paths] | None = None) -> Paths:
     """Return the paths that an expression means; none if it is nothing of vLLM.
 
     ``own``: the attributes of ``self``, and itself as "".

@@ -8,8 +8,9 @@ import re
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
-from ..api_history.source import absolute, module_name
+from ..api_history.definitions import absolute, module_name
 from .guards import Releases
 
 _DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*){1,12}")
@@ -136,35 +137,21 @@ def chosen_functions(
 
 def _loads(imports: Mapping[str, Sequence[Import]]) -> dict[str, list[tuple[str, Releases]]] | None:
     """Return which other files each file loads; None above the limit."""
-    files = _by_module(imports)
+    files: dict[str, list[str]] = defaultdict(list)
+    for file in imports:  # the path below any folder may be its name
+        parts = module_name(file).split(".")
+        for start in range(max(len(parts) - 1, 1)):
+            files[".".join(parts[start:])].append(file)
     loads: dict[str, list[tuple[str, Releases]]] = defaultdict(list)
     count = 0
     for importer, statements in imports.items():
         for statement in dict.fromkeys(statements):
-            for file in _loaded_by(statement.name, files):
-                count += 1
+            # A module is loaded with its parents. The last part may be something inside of it.
+            for name in accumulate(statement.name.split("."), "{}.{}".format):
+                count += len(files.get(name, ()))
                 if count > MAX_IMPORTS:
                     return None
-                if file != importer:
-                    loads[importer].append((file, statement.live))
+                loads[importer] += [
+                    (file, statement.live) for file in files.get(name, ()) if file != importer
+                ]
     return loads
-
-
-def _by_module(imports: Iterable[str]) -> dict[str, list[str]]:
-    """Return the files by each dotted name that may mean them: the path below any folder."""
-    files: dict[str, list[str]] = defaultdict(list)
-    for file in imports:
-        parts = module_name(file).split(".")
-        for start in range(max(len(parts) - 1, 1)):
-            files[".".join(parts[start:])].append(file)
-    return files
-
-
-def _loaded_by(name: str, files: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Yield the files of a module and of its parent packages.
-
-    ``name`` may also name something inside the module.
-    """
-    parts = name.split(".")
-    for count in range(1, len(parts) + 1):
-        yield from files.get(".".join(parts[:count]), ())

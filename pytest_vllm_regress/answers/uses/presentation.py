@@ -41,19 +41,17 @@ def report(answer: UsesAnswer, source: str, smokes: Sequence[Smoke] = ()) -> Rep
     ]
     if first := list(first_missing(answer))[:MAX_LISTED]:
         sections.append(Section("first thing missing", (Table(_HEADER, first),)))
+    unknown = [f"{use.place}: {use.name}" for use in answer.unknown]
     lists: dict[str, Sequence[object]] = {
         f"missing in the newest release, {answer.newest}": answer.problems[answer.newest],
         "will be removed": answer.deprecated,
-        "in no release, so not counted (made at run time, or not vLLM's)": [
-            f"{use.place}: {use.name}" for use in answer.unknown
-        ],
+        "in no release, so not counted (made at run time, or not vLLM's)": unknown,
     }
     for title, items in lists.items():
-        lines = [str(item) for item in items[:MAX_LISTED]]
-        if len(items) > MAX_LISTED:
-            lines.append(f"and {len(items) - MAX_LISTED} more")
-        if lines:
-            sections.append(Section(title, (tuple(lines),)))
+        more = [f"and {len(items) - MAX_LISTED} more"] if len(items) > MAX_LISTED else []
+        if items:
+            lines = (*map(str, items[:MAX_LISTED]), *more)
+            sections.append(Section(title, (lines,)))
     for smoke in smokes:
         title = f"{smoke.environment}, vLLM {smoke.version}: {_summary(smoke)}"
         sections.append(Section(title, (tuple(_tried(smoke)[:MAX_LISTED]),)))
@@ -69,12 +67,12 @@ def first_missing(answer: UsesAnswer) -> Iterator[tuple[str, ...]]:
     """Yield rows: releases, the first thing that they lack, and how many more they lack; those with
     the same are together."""
     lacking = [(release, problems) for release, problems in answer.problems.items() if problems]
-    for (place, text, count), group in groupby(
+    for _, group in groupby(
         lacking, key=lambda item: (item[1][0].use.place, item[1][0].text, len(item[1]))
     ):
-        rows = list(group)
-        releases = span([release for release, _ in rows], list(answer.problems))
-        yield releases, str(place), text, rows[0][1][0].instead or "-", str(count - 1)
+        releases, ((first, *more), *_) = zip(*group, strict=True)
+        where = span(releases, list(answer.problems))
+        yield where, str(first.use.place), first.text, first.instead or "-", str(len(more))
 
 
 def _declared(answer: UsesAnswer) -> Iterator[str]:
@@ -95,17 +93,13 @@ def _count(number: int, noun: str) -> str:
 
 
 def _summary(smoke: Smoke) -> str:
-    states = ("exist", "missing", "undecided")
-    counts = Counter(map(_state, smoke.missing.values()))
-    words = [f"{counts[state]} uses {state}" for state in states if counts[state]]
+    states = {False: "exist", True: "missing", None: "undecided"}
+    counts = Counter(None if lacks is None else bool(lacks) for lacks in smoke.missing.values())
+    words = [f"{counts[key]} uses {state}" for key, state in states.items() if counts[key]]
     if smoke.starts:
         started = sum(not start.error for start in smoke.starts)
         words.append(f"{started} of {len(smoke.starts)} servers started")
     return ", ".join(words) or "nothing to check"
-
-
-def _state(missing: str | None) -> str:
-    return "undecided" if missing is None else "missing" if missing else "exist"
 
 
 def _tried(smoke: Smoke) -> list[str]:
@@ -160,34 +154,26 @@ def to_json(answer: UsesAnswer, source: str, smokes: Sequence[Smoke] = ()) -> di
 
 
 def _use(use: Use) -> dict[str, Any]:
-    return {"use": use.name, "kind": use.kind, **asdict(use.place)}
+    return {"use": use.name, "kind": use.kind, **vars(use.place)}
 
 
 def _run(smoke: Smoke) -> dict[str, Any]:
-    return {
-        "environment": smoke.environment,
-        "version": smoke.version,
-        "failed": smoke.failed,
-        "uses": [
-            {
-                **_use(use),
-                "exists": None if missing is None else not missing,
-                "missing": missing or None,
-                "guarded": use.guarded,
-                "history_differs": use in smoke.differs,
-            }
-            for use, missing in smoke.missing.items()
-        ],
-        "starts": [
-            {
-                **asdict(start.command.place),
-                "words": start.words,
-                "left_out": start.left_out,
-                "error": start.error or None,
-            }
-            for start in smoke.starts
-        ],
-    }
+    uses = [
+        {
+            **_use(use),
+            "exists": None if missing is None else not missing,
+            "missing": missing or None,
+            "guarded": use.guarded,
+            "history_differs": use in smoke.differs,
+        }
+        for use, missing in smoke.missing.items()
+    ]
+    starts = []
+    for start in smoke.starts:
+        fields = {**vars(start), "error": start.error or None}
+        starts.append(vars(fields.pop("command").place) | fields)
+    about = {"environment": smoke.environment, "version": smoke.version, "failed": smoke.failed}
+    return {**about, "uses": uses, "starts": starts}
 
 
 # SARIF
@@ -215,10 +201,8 @@ def _sarif_results(answer: UsesAnswer, source: str) -> Iterator[sarif.SarifResul
         yield sarif.SarifResult(rule, level, message, Path(place.file), place.line, source)
     for deprecation in answer.deprecated:
         use = deprecation.use
-        rule, message = (
-            _rule("deprecated", "Something that vLLM will remove"),
-            f"{use.name}: {deprecation.message}",
-        )
+        rule = _rule("deprecated", "Something that vLLM will remove")
+        message = f"{use.name}: {deprecation.message}"
         yield sarif.SarifResult(rule, "note", message, Path(use.place.file), use.place.line, source)
 
 

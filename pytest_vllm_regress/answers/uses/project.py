@@ -3,26 +3,135 @@
 from __future__ import annotations
 
 import ast
+import configparser
 import os
 import re
 import warnings
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from packaging.utils import canonicalize_name
+
 from ...errors import UsageError
-from ...util.documents import parse_json
+from ...util.documents import parse_json, parse_toml
 from ...util.files import MAX_DEPTH, read_below
+from ...util.versions import requirement_of, specifiers_of, version_of
 from ..api_history.definitions import is_class
 from ..api_history.store import History, intervals
 from ..deployments.reader import DeploymentFinding, Pin, is_dockerfile, read
 from .check import UseChecker
-from .declared import MalformedRequirement, declared_in
 from .guards import Branches, VersionTests
 from .own_modules import ChosenFunction, Import, chosen_functions, is_program, loaded_for
 from .python import PythonReader, TooMuchWork
 from .strings import StringReader
 from .use import Declared, Place, Project, Use
+
+_NUMBER = re.compile(r"\d+(?:\.\d+)*")
+_CARET = re.compile(r"\^\s*(\d+(?:\.\d+)*)")
+_MALFORMED = re.compile(
+    r"^[\s\"',\[]*vllm(?:\[[\w,-]*\])?\s*=(?!=)\s*\d[\w.*]*", re.IGNORECASE | re.MULTILINE
+)
+MAX_ITEMS = 50_000
+
+
+class MalformedRequirement(ValueError):
+    """Raised if the only line with a version of vLLM is not a valid requirement, such as
+    ``vllm=0.8``."""
+
+
+def declared_in(text: str, file: str) -> list[Declared]:
+    """Return the ranges that a file declares; none for a file of another kind.
+
+    Raises ``ValueError`` if it cannot be parsed.
+    """
+    try:
+        specifiers = dict.fromkeys(_specifiers(text, file))
+    except (SyntaxError, RecursionError, MemoryError, configparser.Error) as error:
+        raise ValueError(str(error)) from None
+    if not specifiers and (malformed := _MALFORMED.search(text)) and _is_list(file):
+        raise MalformedRequirement(f"{malformed[0].strip()!r} is not a valid requirement")
+    lines = {  # for each version in a line that names vllm, the first such line
+        version: number
+        for number, line in reversed(list(enumerate(text.splitlines(), 1)))
+        if specifiers and "vllm" in line.lower()
+        for version in _NUMBER.findall(line)
+    }
+    versions = ((specifier, _NUMBER.search(specifier)) for specifier in specifiers)
+    return [
+        Declared(specifier, Place(file, lines.get(version[0], 1) if version else 1))
+        for specifier, version in versions
+    ]
+
+
+def _specifiers(text: str, file: str) -> Iterator[str]:
+    """Yield the ranges in any list of requirements of the file, and in the tables of Poetry."""
+    name = file.rpartition("/")[2]
+    todo = deque[object]()
+    if name == "pyproject.toml":
+        todo.append(parse_toml(text))
+    elif name == "setup.cfg":
+        parser = configparser.RawConfigParser()
+        parser.read_string(text)
+        todo += [list(section.values()) for section in parser.values()]
+    elif name == "setup.py":
+        todo.append(
+            [node.value for node in ast.walk(_parsed(text)) if isinstance(node, ast.Constant)]
+        )
+    elif _is_list(file):
+        todo.append([text])
+    while todo and len(todo) < MAX_ITEMS:
+        item = todo.popleft()
+        if isinstance(item, dict):
+            poetry = item.get("vllm")
+            version = poetry.get("version") if isinstance(poetry, dict) else poetry
+            if isinstance(version, str) and (specifier := _poetry(version)) is not None:
+                yield specifier
+            todo += [value for value in item.values() if isinstance(value, (dict, list))]
+        elif isinstance(item, list):
+            for entry in item:
+                if isinstance(entry, str):
+                    yield from _lines(entry)
+                elif isinstance(entry, (dict, list)):
+                    todo.append(entry)
+
+
+def _parsed(text: str) -> ast.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)
+        return ast.parse(text)
+
+
+def _is_list(file: str) -> bool:
+    """Return whether a file is a list of requirements, or contains one."""
+    name = file.rpartition("/")[2]
+    is_list = name.endswith((".txt", ".in")) and ("requirements" in file or "constraints" in file)
+    return is_list or name == "pyproject.toml"
+
+
+def _poetry(text: str) -> str | None:
+    if match := _CARET.fullmatch(text.strip()):
+        version = version_of(match[1])
+        assert version is not None
+        release = [*version.release, 0, 0]
+        upper = f"{release[0] + 1}" if release[0] else f"0.{release[1] + 1}"
+        return f">={match[1]},<{upper}"
+    return text if text != "*" and specifiers_of(text) is not None else None
+
+
+def _lines(text: str) -> Iterator[str]:
+    for line in text.splitlines():
+        words = line.partition("#")[0].partition(" --")[0].strip().rstrip("\\").strip()
+        if words[:4].lower() == "vllm":
+            requirement = requirement_of(words)
+            if (
+                requirement is not None
+                and canonicalize_name(requirement.name) == "vllm"
+                and requirement.specifier
+            ):
+                yield str(requirement.specifier)
+
 
 MAX_FILE = 2 * 1024 * 1024
 MAX_FILES = 50_000
@@ -117,10 +226,10 @@ class ProjectReader:
                 for finding in findings
                 if isinstance(finding, Pin)
             ]
-        together = [*self._declared, *declared]
-        if len(together) > MAX_DECLARED:
+        self._declared |= dict.fromkeys(declared)
+        if len(self._declared) > MAX_DECLARED:
             self._notes.append(f"left out: {name}: more than {MAX_DECLARED} declared ranges")
-        self._declared = dict.fromkeys(together[:MAX_DECLARED])
+            self._declared = dict.fromkeys(list(self._declared)[:MAX_DECLARED])
 
     def project(self) -> Project:
         if not self._count:
@@ -147,10 +256,9 @@ class ProjectReader:
         chosen = chosen_functions(self._functions, self._imports, everywhere)
         for use in uses:
             before = everywhere if use.live is None else use.live
-            live = before & loaded.get(use.place.file, everywhere)
-            for function in chosen.get(use.place.file, ()):
-                if use.place.line in function:
-                    live &= function.live
+            file, line = use.place.file, use.place.line
+            functions = (f.live for f in chosen.get(file, ()) if line in f)
+            live = before.intersection(loaded.get(file, everywhere), *functions)
             yield use if live == before else replace(use, live=live)
 
     def _uses_in(
@@ -171,9 +279,7 @@ class ProjectReader:
         if len(text) > MAX_PYTHON or max(map(len, text.split("\n"))) > MAX_LINE:
             raise _Unreadable(f"has more than {MAX_PYTHON} characters, or {MAX_LINE} in a line")
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", SyntaxWarning)
-                tree = ast.parse(text)
+            tree = _parsed(text)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             raise _Unreadable("cannot be parsed") from None
         try:
@@ -208,10 +314,10 @@ class ProjectReader:
     def _asked(self, kind: str, targets: tuple[str, ...], detail: str) -> Branches:
         """Return the releases for which a test for an attribute or a parameter is true, and those
         for which it may be false."""
-        statuses = dict(enumerate(self._checker.statuses(Use(kind, targets, Place("", 0), detail))))
+        statuses = self._checker.statuses(Use(kind, targets, Place("", 0), detail))
         return (
-            frozenset(number for number, status in statuses.items() if not status.missing),
-            frozenset(n for n, status in statuses.items() if status.missing or not status.sure),
+            frozenset(n for n, status in enumerate(statuses) if not status.missing),
+            frozenset(n for n, status in enumerate(statuses) if status.missing or not status.sure),
         )
 
     def _cell(self, text: str, name: str, number: int, reader: PythonReader) -> Iterator[Use]:

@@ -6,28 +6,126 @@ The source is parsed, never run.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from ..api_history.source import inner_statements, is_type_checking, last_name, text_of
-from .guards import VERSION, Names, Releases, VersionTests, is_version, resolve
+from ..api_history.definitions import (
+    Signature,
+    inner_statements,
+    is_type_checking,
+    last_name,
+    parameters_of,
+    text_of,
+)
+from .guards import VERSION, Names, Paths, Releases, VersionTests, is_version, resolve
 from .own_modules import ChosenFunction, Import, imports_of, named_in
 from .strings import StringReader
-from .syntax import (
-    ALL_CAUGHT,
-    ENDS,
-    MAX_ALTERNATIVES,
-    Function,
-    chain,
-    expressions,
-    keys_of,
-    kinds_caught,
-    leaves_names_undefined,
-    makes_modules,
-    merged,
-    override,
-)
 from .use import Place, Use, UsedCall
+
+ENDS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+"""Statements that leave a block."""
+MAX_ALTERNATIVES = 8
+Function = (ast.FunctionDef, ast.AsyncFunctionDef)
+ALL_CAUGHT = frozenset(("module", "name", "attribute", "argument"))
+_CAUGHT = {
+    "ImportError": {"module", "name"},
+    "ModuleNotFoundError": {"module"},
+    "AttributeError": {"attribute"},
+    "TypeError": {"argument"},
+    "Exception": ALL_CAUGHT,
+    "BaseException": ALL_CAUGHT,
+}
+
+
+def expressions(node: ast.stmt) -> Iterator[ast.expr]:
+    """Yield the expressions of a statement without those of nested statements."""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return  # a docstring
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.expr):
+            yield child
+        elif isinstance(child, ast.withitem):
+            yield child.context_expr
+
+
+def chain(node: ast.expr) -> list[ast.expr]:
+    """Return the parts of ``a.b().c`` from the whole to its first name."""
+    parts = [node]
+    while isinstance(node, (ast.Attribute, ast.Call, ast.Await)):
+        node = node.func if isinstance(node, ast.Call) else node.value
+        parts.append(node)
+    return parts
+
+
+def keys_of(node: ast.expr | None) -> dict[str, int] | None:
+    """Return the keys of a dict that is written out, with their lines."""
+    match node:
+        case ast.Dict(keys):
+            constants = [key for key in keys if isinstance(key, ast.Constant)]
+            return {key.value: key.lineno for key in constants if isinstance(key.value, str)}
+        case ast.Call(ast.Name("dict"), _, keywords):
+            return {word.arg: word.value.lineno for word in keywords if word.arg is not None}
+    return None
+
+
+def kinds_caught(handler: ast.ExceptHandler) -> frozenset[str]:
+    if handler.type is None:
+        return ALL_CAUGHT
+    types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return frozenset[str]().union(*(_CAUGHT.get(last_name(kind), ()) for kind in types))
+
+
+def makes_modules(tree: ast.AST) -> bool:
+    """Return whether a file makes modules of its own, so that dotted names in its strings may mean
+    these: a test with a fake vLLM."""
+    return any(
+        (isinstance(node, ast.Attribute) and node.attr in ("modules", "ModuleType"))
+        or (isinstance(node, ast.Constant) and node.value == "sys.modules")
+        for node in ast.walk(tree)
+    )
+
+
+def leaves_names_undefined(node: ast.Try | ast.TryStar, tree: ast.AST) -> bool:
+    """Return whether the handlers ignore that an import failed although the file needs one of its
+    names elsewhere."""
+    handled = [statement for handler in node.handlers for statement in handler.body]
+    if not all(isinstance(statement, ast.Pass) for statement in handled):
+        return False
+    imports = [entry for entry in node.body if isinstance(entry, (ast.Import, ast.ImportFrom))]
+    imported = {_bound(alias) for statement in imports for alias in statement.names}
+    bound, loaded = _names(tree)
+    inside = sum((_names(statement)[1] for statement in node.body), Counter())
+    return any(bound[name] == 1 and loaded[name] > inside[name] for name in imported)
+
+
+def _bound(alias: ast.alias) -> str:
+    return alias.asname or alias.name.partition(".")[0]
+
+
+def _names(tree: ast.AST) -> tuple[Counter[str], Counter[str]]:
+    """Return how often each name is bound, and how often it is read."""
+    bound, loaded = Counter[str](), Counter[str]()
+    for node in ast.walk(tree):
+        match node:
+            case ast.alias():
+                bound[_bound(node)] += 1
+            case ast.Name(name, ast.Load()):
+                loaded[name] += 1
+            case ast.Name(id=name) | ast.ClassDef(name) | ast.FunctionDef(name):
+                bound[name] += 1
+            case ast.AsyncFunctionDef(name):
+                bound[name] += 1
+    return bound, loaded
+
+
+def merged(one: Names, other: Names) -> Names:
+    """Return what names mean after one of two branches."""
+    return {
+        name: tuple(dict.fromkeys((*one.get(name, ()), *other.get(name, ()))))[:MAX_ALTERNATIVES]
+        for name in {**one, **other}
+    }
+
 
 Keys = dict[str, tuple[int, Releases]]
 """Keys of a dict, with their lines and the releases for which they are set."""
@@ -173,7 +271,8 @@ class PythonReader:
             branch = replace(scope, names=dict(scope.names), live=live, probed=probed)
             self._block(body, branch)
             branches.append(branch.names)
-        _rebind(scope, merged(*branches))
+        scope.names.clear()
+        scope.names.update(merged(*branches))
         leaves = isinstance(node.body[-1], ENDS) and false != self._tests.all
         return false if leaves else None
 
@@ -190,13 +289,13 @@ class PythonReader:
         self._block(node.body, replace(scope, caught=scope.caught | caught))
         guarded = tuple(use for use in self._uses[first:] if use.guarded)[:MAX_ALTERNATIVES]
         self._spend((1 + len(node.handlers)) * len(scope.names))
-        kept = self._tests.kept()
+        kept = dict(self._tests.kept)
         for handler in node.handlers:
             instead_of = guarded if kinds_caught(handler) else scope.instead_of
             inner = replace(scope, names=dict(scope.names), instead_of=instead_of)
             self._block(handler.body, inner)
             self._tests.after_handler(kept, handler.body)
-            _rebind(scope, merged(scope.names, inner.names))
+            scope.names.update(merged(scope.names, inner.names))
         self._block([*node.orelse, *node.finalbody], scope)
 
     def _import(self, node: ast.Import | ast.ImportFrom, scope: _Scope) -> None:
@@ -211,23 +310,18 @@ class PythonReader:
                 name = alias.asname or alias.name
             if module.partition(".")[0] != "vllm":
                 scope.names.pop(name, None)
-            elif isinstance(node, ast.Import):
+                continue
+            use = Use("name", (path,), self._place(node, scope))
+            if isinstance(node, ast.Import):
                 scope.names[name] = (path if alias.asname else name,)
-                self._use(self._named((path,), node, scope), "module", scope)
-            else:
-                self._imported(module, path, node, scope)
-                scope.names[name] = (path,)
-
-    def _imported(self, module: str, path: str, node: ast.ImportFrom, scope: _Scope) -> None:
-        """Record an import of a name.
-
-        Where only ``ModuleNotFoundError`` is caught, the module and the name in it are two uses.
-        """
-        use = self._named((path,), node, scope)
-        if "module" in scope.caught and "name" not in scope.caught:
-            self._use(self._named((module,), node, scope), "module", scope)
-            use = replace(use, roots=(module,))
-        self._use(use, "name", scope)
+                self._use(use, "module", scope)
+                continue
+            if "module" in scope.caught and "name" not in scope.caught:
+                # Only ModuleNotFoundError is caught: the module and the name in it are two uses.
+                self._use(replace(use, targets=(module,)), "module", scope)
+                use = replace(use, roots=(module,))
+            self._use(use, "name", scope)
+            scope.names[name] = (path,)
 
     def _class(self, node: ast.ClassDef, scope: _Scope) -> None:
         keywords = (word.value for word in node.keywords)
@@ -243,9 +337,11 @@ class PythonReader:
         self._block(node.body, replace(self._nested(scope), own=own))
         for method in methods:
             if not method.name.startswith("__"):
-                place, parameters = self._place(method, scope), override(method)
+                place, signature = self._place(method, scope), Signature(parameters_of(method.args))
+                if "staticmethod" not in map(last_name, method.decorator_list):
+                    signature = signature.without_first()
                 for base in bases:
-                    use = Use("override", (base,), place, method.name, override=parameters)
+                    use = Use("override", (base,), place, method.name, override=signature)
                     self._use(use, "attribute", scope)
         scope.names.pop(node.name, None)
 
@@ -328,7 +424,7 @@ class PythonReader:
     def _attribute(self, node: ast.Attribute, scope: _Scope) -> None:
         if paths := _resolve(node, scope):
             root = next((part for part in reversed(chain(node)) if _resolve(part, scope)), node)
-            use = self._named(paths, node, scope, _resolve(root, scope))
+            use = Use("name", paths, self._place(node, scope), roots=_resolve(root, scope))
             self._use(use, "attribute" if root is not node else "name", scope)
 
     def _call(self, node: ast.Call, scope: _Scope) -> None:
@@ -365,7 +461,7 @@ class PythonReader:
 
     def _use(self, use: Use, fails_as: str, scope: _Scope) -> None:
         """Record a use of vLLM, with the conditions of its scope. ``fails_as``: the kind of failure
-        (``syntax.ALL_CAUGHT``) where a release does not have it."""
+        (``ALL_CAUGHT``) where a release does not have it."""
         self._spend(_WORK_OF_USE)
         last = use.detail or use.targets[0].rpartition(".")[2]
         guarded = (
@@ -381,22 +477,11 @@ class PythonReader:
             restricted = live if live != self._tests.all else None
             self._uses.append(replace(use, live=restricted))
 
-    def _named(
-        self, paths: tuple[str, ...], node: ast.AST, scope: _Scope, roots: tuple[str, ...] = ()
-    ) -> Use:
-        return Use("name", paths, self._place(node, scope), roots=roots)
-
     def _place(self, node: ast.AST, scope: _Scope) -> Place:
         return Place(self._file, getattr(node, "lineno", 1), scope.module.cell)
 
 
-def _rebind(scope: _Scope, names: Names) -> None:
-    """Let the names of a scope mean what they mean after its branches."""
-    scope.names.clear()
-    scope.names.update(names)
-
-
-def _bind(name: str, paths: tuple[str, ...], scope: _Scope) -> None:
+def _bind(name: str, paths: Paths, scope: _Scope) -> None:
     if paths:
         scope.names[name] = paths
     else:
@@ -409,7 +494,7 @@ def _unbind(target: ast.expr, scope: _Scope) -> None:
             scope.names.pop(node.id, None)
 
 
-def _annotated(annotation: ast.expr | None, scope: _Scope) -> tuple[str, ...]:
+def _annotated(annotation: ast.expr | None, scope: _Scope) -> Paths:
     """Return an instance of the class of vLLM in an annotation."""
     match annotation:
         case None:
@@ -422,5 +507,5 @@ def _annotated(annotation: ast.expr | None, scope: _Scope) -> tuple[str, ...]:
     return tuple(f"{path}()" for path in paths)
 
 
-def _resolve(node: ast.expr | None, scope: _Scope) -> tuple[str, ...]:
+def _resolve(node: ast.expr | None, scope: _Scope) -> Paths:
     return resolve(node, scope.names, scope.own)

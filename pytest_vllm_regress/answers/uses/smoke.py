@@ -10,7 +10,10 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from ...engines.session import Session
@@ -19,7 +22,7 @@ from ...engines.standalone import probe_in
 from ...errors import ChildError, RegressError, Unsupported
 from ...util.deadline import Deadline
 from ...util.paths import PACKAGE
-from ..api_history.definitions import Option
+from ..api_history.definitions import options_in
 from ..api_history.store import History
 from .check import UNSURE, UseChecker, spellings
 from .strings import PARSER_OPTIONS
@@ -50,8 +53,6 @@ _LEFT_OUT = re.compile(
     r"|gpu-memory-utilization|swap-space|cpu-offload-gb|num-gpu-blocks-override|kv-cache-memory-bytes|hf-.*|config|help|version|grpc)"
 )
 """Options that concern the machine, the model's weights, or where the server listens."""
-Offered = Mapping[str, frozenset[str]]
-"""The names that servers have by kind, "route" and "metric"; empty if none was started."""
 
 
 @dataclass(frozen=True)
@@ -72,15 +73,15 @@ class Smoke:
     """Results in one environment.
 
     ``missing``: what it lacks of a use; empty if it has it, None if importing and starting do not
-    say. ``offered``: what the servers had; ``differs``: uses of which the history says something
-    else.
+    say. ``offered``: the routes and metrics of the servers; ``differs``: uses of which the history
+    says something else.
     """
 
     environment: str
     version: str
     missing: Mapping[Use, str | None] = field(hash=False)
     starts: tuple[Start, ...]
-    offered: Offered = field(hash=False)
+    offered: frozenset[str]
     differs: tuple[Use, ...] = ()
 
     @property
@@ -125,17 +126,19 @@ def smoke(
     checked = dict(_checked(ask, live))
     ask.close()
     starts: list[Start] = []
-    offered: dict[str, frozenset[str]] = {}
+    offered = frozenset[str]()
     for start in _starts(project, live, history):
         say(f"{environment}: starting vllm serve {' '.join(start.words)}".rstrip())
         tried, more = _start(session, environment, start)
         starts.append(tried)
-        offered |= {kind: offered.get(kind, frozenset()) | names for kind, names in more.items()}
+        offered |= more
     for use, status in recorded.items():
         if use.kind == "override" and checked.get(use) and not status.sure:
             checked[use] = None  # before vLLM has the method it is one of the project's own
         elif use.kind in ("route", "metric"):
-            checked[use] = _not_offered(use, offered, status.missing)
+            # With other options a server may offer more: the history must say the same.
+            lacks = "" if spellings(use) & offered else status.missing or None
+            checked[use] = lacks if offered else None
     missing = {use: checked[use] for use in live if use in checked}
     differs = tuple(
         use
@@ -153,17 +156,14 @@ def _checked(ask: Callable[..., Any], uses: Iterable[Use]) -> Iterator[tuple[Use
     """
     answers: dict[str, str | None] = {}
     for use in uses:
-        question = _question(use)
-        if question is None:
+        if (question := _question(use)) is None:
             continue
         key = repr(question)
         if key not in answers:
-            function, arguments = question
-            try:
-                answer = ask(function, **arguments)
-            except ChildError:  # a module that ends or blocks its process
-                answer = None
-            answers[key] = answer if isinstance(answer, str) else None
+            answers[key] = None
+            with suppress(ChildError):  # a module that ends or blocks its process
+                answer = ask(question[0], **question[1])
+                answers[key] = answer if isinstance(answer, str) else None
         yield use, answers[key]
 
 
@@ -183,9 +183,9 @@ def _question(use: Use) -> tuple[str, dict[str, Any]] | None:
             return "override", {
                 "targets": targets,
                 "method": use.detail,
-                "names": list(own.names),
-                "positional": own.positional,
-                "more": [own.any_positional, own.any_keyword],
+                "names": list(own.names()),
+                "positional": len(own.positional()),
+                "more": [own.has("args"), own.has("kwargs")],
             }
         case "option" | "choice":
             return "option", {"flag": target, "value": use.detail}
@@ -209,9 +209,9 @@ def _starts(project: Project, live: Sequence[Use], history: History) -> Iterator
         commands = [Command(Place("", 0), ())]
     distinct: dict[tuple[str, ...], Start] = {}
     for command in commands:
-        start = planned(command, lambda name, value: _is_listed(name, value, history))
+        start = planned(command, partial(_is_listed, history))
         distinct.setdefault(start.words, start)
-    yield from list(distinct.values())[:MAX_STARTS]
+    return islice(distinct.values(), MAX_STARTS)
 
 
 def planned(command: Command, allowed: Callable[[str, str], bool]) -> Start:
@@ -233,34 +233,36 @@ def planned(command: Command, allowed: Callable[[str, str], bool]) -> Start:
             words += [name, value]
         else:
             left_out.append(name)
-    if "--enable-auto-tool-choice" in words and not words.count("--tool-call-parser"):
-        words.remove("--enable-auto-tool-choice")
-        left_out.append("--enable-auto-tool-choice")
+    choice = "--enable-auto-tool-choice"
+    if choice in words and "--tool-call-parser" not in words:
+        words.remove(choice)
+        left_out.append(choice)
     return Start(command, tuple(words), tuple(dict.fromkeys(left_out)))
 
 
-def _is_listed(name: str, value: str, history: History) -> bool:
+def _is_listed(history: History, name: str, value: str) -> bool:
     """Return whether vLLM lists a value for an option: a choice, or a registered parser."""
     if name in PARSER_OPTIONS:
         return f"{PARSER_OPTIONS[name]}:{value}" in history.table("parsers")
-    texts = history.table("options").get(name, ())[1::2]
-    return any(value in Option.of(text).choices for text in texts if isinstance(text, str))
+    return any(
+        value in option.choices for option in options_in(history.table("options").get(name, ()))
+    )
 
 
-def _start(session: Session, environment: str, start: Start) -> tuple[Start, Offered]:
+def _start(session: Session, environment: str, start: Start) -> tuple[Start, frozenset[str]]:
     """Start a server, wait for its first token, and read which routes and metrics it has."""
     spec = EngineSpec(command_line=start.words)
     try:
-        server = session.server(session.target(environment), spec, user="uses", fresh=True)
+        server = session.start("serve", session.target(environment), spec, user="uses", fresh=True)
         try:
             return start, offered_by(server)
         finally:
             server.stop()
     except RegressError as error:
-        return replace(start, error=_reason(error)), {}
+        return replace(start, error=_reason(error)), frozenset()
 
 
-def offered_by(server: Server) -> Offered:
+def offered_by(server: Server) -> frozenset[str]:
     """Return the routes in a server's description of its API, and the metrics that it reports after
     its first token."""
     document = server.get("/openapi.json").json()
@@ -269,7 +271,7 @@ def offered_by(server: Server) -> Offered:
         server.post(
             _COMPLETIONS, {"model": server.model, "prompt": "One token, please", "max_tokens": 1}
         )
-    return {"route": paths, "metric": _metrics(server)}
+    return paths | _metrics(server)
 
 
 def _metrics(server: Server) -> frozenset[str]:
@@ -279,21 +281,11 @@ def _metrics(server: Server) -> frozenset[str]:
     """
     deadline = Deadline.after("metrics", METRICS_S)
     while True:
-        names = frozenset(_METRIC_LINE.findall(server.get("/metrics").text))
+        text = server.get("/metrics").text
+        names = frozenset(_METRIC_LINE.findall(text))
         if deadline.passed or any("generation_tokens" in name for name in names):
             return names
         time.sleep(_POLL_S)
-
-
-def _not_offered(use: Use, offered: Offered, recorded: str) -> str | None:
-    """Return what is missing of a route or a metric.
-
-    A server may offer more with other options, so what it does not offer is missing only if the
-    history says the same (``recorded``).
-    """
-    if not offered:
-        return None
-    return "" if spellings(use) & offered[use.kind] else recorded or None
 
 
 def _reason(error: RegressError) -> str:

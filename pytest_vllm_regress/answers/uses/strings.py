@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import zip_longest
 
-from ..api_history.definitions import Option
+from ..api_history.definitions import options_in, text_of
 from ..api_history.option_names import OptionNames, closest
-from ..api_history.source import text_of
 from ..api_history.store import History
 from ..deployments.reader import (
     DeploymentFinding,
@@ -46,12 +47,11 @@ class StringReader:
     release has. Strings of other meaning are no uses."""
 
     def __init__(self, history: History) -> None:
-        options = history.table("options")
         self._option_names = OptionNames.of(history)
         self._with_choices = {
             name
-            for name, timeline in options.items()
-            if any(Option.of(text).choices for text in timeline[1::2] if isinstance(text, str))
+            for name, timeline in history.table("options").items()
+            if any(option.choices for option in options_in(timeline))
         }
         self._environment = history.table("environment")
         self._routes = history.table("routes")
@@ -78,7 +78,7 @@ class StringReader:
         the server."""
         if isinstance(node, (ast.List, ast.Tuple)):
             words = [Word(text_of(item), place.line) for item in node.elts]
-            return list(self._servers(servers(words), place))
+            return [use for server in servers(words) for use in self._options(server, place)]
         text = text_of(node) if isinstance(node, (ast.Constant, ast.JoinedStr)) else ""
         if not text or len(text) > MAX_STRING:
             return []
@@ -88,7 +88,8 @@ class StringReader:
         if "vllm" in text and " " in text.strip():  # a command may go on in the next line
             command = split(text.replace("\n", " "), place.line)
             for words in commands(command):
-                uses += self._servers(servers(words), place, alone=False)
+                for server in servers(words):
+                    uses += self._options(server, place, alone=False)
         return uses
 
     def read(self, finding: DeploymentFinding, file: str) -> Iterator[Use]:
@@ -96,16 +97,8 @@ class StringReader:
         if isinstance(finding, Mention):
             yield from self._named(finding.kind, finding.name, Place(file, finding.line))
         elif isinstance(finding, ServerCommand):
-            places = [Place(file, word.line) for word in finding.words]
-            yield from self._options(
-                finding, Place(file, finding.line), places, alone=finding.is_certain
-            )
-
-    def _servers(
-        self, started: Iterable[ServerCommand], place: Place, *, alone: bool = True
-    ) -> Iterator[Use]:
-        for server in started:
-            yield from self._options(server, place, [place] * len(server.words), alone=alone)
+            place = Place(file, finding.line)
+            yield from self._options(finding, place, alone=finding.is_certain)
 
     def _named(self, kind: str, name: str, place: Place) -> Iterator[Use]:
         """Yield a use of a variable, metric or route, if there is one of this name."""
@@ -123,38 +116,37 @@ class StringReader:
         if name and known:
             yield Use(kind, (name,), place)
 
-    def _options(
-        self, server: ServerCommand, place: Place, places: Sequence[Place], *, alone: bool
-    ) -> Iterator[Use]:
+    def _options(self, server: ServerCommand, place: Place, *, alone: bool = True) -> Iterator[Use]:
         """Yield the options of a server, each with its place. Notes the command, which is at
         ``place``.
 
         ``alone``: any option is certainly meant for the server, and may be shortened.
         """
-        words = server.words
         given: list[tuple[str, str]] = []
-        for number, word in enumerate(words[:MAX_WORDS]):
+        for word, following in zip_longest(
+            server.words[:MAX_WORDS], server.words[1 : MAX_WORDS + 1], fillvalue=Word("")
+        ):
             if not word.startswith("--") or len(word) < 4:
                 continue
-            name, _, value = word.partition("=")
+            at = replace(place, line=word.line)
+            name, _, value = str(word).partition("=")
             head, dot, keys = name.partition(".")
             meaning = (self._option_names.find if alone else self._option_names.exact)(head)
             if meaning is None:
                 if _OPTION.fullmatch(head) and (alone or self._resembles(head)):
-                    yield Use("option", (head,), places[number])
+                    yield Use("option", (head,), at)
                 continue
             is_positive = meaning in self._option_names.options
             option = meaning if is_positive else f"--{meaning.removeprefix('--no-')}"
-            yield Use("option", (option,), places[number])
-            value = value or (words[number + 1] if number + 1 < len(words) else "")
-            given.append(
-                (f"{meaning}{dot}{keys}".replace("_", "-"), "" if value.startswith("--") else value)
-            )
+            yield Use("option", (option,), at)
+            value = value or str(following)
+            full = f"{meaning}{dot}{keys}".replace("_", "-")
+            given.append((full, "" if value.startswith("--") else value))
             if value and not value.startswith(("-", "$", "{")):
                 if option in PARSER_OPTIONS:
-                    yield Use("parser", (option,), places[number], detail=value)
+                    yield Use("parser", (option,), at, detail=value)
                 elif option in self._with_choices:
-                    yield Use("choice", (option,), places[number], detail=value)
+                    yield Use("choice", (option,), at, detail=value)
         if len(self.commands) < MAX_COMMANDS:
             self.commands[Command(place, tuple(given))] = None
 

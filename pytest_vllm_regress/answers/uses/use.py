@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from ..api_history.definitions import Signature
+
 KINDS = (
     "name",
     "keyword",
@@ -50,23 +52,13 @@ class UsedCall:
 
 
 @dataclass(frozen=True)
-class Override:
-    """Parameters of a method that overrides one of vLLM: names, how many by position, and whether
-    it takes any others."""
-
-    names: tuple[str, ...]
-    positional: int
-    any_positional: bool
-    any_keyword: bool
-
-
-@dataclass(frozen=True)
 class Use:
     """One thing of vLLM that a project uses.
 
     ``targets``: paths of which the first that exists in a release is meant
     (``api_history.lookup``); for other kinds the name.
     ``detail``: the keyword, the method, or the value of an option.
+    ``override``: the parameters of a method that overrides one of vLLM.
     ``roots``: what an attribute is reached from; where none of them exists, another use is the one
     that fails.
     ``live``: numbers of the releases for which the code asks before it gets there; None for all.
@@ -80,7 +72,7 @@ class Use:
     place: Place
     detail: str = ""
     call: UsedCall | None = None
-    override: Override | None = None
+    override: Signature | None = None
     roots: tuple[str, ...] = ()
     live: frozenset[int] | None = None
     instead_of: tuple[Use, ...] = ()

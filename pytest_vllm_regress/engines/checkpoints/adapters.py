@@ -5,20 +5,20 @@ Each fits the checkpoint that it is made for.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
-import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import UsageError
 from ...util.documents import load_json
-from .forge import MAX_CONFIG, publish, weight_file
+from .forge import MAX_CONFIG, ensure_files, weight_file
+from .models import families, filled, json_bytes
 
 _TARGETS = ("q_proj", "v_proj")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Adapter:
     """A LoRA adapter for a request. Adapters with equal ``name`` and different seeds or ranks are
     different adapters under the same name.
@@ -51,29 +51,15 @@ def ensure_adapter(adapter: Adapter, model: Path, root: Path) -> Path:
         shapes[f"base_model.model.{module}.lora_A.weight"] = (adapter.rank, columns)
         shapes[f"base_model.model.{module}.lora_B.weight"] = (rows, adapter.rank)
     weights = weight_file(shapes, adapter.seed)
-    config = {
-        "peft_type": "LORA",
-        "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": None,
-        "r": adapter.rank,
-        "lora_alpha": 2 * adapter.rank,
-        "lora_dropout": 0.0,
-        "bias": "none",
-        "fan_in_fan_out": False,
-        "inference_mode": True,
-        "modules_to_save": None,
-        "target_modules": list(_TARGETS),
-    }
+    config = filled(families()["adapters"]["lora"], {"rank": adapter.rank, "none": None}, {})
     files = {
-        "adapter_config.json": json.dumps(config, indent=1).encode(),
+        "adapter_config.json": json_bytes(config),
         "adapter_model.safetensors": weights[: len(weights) // 2] if adapter.broken else weights,
     }
     folder = (
         root.absolute() / f"adapter-{hashlib.sha256(b''.join(files.values())).hexdigest()[:12]}"
     )
-    if all(_size(folder / name) == len(content) for name, content in files.items()):
-        return folder
-    return publish(folder, files)
+    return ensure_files(folder, files)
 
 
 def _projections(model: Path) -> Iterator[tuple[str, tuple[int, int]]]:
@@ -93,10 +79,3 @@ def _projections(model: Path) -> Iterator[tuple[str, tuple[int, int]]]:
             _TARGETS, (heads, config.get("num_key_value_heads", heads)), strict=True
         ):
             yield f"model.layers.{layer}.self_attn.{name}", (count * head, hidden)
-
-
-def _size(path: Path) -> int | None:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return None

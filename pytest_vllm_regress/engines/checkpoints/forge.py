@@ -1,7 +1,7 @@
 """The checkpoint forge: it writes small, valid Hugging Face checkpoints with seeded weights,
 without downloads and without transformers.
 
-The kinds of checkpoints are in ``kinds``, their families in ``models.toml``. When is a checkpoint made?
+The kinds of checkpoints and their families are in ``models.toml``. When is a checkpoint made?
 When its folder is missing or incomplete; the name holds a hash (``ensure_checkpoint``). Equal texts have equal token ids in every version of
 transformers, and equal seeds give equal weights with every version of numpy.
 """
@@ -11,23 +11,60 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-import secrets
-import shutil
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from packaging.requirements import Requirement
+
 from ...errors import UsageError
 from ...util.documents import load_json
-from ...util.files import private_folder
-from .kinds import kind_named
+from ...util.files import private_folder, write_atomically
+from . import tokenizers
 from .models import families, family, filled, json_bytes, weights
-from .tokenizers import Tokenizer, byte_level
+from .tokenizers import Tokenizer
 
 MAX_CONFIG = 4 * 1024 * 1024
 
 _WEIGHTS = "model.safetensors"
+_SEED = 0
 _RECIPE = 2  # increase it when the values of the weights change; all other content is hashed itself
+
+
+KINDS: Mapping[str, Mapping[str, Any]] = families()["kinds"]
+"""The kinds of checkpoints by name: their tokenizers, needs and arguments (``models.toml``)."""
+
+
+def tokenizer_of(kind: str) -> Tokenizer:
+    """Return the tokenizer of a kind. Raises ``UsageError`` with all names for an unknown one."""
+    if kind not in KINDS:
+        raise UsageError(
+            f"no forged model is called {kind!r}; there are {', '.join(KINDS)}. Use --vllm-model for a real model"
+        )
+    function, *arguments = KINDS[kind]["tokenizer"]
+    tokenizer: Tokenizer = getattr(tokenizers, function)(*arguments)
+    return tokenizer
+
+
+def unmet_needs(model: str, versions: Mapping[str, str]) -> tuple[str, ...]:
+    """Return what a target with these versions lacks for this kind of model, as requirements.
+
+    Models that are not kinds need nothing.
+    """
+    requirements = map(Requirement, KINDS.get(model, {}).get("needs", ()))
+    return tuple(
+        str(requirement)
+        for requirement in requirements
+        if requirement.name not in versions
+        or not requirement.specifier.contains(versions[requirement.name], prereleases=True)
+    )
+
+
+def arguments_of(model: str) -> Mapping[str, str]:
+    """Return the engine arguments that this kind needs to start; a spec may override them."""
+    arguments: Mapping[str, str] = KINDS.get(model, {}).get("arguments", {})
+    return arguments
 
 
 def architectures_of(model: str) -> tuple[str, ...]:
@@ -40,21 +77,18 @@ def architectures_of(model: str) -> tuple[str, ...]:
     return tuple(name for name in names if isinstance(name, str)) if isinstance(names, list) else ()
 
 
-def ensure_checkpoint(kind: str, root: Path, *, seed: int = 0, head: int = 32) -> Path:
+def ensure_checkpoint(kind: str, root: Path, *, head: int = 32) -> Path:
     """Return the absolute path of the checkpoint of ``kind`` below ``root``. It is written if it is
     missing or incomplete.
 
-    Its name contains a hash of its configuration, tokenizer, weight shapes, seed and ``_RECIPE``,
+    Its name contains a hash of its configuration, tokenizer, weight shapes and ``_RECIPE``,
     so a changed forge never uses an old checkpoint. A change of weight values alone needs a new
     ``_RECIPE``. Several processes may call this at once.
-    ``seed`` (zero or more) selects the weights, ``head`` (32 or 64) is the width of an attention
-    head. Writing one takes about 2 MB and 0.1 s.
+    ``head`` (32 or 64) is the width of an attention head. Writing one takes about 2 MB and 0.1 s.
 
-    Raises ``UsageError`` for an unknown kind, a negative seed, or a folder that cannot be written.
+    Raises ``UsageError`` for an unknown kind, or a folder that cannot be written.
     """
-    tokenizer = kind_named(kind).tokenizer()
-    if seed < 0:
-        raise UsageError(f"the seed of a forged model must be zero or more, not {seed}")
+    tokenizer = tokenizer_of(kind)
     documents = _documents(kind, tokenizer, head)
     files = {name: json_bytes(content) for name, content in documents.items()}
     files |= tokenizer.files
@@ -62,13 +96,13 @@ def ensure_checkpoint(kind: str, root: Path, *, seed: int = 0, head: int = 32) -
     omitted = families()[kind].get("omit")
     shapes = {name: size for name, size in drawn.items() if not omitted or omitted not in name}
     key = hashlib.sha256(
-        repr((_RECIPE, seed, sorted(files.items()), sorted(shapes.items()))).encode()
+        repr((_RECIPE, _SEED, sorted(files.items()), sorted(shapes.items()))).encode()
     ).hexdigest()[:12]
     root = root.absolute()
     folder = root / f"{kind}-{key}"
     if _is_whole(folder, files, shapes):
         return folder
-    return publish(folder, {**files, _WEIGHTS: weight_file(drawn, seed, frozenset(shapes))})
+    return publish(folder, {**files, _WEIGHTS: weight_file(drawn, _SEED, frozenset(shapes))})
 
 
 def ensure_tokenizer(markers: Sequence[str], root: Path) -> Path:
@@ -78,16 +112,14 @@ def ensure_tokenizer(markers: Sequence[str], root: Path) -> Path:
     Its other tokens are those of the forged text model. Texts have equal ids in every release.
     Raises ``UsageError`` if it cannot be written.
     """
-    tokenizer = byte_level(markers=markers)
+    tokenizer = tokenizers.byte_level(markers=markers)
     files = {name: tokenizer.files[name] for name in ("tokenizer.json", "tokenizer_config.json")}
     files["config.json"] = json_bytes(_documents("text", tokenizer, 32)["config.json"])
     folder = (
         root.absolute()
         / f"tokenizer-{hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()[:12]}"
     )
-    if all((folder / name).is_file() for name in files):
-        return folder
-    return publish(folder, files)
+    return ensure_files(folder, files)
 
 
 def _documents(kind: str, tokenizer: Tokenizer, head: int) -> dict[str, Any]:
@@ -106,24 +138,35 @@ def _sizes(tokenizer: Tokenizer, head: int) -> dict[str, int]:
 
 
 def publish(folder: Path, files: Mapping[str, bytes]) -> Path:
-    """Write a folder with these files in one step, or restore its missing files.
+    """Write a folder with these files, each in one step.
 
-    Other processes may do the same. Raises ``UsageError``.
+    Several processes may do that at once, because they write the same bytes. Raises ``UsageError``.
     """
-    part = folder.with_name(f".{folder.name}-{os.getpid()}-{secrets.token_hex(4)}")
     try:
-        private_folder(folder.parent)
-        part.mkdir()
+        private_folder(folder)
         for name, content in files.items():
-            (part / name).write_bytes(content)
-        _move(part, folder)
-    except OSError as error:
+            write_atomically(folder / name, content, sync=False)
+    except (OSError, UsageError) as error:
         raise UsageError(
-            f"the checkpoint {folder} cannot be written: {error.strerror or error}. Choose another cache with VLLM_REGRESS_CACHE"
+            f"the checkpoint {folder} cannot be written: {error}. Choose another cache with VLLM_REGRESS_CACHE"
         ) from None
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
     return folder
+
+
+def ensure_files(folder: Path, files: Mapping[str, bytes]) -> Path:
+    """Return ``folder``, which is written unless every file exists with its full length.
+
+    Raises ``UsageError``.
+    """
+    return folder if _are_whole(folder, files) else publish(folder, files)
+
+
+def _are_whole(folder: Path, files: Mapping[str, bytes]) -> bool:
+    with suppress(OSError):
+        return all(
+            (folder / name).stat().st_size == len(content) for name, content in files.items()
+        )
+    return False
 
 
 def _is_whole(
@@ -139,23 +182,9 @@ def _is_whole(
             expected = 8 + header + 4 * sum(math.prod(shape) for shape in shapes.values())
             if os.fstat(stored.fileno()).st_size != expected:
                 return False
-        return all(
-            (folder / name).stat().st_size == len(content) for name, content in files.items()
-        )
+        return _are_whole(folder, files)
     except OSError:
         return False
-
-
-def _move(part: Path, folder: Path) -> None:
-    try:
-        os.rename(part, folder)
-    except OSError:
-        if not folder.is_dir():
-            raise
-        # Another process was faster, or files are missing. Each file is replaced by the same bytes
-        # in one step, so readers notice nothing.
-        for file in part.iterdir():
-            os.replace(file, folder / file.name)
 
 
 def weight_file(

@@ -15,7 +15,7 @@ from ...errors import UsageError
 from ...util.documents import load_json
 from ...util.files import peek, read_bounded, write_atomically
 from .adapters import Adapter, ensure_adapter
-from .forge import MAX_CONFIG, ensure_checkpoint, publish, weight_file
+from .forge import MAX_CONFIG, ensure_checkpoint, ensure_files, weight_file
 from .models import families, json_bytes
 
 ADAPTER = "adapter"
@@ -28,7 +28,6 @@ name."""
 NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}|gpt2|bert-base-uncased")
 """A name on the hub with its owner, or one of the few without."""
 
-_VIRTUAL_TOKENS = 8
 _MAX_FILE = 64 * 1024 * 1024
 
 
@@ -64,13 +63,11 @@ def ensure_alias(name: str, hub: Path, checkpoints: Path) -> Path | None:
             if kind == ADAPTER
             else _checkpoint_files(kind, checkpoints)
         )
-    commit = hashlib.sha256(
-        repr([(path, hashlib.sha256(data).hexdigest()) for path, data in files]).encode()
-    ).hexdigest()
+    digests = [(path, hashlib.sha256(data).hexdigest()) for path, data in sorted(files.items())]
+    commit = hashlib.sha256(repr(digests).encode()).hexdigest()
     repository = hub.absolute() / f"models--{name.replace('/', '--')}"
     snapshot = repository / "snapshots" / commit[:40]
-    if not all((snapshot / path).is_file() for path, _ in files):
-        publish(snapshot, dict(files))
+    ensure_files(snapshot, files)
     main = repository / "refs" / "main"
     if not main.is_file() or read_bounded(main, 100).decode() != commit[:40]:
         write_atomically(main, commit[:40])
@@ -96,9 +93,9 @@ def variables_of(hub: Path | None) -> dict[str, str]:
     )
 
 
-def _checkpoint_files(kind: str, checkpoints: Path) -> list[tuple[str, bytes]]:
+def _checkpoint_files(kind: str, checkpoints: Path) -> dict[str, bytes]:
     folder = ensure_checkpoint(kind, checkpoints)
-    files = {path.name: read_bounded(path, _MAX_FILE) for path in sorted(folder.iterdir())}
+    files = _files_in(folder)
     config = json.loads(files["config.json"])
     if (
         config.get("max_position_embeddings") == 4096
@@ -106,25 +103,29 @@ def _checkpoint_files(kind: str, checkpoints: Path) -> list[tuple[str, bytes]]:
         files["config.json"] = json_bytes({**config, "max_position_embeddings": MAX_POSITIONS})
         settings = json.loads(files["tokenizer_config.json"])
         files["tokenizer_config.json"] = json_bytes({**settings, "model_max_length": MAX_POSITIONS})
-    return sorted(files.items())
+    return files
 
 
-def _adapter_files(name: str, checkpoints: Path) -> list[tuple[str, bytes]]:
+def _adapter_files(name: str, checkpoints: Path) -> dict[str, bytes]:
     base = ensure_checkpoint("text", checkpoints)
     seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:2], "big")
     folder = ensure_adapter(Adapter(name, seed=seed), base, checkpoints)
-    files = {path.name: read_bounded(path, _MAX_FILE) for path in sorted(folder.iterdir())}
+    files = _files_in(folder)
     config = load_json(folder / "adapter_config.json", MAX_CONFIG)
     files["adapter_config.json"] = json_bytes({**config, "base_model_name_or_path": "text"})
-    return sorted(files.items())
+    return files
 
 
-def _prompt_adapter_files(checkpoints: Path) -> list[tuple[str, bytes]]:
+def _prompt_adapter_files(checkpoints: Path) -> dict[str, bytes]:
     config = load_json(ensure_checkpoint("text", checkpoints) / "config.json", MAX_CONFIG)
-    adapter = {
-        "peft_type": "PROMPT_TUNING",
-        "task_type": "CAUSAL_LM",
-        "num_virtual_tokens": _VIRTUAL_TOKENS,
-    }
-    weights = weight_file({"prompt_embeddings": (_VIRTUAL_TOKENS, config["hidden_size"])}, 0)
-    return [("adapter_config.json", json_bytes(adapter)), ("adapter_model.safetensors", weights)]
+    adapter = families()["adapters"]["prompt"]
+    shape = (adapter["num_virtual_tokens"], config["hidden_size"])
+    weights = weight_file({"prompt_embeddings": shape}, 0)
+    return {"adapter_config.json": json_bytes(adapter), "adapter_model.safetensors": weights}
+
+
+def _files_in(folder: Path) -> dict[str, bytes]:
+    files = (
+        path for path in folder.iterdir() if not path.name.startswith(".")
+    )  # .part: half-written
+    return {path.name: read_bounded(path, _MAX_FILE) for path in files}

@@ -4,14 +4,14 @@ need: their vocabularies and ids. The form of their files is in ``models.toml``.
 from __future__ import annotations
 
 import base64
-import dataclasses
 import string
 import struct
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...target_site.vllm_regress_target.script_format import END, START
-from ...target_site.vllm_regress_target.vocabularies import TEKKEN, byte_letters
+from ...target_site.vllm_regress_target.vocabularies import byte_letters
 from .models import families, filled, json_bytes, merged, padded_size
 
 CHAT_TEMPLATE = (
@@ -23,14 +23,13 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 _TEXT_PART = "{% elif part['type'] == 'text' %}"
-_SCRIPT = r"<\|(?:end_)?script\|>"
 SPACE = "\u2581"
 _UNKNOWN, _BEGIN, _END = "<unk>", "<s>", "</s>"
 _NORMAL, _UNK, _CONTROL, _BYTE = 1, 2, 3, 6  # SentencePiece.Type of sentencepiece_model.proto
 _BPE = 2  # TrainerSpec.ModelType
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Tokenizer:
     """A tokenizer: its ``files``, the ``ids`` of its special tokens and markers, and the vocabulary
     ``size`` of its models.
@@ -45,7 +44,7 @@ class Tokenizer:
     begin: str
     end: str
     pad: str
-    values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    values: Mapping[str, Any] = field(default_factory=dict)
 
 
 def added_tokens() -> dict[str, int]:
@@ -104,11 +103,6 @@ def byte_level(
     return Tokenizer(ids, size, files, end, "<|im_end|>", end, {"chat_template": chat_template})
 
 
-def vision() -> Tokenizer:
-    """Return the tokenizer of Qwen2.5-VL."""
-    return byte_level("vision")
-
-
 def audio() -> Tokenizer:
     """Return the tokenizer of Qwen2-Audio."""
     places = tokens("sound")
@@ -124,7 +118,7 @@ def speech() -> Tokenizer:
     names = ["<|startoftranscript|>", *languages, *tasks]
     text = byte_level("speech", markers=[*tokens("markers"), *names])
     special = byte_level("speech", places=names).files["tokenizer_config.json"]
-    return dataclasses.replace(
+    return replace(
         text,
         files={**text.files, "tokenizer_config.json": special},
         end="<|endoftext|>",
@@ -132,17 +126,9 @@ def speech() -> Tokenizer:
     )
 
 
-def fast_pieces() -> Tokenizer:
-    """Return Llama's tokenizer: tokenizer.model, and an equivalent tokenizer.json."""
-    return _with_pieces("tokenizer.model", "pieces")
-
-
-def slow_pieces() -> Tokenizer:
-    """Return GPT-SW3's tokenizer, which has only the model file."""
-    return _with_pieces("spiece.model", "pieces", "slow-pieces")
-
-
-def _with_pieces(model: str, *templates: str) -> Tokenizer:
+def with_pieces(model: str, *templates: str) -> Tokenizer:
+    """Return a tokenizer of sentencepiece: the file ``model``, and an equivalent tokenizer.json
+    where one template describes both (Llama's); GPT-SW3's has only the model file."""
     listed = [text for text, _, _ in pieces()]
     letters = {text: number for number, text in enumerate(listed)}
     added = ("<|im_start|>", "<|im_end|>", START, END)
@@ -256,29 +242,20 @@ def tekken() -> Tokenizer:
     controls = size - len(listed)
     ids = {text: number for number, text in enumerate(control)}
     ids |= {text: controls + listed.index(text.encode()) for text in (START, END)}
-    document = {
-        "config": {
-            "pattern": (
-                _SCRIPT + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
-                rf"| ?(?:(?!{_SCRIPT})[^\s\p{{L}}\p{{N}}])+[\r\n/]*"
-                r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-            ),
-            "num_vocab_tokens": len(listed),
-            "default_vocab_size": size,
-            "default_num_special_tokens": controls,
-            "version": "v7",  # the newest that mistral_common 1.5 reads, which vLLM 0.7 requires
-        },
+    values = {
+        "added": len(listed),
+        "size": size,
+        "controls": controls,
         "vocab": [
             {"rank": rank, "token_bytes": base64.b64encode(word).decode(), "token_str": _text(word)}
             for rank, word in enumerate(listed)
         ],
-        "special_tokens": [
+        "control": [
             {"rank": rank, "token_str": text, "is_control": True}
             for rank, text in enumerate(control)
         ],
-        "type": "Tekken",
     }
-    return Tokenizer(ids, size, {TEKKEN: json_bytes(document)}, "<s>", "</s>", "<pad>")
+    return Tokenizer(ids, size, _files(("tekken",), ids, ids, values), "<s>", "</s>", "<pad>")
 
 
 def _text(word: bytes) -> str | None:

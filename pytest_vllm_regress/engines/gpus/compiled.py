@@ -7,16 +7,17 @@ releases the lock when its process ends.
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import fcntl
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from ...util.files import private_folder, remove_tree, size_of
+from ...util.files import private_folder, remove_tree
 from ...util.paths import check_steps, writable_root
+from ...util.sizes import disk_usage
 
 CACHES: Mapping[str, str] = MappingProxyType(
     {
@@ -31,7 +32,7 @@ CACHES: Mapping[str, str] = MappingProxyType(
 and subfolders for them."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Kernels:
     """Kernels compiled for one version of vLLM.
 
@@ -58,7 +59,7 @@ def folder_for(version: str) -> Path:
     return root() / f"vllm-{version}"
 
 
-@contextlib.contextmanager
+@contextmanager
 def hold(folder: Path) -> Iterator[None]:
     """Keep ``folder`` from being removed.
 
@@ -79,13 +80,13 @@ def list_kernels() -> tuple[Kernels, ...]:
     for folder in sorted(root().glob("*/")):
         lock = _lock(folder)
         used = (lock if lock.exists() else folder).stat().st_mtime
-        kernels.append(Kernels(folder, size_of(folder), used))
+        kernels.append(Kernels(folder, disk_usage(folder), used))
     return tuple(kernels)
 
 
 def remove(kernels: Kernels) -> bool:
     """Remove the kernels. Return False if a run uses them."""
-    with contextlib.suppress(OSError), open(_lock(kernels.path), "a") as lock:
+    with suppress(OSError), open(_lock(kernels.path), "a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         remove_tree(kernels.path)
     return not kernels.path.exists()

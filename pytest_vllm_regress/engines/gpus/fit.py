@@ -5,11 +5,11 @@ Reads files and NVML; never initializes CUDA.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from packaging.version import Version
@@ -30,7 +30,6 @@ LEAST_SHM = 128 * 2**20
 def cuda_of(torch: Package) -> Capability | None:
     """Return the CUDA version of a torch distribution, from its version module (read, not
     imported), its version or its requirements."""
-    texts: list[str] = []
     if torch.place is not None:
         text = peek(torch.place.parent / "torch" / "version.py", 64 * 1024)
         declaration = re.search(
@@ -43,9 +42,9 @@ def cuda_of(torch: Package) -> Capability | None:
     local = re.search(r"\+cu(\d\d)(\d)$", torch.version)
     if local:
         return int(local[1]), int(local[2])
-    if torch.place is not None and "+" not in torch.version:
-        texts = [value for key, value in metadata(torch.place) if key == "Requires-Dist"]
-    for text in texts:
+    if torch.place is None or "+" in torch.version:
+        return None
+    for text in (value for key, value in metadata(torch.place) if key == "Requires-Dist"):
         requirement = re.match(
             r"(?:nvidia-cuda-runtime(?:-cu\d+)?|cuda-toolkit)\b[^=;]{0,80}==\s{0,8}(\d{1,4}(?:\.\d{1,9}){0,5})",
             text,
@@ -77,9 +76,7 @@ def compare(
     elif machine.cuda < build:
         yield "older-driver", driver, False
     minimum = _minimum_capability(torch, build)
-    for name, capability in dict.fromkeys((gpu.name, gpu.capability) for gpu in machine.gpus):
-        if capability is None:
-            continue
+    for name, capability in _kinds_of_gpus(machine):
         gpu_text = f"{name} has compute capability {_dotted(capability)}"
         if capability < minimum:
             yield (
@@ -105,13 +102,18 @@ def compare_any(machine: Machine) -> Iterator[Incompatibility]:
             f"Driver {machine.driver} supports CUDA {_dotted(machine.cuda)}; vllm needs {_dotted(_OLDEST_CUDA)} or newer.",
             True,
         )
-    for name, capability in dict.fromkeys((gpu.name, gpu.capability) for gpu in machine.gpus):
-        if capability is not None and capability < _OLDEST_GPU:
+    for name, capability in _kinds_of_gpus(machine):
+        if capability < _OLDEST_GPU:
             yield (
                 "gpu-too-old",
                 f"{name} has compute capability {_dotted(capability)}; vllm needs {_dotted(_OLDEST_GPU)} or newer.",
                 True,
             )
+
+
+def _kinds_of_gpus(machine: Machine) -> list[tuple[str, Capability]]:
+    """Return name and compute capability of each kind of GPU whose capability is known."""
+    return list(dict.fromkeys((g.name, g.capability) for g in machine.gpus if g.capability))
 
 
 def modes(machine: Machine) -> Iterator[Incompatibility]:
@@ -161,7 +163,7 @@ def tools(
     home = environ.get("CUDA_HOME") or environ.get("CUDA_PATH") or "/usr/local/cuda"
     if not shutil.which("nvcc", path=search) and not (Path(home) / "bin" / "nvcc").is_file():
         yield "no-nvcc", f"There is no nvcc, neither on PATH nor in {home}/bin.", False
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         status = os.statvfs(shm)
         size = status.f_frsize * status.f_blocks
         if size < LEAST_SHM:

@@ -7,12 +7,13 @@ A lease ends when its engine's memory is free again.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -23,8 +24,8 @@ from ...util.deadline import Deadline
 from ...util.files import peek
 from ...util.paths import writable_root
 from ...util.sizes import GIB, MIB
-from .nvml import Usage, usage
-from .visible import ORDER, PCI, VISIBLE, CudaDevice
+from .nvml import Gpu, Usage, usage
+from .visible import ORDER, PCI, VISIBLE
 
 _MAX_WANTED = 64 * 1024
 
@@ -64,13 +65,13 @@ class GpuLeases:
         self._report = report
         self._folder = folder or writable_root() / "gpus"
         self._locks: dict[str, FileLock] = {}
-        self._users: dict[str, int] = {}
+        self._users: Counter[str] = Counter()
 
     def lease(
         self,
-        devices: Sequence[CudaDevice],
+        devices: Sequence[Gpu],
         count: int,
-        needed: Callable[[CudaDevice], int],
+        needed: Callable[[Gpu], int],
         deadline: Deadline,
         make_room: Callable[[], bool] = lambda: False,
     ) -> GpuLease:
@@ -83,7 +84,7 @@ class GpuLeases:
         self._check_possible(devices, count, needed)
         logger.debug("leasing %s of %s GPUs, within %.0f s", count, len(devices), deadline.left_s)
         self._folder.mkdir(parents=True, exist_ok=True)
-        with contextlib.ExitStack() as waiting:
+        with ExitStack() as waiting:
             queued = False
             ticket = _ticket()
             while True:
@@ -112,7 +113,7 @@ class GpuLeases:
 
     def requested_by_others(self) -> bool:
         """Return whether another run waits for a GPU that this run holds."""
-        return not self._users.keys().isdisjoint(self._requested(_ticket()))
+        return any(self._users[uuid] for uuid in self._requested(_ticket()))
 
     def _requested(self, before: str) -> set[str]:
         """Return the GPUs requested by tickets older than ``before``.
@@ -135,13 +136,11 @@ class GpuLeases:
                 lock.release()
         return requested
 
-    def release_device(self, device: CudaDevice) -> None:
+    def release_device(self, device: Gpu) -> None:
         """Count one engine less on ``device``. After the last one, unlock it for other runs."""
         self._users[device.uuid] -= 1
-        if not self._users[device.uuid]:
-            del self._users[device.uuid]
-            self._locks.pop(device.uuid).release()
-            logger.info("released GPU %s", device.describe())
+        self._unlock_unused()
+        logger.info("released GPU %s", device.describe())
 
     def describe(self, current: Usage) -> str:
         """Describe the processes that hold memory.
@@ -158,9 +157,7 @@ class GpuLeases:
         )
 
     @staticmethod
-    def _check_possible(
-        devices: Sequence[CudaDevice], count: int, needed: Callable[[CudaDevice], int]
-    ) -> None:
+    def _check_possible(devices: Sequence[Gpu], count: int, needed: Callable[[Gpu], int]) -> None:
         names = ", ".join(device.describe() for device in devices) or "none"
         if len(devices) < count:
             raise Unsupported(
@@ -188,9 +185,9 @@ class GpuLeases:
 
     def _try(
         self,
-        devices: Sequence[CudaDevice],
+        devices: Sequence[Gpu],
         count: int,
-        needed: Callable[[CudaDevice], int],
+        needed: Callable[[Gpu], int],
         ticket: str,
     ) -> tuple[GpuLease | None, list[str]]:
         """Return a lease, or the reason for each refused GPU.
@@ -198,62 +195,54 @@ class GpuLeases:
         Prefers unused GPUs over those with an engine of this run.
         """
         refused: list[str] = []
-        chosen: list[tuple[CudaDevice, Usage]] = []
+        chosen: dict[Gpu, Usage] = {}
         requested = self._requested(ticket)
-        with contextlib.ExitStack() as locked:
-            fresh: dict[str, FileLock] = {}
-            for device in sorted(devices, key=lambda device: device.uuid in self._users):
+        try:
+            for device in sorted(devices, key=lambda device: self._users[device.uuid] > 0):
                 if len(chosen) == count:
                     break
-                is_held = device.uuid in self._users
-                if is_held and device.compute_mode == "exclusive process":
-                    refused.append(
-                        f"GPU {device.index}: an engine of this run is on it, and its compute mode is exclusive"
-                    )
-                    continue
-                if not is_held and device.uuid in requested:
-                    refused.append(f"GPU {device.index}: another run has waited longer for it")
-                    continue
-                if not is_held and not self._lock(device, fresh, locked):
-                    refused.append(f"GPU {device.index}: held by another run")
-                    continue
-                current = self.query_usage(device.uuid)
-                if isinstance(current, str):
-                    refused.append(f"GPU {device.index}: {current}")
-                elif current.free < needed(device):
-                    refused.append(
-                        f"GPU {device.index}: {current.free / GIB:.1f} GiB free, {needed(device) / GIB:.1f} needed; {self.describe(current)}"
-                    )
+                current = self._room_on(device, needed(device), requested)
+                if isinstance(current, Usage):
+                    chosen[device] = current
                 else:
-                    chosen.append((device, current))
+                    refused.append(f"GPU {device.index}: {current}")
             if len(chosen) < count:
                 return None, refused
-            locked.pop_all()
-        leased = {device.uuid for device, _ in chosen}
-        for uuid, lock in fresh.items():
-            if uuid in leased:
-                self._locks[uuid] = lock
-            else:
-                lock.release()
-        for uuid in leased:
-            self._users[uuid] = self._users.get(uuid, 0) + 1
-        order = {device.uuid: position for position, device in enumerate(devices)}
-        return GpuLease(self, sorted(chosen, key=lambda pair: order[pair[0].uuid])), []
+            self._users.update(device.uuid for device in chosen)
+        finally:
+            self._unlock_unused()
+        return GpuLease(self, {d: chosen[d] for d in devices if d in chosen}), []
 
-    def _lock(
-        self, device: CudaDevice, fresh: dict[str, FileLock], locked: contextlib.ExitStack
-    ) -> bool:
+    def _room_on(self, device: Gpu, needed: int, requested: Collection[str]) -> Usage | str:
+        """Return the use of a device, which is locked for this run, or why an engine cannot get
+        ``needed`` bytes there."""
+        if self._users[device.uuid]:
+            if device.compute_mode == "exclusive process":
+                return "an engine of this run is on it, and its compute mode is exclusive"
+        elif device.uuid in requested:
+            return "another run has waited longer for it"
+        elif not self._lock(device):
+            return "held by another run"
+        current = self.query_usage(device.uuid)
+        if isinstance(current, Usage) and current.free < needed:
+            return f"{current.free / GIB:.1f} GiB free, {needed / GIB:.1f} needed; {self.describe(current)}"
+        return current
+
+    def _lock(self, device: Gpu) -> bool:
         lock = FileLock(self._folder / f"{device.uuid.replace('/', '_')}.lock", thread_local=False)
         try:
             lock.acquire(timeout=0)
         except Timeout:
             return False
-        fresh[device.uuid] = lock
-        locked.callback(lock.release)
+        self._locks[device.uuid] = lock
         return True
 
-    @contextlib.contextmanager
-    def _queue(self, devices: Sequence[CudaDevice], ticket: str) -> Iterator[None]:
+    def _unlock_unused(self) -> None:
+        for uuid in [uuid for uuid in self._locks if not self._users[uuid]]:
+            self._locks.pop(uuid).release()
+
+    @contextmanager
+    def _queue(self, devices: Sequence[Gpu], ticket: str) -> Iterator[None]:
         """Wait in the queue:
 
         ``requested_by_others`` is true meanwhile for runs that hold one of ``devices``.
@@ -272,9 +261,9 @@ class GpuLeases:
 class GpuLease:
     """The GPUs of one engine, until ``release``."""
 
-    def __init__(self, leases: GpuLeases, chosen: Sequence[tuple[CudaDevice, Usage]]) -> None:
-        self.devices = tuple(device for device, _ in chosen)
-        self.before = tuple(usage for _, usage in chosen)
+    def __init__(self, leases: GpuLeases, chosen: Mapping[Gpu, Usage]) -> None:
+        self.devices = tuple(chosen)
+        self.before = tuple(chosen.values())
         self._leases = leases
         self._pids: frozenset[int] = frozenset()
         self._same_pids = leases.same_pids
@@ -312,24 +301,14 @@ class GpuLease:
         try:
             while True:
                 expired = deadline.passed
-                usages = [
-                    (
-                        device,
-                        self._held(current, before) if isinstance(current, Usage) else None,
-                        current,
-                        before,
-                    )
-                    for device, before in zip(self.devices, self.before, strict=True)
-                    for current in [self._leases.query_usage(device.uuid)]
-                ]
-                leaks = [(device, own) for device, own, _, _ in usages if own]
-                unclear = [
-                    current
-                    for _, own, current, before in usages
-                    if own is None
-                    and isinstance(current, Usage)
-                    and current.used > before.used + SLACK
-                ]
+                leaks, unclear = [], False
+                for device, before in zip(self.devices, self.before, strict=True):
+                    current = self._leases.query_usage(device.uuid)
+                    if isinstance(current, Usage):
+                        own = self._held(current, before)
+                        unclear |= own is None and current.used > before.used + SLACK
+                        if own:
+                            leaks.append((device, own))
                 if not leaks and (not unclear or unattributed.passed):
                     return ()
                 if expired:
@@ -369,7 +348,7 @@ def _in_first_namespace() -> bool:
 
     A container has another one.
     """
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         return os.stat("/proc/self/ns/pid").st_ino == _FIRST_PID_NAMESPACE
     return False
 

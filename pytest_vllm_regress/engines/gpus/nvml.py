@@ -5,10 +5,10 @@ CUDA is not initialized. GPUs are numbered as by NVML, in the order of the PCI b
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 Version = tuple[int, int]
@@ -16,18 +16,10 @@ T = TypeVar("T")
 COMPUTE_MODES = ("default", "exclusive thread", "prohibited", "exclusive process")
 
 
-@dataclasses.dataclass(frozen=True)
-class MigSlice:
-    """A MIG device of a GPU, with its ``uuid`` ("MIG-...") and memory in bytes."""
-
-    uuid: str
-    name: str
-    memory: int
-
-
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Gpu:
-    """One GPU. ``index`` is NVML's, memory is in bytes.
+    """A GPU, or a MIG device of one (``part``, with a ``uuid`` like "MIG-..."). ``index`` is
+    NVML's, of the whole GPU; memory is in bytes.
 
     ``capability`` is None and ``compute_mode`` "unknown" if NVML does not report them.
     """
@@ -39,15 +31,32 @@ class Gpu:
     capability: Version | None = None
     compute_mode: str = "default"
     mig: bool = False
-    slices: tuple[MigSlice, ...] = ()
+    slices: tuple[Gpu, ...] = ()
+    part: bool = False
+
+    @property
+    def devices(self) -> tuple[Gpu, ...]:
+        """What CUDA can use of it: its slices in MIG mode, otherwise itself."""
+        return self.slices if self.mig else (self,)
+
+    @property
+    def selector(self) -> str:
+        """Value for CUDA_VISIBLE_DEVICES: the index of a whole GPU, because vLLM up to 0.20.1
+        accepts nothing else, or a MIG device's UUID."""
+        return self.uuid if self.part else str(self.index)
+
+    def describe(self) -> str:
+        """Return index and name, and the UUID of a MIG device: those of one GPU may have the same
+        name."""
+        return f"{self.index} ({self.name}{f', {self.uuid}' if self.part else ''})"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Machine:
     """Driver and GPUs.
 
     ``cuda`` is the newest version that the driver supports; ``broken`` describes GPUs that NVML
-    lists but cannot query.
+    lists but cannot query, or what is not usable.
     """
 
     driver: str
@@ -56,7 +65,7 @@ class Machine:
     broken: tuple[str, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Usage:
     """Memory use of a GPU or MIG device, in bytes.
 
@@ -66,7 +75,7 @@ class Usage:
 
     used: int
     free: int
-    holders: dict[int, int] | None = dataclasses.field(hash=False, default=None)
+    holders: dict[int, int] | None = field(hash=False, default=None)
 
 
 def query_machine() -> Machine | str:
@@ -81,66 +90,61 @@ def usage(uuid: str) -> Usage | str:
 
 
 def _ask(question: Callable[[Any], T]) -> T | str:
-    try:
-        import pynvml
-    except ImportError:
-        return "the NVML bindings (package nvidia-ml-py) are not installed"
+    import pynvml
+
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        return f"NVML, the NVIDIA driver's management library: {_message(error)}; {_device_files()}"
+        return f"NVML, the NVIDIA driver's management library: {error}; {_device_files()}"
     try:
         return question(pynvml)
     except pynvml.NVMLError as error:
-        return f"NVML failed: {_message(error)}"
+        return f"NVML failed: {error}"
     finally:
-        with contextlib.suppress(pynvml.NVMLError):  # must not hide the result or an earlier error
+        with suppress(pynvml.NVMLError):  # must not hide the result or an earlier error
             pynvml.nvmlShutdown()
 
 
 def _machine(nvml: Any) -> Machine:
     cuda = int(nvml.nvmlSystemGetCudaDriverVersion_v2())
-    driver = _text(nvml.nvmlSystemGetDriverVersion())
+    driver = str(nvml.nvmlSystemGetDriverVersion())
     gpus, broken = [], []
     for index in range(int(nvml.nvmlDeviceGetCount())):
         try:
             gpus.append(_gpu(nvml, index))
         except nvml.NVMLError as error:
-            broken.append(f"GPU {index}: NVML: {_message(error)}")
+            broken.append(f"GPU {index}: NVML: {error}")
     return Machine(driver, (cuda // 1000, cuda % 1000 // 10), tuple(gpus), tuple(broken))
 
 
 def _gpu(nvml: Any, index: int) -> Gpu:
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     mode = _optional(nvml, lambda: int(nvml.nvmlDeviceGetComputeMode(handle)))
-    mig = bool(_optional(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle)[0]))
-    return Gpu(
+    whole = Gpu(
         index,
-        _text(nvml.nvmlDeviceGetName(handle)),
+        str(nvml.nvmlDeviceGetName(handle)),
         int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
-        _text(nvml.nvmlDeviceGetUUID(handle)),
-        _optional(nvml, lambda: _pair(nvml.nvmlDeviceGetCudaComputeCapability(handle))),
+        str(nvml.nvmlDeviceGetUUID(handle)),
+        _optional(nvml, lambda: tuple(nvml.nvmlDeviceGetCudaComputeCapability(handle))),
         COMPUTE_MODES[mode] if mode is not None and mode < len(COMPUTE_MODES) else "unknown",
-        mig,
-        tuple(_slices(nvml, handle)) if mig else (),
     )
+    if not _optional(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle)[0]):
+        return whole
+    return replace(whole, mig=True, slices=tuple(_slices(nvml, handle, whole)))
 
 
-def _slices(nvml: Any, handle: Any) -> Iterator[MigSlice]:
+def _slices(nvml: Any, handle: Any, whole: Gpu) -> Iterator[Gpu]:
     for index in range(
         _optional(nvml, lambda: int(nvml.nvmlDeviceGetMaxMigDeviceCount(handle))) or 0
     ):
-        with contextlib.suppress(nvml.NVMLError):  # unused slots
+        with suppress(nvml.NVMLError):  # unused slots
             part = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
-            name = (
-                _optional(nvml, lambda part=part: _text(nvml.nvmlDeviceGetName(part)))  # type: ignore[misc]
-                or "MIG device"
-            )
-            yield MigSlice(
-                _text(nvml.nvmlDeviceGetUUID(part)),
-                name,
-                int(nvml.nvmlDeviceGetMemoryInfo(part).total),
-            )
+            uuid = str(nvml.nvmlDeviceGetUUID(part))
+            memory = int(nvml.nvmlDeviceGetMemoryInfo(part).total)
+            name = "MIG device"
+            with suppress(nvml.NVMLError):
+                name = str(nvml.nvmlDeviceGetName(part))
+            yield replace(whole, name=name, memory=memory, uuid=uuid, part=True)
 
 
 def _usage(nvml: Any, uuid: str) -> Usage:
@@ -158,28 +162,12 @@ def _usage(nvml: Any, uuid: str) -> Usage:
 
 def _optional(nvml: Any, ask: Callable[[], T]) -> T | None:
     """Return None if NVML refuses. Not every GPU or container supports every query."""
-    with contextlib.suppress(nvml.NVMLError):
+    with suppress(nvml.NVMLError):
         return ask()
     return None
-
-
-def _message(error: Exception) -> str:
-    try:
-        return str(error)
-    except Exception:  # the bindings do not know every error code
-        return f"error {getattr(error, 'value', '?')}"
 
 
 def _device_files() -> str:
     return "devices /dev/nvidia*: " + (
         ", ".join(sorted(n for n in os.listdir("/dev") if n.startswith("nvidia"))) or "none"
     )
-
-
-def _pair(value: Any) -> Version:
-    major, minor = value
-    return int(major), int(minor)
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -7,13 +7,13 @@ from ``torch.cuda._parse_visible_devices``.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from ...errors import UsageError
-from .nvml import Gpu, Machine, Version, query_machine
+from .nvml import Gpu, Machine, query_machine
 
 VISIBLE, ORDER, PCI = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "PCI_BUS_ID"
 _CONTAINER = "NVIDIA_VISIBLE_DEVICES"
@@ -25,52 +25,9 @@ _HIDING = ("", "-1", "NoDevFiles", "none", "void")
 """Values of CUDA_VISIBLE_DEVICES that hide all GPUs. Batch systems set the third."""
 
 
-@dataclasses.dataclass(frozen=True)
-class CudaDevice:
-    """A CUDA device: a whole GPU, or a MIG device of it (``part``).
-
-    ``index`` is the GPU's in NVML; memory is in bytes.
-    """
-
-    index: int
-    name: str
-    memory: int
-    uuid: str
-    capability: Version | None = None
-    compute_mode: str = "default"
-    part: bool = False
-
-    @property
-    def selector(self) -> str:
-        """Value for CUDA_VISIBLE_DEVICES: the index of a whole GPU, because vLLM up to 0.20.1
-        accepts nothing else, or a MIG device's UUID."""
-        return self.uuid if self.part else str(self.index)
-
-    def describe(self) -> str:
-        """Return index and name, and the UUID of a MIG device: those of one GPU may have the same
-        name."""
-        return (
-            f"{self.index} ({self.name}, {self.uuid})"
-            if self.part
-            else f"{self.index} ({self.name})"
-        )
-
-
-@dataclasses.dataclass(frozen=True)
-class Visible:
-    """The usable devices, in CUDA's order.
-
-    ``notes`` describe what cannot be used; ``driver`` and ``cuda`` are as in ``Machine``.
-    """
-
-    devices: tuple[CudaDevice, ...]
-    notes: tuple[str, ...]
-    driver: str
-    cuda: Version
-
-
-def usable(environ: Mapping[str, str] | None = None) -> Visible:
-    """Return the usable devices.
+def usable(environ: Mapping[str, str] | None = None) -> Machine:
+    """Return the machine with only the usable devices, in CUDA's order; ``broken`` describes what
+    cannot be used.
 
     Raises ``UsageError``, which says what was searched, if there are none or the setting is
     ambiguous.
@@ -96,97 +53,61 @@ def usable(environ: Mapping[str, str] | None = None) -> Visible:
         raise UsageError(
             f"{_ASKED} Looked for: {'; '.join([*_hints(environ), listed, *notes])}. {_NO_GPU}"
         )
-    return Visible(devices, tuple(notes), machine.driver, machine.cuda)
+    return replace(machine, gpus=devices, broken=tuple(notes))
 
 
 def select_devices(
     machine: Machine, setting: str | None, order: str | None
-) -> tuple[list[CudaDevice], list[str]]:
+) -> tuple[list[Gpu], list[str]]:
     """Return the devices selected by ``setting``, a value of CUDA_VISIBLE_DEVICES or None, and
     notes about entries without effect."""
     if setting is None:
-        return [device for gpu in machine.gpus for device in _devices(gpu)], _without_slices(
+        return [device for gpu in machine.gpus for device in gpu.devices], _without_slices(
             machine.gpus
         )
     if setting.strip() in _HIDING:
         return [], []
     words = [word.strip() for word in setting.split(",")]
-    if words[0].startswith(("GPU-", "MIG-")):
-        return _by_uuid(machine.gpus, words)
-    return _by_number(machine, words, order)
-
-
-def _by_number(
-    machine: Machine, words: Sequence[str], order: str | None
-) -> tuple[list[CudaDevice], list[str]]:
-    selected: list[CudaDevice] = []
-    indices: set[int] = set()
+    by_uuid = words[0].startswith(("GPU-", "MIG-"))
+    chosen: list[Gpu] = []
     for word in words:
-        number = re.match(r"\+?\d+", word)
-        index = int(number.group()) if number else -1
-        if index in indices:
-            return [], [
-                f"{VISIBLE}={','.join(words)}: {index} is listed twice, and CUDA then shows no GPU"
-            ]
-        gpu = next((gpu for gpu in machine.gpus if gpu.index == index), None)
-        if gpu is None:
-            return selected, [
-                f"{VISIBLE}={','.join(words)}: CUDA stops at {word!r}, which names no GPU of this machine"
-            ]
-        indices.add(index)
-        selected += _devices(gpu)[:1]  # CUDA uses the first slice of a GPU in MIG mode
-    if len({gpu.name for gpu in machine.gpus}) > 1 and order != PCI:
-        raise UsageError(
-            f"{VISIBLE}={','.join(words)} is ambiguous: the GPUs of this machine differ "
-            f"({', '.join(f'{gpu.index} {gpu.name}' for gpu in machine.gpus)}), and CUDA counts the fastest first unless {ORDER}={PCI}. "
-            f"Set {ORDER}={PCI} to count as nvidia-smi does, or name GPUs by UUID"
-        )
-    return selected, _without_slices(gpu for gpu in machine.gpus if gpu.index in indices)
-
-
-def _by_uuid(gpus: Sequence[Gpu], words: Sequence[str]) -> tuple[list[CudaDevice], list[str]]:
-    all_devices = [device for gpu in gpus for device in _devices(gpu)]
-    selected: list[CudaDevice] = []
-    for word in words:
-        matches = [device for device in all_devices if _is_named(device, word)]
-        if len(matches) > 1 or (matches and matches[0] in selected):
+        matches = _with_uuid(machine, word) if by_uuid else _with_number(machine, word)
+        if len(matches) > 1 or (matches and matches[0] in chosen):
             problem = "matches several GPUs" if len(matches) > 1 else "is listed twice"
             return [], [
                 f"{VISIBLE}={','.join(words)}: {word} {problem}, and CUDA then shows no GPU"
             ]
         if not matches:
-            return selected, [
+            return _first_devices(chosen), [
                 f"{VISIBLE}={','.join(words)}: CUDA stops at {word!r}, which names no GPU of this machine"
             ]
-        selected += matches
-    return selected, []
+        chosen += matches
+    if not by_uuid and len({gpu.name for gpu in machine.gpus}) > 1 and order != PCI:
+        raise UsageError(
+            f"{VISIBLE}={','.join(words)} is ambiguous: the GPUs of this machine differ "
+            f"({', '.join(f'{gpu.index} {gpu.name}' for gpu in machine.gpus)}), and CUDA counts the fastest first unless {ORDER}={PCI}. "
+            f"Set {ORDER}={PCI} to count as nvidia-smi does, or name GPUs by UUID"
+        )
+    return _first_devices(chosen), _without_slices(chosen)
 
 
-def _is_named(device: CudaDevice, word: str) -> bool:
-    """Return whether ``word`` is the device's UUID or a prefix of it.
+def _first_devices(chosen: Iterable[Gpu]) -> list[Gpu]:
+    """Return the devices of the chosen GPUs: CUDA uses the first slice of one in MIG mode."""
+    return [device for gpu in chosen for device in gpu.devices[:1]]
+
+
+def _with_number(machine: Machine, word: str) -> list[Gpu]:
+    number = re.match(r"\+?\d+", word)
+    return [gpu for gpu in machine.gpus if number and gpu.index == int(number.group())]
+
+
+def _with_uuid(machine: Machine, word: str) -> list[Gpu]:
+    """Return the devices of which ``word`` is the UUID or a prefix of it.
 
     NVML reports the old MIG form (MIG-GPU-uuid/instance/instance) in full.
     """
-    return len(word) > len("GPU-") and device.uuid.startswith(word)
-
-
-def _devices(gpu: Gpu) -> list[CudaDevice]:
-    if not gpu.mig:
-        return [
-            CudaDevice(gpu.index, gpu.name, gpu.memory, gpu.uuid, gpu.capability, gpu.compute_mode)
-        ]
-    return [
-        CudaDevice(
-            gpu.index,
-            part.name,
-            part.memory,
-            part.uuid,
-            gpu.capability,
-            gpu.compute_mode,
-            part=True,
-        )
-        for part in gpu.slices
-    ]
+    devices = (device for gpu in machine.gpus for device in gpu.devices)
+    return [d for d in devices if len(word) > len("GPU-") and d.uuid.startswith(word)]
 
 
 def _without_slices(gpus: Iterable[Gpu]) -> list[str]:

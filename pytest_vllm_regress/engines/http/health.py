@@ -4,8 +4,8 @@ that does not answer is dead, stuck or slow."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
@@ -28,12 +28,12 @@ Labels = tuple[tuple[str, str], ...]
 """Names and values of labels, sorted."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Metrics:
     """``samples``: values by name and labels, for example ``("vllm:num_requests_running",
     (("engine", "0"), ...))``."""
 
-    samples: Mapping[tuple[str, Labels], float] = dataclasses.field(hash=False)
+    samples: Mapping[tuple[str, Labels], float] = field(hash=False)
 
     @classmethod
     def parse(cls, text: str) -> Metrics:
@@ -86,7 +86,7 @@ class Metrics:
         return sum(samples.values())
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Health:
     """``state``: dead (the API server does not answer), stuck (healthy, but no progress), slow
     (generating tokens) or idle (no requests)."""
@@ -95,25 +95,18 @@ class Health:
     text: str
 
 
-@dataclasses.dataclass(frozen=True)
-class Counters:
-    """Number of tokens so far, and of requests that run or wait."""
-
-    tokens: float
-    requests: float
-
-    @classmethod
-    def parse(cls, metrics: str) -> Counters | None:
-        """Parse the text of /metrics. Returns None if the server has no counters."""
-        try:
-            parsed = Metrics.parse(metrics)
-        except ValueError:
-            return None
-        tokens, requests = (
-            [value for name in names for value in parsed.of(name).values()]
-            for names in (_TOKENS, _REQUESTS)
-        )
-        return cls(sum(tokens), sum(requests)) if requests else None
+def count(metrics: str) -> tuple[float, float] | None:
+    """Return the tokens so far, and the requests that run or wait, from the text of /metrics; None
+    if the server has no counters."""
+    try:
+        parsed = Metrics.parse(metrics)
+    except ValueError:
+        return None
+    tokens, requests = (
+        [value for name in names for value in parsed.of(name).values()]
+        for names in (_TOKENS, _REQUESTS)
+    )
+    return (sum(tokens), sum(requests)) if requests else None
 
 
 def check_health(
@@ -131,9 +124,9 @@ def check_health(
             return Health(
                 DEAD, f"the server says it is not healthy (/health: HTTP {health.status_code})"
             )
-        before = Counters.parse(_get_patiently(get, "/metrics", starved).text)
+        before = count(_get_patiently(get, "/metrics", starved).text)
         pause(WINDOW_S)
-        after = Counters.parse(_get_patiently(get, "/metrics", starved).text)
+        after = count(_get_patiently(get, "/metrics", starved).text)
     except httpx.TransportError as error:
         return Health(DEAD, f"the API server does not answer /health ({type(error).__name__})")
     if before is None or after is None:
@@ -141,16 +134,16 @@ def check_health(
             STUCK,
             "the server says it is healthy (/health: HTTP 200); it has no counters, so progress cannot be measured",
         )
-    moved = after.tokens - before.tokens
+    moved, requests = after[0] - before[0], after[1]
     if moved > 0:
         return Health(
             SLOW,
-            f"slow, not stuck: {moved:g} tokens in {WINDOW_S:g} s, {after.requests:g} requests run or wait",
+            f"slow, not stuck: {moved:g} tokens in {WINDOW_S:g} s, {requests:g} requests run or wait",
         )
-    if after.requests:
+    if requests:
         return Health(
             STUCK,
-            f"healthy but not progressing: /health says 200, {after.requests:g} requests run or wait, no token in {WINDOW_S:g} s",
+            f"healthy but not progressing: /health says 200, {requests:g} requests run or wait, no token in {WINDOW_S:g} s",
         )
     return Health(
         IDLE, "healthy and idle: the engine knows of no request, so it was lost on the way"

@@ -11,22 +11,23 @@ which is made for each connection (``OwnListener.guard``); otherwise ``PortTaken
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import os
 import pwd
 import socket
 import struct
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import httpx
 import psutil
 
 from ...util.text import one_line
 from ..ports import HOST
+from ..processes.waits import descriptors
 
 _TABLES = ((Path("/proc/net/tcp"), 4), (Path("/proc/net/tcp6"), 16))
 _LISTEN = "0A"
@@ -39,7 +40,7 @@ a moment."""
 _STARTED, _COMPLETE = "connection.connect_tcp.started", "connection.connect_tcp.complete"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Listener:
     """A listening socket: its address, the user that made it, and its inode, by which a process's
     descriptors name it."""
@@ -76,17 +77,15 @@ def for_loopback(port: int) -> tuple[Listener, ...]:
 def descriptor_of(pid: int, inode: int) -> str | None:
     """Return the path below /proc of a descriptor of ``pid`` that is the socket ``inode``; None if
     it has none, or access to it is denied."""
-    folder = f"/proc/{pid}/fd"
-    with contextlib.suppress(OSError):
-        for name in os.listdir(folder):
-            if is_socket(f"{folder}/{name}", inode):
-                return f"{folder}/{name}"
+    for number, target in descriptors(pid).items():
+        if target == f"socket:[{inode}]":
+            return f"/proc/{pid}/fd/{number}"
     return None
 
 
 def is_socket(descriptor: str, inode: int) -> bool:
     """Return whether a path from ``descriptor_of`` still is that socket."""
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         return os.readlink(descriptor) == f"socket:[{inode}]"
     return False
 
@@ -97,12 +96,6 @@ def describe_user(uid: int) -> str:
         return f"user {pwd.getpwuid(uid).pw_name} (uid {uid})"
     except KeyError:
         return f"uid {uid}"
-
-
-class _Request(Protocol):
-    """A request of httpx, or of the library that OpenAI's client has in its place."""
-
-    extensions: Any
 
 
 class NotOurServer(httpx.ConnectError):
@@ -145,9 +138,9 @@ class OwnListener:
             "Each start takes a port at random: run it again. If that does not help, end that program, or run in a network namespace of your own"
         )
 
-    def guard(self, request: _Request) -> None:
+    def guard(self, request: Any) -> None:
         """Make ``request`` check the connection that it opens: an event hook of clients like
-        httpx's."""
+        httpx's, also of OpenAI's."""
         before: dict[str, frozenset[int]] = {}
 
         def trace(event: str, info: Mapping[str, Any]) -> None:
@@ -157,7 +150,7 @@ class OwnListener:
 
         request.extensions = {**request.extensions, "trace": trace}
 
-    async def guard_async(self, request: _Request) -> None:
+    async def guard_async(self, request: Any) -> None:
         """``guard`` for asynchronous clients."""
         before: dict[str, frozenset[int]] = {}
 
@@ -229,9 +222,9 @@ def _address(digits: str, size: int) -> str:
 
 
 def _holders(inode: int) -> Iterator[str]:
-    for entry in os.listdir("/proc"):
-        if entry.isdigit() and descriptor_of(int(entry), inode):
+    for pid in psutil.pids():
+        if descriptor_of(pid, inode):
             name = ""
-            with contextlib.suppress(OSError):
-                name = Path(f"/proc/{entry}/comm").read_text(errors="replace").strip()
-            yield f"process {entry} ({one_line(name)})"
+            with suppress(psutil.Error):
+                name = psutil.Process(pid).name()
+            yield f"process {pid} ({one_line(name)})"

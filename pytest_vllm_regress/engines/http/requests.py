@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -32,6 +32,7 @@ _TASKS = {
     "/classify": ("classify",),
     "/pooling": ("token_embed", "embed", "classify"),
 }
+_CHAT = "/v1/chat/completions"
 _AUDIO = "/v1/audio/"
 _SMALLEST_S = 0.1
 _DEVELOPER_ROUTES = "VLLM_SERVER_DEV_MODE"
@@ -51,9 +52,7 @@ class TextRequests(Transport):
         log.
         """
         body = {"model": self.model, "messages": messages, **options}
-        return cast(
-            ChatCompletion, self._json(self.post("/v1/chat/completions", body, timeout=timeout))
-        )
+        return cast(ChatCompletion, self._json(self.post(_CHAT, body, timeout=timeout)))
 
     def stream_chat(
         self, messages: Messages, *, timeout: float | None = None, **options: Any
@@ -66,7 +65,7 @@ class TextRequests(Transport):
         body = self.schemas.apply(
             {"model": self.model, "messages": messages, "stream": True, **options}
         )
-        response, lines = self._post_stream("/v1/chat/completions", timeout, json=body)
+        response, lines = self._post_stream(_CHAT, timeout, json=body)
         self._raise_for_status(response)
         return cast(list[ChatChunk], self._parse_events(lines))
 
@@ -121,16 +120,12 @@ class TextRequests(Transport):
             "max_tokens": max_tokens,
             **options,
         }
-        if isinstance(prompt, str):
-            response = self.post("/v1/completions", {"prompt": prompt, **search}, timeout=timeout)
-        else:
-            response = self.post(
-                "/v1/chat/completions", {"messages": prompt, **search}, timeout=timeout
-            )
-        choices = sorted(self._json(response)["choices"], key=lambda choice: int(choice["index"]))
+        is_text = isinstance(prompt, str)
+        path, field = ("/v1/completions", "prompt") if is_text else (_CHAT, "messages")
+        response = self.post(path, {field: prompt, **search}, timeout=timeout)
         return [
-            str(choice["text"] if isinstance(prompt, str) else choice["message"]["content"])
-            for choice in choices
+            str(choice["text"] if is_text else choice["message"]["content"])
+            for choice in _in_order(self._json(response)["choices"])
         ]
 
     def cached_tokens(self, prompt: str, *, timeout: float | None = None, **options: Any) -> int:
@@ -195,7 +190,7 @@ class TextRequests(Transport):
         return tensor_base64(noise(length, width, seed=seed))
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Ranked:
     """A ranked document: its ``index`` in the request, its ``score`` and its ``text``."""
 

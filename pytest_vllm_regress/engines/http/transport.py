@@ -4,16 +4,17 @@ are reported as."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import dataclasses
 import json
 import os
 import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Generic, NoReturn, TypeVar
 
 import httpx
@@ -22,7 +23,7 @@ from ...errors import PortTaken, Unsupported
 from ...util.deadline import Deadline
 from ...util.masking import Masked, mask_log
 from ..ports import HOST, PortLease
-from ..processes.child import Wait
+from ..processes.early_exit import Wait
 from ..running import Launch, Running
 from .health import (
     DEAD,
@@ -54,18 +55,6 @@ Exchange = Callable[[Send], httpx.Response]
 """Sends a request and supervises it."""
 
 
-@dataclasses.dataclass(frozen=True)
-class ServerReport:
-    """How the target started the server: its command line, remarks, the path of its checkpoint, and
-    the package without which it reads no sound
-    files (empty if it can read them)."""
-
-    argv: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    model_path: Path = Path()
-    sound_needs: str = ""
-
-
 class BackgroundCall(Generic[T]):
     """A blocking call in a thread of its own, started at once. ``fileno`` becomes readable when the
     call has ended.
@@ -77,8 +66,7 @@ class BackgroundCall(Generic[T]):
 
     def __init__(self, call: Callable[[], T]) -> None:
         self._call = call
-        self._value: list[T] = []
-        self._error: BaseException | None = None
+        self._future: Future[T] = Future()
         self._ended, end = os.pipe()
         threading.Thread(target=self._run, args=(end,), daemon=True).start()
 
@@ -96,15 +84,13 @@ class BackgroundCall(Generic[T]):
 
         Call it only when the call has ended.
         """
-        if self._error is not None:
-            raise self._error
-        return self._value[0]
+        return self._future.result()
 
     def _run(self, end: int) -> None:
         try:
-            self._value.append(self._call())
+            self._future.set_result(self._call())
         except BaseException as error:
-            self._error = error
+            self._future.set_exception(error)
         finally:
             os.close(end)
 
@@ -112,7 +98,8 @@ class BackgroundCall(Generic[T]):
 class Transport(Running):
     """Base of all requests over HTTP.
 
-    ``client`` is an ordinary httpx client, without the harness's deadlines and dossiers.
+    ``client`` is an ordinary httpx client, without the harness's deadlines and dossiers. ``plan``: how
+    the target started the server.
     """
 
     front = "serve"
@@ -123,15 +110,16 @@ class Transport(Running):
         launch: Launch,
         port: PortLease,
         key: str,
-        started: ServerReport = ServerReport(),  # immutable
+        plan: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         super().__init__(launch)
         self.api_key = key
-        self.notes = started.notes
-        self.argv = started.argv
+        self.notes: tuple[str, ...] = tuple(plan.get("notes", ()))
+        self.argv: tuple[str, ...] = tuple(plan.get("argv", ()))
         self.model = ""
-        self.model_path = started.model_path
-        self.sound_needs = started.sound_needs
+        self.model_path = Path(str(launch.request.get("model_path", "")))
+        # The package without which vLLM reads no sound files; empty if it can read them.
+        self.sound_needs = str(plan.get("sound_needs", ""))
         self._port = port
         self.root_url = f"http://{HOST}:{port.number}"
         self.listener = OwnListener(port.number, lambda: self.child.processes())
@@ -150,7 +138,7 @@ class Transport(Running):
             "event_hooks": {"request": [guard]},
         }
 
-    @contextlib.contextmanager
+    @contextmanager
     def route_through(self, transport: httpx.BaseTransport) -> Iterator[None]:
         """Send the requests of the block through ``transport`` instead of straight to the server."""
         direct = self.client
@@ -449,13 +437,9 @@ def unknown_address(reply: object) -> str:
     """
     if not isinstance(reply, httpx.Response) or reply.status_code != 404:
         return ""
-    try:
-        value = reply.json()
-    except ValueError:
-        return ""
-    error = value.get("error", value) if isinstance(value, dict) else None
-    message = error.get("message", error.get("detail")) if isinstance(error, dict) else None
-    return reply.request.url.path if message == "Not Found" else ""
+    error = _error_of(reply)
+    not_found = error.get("message", error.get("detail")) == "Not Found"
+    return reply.request.url.path if not_found else ""
 
 
 def error_in(response: httpx.Response) -> str:
@@ -472,7 +456,14 @@ def error_in(response: httpx.Response) -> str:
 
 def _code_in(response: httpx.Response) -> int:
     """Return the status code in the body of an error, or that of the response if the body has none."""
-    value = response.json()
-    error = value.get("error", value) if isinstance(value, dict) else None
-    code = error.get("code") if isinstance(error, dict) else None
+    code = _error_of(response).get("code")
     return code if isinstance(code, int) else response.status_code
+
+
+def _error_of(response: httpx.Response) -> Mapping[str, Any]:
+    """Return the object that describes an error in a body; empty if there is none."""
+    with suppress(ValueError, AttributeError):
+        value = response.json()
+        error = value.get("error", value)
+        return error if isinstance(error, dict) else {}
+    return {}

@@ -96,24 +96,10 @@ def _pickled(rows: int, columns: int) -> bytes:
     It is written opcode by opcode, because Python's own writer imports the functions that it names,
     and torch is not installed here.
     """
-    storage = (
-        b"("
-        + _text("storage")
-        + b"ctorch\nFloatStorage\n"
-        + _text("0")
-        + _text("cpu")
-        + _number(rows * columns)
-    )
-    shape = _number(rows) + _number(columns) + b"\x86"
-    strides = _number(columns) + _number(1) + b"\x86"
-    hooks = b"ccollections\nOrderedDict\n)R"
-    called = b"(" + storage + b"tQ" + _number(0) + shape + strides + b"\x89" + hooks + b"tR"
-    return b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n" + called + b"."
-
-
-def _text(text: str) -> bytes:
-    return b"X" + struct.pack("<I", len(text)) + text.encode()
-
-
-def _number(value: int) -> bytes:
-    return b"J" + struct.pack("<i", value)
+    size, length, width = (struct.pack("<i", count) for count in (rows * columns, rows, columns))
+    return (
+        b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n("
+        b"(X\x07\0\0\0storagectorch\nFloatStorage\nX\x01\0\0\0"
+        b"0X\x03\0\0\0cpuJ%btQ"
+        b"J\0\0\0\0J%bJ%b\x86J%bJ\x01\0\0\0\x86\x89ccollections\nOrderedDict\n)RtR."
+    ) % (size, length, width, width)

@@ -3,8 +3,8 @@ additions, and their answers in one form for all versions, whether they were str
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NotRequired, TypedDict
 
 Messages = Sequence[Mapping[str, Any]]
@@ -76,7 +76,7 @@ class ChatChunk(TypedDict):
     usage: NotRequired[Any]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class ToolCall:
     """A function call found by a parser. ``arguments`` is the JSON text of the model.
 
@@ -85,10 +85,10 @@ class ToolCall:
 
     name: str
     arguments: str
-    id: str = dataclasses.field(default="", compare=False)
+    id: str = field(default="", compare=False)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Message:
     """The message of one choice.
 

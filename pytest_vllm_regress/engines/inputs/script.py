@@ -12,12 +12,12 @@ simulated device, a foreign checkpoint) refuses the request with ``Unsupported``
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ _MAX_TOKENIZER = 256 * 1024 * 1024
 _MAX_READ = 1 << 16  # bytes of notes
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Script:
     """The simulated model's answer to one prompt. Everything around the model is stock vLLM.
 

@@ -21,11 +21,11 @@ Never removed: a file that another process has mapped, that existed before the c
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -33,15 +33,16 @@ import psutil
 
 from ...environments.cache import EnvironmentCache
 from ...target_site.vllm_regress_target.nanny import mapped_shm
-from ...util.files import remove_tree, size_of
+from ...util.files import remove_tree
 from ...util.paths import cache_root
 from ...util.rundir import AbandonedRun, Owner, State, abandoned_runs, same_namespace
+from ...util.sizes import disk_usage
 from . import process_tree
 
 _DOWNLOAD_S = 86400.0
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Remnant:
     """Something left behind.
 
@@ -54,7 +55,12 @@ class Remnant:
     owner: str
     since: float
     size: int
-    remove: Callable[[], bool] = dataclasses.field(repr=False, compare=False)
+    remove: Callable[[], bool] = field(repr=False, compare=False)
+
+    @classmethod
+    def at(cls, what: str, path: Path, owner: str, remove: Callable[[], bool]) -> Remnant:
+        """Return the remnant for a folder. Raises ``OSError`` if it is gone."""
+        return cls(what, str(path), owner, path.stat().st_mtime, disk_usage(path), remove)
 
     def __str__(self) -> str:
         return f"{self.what} {self.name}"
@@ -93,7 +99,7 @@ def of_runs() -> Iterator[Remnant]:
     for process, owner, since in orphans:
         mapped = map(Path, mapped_shm([process.pid]))
         segments |= dict.fromkeys((path for path in mapped if _changed_since(path, since)), owner)
-        with contextlib.suppress(psutil.Error):
+        with suppress(psutil.Error):
             yield Remnant(
                 "process",
                 process_tree.describe(process),
@@ -102,10 +108,10 @@ def of_runs() -> Iterator[Remnant]:
                 process.memory_info().rss,
                 partial(_end, process),
             )
-    own_pids = {process.pid for process, *_ in orphans}
-    strangers = _mapped_by_others(own_pids) if segments else set()
+    others = set(psutil.pids()) - {process.pid for process, *_ in orphans}
+    strangers = mapped_shm(others) if segments else set()
     for path, owner in segments.items():
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             status = path.stat()
             if str(path) not in strangers and status.st_uid == os.getuid():
                 yield Remnant(
@@ -117,44 +123,25 @@ def of_runs() -> Iterator[Remnant]:
                     partial(_unlink, path),
                 )
     for run in abandoned:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             path, owner = run.run.path, _controller(run.controller_pid)
-            yield Remnant(
-                "run directory",
-                str(path),
-                owner,
-                path.stat().st_mtime,
-                size_of(path),
-                partial(_remove_run, run),
-            )
+            yield Remnant.at("run directory", path, owner, partial(_remove_run, run))
 
 
 def of_builds(cache: EnvironmentCache | None = None) -> Iterator[Remnant]:
     """Yield remnants of interrupted builds and downloads in the cache."""
     cache = cache or EnvironmentCache()
     for place in cache.unfinished():
-        with contextlib.suppress(OSError):
-            since, size = place.stat().st_mtime, size_of(place)
-            yield Remnant(
-                "half-built environment",
-                str(place),
-                "a build that ended early",
-                since,
-                size,
-                partial(cache.remove_unfinished, place),
-            )
+        with suppress(OSError):
+            remove = partial(cache.remove_unfinished, place)
+            yield Remnant.at("half-built environment", place, "a build that ended early", remove)
     for place in sorted((cache_root() / "sidecars").glob(".*-*/")):
-        with contextlib.suppress(OSError):
-            since = place.stat().st_mtime
-            if time.time() - since > _DOWNLOAD_S:  # downloads hold no lock, but none takes a day
-                yield Remnant(
-                    "half-fetched sidecar",
-                    str(place),
-                    "a download that ended early",
-                    since,
-                    size_of(place),
-                    partial(remove_tree, place),
-                )
+        with suppress(OSError):
+            owner, remove = "a download that ended early", partial(remove_tree, place)
+            download = Remnant.at("half-fetched sidecar", place, owner, remove)
+            # Downloads hold no lock, but none takes a day.
+            if time.time() - download.since > _DOWNLOAD_S:
+                yield download
 
 
 def _orphans(abandoned: Mapping[str, int]) -> Iterator[tuple[psutil.Process, str, float]]:
@@ -165,7 +152,7 @@ def _orphans(abandoned: Mapping[str, int]) -> Iterator[tuple[psutil.Process, str
     controllers: the worker may outlive its controller.
     """
     for process, tag in process_tree.tagged():
-        with contextlib.suppress(OSError, psutil.Error):
+        with suppress(OSError, psutil.Error):
             owner = Owner.from_tag(tag)
             if (
                 owner is None
@@ -182,17 +169,9 @@ def _changed_since(path: Path, since: float) -> bool:
 
     An older one, such as a checkpoint in /dev/shm, is not the run's own.
     """
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         return path.lstat().st_ctime >= since
     return False
-
-
-def _mapped_by_others(own_pids: set[int]) -> set[str]:
-    return mapped_shm(
-        int(entry)
-        for entry in os.listdir("/proc")
-        if entry.isdigit() and int(entry) not in own_pids
-    )
 
 
 def _controller(pid: int) -> str:

@@ -4,12 +4,12 @@ for children."""
 from __future__ import annotations
 
 import collections
-import contextlib
 import itertools
 import logging
 import os
 import socket
 import subprocess
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -18,36 +18,48 @@ from typing import Any
 import psutil
 
 from ...environments.cache import bytecode_folder
-from ...errors import ChildDied, DeadlineExceeded, Part, ProtocolError, RemoteError, UsageError
+from ...errors import RemoteError, UsageError
 from ...target_site.vllm_regress_target.limits import PYTEST_OPTIONS
 from ...target_site.vllm_regress_target.nanny import TAG
 from ...target_site.vllm_regress_target.protocol import Frame, FrameSocket
 from ...util.deadline import Deadline
 from ...util.files import remove_tree
-from ...util.masking import Masked, register_all, without_secrets
+from ...util.masking import register_all, without_secrets
 from ...util.paths import PACKAGE, writable_root
 from ...util.rundir import RunDir
-from . import dossier, logs, process_tree
-from .channel import Channel, RemoteFailure
+from . import process_tree
+from .channel import Channel
 from .child import Child, Loan
-from .failures import ChildFacts
+from .child_processes import EngineProcesses
+from .early_exit import Wait
+from .failures import ChildFacts, ChildFailures
+from .logs import LogWindow
 
 KEPT_LOGS = 100
 """Logs of this many children are kept until the agent's end; beyond that, only those of children
 that still run."""
 TARGET_SITE = PACKAGE / "target_site"
-# Variables of the controller's own Python that would mislead another interpreter.
-_NOT_INHERITED = (
-    "PYTHONPATH",
-    "PYTHONHOME",
-    "VIRTUAL_ENV",
-    "PYTEST_CURRENT_TEST",
-    "PYTHONSTARTUP",
-    "PYTHONINSPECT",
-    "PYTHONPYCACHEPREFIX",
-    "PYTHONDONTWRITEBYTECODE",
-)
+_VARIABLES = tomllib.loads(Path(__file__).with_name("variables.toml").read_text("utf-8"))
 _LOG = logging.getLogger("vllm_regress.processes")
+
+
+def recorded_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the user's variables that reach a target and may change what vLLM does there."""
+    return {
+        name: value
+        for name, value in sorted(_inherited(environ).items())
+        if name.startswith(tuple(_VARIABLES["recorded"]))
+        and not name.startswith("VLLM_REGRESS_")
+        and name not in _VARIABLES["always"]
+    }
+
+
+def _inherited(environ: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: value
+        for name, value in without_secrets(environ).items()
+        if name not in _VARIABLES["not_inherited"] and not name.startswith("COV_")
+    }
 
 
 class Agent:
@@ -82,6 +94,7 @@ class Agent:
         self.gpu_share = 0.9  # the share of a GPU that an engine takes by default
         self._environment = dict(environment)
         self._about = about
+        self.limit = self.limit_name = ""  # an agent has no limits
         self._inherited = inherited
         self._limits, self._limit_options = dict(limits), dict(limit_options)
         self._process: subprocess.Popen[bytes] | None = None
@@ -90,6 +103,12 @@ class Agent:
         self._inspected: set[str] = set()
         self._children: collections.deque[tuple[Child, Path]] = collections.deque()
         self.log = run.logs / f"{name}.log"
+        self._failures = ChildFailures(
+            ChildFacts(f"{name} of {python}", self.log, about=about),
+            self,
+            LogWindow(self.log),
+            EngineProcesses(),
+        )
 
     def start(self, deadline: Deadline) -> None:
         """Start the interpreter and wait for its first frame."""
@@ -122,10 +141,12 @@ class Agent:
             ) from None
         finally:
             child_end.close()
-        self._channel = Channel(FrameSocket(parent_end), self)
-        self._channel.receive(deadline, lambda frame: frame.get("event") == "ready")
+        self._channel = Channel(FrameSocket(parent_end))
+        self._channel.receive(
+            Wait(deadline, self._failures), lambda frame: frame.get("event") == "ready"
+        )
 
-    def warm(self, deadline: Deadline, *, fronts: Sequence[str]) -> None:
+    def warm(self, deadline: Deadline) -> None:
         """Import vLLM in the agent, once.
 
         An import error is kept and raised again by each child that needs vLLM.
@@ -133,7 +154,7 @@ class Agent:
         if self.warmed:
             return
         try:
-            report = self._request(deadline, op="warm", fronts=list(fronts))
+            report = self._request(deadline, op="warm")
             self.refusal, self.spawns = report["refusal"], report["spawns"]
             self.gpu_share = float(report.get("share", self.gpu_share))
         except RemoteError as error:
@@ -178,7 +199,7 @@ class Agent:
         import_path: Sequence[str | Path] = (),
         loan: Loan | None = None,
     ) -> Child:
-        """Start a child process in the role ``probe``, ``grammar``, ``engine`` or ``server`` and
+        """Start a child process in the role ``probe``, ``engine`` or ``server`` and
         wait until it answers.
 
         ``import_path``: folders from which the child and its descendants import modules, before
@@ -206,7 +227,7 @@ class Agent:
         reply = self._request(deadline, op="fork", **request)
         assert self._channel is not None
         channel, lifeline = (
-            FrameSocket(socket.socket(fileno=fd)) for fd in self._channel.take_fds(2)
+            FrameSocket(socket.socket(fileno=fd)) for fd in self._channel.socket.take_fds(2)
         )
         facts = ChildFacts(name, log, self.run.ray, self._about)
         child = Child(
@@ -255,7 +276,7 @@ class Agent:
         for child, _ in self._children:  # those not stopped yet
             child.kill()
         if self._channel is not None:
-            self._channel.close()
+            self._channel.socket.close()
         if (
             self._wait_for_end(3.0) is None
         ):  # once it is reaped, its pid may belong to another process
@@ -279,10 +300,15 @@ class Agent:
         Which of the user's variables reach the target? All but secrets and those that would redirect
         its Python; what the harness sets comes last.
         """
-        whole = without_secrets(os.environ if self._inherited is None else self._inherited)
-        inherited = {
-            n: v for n, v in whole.items() if n not in _NOT_INHERITED and not n.startswith("COV_")
-        }
+        whole = os.environ if self._inherited is None else self._inherited
+        inherited = _inherited(whole)
+        # Python writes bytecode files only in environments that we built.
+        folder = bytecode_folder(self.python)
+        bytecode = (
+            {"PYTHONDONTWRITEBYTECODE": "1"}
+            if folder is None
+            else {"PYTHONPYCACHEPREFIX": str(folder)}
+        )
         return {
             # Workers of a tokenizer pool have a runtime environment and need interpreters of their
             # own: those that Ray starts ahead go unused.
@@ -291,97 +317,48 @@ class Agent:
             **_caches(),
             **inherited,
             "PYTHONPATH": str(TARGET_SITE),
-            "PYTHONUNBUFFERED": "1",
-            # OpenBLAS starts threads when numpy is imported, pyarrow's jemalloc when transformers
-            # imports pandas, and a process with threads cannot be forked safely.
-            "OPENBLAS_NUM_THREADS": "1",
-            "JE_ARROW_MALLOC_CONF": "background_thread:false",
-            "HF_HUB_OFFLINE": "1",
-            "TRANSFORMERS_OFFLINE": "1",
-            "VLLM_NO_USAGE_STATS": "1",
-            "DO_NOT_TRACK": "1",
+            **_VARIABLES["always"],
+            # Tests look for lines of this level; more lines do no harm.
+            "VLLM_LOGGING_LEVEL": "DEBUG" if whole.get("VLLM_LOGGING_LEVEL") == "DEBUG" else "INFO",
             "RAY_TMPDIR": str(self.run.path),
-            "RAY_USAGE_STATS_ENABLED": "0",
             "TMPDIR": str(self.run.path),
             # vLLM's caches of model classes and compiled graphs stay apart from the user's own.
             "VLLM_CACHE_ROOT": str(writable_root() / "vllm"),
             TAG: self.run.tag,
-            **self._bytecode(),
+            **bytecode,
             **self._environment,
         }
 
-    def _bytecode(self) -> dict[str, str]:
-        """Return the variables that control bytecode files:
-
-        Python writes them only in environments that we built.
-        """
-        folder = bytecode_folder(self.python)
-        return (
-            {"PYTHONDONTWRITEBYTECODE": "1"}
-            if folder is None
-            else {"PYTHONPYCACHEPREFIX": str(folder)}
-        )
-
     def _request(self, deadline: Deadline, **frame: Any) -> Frame:
         if self._channel is None or not self.alive:
-            raise ChildDied(
-                f"{self.name} of {self.python} is not running",
-                phase=deadline.phase,
-                detail=logs.log_tail(self.log),
-            )
-        value = self._channel.request(frame, deadline)
+            raise self._failures.died(deadline, "it is not running")
+        value = self._channel.request(frame, Wait(deadline, self._failures))
         return value if isinstance(value, dict) else {}
 
-    # The methods of ``Peer``, which the channel calls.
+    # What ``ChildFailures`` asks of the processes whose failures it reports.
 
-    def failed(self, failure: RemoteFailure, deadline: Deadline) -> RemoteError:
-        return RemoteError(
-            f"{self.name} raised {failure.short_type}: {failure.message}",
-            phase=deadline.phase,
-            detail=failure.traceback,
-            type_name=failure.type_name,
-            parts={Part.EXCEPTION: failure.chain, Part.TRACEBACK: failure.traceback},
-        )
+    @property
+    def exit_status(self) -> int | None:
+        """The agent's exit status, negative for a signal; None while it runs."""
+        return None if self._process is None else self._process.poll()
 
-    def garbled(self, deadline: Deadline, why: Masked) -> ProtocolError:
+    def wait_for_exit_report(self) -> None:
+        """Wait a moment for the end of the process, because its channel closes before that."""
+        self._wait_for_end(2.0)
+
+    def describe_end(self) -> str:
+        """Return how the agent ended, in words."""
+        status = self.exit_status
+        return "its end was not seen" if status is None else process_tree.describe_exit_code(status)
+
+    def kill(self, grace_s: float = 0.0) -> None:
+        """End the agent and everything below it."""
         self.stop()
-        return ProtocolError(f"{self.name} broke the protocol: {why}", phase=deadline.phase)
 
-    def hung(self, deadline: Deadline, why: str) -> DeadlineExceeded:
-        record = dossier.compile_dossier(
-            title=f"{self.name} of {self.python}",
-            processes=self._processes(),
-            logs=[self.log],
-            facts=dossier.time_not_run(deadline),
-        )
-        tail = logs.log_tail(self.log)
-        self.stop()
-        return DeadlineExceeded(
-            f"{self.name} gave no answer within {deadline.allowed_s:g} s",
-            phase=deadline.phase,
-            detail=str(record),
-            parts={Part.STACKS: record.stack_text, Part.LOG: tail},
-        )
-
-    def died(self, deadline: Deadline, why: str) -> ChildDied:
-        status = self._wait_for_end(2.0)
-        how = "its end was not seen" if status is None else process_tree.describe_exit_code(status)
-        tail = logs.log_tail(self.log)
-        self.stop()
-        return ChildDied(
-            f"{self.name} of {self.python} died: {why} ({how})",
-            phase=deadline.phase,
-            detail=tail,
-            parts={Part.EXIT: Masked(how), Part.LOG: tail},
-        )
-
-    def _processes(self) -> list[psutil.Process]:
+    def processes(self) -> list[psutil.Process]:
         """Return the agent and everything below it."""
-        if self._process is None or self._process.poll() is not None:
-            return []
-        with contextlib.suppress(psutil.Error):
-            return [psutil.Process(self._process.pid), *process_tree.descendants(self._process.pid)]
-        return []
+        process = process_tree.find(self._process.pid) if self._process and self.alive else None
+        return [process, *process_tree.below(process)] if process else []
 
 
 def _ray_on_loopback() -> dict[str, str]:

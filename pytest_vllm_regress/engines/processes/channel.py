@@ -1,17 +1,15 @@
 """Requests to a target process and their replies, as frames over a socket. The agent and every
 child are asked through this module.
 
-A failed reply is decoded and masked here, once (``RemoteFailure.decode``); the value of a
+A failed reply is decoded and masked once (``RemoteFailure.decode``); the value of a
 successful reply belongs to the caller and stays as it is.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
-from ...errors import ChildError, Unsupported, UsageError
 from ...target_site.vllm_regress_target.protocol import (
     Frame,
     FrameSocket,
@@ -19,167 +17,82 @@ from ...target_site.vllm_regress_target.protocol import (
     PeerClosed,
     ProtocolViolation,
 )
-from ...util.deadline import Deadline, HasDescriptor, wait_readable
-from ...util.masking import Masked, join_masked, mask
-from .early_exit import WaitMonitor
-
-
-@dataclasses.dataclass(frozen=True)
-class RemoteFailure:
-    """An exception in the target process, as its reply describes it; all texts are masked.
-
-    ``chain`` has one ``Class: message`` per line, the root cause first. ``claim``: why a request is
-    unsupported (fields of ``Unsupported``).
-    """
-
-    type_name: str
-    message: Masked
-    chain: Masked
-    traceback: Masked
-    engine_died: bool
-    claim: Mapping[str, str]
-
-    @classmethod
-    def decode(cls, reply: Frame) -> RemoteFailure:
-        """Read a reply whose ``ok`` is false."""
-        type_name, message = mask(str(reply.get("type"))), mask(str(reply.get("message")))
-        chain = reply.get("chain") or [f"{type_name}: {message}"]
-        claim = {
-            str(name): mask(str(text)) for name, text in dict(reply.get("claim") or {}).items()
-        }
-        return cls(
-            type_name,
-            message,
-            join_masked("\n", (mask(str(link)) for link in chain)),
-            mask(str(reply.get("traceback", ""))),
-            bool(reply.get("engine_died")),
-            claim,
-        )
-
-    @property
-    def short_type(self) -> str:
-        """The name of the exception's class, without ``builtins``."""
-        return self.type_name.removeprefix("builtins.")
-
-    def refusal(self) -> Unsupported | UsageError | None:
-        """The error for a request that the target refused on purpose; None for any other exception."""
-        if self.type_name == "vllm_regress_target.Unsupported":
-            return Unsupported(self.message, **self.claim)
-        if self.type_name == "vllm_regress_target.WrongRequest":
-            return UsageError(self.message)
-        return None
-
-
-class Peer(Protocol):
-    """The process at the other end of a channel.
-
-    Its methods return the error to raise, after they have recorded and ended what is needed.
-    """
-
-    @property
-    def alive(self) -> bool: ...
-
-    def failed(self, failure: RemoteFailure, deadline: Deadline) -> Exception: ...
-
-    def died(self, deadline: Deadline, why: str) -> Exception: ...
-
-    def hung(self, deadline: Deadline, why: str) -> ChildError: ...
-
-    def garbled(self, deadline: Deadline, why: Masked) -> ChildError: ...
+from ...util.deadline import Deadline
+from ...util.masking import mask
+from .early_exit import Wait
+from .failures import RemoteFailure
 
 
 class Channel:
-    """The controller's end of the socket to one ``peer``. Not shared between threads.
+    """The controller's end of the socket to one process. Not shared between threads.
 
-    ``life``: descriptors that become readable when the life of the process changes.
     ``interrupted``: a KeyboardInterrupt came while a request was under way, so that its reply is
     still owed.
     """
 
-    def __init__(self, socket: FrameSocket, peer: Peer, *life: HasDescriptor) -> None:
+    def __init__(self, socket: FrameSocket) -> None:
         self.interrupted = False
-        self._socket = socket
-        self._peer = peer
-        self._life = life
-
-    def close(self) -> None:
-        """Close this end of the socket."""
-        self._socket.close()
-
-    def take_fds(self, count: int) -> list[int]:
-        """Return the descriptors that came with the frames received so far, oldest first."""
-        return self._socket.take_fds(count)
+        self.socket = socket
 
     def post(self, frame: Frame, deadline: Deadline) -> None:
         """Send a frame without waiting for a reply.
 
         Raises ``FrameTimeout`` and ``PeerClosed`` like ``FrameSocket.send``.
         """
-        self._socket.send(frame, timeout_s=deadline.left_s, clock=deadline.clock)
+        self.socket.send(frame, timeout_s=deadline.left_s, clock=deadline.clock)
 
-    def request(self, frame: Frame, deadline: Deadline, monitor: WaitMonitor | None = None) -> Any:
+    def request(self, frame: Frame, wait: Wait) -> Any:
         """Send a request and return the value of its reply.
 
-        Raises what the peer makes of a failed, missing or broken reply.
+        Raises what the peer of the wait makes of a failed, missing or broken reply.
         """
         try:
-            self.post(frame, deadline)
+            self.post(frame, wait.deadline)
         except FrameTimeout:
-            raise self._peer.hung(deadline, "the child does not read its requests") from None
+            raise wait.peer.hung(wait.deadline, "the child does not read its requests") from None
         except PeerClosed:
-            raise self._peer.died(deadline, "it closed its channel") from None
+            raise wait.peer.died(wait.deadline, "it closed its channel") from None
         try:
-            return self._reply(deadline, monitor)
+            return self._reply(wait)
         except KeyboardInterrupt:
             self.interrupted = True
             raise
 
-    def request_stop(self, deadline: Deadline, monitor: WaitMonitor) -> bool:
+    def request_stop(self, wait: Wait) -> bool:
         """Ask the peer to shut down and wait for its reply; False when it does not read requests
         any more."""
         try:
-            self.post({"op": "stop"}, deadline)
+            self.post({"op": "stop"}, wait.deadline)
         except (FrameTimeout, PeerClosed):
             return False
-        self._reply(deadline, monitor)
+        self._reply(wait)
         return True
 
-    def _reply(self, deadline: Deadline, monitor: WaitMonitor | None) -> Any:
-        reply = self.receive(deadline, lambda frame: "ok" in frame, monitor)
+    def _reply(self, wait: Wait) -> Any:
+        reply = self.receive(wait, lambda frame: "ok" in frame)
         if reply["ok"]:
             return reply.get("value")
-        raise self._peer.failed(RemoteFailure.decode(reply), deadline)
+        raise wait.peer.failed(RemoteFailure.decode(reply), wait.deadline)
 
-    def receive(
-        self,
-        deadline: Deadline,
-        accept: Callable[[Frame], bool],
-        monitor: WaitMonitor | None = None,
-    ) -> Frame:
-        """Return the next frame that ``accept`` takes.
+    def receive(self, wait: Wait, accept: Callable[[Frame], bool]) -> Frame:
+        """Return the next frame that ``accept`` takes."""
 
-        The wait ends when the peer dies, at the deadline, or when ``monitor`` ends it early.
-        """
-        monitor = monitor or WaitMonitor()
-        while True:
-            # Both are read before the channel: frames sent before the peer's end or the deadline
-            # are still received.
-            alive, expired = self._peer.alive, deadline.passed
+        def accepted() -> Frame | None:
             try:
-                frame = self._socket.pop()
+                while (frame := self.socket.pop()) is not None:
+                    if accept(frame):
+                        return frame
+                    if wait.deadline.passed:
+                        break
             except PeerClosed:
-                raise self._peer.died(
-                    deadline, "it closed its channel without sending a reply"
-                ) from None
+                why = "it closed its channel without sending a reply"
+                raise wait.peer.died(wait.deadline, why) from None
             except ProtocolViolation as violation:
-                raise self._peer.garbled(deadline, mask(str(violation))) from None
-            if frame is not None and accept(frame):
-                return frame
-            if frame is None and not alive:
-                raise self._peer.died(deadline, "it ended without sending a reply")
-            if expired:
-                raise self._peer.hung(deadline, f"no answer within {deadline.allowed_s:g} s")
-            if frame is None and not wait_readable(
-                deadline, self._socket, *self._life, at_most_s=monitor.pace
-            ):
-                monitor.check(deadline, self._socket, *self._life)
+                raise wait.peer.garbled(wait.deadline, mask(str(violation))) from None
+            return None
+
+        frame = wait.until(accepted, self.socket, ended="it ended without sending a reply")
+        if frame is None:
+            why = f"no answer within {wait.deadline.allowed_s:g} s"
+            raise wait.peer.hung(wait.deadline, why)
+        return frame

@@ -3,12 +3,12 @@ they leave behind."""
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import logging
 import signal
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -35,7 +35,7 @@ _NANNY_S = 8.0
 _LOG = logging.getLogger("vllm_regress.processes")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Leftover:
     """Something an engine left behind after its end, since removed: a process, a shared-memory
     segment, GPU memory or a Ray session."""
@@ -185,7 +185,7 @@ class ChildProcesses:
     def _end_nanny(self) -> None:
         nanny = [self._nanny] if self._nanny is not None else []
         process_tree.send_signal(nanny, signal.SIGCONT)  # somebody may have stopped it
-        with contextlib.suppress(PeerClosed, FrameTimeout):
+        with suppress(PeerClosed, FrameTimeout):
             self._lifeline.send({"op": "end"}, timeout_s=1.0, clock=running_time)
         process_tree.terminate(process_tree.wait_until_gone(nanny, _NANNY_S), grace_s=0.0)
 
@@ -213,7 +213,7 @@ class ChildProcesses:
         A report may be read long after it was sent.
         """
         process = process_tree.find(pid)
-        with contextlib.suppress(psutil.Error):
+        with suppress(psutil.Error):
             if process is not None and self._nanny is not None and self._nanny.is_running():
                 return process if process.ppid() == self.nanny_pid else None
         return process

@@ -8,13 +8,13 @@ because py-spy needs too long for them in a process that has loaded torch.
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -32,7 +32,7 @@ MAX_CHARS = 60000
 _LATE: list[subprocess.Popen[str]] = []
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Dossier:
     """``stacks`` by process and ``logs`` as titled tails.
 
@@ -83,7 +83,7 @@ def compile_dossier(
         heads = [_headline(process, states.get(process.pid)) for process in reported]
     finally:
         for process in processes:
-            with contextlib.suppress(psutil.Error):
+            with suppress(psutil.Error):
                 if resume and process.pid in states:
                     process.resume()
     sections = [
@@ -94,7 +94,7 @@ def compile_dossier(
         sections.append(f"-- {len(processes) - len(reported)} more processes are not shown")
     if not processes:
         sections.append("-- no process of this engine was alive")
-    tails = [(log.name, log_tail(log)) for log in [*logs, *(ray_logs(ray_dir) if ray_dir else [])]]
+    tails = [(log.name, log_tail(log)) for log in [*logs, *ray_logs(ray_dir)]]
     return Dossier(
         title,
         tuple(facts),
@@ -107,7 +107,7 @@ def _suspend(processes: Sequence[psutil.Process]) -> dict[int, str]:
     """Stop all processes that are not stopped yet. Return their previous states by pid."""
     states: dict[int, str] = {}
     for process in processes:
-        with contextlib.suppress(psutil.Error):
+        with suppress(psutil.Error):
             state = process.status()
             if state != psutil.STATUS_STOPPED:
                 process.suspend()
@@ -176,7 +176,7 @@ def _stack(process: psutil.Process, until: float) -> str:
 
 def _headline(process: psutil.Process, state: str | None) -> str:
     facts = []
-    with contextlib.suppress(psutil.Error), process.oneshot():
+    with suppress(psutil.Error), process.oneshot():
         facts = [
             state or process.status(),
             f"{process.memory_info().rss >> 20} MiB",

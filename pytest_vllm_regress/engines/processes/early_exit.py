@@ -1,7 +1,7 @@
 """The rule for ending a wait early: when may a wait for an answer end before its deadline?
 
 A child that ends, closes its channel or sends something that is no frame ends any wait at once
-(``channel.py``, ``child_handle.py``): no answer can come any more. So does a child that exceeds a
+(``Wait.until``): no answer can come any more. So does a child that exceeds a
 limit, because its nanny kills it. While the child lives, a slow engine is waited for until the
 deadline, with two exceptions. ``EarlyExitPolicy`` says which of them are enabled:
 
@@ -30,24 +30,24 @@ death may be that hang |
 | any test under ``--vllm-full-deadlines`` | no | no |
 
 The policy reaches a child as part of its ``Loan``: at its start, and again with every test that
-borrows it. Whoever waits begins it with ``Child.wait``, which takes a
-``WaitMonitor``, and asks that at every pause (``WaitMonitor.check``).
+borrows it. All waits for a process are in ``Wait.until``; ``Child.wait`` begins one.
 """
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TypeVar
 
-from ...target_site.vllm_regress_target.nanny import descendants
+from ...target_site.vllm_regress_target.nanny import descendants, stat_fields
 from ...util.deadline import Clock, Deadline, HasDescriptor, running_time, wait_readable
-from .child_processes import EngineProcesses
+from .child_processes import GRACE_S, EngineProcesses
+from .failures import ChildFailures
 from .logs import LogFollower
 from .stillness import (
     SETTLE_S,
@@ -59,8 +59,9 @@ from .stillness import (
     is_quiet,
     may_continue_by_itself,
 )
-from .waits import alarm_of, sleeps
+from .waits import alarm_of, descriptors, sleeps
 
+T = TypeVar("T")
 _CENSUS_S = 2.0  # seconds between two searches for descendants, which read /proc for every process of the machine
 _TICK = os.sysconf("SC_CLK_TCK")
 _DAEMON = re.compile(
@@ -73,7 +74,7 @@ _QUIET_S = 1.5
 _REPORT_S = 5.0  # an engine core may spin this long for a worker that has died, and report it then
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class DocumentedHang:
     """The text that identifies a hang (a regular expression, MULTILINE), the phases in which it
     counts, and the settling time in seconds."""
@@ -83,7 +84,7 @@ class DocumentedHang:
     settle_s: float = SETTLE_S
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class EarlyExitPolicy:
     """What may end a wait before its deadline: the documented hang (None: there is none), and the
     death of an engine process."""
@@ -112,12 +113,30 @@ class EarlyExitPolicy:
             return cls()
         return cls(hang if subject else None, deaths=False)
 
+    def begin(
+        self,
+        deadline: Deadline,
+        tree: WatchedTree,
+        engine: EngineProcesses,
+        peer: ChildFailures,
+        life: HasDescriptor,
+    ) -> Wait:
+        """Return a wait that begins now, with the detectors of its phase."""
+        hang = (
+            HangDetector(self.hang, tree)
+            if self.hang and deadline.phase in self.hang.phases
+            else None
+        )
+        watches = self.deaths and deadline.phase == "request" and engine.adopted
+        deaths = DeathDetector(tree, engine) if watches else None
+        return Wait(deadline, peer, life, hang=hang, deaths=deaths)
+
 
 NO_EARLY_EXIT = EarlyExitPolicy(deaths=False)
 """Wait for every deadline."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class WatchedTree:
     """Where a child can be observed: the processes below ``nanny``, its log, Ray's logs.
 
@@ -130,59 +149,79 @@ class WatchedTree:
     ray_dir: Path | None
 
 
-class Failures(Protocol):
-    """Makes the error of a wait that ends early, after it has recorded and ended what is needed."""
+class Wait:
+    """A wait for a process until ``deadline``. While the process lives, only a detector ends it
+    earlier; without detectors nothing does.
 
-    def hung(self, deadline: Deadline, why: str) -> Exception: ...
-
-    def engine_died(self, deadline: Deadline, why: str) -> Exception: ...
-
-
-class WaitMonitor:
-    """Watches one wait. Ask it every ``pace`` seconds; without detectors it never ends a wait."""
+    ``peer`` makes the errors to raise, after it has recorded and ended what is needed. ``life``:
+    descriptors that become readable when the life of the process changes.
+    """
 
     def __init__(
         self,
+        deadline: Deadline,
+        peer: ChildFailures,
+        *life: HasDescriptor,
         hang: HangDetector | None = None,
         deaths: DeathDetector | None = None,
-        failures: Failures | None = None,
     ) -> None:
-        self._hang, self._deaths, self._failures = hang, deaths, failures
-        self.pace = SNAPSHOT_INTERVAL_S if hang or deaths else _IDLE_PACE_S
+        self.deadline, self.peer = deadline, peer
+        self._life, self._hang, self._deaths = life, hang, deaths
+        self.pace_s = SNAPSHOT_INTERVAL_S if hang or deaths else _IDLE_PACE_S
 
-    @classmethod
-    def start(
-        cls,
-        tree: WatchedTree,
-        phase: str,
-        policy: EarlyExitPolicy,
-        engine: EngineProcesses,
-        failures: Failures | None = None,
-    ) -> WaitMonitor:
-        """Return the monitor of a wait in ``phase`` that begins now."""
-        hang = (
-            HangDetector(policy.hang, tree) if policy.hang and phase in policy.hang.phases else None
-        )
-        deaths = (
-            DeathDetector(tree, engine)
-            if policy.deaths and phase == "request" and engine.adopted
-            else None
-        )
-        return cls(hang, deaths, failures)
+    def until(
+        self,
+        result: Callable[[], T | None],
+        *answers: HasDescriptor,
+        ended: str = "",
+        at_most_s: float = math.inf,
+    ) -> T | None:
+        """Return the first ``result()`` that is true, or None at the deadline.
 
-    def check(self, deadline: Deadline, *answers: HasDescriptor) -> None:
-        """Raise ahead of ``deadline`` when the wait is pointless, unless one of ``answers`` is
+        It is called again when one of ``answers`` is readable, and at least every ``at_most_s``
+        seconds. ``ended``: what the error says if the process ends first; empty if that is no
+        error.
+        """
+        while True:
+            # Both are read before the result: what was sent before the end of the process or the
+            # deadline still counts.
+            alive, expired = self.peer.alive, self.deadline.passed
+            if value := result():
+                return value
+            if ended and not alive:
+                raise self.peer.died(self.deadline, ended)
+            if expired:
+                return None
+            pace_s = min(at_most_s, self.pace_s)
+            if not wait_readable(self.deadline, *answers, *self._life, at_most_s=pace_s):
+                self._check(*answers)
+
+    def for_answer(self, call: HasDescriptor) -> bool:
+        """Wait until ``call``, a request to the process over HTTP and not over its channel, is
+        readable. Return False if the deadline came first.
+
+        Raises like ``Child.request``.
+        """
+
+        def has_arrived() -> bool:
+            grace_s = 0.0 if self.peer.alive else GRACE_S
+            return wait_readable(self.deadline, call, at_most_s=grace_s)
+
+        return bool(self.until(has_arrived, call, ended="it ended without sending an answer"))
+
+    def _check(self, *answers: HasDescriptor) -> None:
+        """Raise ahead of the deadline when the wait is pointless, unless one of ``answers`` is
         readable: the documented hang has happened, or the engine is dead."""
         hang = self._hang.check() if self._hang else ""
         death = self._deaths.check() if self._deaths else ""
-        if not (hang or death) or wait_readable(deadline, *answers, at_most_s=0.0):
+        if not (hang or death) or wait_readable(
+            self.deadline, *answers, *self._life, at_most_s=0.0
+        ):
             return
-        assert self._failures is not None
         if death:
-            raise self._failures.engine_died(deadline, death)
-        raise self._failures.hung(
-            deadline, f"{hang}; the wait ended before its deadline of {deadline.allowed_s:g} s"
-        )
+            raise self.peer.engine_died(self.deadline, death)
+        why = f"{hang}; the wait ended before its deadline of {self.deadline.allowed_s:g} s"
+        raise self.peer.hung(self.deadline, why)
 
 
 class HangDetector:
@@ -193,8 +232,7 @@ class HangDetector:
         self, hang: DocumentedHang, tree: WatchedTree, clock: Clock = running_time
     ) -> None:
         self._clock, self._settle_s = clock, hang.settle_s
-        self._sampler = ProcessSampler(tree.nanny, tree.responder)
-        self._logs = LogFollower(tree.log, tree.ray_dir, hang.pattern)
+        self._sampler = ProcessSampler(tree, hang.pattern)
         self._snapshots: list[Snapshot] = []
         self._due = -math.inf
         self._threads: dict[int, Thread] = {}
@@ -205,10 +243,10 @@ class HangDetector:
         if now < self._due:
             return ""
         self._due = now + SNAPSHOT_INTERVAL_S
-        self._logs.read()
-        if not self._logs.matches:  # stillness alone proves nothing
+        self._sampler.logs.read()
+        if not self._sampler.logs.matches:  # stillness alone proves nothing
             return ""
-        self._snapshots.append(self._sampler.snapshot(now, self._logs))
+        self._snapshots.append(self._sampler.snapshot(now))
         if now - self._snapshots[0].at > _KEPT_S:
             del self._snapshots[0]
         stillness = detect_stillness(self._snapshots, self._settle_s)
@@ -219,7 +257,7 @@ class HangDetector:
             return ""
         if not stillness.repeats and may_continue_by_itself(before, self._threads):
             return ""
-        return f"{stillness} after {self._logs.excerpt!r}"
+        return f"{stillness} after {self._sampler.logs.excerpt!r}"
 
 
 class DeathDetector:
@@ -230,8 +268,7 @@ class DeathDetector:
         self, tree: WatchedTree, engine: EngineProcesses, clock: Clock = running_time
     ) -> None:
         self._engine, self._clock = engine, clock
-        self._sampler = ProcessSampler(tree.nanny, tree.responder, orphans=False)
-        self._logs = LogFollower(tree.log, tree.ray_dir)
+        self._sampler = ProcessSampler(tree, orphans=False)
         self._snapshots: list[Snapshot] = []
 
     def check(self) -> str:
@@ -241,8 +278,8 @@ class DeathDetector:
         if not dead:
             return ""
         now = self._clock()
-        self._logs.read()
-        self._snapshots.append(self._sampler.snapshot(now, self._logs))
+        self._sampler.logs.read()
+        self._snapshots.append(self._sampler.snapshot(now))
         passed = now - self._snapshots[0].at
         if passed < _REPORT_S and not is_quiet(self._snapshots, _QUIET_S):
             return ""
@@ -250,17 +287,20 @@ class DeathDetector:
 
 
 class ProcessSampler:
-    """Takes snapshots of everything below ``nanny``, or, without ``orphans``, only of ``responder``
-    and its descendants."""
+    """Takes snapshots of everything below the nanny of ``tree``, or, without ``orphans``, only of
+    its responder and that one's descendants. ``logs``: what they log from now on."""
 
-    def __init__(self, nanny: int, responder: int, *, orphans: bool = True) -> None:
-        self._nanny, self._responder, self._orphans = nanny, responder, orphans
+    def __init__(
+        self, tree: WatchedTree, pattern: str | None = None, *, orphans: bool = True
+    ) -> None:
+        self.logs = LogFollower(tree.log, tree.ray_dir, pattern)
+        self._nanny, self._responder, self._orphans = tree.nanny, tree.responder, orphans
         self._pids: Sequence[int] = ()
         self._daemons: dict[int, bool] = {}
         self._census_at = float("-inf")
 
-    def snapshot(self, now: float, logs: LogFollower) -> Snapshot:
-        """Return the snapshot at time ``now``, with the state of ``logs`` as last read."""
+    def snapshot(self, now: float) -> Snapshot:
+        """Return the snapshot at time ``now``, with the state of the logs as last read."""
         if now - self._census_at >= _CENSUS_S or not all(map(_lives, self._pids)):
             self._census_at = now
             self._pids = (
@@ -269,10 +309,10 @@ class ProcessSampler:
                 else [self._responder, *descendants(self._responder)]
             )
         members = {}
-        reaped = 0
+        reaped, logs = 0, self.logs
         for pid in (self._nanny, *self._pids):
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                fields = _stat(pid)
+            with suppress(OSError, ValueError, IndexError):
+                fields = stat_fields(pid)
                 reaped += int(fields[13]) + int(fields[14])
                 if pid != self._nanny:
                     members[pid] = self._member(pid, fields)
@@ -295,7 +335,10 @@ class ProcessSampler:
             int(fields[9]),
             wake_ups,
             alarm_of(pid),
-            connections=_connections(pid),
+            # Every new attempt to connect gets another socket.
+            connections=frozenset(
+                target for target in descriptors(pid).values() if target.startswith("socket:")
+            ),
         )
 
     def _is_daemon(self, pid: int) -> bool:
@@ -307,24 +350,18 @@ class ProcessSampler:
         """Return the threads of all processes except Ray's daemons."""
         threads = {}
         for pid in self._pids:
-            with contextlib.suppress(OSError, ValueError, IndexError):
+            with suppress(OSError, ValueError, IndexError):
                 for tid in (
                     () if self._is_daemon(pid) else map(int, os.listdir(f"/proc/{pid}/task"))
                 ):
-                    state = _stat(tid)[0].decode()
+                    state = stat_fields(tid)[0].decode()
                     threads[tid] = Thread(state, _number(tid, "status", _WOKEN), sleeps(tid))
         return threads
 
 
-def _stat(task: int) -> list[bytes]:
-    """Return the fields of a process or thread, starting with its state (proc(5))."""
-    with open(f"/proc/{task}/stat", "rb") as file:
-        return file.read().rpartition(b")")[2].split()
-
-
 def _lives(pid: int) -> bool:
-    with contextlib.suppress(OSError, IndexError):
-        return _stat(pid)[0] not in (b"Z", b"X")
+    with suppress(OSError, IndexError):
+        return stat_fields(pid)[0] not in (b"Z", b"X")
     return False
 
 
@@ -333,15 +370,3 @@ def _number(task: int, file: str, name: bytes) -> int:
     with open(f"/proc/{task}/{file}", "rb") as opened:
         _, _, value = (b"\n" + opened.read()).partition(b"\n" + name)
     return int(value.split(None, 1)[0])
-
-
-def _connections(pid: int) -> frozenset[str]:
-    """Return the sockets that a process holds: every new attempt to connect gets another one."""
-    sockets = set()
-    with contextlib.suppress(OSError):
-        for entry in os.scandir(f"/proc/{pid}/fd"):
-            with contextlib.suppress(OSError):
-                target = os.readlink(entry.path)
-                if target.startswith("socket:"):
-                    sockets.add(target)
-    return frozenset(sockets)

@@ -7,9 +7,13 @@ processes are ended.
 
 from __future__ import annotations
 
-import dataclasses
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
+
+import psutil
 
 from ...errors import (
     FIRST_ERROR,
@@ -21,12 +25,13 @@ from ...errors import (
     ProtocolError,
     RemoteError,
     Unsupported,
+    UsageError,
 )
+from ...target_site.vllm_regress_target.protocol import Frame
 from ...util.deadline import Deadline
 from ...util.masking import Masked, join_masked, mask
 from . import dossier, logs, shortages
-from .channel import RemoteFailure
-from .child_processes import GRACE_S, ChildProcesses, EngineProcesses
+from .child_processes import GRACE_S, EngineProcesses
 from .dossier import Dossier
 from .logs import LogWindow
 
@@ -34,7 +39,7 @@ _LATE_S = 2.0  # a child that is ended so long after its deadline gets no time t
 _START_PHASES = ("start", "ready")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class ChildFacts:
     """What is fixed about a child: its name, its log, Ray's directory, and what its interpreter has
     installed (``about``, for dossiers)."""
@@ -45,11 +50,77 @@ class ChildFacts:
     about: str = ""
 
 
+@dataclass(frozen=True)
+class RemoteFailure:
+    """An exception in the target process, as its reply describes it; all texts are masked.
+
+    ``chain`` has one ``Class: message`` per line, the root cause first. ``claim``: why a request is
+    unsupported (fields of ``Unsupported``).
+    """
+
+    type_name: str
+    message: Masked
+    chain: Masked
+    traceback: Masked
+    engine_died: bool
+    claim: Mapping[str, str]
+
+    @classmethod
+    def decode(cls, reply: Frame) -> RemoteFailure:
+        """Read a reply whose ``ok`` is false."""
+        type_name, message = mask(str(reply.get("type"))), mask(str(reply.get("message")))
+        chain = reply.get("chain") or [f"{type_name}: {message}"]
+        claim = {
+            str(name): mask(str(text)) for name, text in dict(reply.get("claim") or {}).items()
+        }
+        return cls(
+            type_name,
+            message,
+            join_masked("\n", (mask(str(link)) for link in chain)),
+            mask(str(reply.get("traceback", ""))),
+            bool(reply.get("engine_died")),
+            claim,
+        )
+
+    @property
+    def short_type(self) -> str:
+        """The name of the exception's class, without ``builtins``."""
+        return self.type_name.removeprefix("builtins.")
+
+    def refusal(self) -> Unsupported | UsageError | None:
+        """The error for a request that the target refused on purpose; None for any other exception."""
+        if self.type_name == "vllm_regress_target.Unsupported":
+            return Unsupported(self.message, **self.claim)
+        if self.type_name == "vllm_regress_target.WrongRequest":
+            return UsageError(self.message)
+        return None
+
+
+class Life(Protocol):
+    """The processes whose failures are reported: those of a child or of an agent."""
+
+    limit: str
+    limit_name: str
+
+    @property
+    def alive(self) -> bool: ...
+    @property
+    def exit_status(self) -> int | None: ...
+    def processes(self) -> list[psutil.Process]: ...
+    def wait_for_exit_report(self) -> None: ...
+    def describe_end(self) -> str: ...
+    def kill(self, grace_s: float = GRACE_S) -> None: ...
+
+
 class ChildFailures:
-    """Makes the errors of one child."""
+    """Makes the errors of one child, or of an agent."""
 
     def __init__(
-        self, facts: ChildFacts, life: ChildProcesses, window: LogWindow, engine: EngineProcesses
+        self,
+        facts: ChildFacts,
+        life: Life,
+        window: LogWindow,
+        engine: EngineProcesses,
     ) -> None:
         self._name, self._facts = facts.name, facts
         self._life, self._logs, self._engine = life, window, engine
@@ -115,7 +186,7 @@ class ChildFailures:
         Who ends a hung engine, and how fast? Stop all processes, take stacks (``dossier.py``, 1.8 s),
         then TERM, KILL after at most 1 s, and the nanny last (``child_processes.py``).
         """
-        record = self._dossier(f"{self._name} gave no answer in phase {deadline.phase}", deadline)
+        record = self._record("gave no answer", deadline)
         all_parts = self.parts(stacks=record.stack_text, **parts)
         shortage = self._shortage() if deadline.phase in _START_PHASES else ""
         late = deadline.clock() - deadline.at
@@ -131,14 +202,14 @@ class ChildFailures:
     def died(self, deadline: Deadline, why: str) -> ChildDied | LimitExceeded | Unsupported:
         """Take the dossier, end what is left, and return the error for a child that has ended."""
         self._life.wait_for_exit_report()
-        record = self._dossier(f"{self._name} died in phase {deadline.phase}", deadline)
+        record = self._record("died", deadline)
         how = self._life.describe_end()
         return self._dead(deadline, record, how, f"{why} ({how}){self._root_cause()}")
 
     def engine_died(self, deadline: Deadline, why: str) -> ChildDied | LimitExceeded | Unsupported:
         """Take the dossier, end the processes, and return the error for an engine that has died
         below a living child."""
-        record = self._dossier(f"{self._name} died in phase {deadline.phase}", deadline)
+        record = self._record("died", deadline)
         return self._dead(deadline, record, "", why + self._shortage())
 
     def _dead(
@@ -169,9 +240,7 @@ class ChildFailures:
         """Take the dossier, end the processes, and return the error for something that is no frame or no
         reply: a child that sends this counts as crashed. The limit of a frame is in ``protocol.py``.
         """
-        record = self._dossier(
-            f"{self._name} broke the protocol in phase {deadline.phase}", deadline
-        )
+        record = self._record("broke the protocol", deadline)
         parts = self.parts(exit=Masked(f"sent something that is no reply: {why}"))
         self._life.kill()
         message = f"{self._name} sent something that is no reply: {why}"
@@ -193,6 +262,9 @@ class ChildFailures:
         """Return the end of the log under a heading; empty when nothing was logged."""
         tail = logs.log_tail(self._facts.log)
         return f"\n-- log\n{tail}" if tail else ""
+
+    def _record(self, what: str, deadline: Deadline) -> Dossier:
+        return self._dossier(f"{self._name} {what} in phase {deadline.phase}", deadline)
 
     def _dossier(self, title: str, failed: Deadline | None = None) -> Dossier:
         """Compile a dossier. ``failed``: the deadline of a wait that has failed.

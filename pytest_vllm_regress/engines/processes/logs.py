@@ -13,6 +13,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from ...util import patterns
@@ -30,6 +32,9 @@ their middle).
 """
 _MAX_BYTES = 2_000_000
 _MAX_LOGS = 40
+_KNOWN_AGAIN = 256
+"""Bytes by which a place in a log is known again. Timestamps make them unique."""
+_LEFT_OUT = re.compile(r"^\[\.\.\. \d+ bytes left out: a log is limited to ", re.MULTILINE)
 _CHUNK = 1 << 18
 _CARRY = 4096
 _MOST_LINES = 20_000
@@ -37,7 +42,8 @@ _NUMBERS = re.compile(rb"0x[0-9a-f]+|\d+")
 _RAYLET = re.compile(rb"\(raylet\b[^)]*\)")  # before what Ray's log monitor passes on
 _EXCERPT = 200
 _SEARCH_S = 1.0
-_RAY_LOGS = ("worker-*.err", "raylet.err", "raylet.out")
+_FOLLOWED = ("worker-*.err", "raylet.err", "raylet.out")
+_RAY_LOGS = ("worker-*", "raylet.err", "raylet.out", "gcs_server.err")
 # What vLLM and torch put before each line: the process, the rank, level and time and place.
 _PREFIX = re.compile(
     r"(?:\(\w+(?: pid=\d+)?\) )?(?:\[rank\d+\]:\s?)?(?:(?:ERROR|CRITICAL) \S+ \S+ (?:\[\S+\] )?)?"
@@ -62,24 +68,47 @@ class LogWindow:
     def __init__(self, log: Path, ray_dir: Path | None = None) -> None:
         self._log = log
         self._ray_dir = ray_dir
-        self._starts: dict[Path, int] = {}
+        self._starts: dict[Path, tuple[int, bytes]] = {}
+        self.missed = False
+        """A test has read the window, and a part of it had been left out."""
 
     def restart(self) -> None:
         """Leave out everything logged so far."""
-        self._starts = {path: _size(path) for path in self._paths()}
+        self.missed = False
+        self._starts = {path: _end_of(path) for path in self._paths()}
 
-    def text(self, max_chars: int | None = MAX_CHARS) -> Masked:
+    def whole_text(self) -> Masked:
+        """Return everything written since the start of the window, masked, for a test that may draw
+        conclusions from what it does not find (``missed``)."""
+        texts = []
+        for path in self._paths():
+            start, complete = self._start_of(path)
+            text = _read_from(path, start)
+            self.missed |= not complete or _size(path) - start > 2 * _MAX_BYTES
+            self.missed |= _LEFT_OUT.search(text) is not None
+            texts.append(text)
+        return join_masked("\n", filter(None, texts))
+
+    def text(self, max_chars: int = MAX_CHARS) -> Masked:
         """Return everything written since the start of the window, masked.
 
         Of a log with more than ``max_chars`` the middle is left out.
         """
-        texts = (_read_from(path, self._starts.get(path, 0)) for path in self._paths())
-        return join_masked(
-            "\n", (truncate_middle(text, max_chars or len(text)) for text in texts if text)
-        )
+        texts = (_read_from(path, self._start_of(path)[0]) for path in self._paths())
+        return join_masked("\n", (truncate_middle(text, max_chars) for text in texts if text))
+
+    def _start_of(self, path: Path) -> tuple[int, bool]:
+        """Return where the window begins in a log, and whether the log still has all that was
+        written since: it was not shortened (``limits.trim``), or the bytes before would differ."""
+        start, before = self._starts.get(path, (0, b""))
+        with contextlib.suppress(OSError), path.open("rb") as log:
+            log.seek(start - len(before))
+            if log.read(len(before)) != before:
+                return 0, False
+        return start, True
 
     def _paths(self) -> list[Path]:
-        return [self._log, *(ray_logs(self._ray_dir, _MAX_LOGS) if self._ray_dir else [])]
+        return [self._log, *ray_logs(self._ray_dir, _MAX_LOGS)]
 
 
 class LogFollower:
@@ -110,7 +139,7 @@ class LogFollower:
             if size < end:  # the nanny removed the middle of a log that was too long
                 self.size += end - size
                 end = max(0, size - _CARRY)
-            with contextlib.suppress(OSError), path.open("rb") as file:
+            with suppress(OSError), path.open("rb") as file:
                 file.seek(max(end, size - _CHUNK))
                 new = file.read(size - file.tell())
                 before = self._carry.get(path, b"")
@@ -156,15 +185,7 @@ class LogFollower:
                 self.size += len(line)
 
     def _files(self) -> list[Path]:
-        ray = self._ray_dir
-        return [
-            self._log,
-            *(
-                path
-                for name in _RAY_LOGS
-                for path in (ray.glob(f"session_2*/logs/{name}") if ray else ())
-            ),
-        ]
+        return [self._log, *_ray_files(self._ray_dir, _FOLLOWED)]
 
 
 def log_tail(path: Path, limit: int = MAX_TAIL_BYTES) -> Masked:
@@ -216,18 +237,19 @@ def simulation_gap(text: str) -> str:
     return match.group(1).strip() if match else ""
 
 
-def ray_logs(ray_dir: Path, limit: int = 8) -> list[Path]:
+def ray_logs(ray_dir: Path | None, limit: int = 8) -> list[Path]:
     """Return Ray's logs that may say why a worker or a raylet failed, newest first."""
-    names = ("raylet.err", "raylet.out", "gcs_server.err")
-    logs = [
-        p
-        for p in ray_dir.glob("session_*/logs/*")
-        if p.is_file()
-        and not p.parent.parent.is_symlink()
-        and (p.name in names or p.name.startswith("worker-"))
-        and p.stat().st_size
+    logs = [path for path in _ray_files(ray_dir, _RAY_LOGS) if path.stat().st_size]
+    return sorted(logs, key=lambda path: path.stat().st_mtime, reverse=True)[:limit]
+
+
+def _ray_files(ray_dir: Path | None, names: Iterable[str]) -> list[Path]:
+    return [
+        path
+        for name in names
+        for path in (ray_dir.glob(f"session_*/logs/{name}") if ray_dir else ())
+        if not path.parent.parent.is_symlink()  # session_latest
     ]
-    return sorted(logs, key=lambda p: p.stat().st_mtime, reverse=True)[:limit]
 
 
 def _read_from(path: Path, start: int) -> Masked:
@@ -245,7 +267,16 @@ def _read_from(path: Path, start: int) -> Masked:
     return mask_log((head + tail).decode(errors="replace").strip())
 
 
+def _end_of(path: Path) -> tuple[int, bytes]:
+    """Return the size of a log and its last bytes."""
+    size = _size(path)
+    with contextlib.suppress(OSError), path.open("rb") as log:
+        log.seek(max(0, size - _KNOWN_AGAIN))
+        return size, log.read(min(size, _KNOWN_AGAIN))
+    return size, b""
+
+
 def _size(path: Path) -> int:
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         return path.stat().st_size
     return 0

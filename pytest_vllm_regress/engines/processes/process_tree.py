@@ -6,12 +6,12 @@ run's tag, whatever their session or parent.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import signal
 import time
 from collections.abc import Container, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -35,7 +35,7 @@ def descendants(pid: int) -> list[psutil.Process]:
 def below(process: psutil.Process | None) -> list[psutil.Process]:
     """Return the living descendants of ``process``, nearest first: none if it has ended, also if
     another process has its pid now."""
-    with contextlib.suppress(psutil.Error):
+    with suppress(psutil.Error):
         if (
             process is not None and process.is_running()
         ):  # or the pid is another's: ``children`` itself does not check that in every version
@@ -48,7 +48,7 @@ def find(pid: int) -> psutil.Process | None:
 
     Signals through it reach no later process with this pid.
     """
-    with contextlib.suppress(psutil.Error):
+    with suppress(psutil.Error):
         return psutil.Process(pid)
     return None
 
@@ -61,16 +61,11 @@ def with_tag(tag: str) -> list[psutil.Process]:
 def tagged() -> Iterator[tuple[psutil.Process, str]]:
     """Yield the living processes whose environment at exec carried the tag of a run, with that
     tag."""
-    head = f"{TAG}=".encode()
-    for entry in os.listdir("/proc"):
-        if entry.isdigit() and int(entry) != os.getpid():
-            with contextlib.suppress(OSError, psutil.Error):
-                # Before its variables are read, or they could be those of an earlier process.
-                process = psutil.Process(int(entry))
-                variables = Path("/proc", entry, "environ").read_bytes().split(b"\0")
-                tags = [item for item in variables if item.startswith(head)]
-                if tags and is_alive(process):
-                    yield process, tags[0][len(head) :].decode(errors="replace")
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            tag = "" if process.pid == os.getpid() else process.environ().get(TAG)
+            if tag and is_alive(process):
+                yield process, tag
 
 
 def terminate(processes: Sequence[psutil.Process], *, grace_s: float) -> list[psutil.Process]:
@@ -106,10 +101,16 @@ def shared_memory(processes: Iterable[psutil.Process], others: Container[int] = 
     return mapped_shm([p.pid for p in processes], others)
 
 
+def command_of(process: psutil.Process) -> tuple[str, str]:
+    """Return the name and the command line of a process. Raises ``psutil.Error``."""
+    name = process.name()
+    return name, " ".join(process.cmdline()) or name
+
+
 def describe(process: psutil.Process) -> str:
     """Return pid and command line, masked, for messages."""
     try:
-        command = " ".join(process.cmdline()) or process.name()
+        _, command = command_of(process)
     except psutil.Error:
         command = "?"
     return f"{process.pid} ({mask(command)[:120]})"
@@ -120,8 +121,7 @@ def is_helper(process: psutil.Process) -> bool:
     multiprocessing's resource tracker, torch's
     compile workers, Ray's daemons and idle workers. A process that has ended counts as helper."""
     try:
-        name = process.name()
-        command = " ".join(process.cmdline()) or name
+        name, command = command_of(process)
     except psutil.Error:
         return True
     return name == FORK_SERVER or _HELPER.search(command) is not None
@@ -131,7 +131,7 @@ def describe_exit(process: psutil.Process) -> str:
     """Return ``killed by SIGKILL`` or ``exit status 1``. Empty once the parent has reaped the
     process: the kernel keeps the status only until
     then (proc(5), stat)."""
-    with contextlib.suppress(OSError, ValueError, IndexError, psutil.Error):
+    with suppress(OSError, ValueError, IndexError, psutil.Error):
         if process.is_running() and process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
             fields = Path(f"/proc/{process.pid}/stat").read_bytes().split()
             return describe_exit_code(os.waitstatus_to_exitcode(int(fields[-1])))
@@ -144,7 +144,7 @@ def describe_exit_code(code: int) -> str:
         meaning = (
             ", usually for an instruction that this CPU lacks" if -code == signal.SIGILL else ""
         )
-        with contextlib.suppress(ValueError):
+        with suppress(ValueError):
             return f"killed by {signal.Signals(-code).name}{meaning}"
     return f"exit status {code}"
 
@@ -168,7 +168,7 @@ def send_signal(processes: Iterable[psutil.Process], number: signal.Signals) -> 
     One that gets the pid of another at this moment is not signalled.
     """
     for process in processes:
-        with contextlib.suppress(psutil.Error, OSError), held(process.pid) as descriptor:
+        with suppress(psutil.Error, OSError), held(process.pid) as descriptor:
             if descriptor is None:
                 process.send_signal(number)
             elif process.is_running():

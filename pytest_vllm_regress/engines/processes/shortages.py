@@ -8,12 +8,12 @@ log anything.
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import os
 import re
 import resource
 import signal
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from ...util.files import peek
@@ -37,7 +37,7 @@ _WARNING = re.compile(r"can cause fd limit errors like ?`[^`]*`")
 """vLLM names the error at every start below ``FILES``, before there is one."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Room:
     """Free resources at one moment, in bytes; None if unknown.
 
@@ -66,7 +66,7 @@ def available(
 ) -> Room:
     """Return the resources that this process and those it starts have now."""
     free = size = None
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         place = os.statvfs(shm)
         free, size = place.f_frsize * place.f_bavail, place.f_frsize * place.f_blocks
     limit, kills = _memory(cgroups, own)
@@ -130,7 +130,7 @@ def _memory(cgroups: Path, own: Path) -> tuple[int | None, int]:
             (place, *(parent for parent in place.parents if parent.is_relative_to(root)), root)
         ):
             for name in ("memory.max", "memory.limit_in_bytes"):
-                with contextlib.suppress(ValueError):
+                with suppress(ValueError):
                     limits.append(int(peek(group / name, 100)))
         for group in (place, root):
             counted = [

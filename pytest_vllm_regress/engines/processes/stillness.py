@@ -11,10 +11,10 @@ until a timer that it has set.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 SETTLE_S = 10.0
 SNAPSHOT_INTERVAL_S = 0.5
@@ -28,7 +28,7 @@ _REPEATS = 5  # restarts with the same log lines that count as repeating one ste
 _RUNNABLE_SHARE = 0.5  # a process that is runnable in a larger share of the snapshots is working
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Member:
     """One process in a snapshot. ``cpu`` in seconds, ``bytes`` read and written, ``faults``: page
     faults that waited for a disk.
@@ -48,7 +48,7 @@ class Member:
     connections: frozenset[str] = frozenset()
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Snapshot:
     """Snapshot of a process tree at time ``at`` (seconds). ``responder``: pid of the process that
     must send the answer. ``reaped``: CPU seconds of members that have ended.
@@ -66,7 +66,7 @@ class Snapshot:
     matches: int = 0
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Thread:
     """One thread in a snapshot. ``sleeps``: it waits for a timer and nothing else."""
 
@@ -75,7 +75,7 @@ class Thread:
     sleeps: bool
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Stillness:
     """A tree without progress for ``seconds``.
 
@@ -172,7 +172,7 @@ def _lasting(window: Sequence[Snapshot]) -> Sequence[Snapshot]:
     """Return the snapshots, reduced to the processes that are in all of them."""
     common = frozenset.intersection(*(frozenset(snapshot.members) for snapshot in window))
     return [
-        dataclasses.replace(
+        replace(
             snapshot,
             members={pid: member for pid, member in snapshot.members.items() if pid in common},
         )

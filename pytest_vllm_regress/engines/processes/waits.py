@@ -2,58 +2,46 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import platform
 import re
 import tomllib
 from collections.abc import Container, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
 _PROC = Path("/proc")
-_CALLS = {
-    int(number): name
-    for number, name in tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
-    .get(platform.machine(), {})
-    .items()
-}
-"""System calls by number, where the first argument is a descriptor, a process, or neither."""
-_ON_DESCRIPTOR = frozenset(
-    {"read", "recvfrom", "recvmsg", "accept", "accept4", "flock", "write", "sendto", "sendmsg"}
-)
+_TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+_CALLS = {int(number): name for number, name in _TABLE.get(platform.machine(), {}).items()}
 _MOST = 6
-
-
-_SLEEPS = frozenset({"nanosleep", "clock_nanosleep"})
-# Which argument is the timeout: milliseconds (negative: no timeout), or an address (null: no
-# timeout).
-_MILLISECONDS = {"poll": 2, "epoll_wait": 3, "epoll_pwait": 3}
-_ADDRESS = {"ppoll": 2, "select": 4, "pselect6": 4, "futex": 3, "epoll_pwait2": 3}
 
 
 def sleeps(task: int) -> bool:
     """Return whether a thread sleeps until a timer and waits for nothing else."""
-    return _system_call(task)[0] in _SLEEPS
+    return _system_call(task)[0] in _TABLE["sleeps"]
 
 
 def alarm_of(task: int) -> float:
     """Return the timeout of a thread's wait in seconds: infinity for none, 0 for one that cannot be
     read from outside."""
     call, arguments = _system_call(task)
-    if call in _MILLISECONDS:
-        milliseconds = arguments[_MILLISECONDS[call]] & 0xFFFFFFFF
+    if call in _TABLE["milliseconds"]:
+        milliseconds = arguments[_TABLE["milliseconds"][call]] & 0xFFFFFFFF
         return math.inf if milliseconds >= 1 << 31 else milliseconds / 1000
-    timed = not call or call in _SLEEPS or (call in _ADDRESS and arguments[_ADDRESS[call]] != 0)
+    address = _TABLE["address"].get(call)
+    timed = (
+        not call or call in _TABLE["sleeps"] or (address is not None and arguments[address] != 0)
+    )
     return 0.0 if timed else math.inf
 
 
 def _system_call(task: int) -> tuple[str, tuple[int, ...]]:
     """Return the system call that a thread is in, with its arguments; empty if it runs, is gone, or
     cannot be read."""
-    with contextlib.suppress(OSError, ValueError):
+    with suppress(OSError, ValueError):
         words = (_PROC / str(task) / "syscall").read_text().split()
         return _CALLS.get(int(words[0]), ""), tuple(int(word, 16) for word in words[1:7])
     return "", ()
@@ -70,7 +58,7 @@ class Waits:
     def __init__(self, tree: Sequence[psutil.Process], held: Container[int] = ()) -> None:
         self._tree = tuple(tree)
         self._held = held
-        self._files = {process.pid: _targets(process.pid) for process in tree}
+        self._files = {process.pid: descriptors(process.pid) for process in tree}
         self._peers: dict[
             str, str
         ] = {}  # inode of a socket: that of its other end, of connections within the machine
@@ -99,7 +87,7 @@ class Waits:
         return f"waits: in {call}{self._about(process.pid, call, argument)}"
 
     def _about(self, pid: int, call: str, argument: int) -> str:
-        if call in _ON_DESCRIPTOR:
+        if call in _TABLE["on_descriptor"]:
             return self._end(pid, argument)
         if call.startswith("epoll"):
             watched = [self._end(pid, number) for number in _watched(pid, argument)]
@@ -139,18 +127,19 @@ class Waits:
         ]
 
 
-def _targets(pid: int) -> dict[int, str]:
+def descriptors(pid: int) -> dict[int, str]:
+    """Return what the open descriptors of a process are, by number."""
     targets = {}
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         for entry in os.scandir(_PROC / str(pid) / "fd"):
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 targets[int(entry.name)] = os.readlink(entry.path)
     return targets
 
 
 def _watched(pid: int, epoll: int) -> list[int]:
     """Return the descriptors that an epoll instance watches (proc(5), fdinfo)."""
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         return [
             int(number)
             for number in re.findall(
@@ -164,19 +153,19 @@ def _tcp(pid: int) -> Iterator[tuple[str, str, str]]:
     """Yield (inode, local end, remote end) of the TCP connections in a process's network namespace,
     in the notation of /proc."""
     for table in ("tcp", "tcp6"):
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             for line in (_PROC / str(pid) / "net" / table).read_text().splitlines()[1:]:
                 fields = line.split()
                 yield fields[9], fields[1], fields[2]
 
 
 def _name(process: psutil.Process) -> str:
-    with contextlib.suppress(psutil.Error):
+    with suppress(psutil.Error):
         return f"{process.pid} {process.name()}"
     return str(process.pid)
 
 
 def _parent(process: psutil.Process) -> int:
-    with contextlib.suppress(psutil.Error):
+    with suppress(psutil.Error):
         return int(process.ppid())
     return 0

@@ -6,10 +6,11 @@ A part is one operation of one server.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any, Self
 
 from ...engines.session import Session
 from ...errors import ChildError, NotAtWork, Unsupported, UsageError
@@ -19,12 +20,10 @@ from ...util.text import render_text
 from ..finding import Finding, Problem, ReplayAnswer
 from ..hunter import CampaignPlan, Hunter, Reply, versions_with_vllm
 from ..reduce import Effort, smaller_values
-from .api_lane import STATEFUL, ApiLane
 from .api_oracle import ApiOutcome, is_explained, narrowed, odd_fields, problem
 from .api_request import ApiReply, ApiRequest
-from .description import Operation, operations
-from .request_drawing import RequestDrawer, body_text, routes_of
-from .servers import LIMITS, SERVERS, ServerStarter
+from .request_drawing import Operation, RequestDrawer, operations, routes_of
+from .servers import LIMITS, SERVERS, STATEFUL, ApiLane, ServerStarter
 
 REQUESTS = 2000
 """Number of equal requests of a measurement, unless a campaign says another."""
@@ -44,19 +43,14 @@ class ApiFinding(Finding, frozen=True, tag="api"):
         curl: the request as a command, for people.
     """
 
+    allowed = tuple(ApiOutcome)
     question: ApiRequest
     server_options: Annotated[str, Meta(max_length=1000)] = ""
     curl: Annotated[str, Meta(max_length=8000)] = ""
 
-    def __post_init__(self) -> None:
-        allowed = list(ApiOutcome)
-        if self.problem.kind not in allowed:
-            raise ValueError(f"problem.kind {self.problem.kind!r}: allowed: {', '.join(allowed)}")
-
     @property
-    def title(self) -> str:
-        route = re.sub(r"[^a-z0-9]+", "-", self.question.route.lower()).strip("-")
-        return f"api-{route}-{self.problem.kind.replace(' ', '-')}"
+    def subject(self) -> str:
+        return f"api-{re.sub(r'[^a-z0-9]+', '-', self.question.route.lower()).strip('-')}"
 
     @property
     def identity(self) -> object:
@@ -124,18 +118,15 @@ class ApiHunter(Hunter[ApiLane, ServedOperation, ApiRequest, ApiFinding]):
         sessions: Sequence[Session],
         environment: str,
         *,
-        seconds: float = 20.0,
+        seconds: float | None = None,
         jobs: int = 1,
-        servers: Sequence[str] = (),
-        routes: Sequence[str] = (),
-        growth: int = 0,
-    ) -> ApiHunter:
+        **options: Any,
+    ) -> Self:
         """As for all hunters, but the lanes share a session. ``jobs``: number of servers of one
         kind that are asked at the same time."""
-        versions = versions_with_vllm(sessions[0], environment)
         starter = ServerStarter(sessions[0], environment)
-        lanes = [ApiLane(starter, seconds) for _ in range(jobs)]
-        return cls(lanes, environment, versions, servers=servers, routes=routes, growth=growth)
+        lanes = [ApiLane(starter, seconds or 20.0) for _ in range(jobs)]
+        return cls(lanes, environment, versions_with_vllm(sessions[0], environment), **options)
 
     def parts(self, plan: CampaignPlan, number: int) -> Iterator[ServedOperation]:
         for server in self._servers:
@@ -228,7 +219,7 @@ class ApiHunter(Hunter[ApiLane, ServedOperation, ApiRequest, ApiFinding]):
         model = body.get("model") if isinstance(body, dict) else None
         for value in smaller_values(body):
             if not isinstance(body, dict) or value.get("model") == model:
-                yield question.with_body(body_text(value))
+                yield question.with_body(json.dumps(value))
 
     def effort(self, problem: Problem) -> Effort:
         if problem.kind == ApiOutcome.MEMORY_GROWS:

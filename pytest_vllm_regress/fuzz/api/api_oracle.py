@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import json
 import re
 from collections.abc import Iterator
 from enum import StrEnum
@@ -17,7 +16,7 @@ from ...answers.explain.tracebacks import LoggedFailure, read_failures
 from ...errors import UsageError
 from ...util.codec import replace
 from ..finding import Problem
-from .api_request import BUSY, ApiReply, ApiRequest
+from .api_request import BUSY, ApiReply, ApiRequest, parsed
 from .servers import answer_of
 
 
@@ -109,49 +108,33 @@ def _problems(question: ApiRequest, reply: ApiReply) -> Iterator[Problem]:
         words = f"HTTP {reply.status}: {message or _message(reply)}"[:500]
         yield Problem(ApiOutcome.SERVER_ERROR, words, key)
     if reply.status == 200 and not reply.failure:
-        if reply.is_stream:
-            yield from _stream_problems(question, reply, name)
-        else:
-            yield from _whole_problems(question, reply)
+        yield from _content_problems(question, reply, name)
 
 
-def _whole_problems(question: ApiRequest, reply: ApiReply) -> Iterator[Problem]:
-    if "json" not in reply.content_type:
-        return
-    try:
-        value = reply.value()
-    except ValueError as error:
-        words = f"the body is no JSON: {error}"
-        yield Problem(ApiOutcome.REFUSED_BY_CLIENT, words, f"{question.route}: no JSON")
-        return
-    key, words = refusal(question.route, value)
-    if key:
-        yield Problem(ApiOutcome.REFUSED_BY_CLIENT, words, key)
-
-
-def _stream_problems(question: ApiRequest, reply: ApiReply, name: str) -> Iterator[Problem]:
+def _content_problems(question: ApiRequest, reply: ApiReply, name: str) -> Iterator[Problem]:
     events = reply.events()
     event, data = events[-1] if events else ("", "")
-    if reply.ended and data != "[DONE]" and event not in answer_of(question.route).last:
+    last = answer_of(question.route).last
+    if reply.is_stream and reply.ended and data != "[DONE]" and event not in last:
         words = f"the stream ends with {_short(data)}"
         yield Problem(ApiOutcome.NO_END_MARKER, words, name or question.route)
     for _, data in events:
         if data == "[DONE]":
             continue
+        what = "event is " if reply.is_stream else ""
         try:
-            value = json.loads(data)
-        except ValueError:
-            words = f"an event is no JSON: {_short(data)}"
-            key = f"{question.route}: event is no JSON"
-            yield Problem(ApiOutcome.REFUSED_BY_CLIENT, words, key)
+            value = parsed(data)
+        except ValueError as reason:
+            words = f"{what}no JSON: {reason}: {_short(data)}"
+            yield Problem(ApiOutcome.REFUSED_BY_CLIENT, words, f"{question.route}: {what}no JSON")
             return
-        if error := _error(value):
+        if reply.is_stream and (error := _error(value)):
             if error[0] >= 500:
                 key = name or _key_of_message(error[0], error[1], f"a stream of {question.route}")
                 words = f"error {error[0]} in the stream: {error[1]}"[:500]
                 yield Problem(ApiOutcome.SERVER_ERROR, words, key)
             return
-        key, words = refusal(question.route, value, event=True)
+        key, words = refusal(question.route, value, event=reply.is_stream)
         if key:
             yield Problem(ApiOutcome.REFUSED_BY_CLIENT, words, key)
             return

@@ -41,7 +41,7 @@ class ApiRequest(Document, frozen=True, omit_defaults=False):
 
     def value(self) -> Any:
         """Return the body as a value. Raises ``ValueError`` if it is not JSON, or too deep."""
-        return _parsed(self.body or "null")
+        return parsed(self.body or "null")
 
     def with_body(self, body: str) -> ApiRequest:
         """Return the same request with another body."""
@@ -90,10 +90,13 @@ class ApiReply:
 
     def value(self) -> Any:
         """Return the body as JSON. Raises ``ValueError`` if it is none."""
-        return _parsed(self.text)
+        return parsed(self.text)
 
     def events(self) -> list[tuple[str, str]]:
-        """Return the events of a stream: their names (empty without one) and data."""
+        """Return the events of a stream: their names (empty without one) and data. A whole JSON
+        answer counts as one event."""
+        if not self.is_stream:
+            return [("", self.text)] if "json" in self.content_type else []
         events, name = [], ""
         for line in self.text.splitlines():
             if line.startswith("event:"):
@@ -104,7 +107,8 @@ class ApiReply:
         return events
 
 
-def _parsed(text: str) -> Any:
+def parsed(text: str) -> Any:
+    """Return the JSON value. Raises ``ValueError``, also if it is too deep."""
     try:
         return json.loads(text)
     except RecursionError:

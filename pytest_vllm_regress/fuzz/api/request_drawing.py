@@ -1,5 +1,5 @@
-"""The questions of one operation: a sweep that sets each field to each value once, and drawn bodies
-of which a few fields are taken over.
+"""The operations that a server describes (OpenAPI), and the questions of one operation: a sweep that
+sets each field to each value once, and drawn bodies of which a few fields are taken over.
 
 Fields are changed in valid requests (``data/fuzz/requests.json``), because drawn bodies alone are
 nearly always refused. Everything is drawn from the seed and the number of the round, never from
@@ -14,16 +14,119 @@ import itertools
 import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from hypothesis import strategies as st
 
 from ...errors import UsageError
-from ...schemas.drawing import draw_distinct
-from ..drawn_data import drawn_data
+from ..drawing import drawn, drawn_data
 from .api_request import FORM, JSON, ApiRequest
-from .description import Operation, Path, closed_schema, fields
+from .servers import NOT_ASKED
+
+Path = tuple[str | int, ...]
+"""Where a field is in a body."""
+_DEPTH = 3
+_MAX_FIELDS = 400
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One method of one route.
+
+    Attributes:
+        content: how its body is sent; empty if it has none.
+        schema: JSON schema of the body; empty if the description has none.
+        parameters: names of its path and query parameters, each with its place.
+    """
+
+    method: str
+    route: str
+    content: str = ""
+    schema: Mapping[str, Any] = field(default_factory=dict)
+    parameters: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def label(self) -> str:
+        return f"{self.method} {self.route}"
+
+
+def operations(document: Mapping[str, Any]) -> list[Operation]:
+    """Return the operations of a description, sorted. Those in ``NOT_ASKED`` are left out."""
+    result = []
+    for route, methods in sorted(document.get("paths", {}).items()):
+        for method, operation in sorted(methods.items()):
+            if route not in NOT_ASKED and method in ("get", "post", "put", "delete"):
+                result.append(_operation(method.upper(), route, operation))
+    return result
+
+
+def _operation(method: str, route: str, operation: Mapping[str, Any]) -> Operation:
+    contents = operation.get("requestBody", {}).get("content", {})
+    forms = [name for name in contents if "form" in name]
+    content = FORM if forms else JSON if contents or method == "POST" else ""
+    media = contents.get(forms[0] if forms else "application/json", {})
+    parameters = tuple(
+        (str(one["name"]), str(one["in"]))
+        for one in operation.get("parameters", [])
+        if one.get("in") != "header"
+    )
+    return Operation(method, route, content, media.get("schema", {}), parameters)
+
+
+def fields(document: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[Path, Mapping[str, Any]]:
+    """Return the fields of a body's schema by their paths, those of nested objects and of the first
+    items of lists included."""
+    found: dict[Path, Mapping[str, Any]] = {}
+    level: list[tuple[Path, Any]] = [((), schema)]
+    for _ in range(_DEPTH):
+        level = [
+            child
+            for path, part in level
+            for node in _alternatives(document, part)
+            for child in _children(path, node)
+        ]
+        for path, node in level:
+            found.setdefault(path, node if isinstance(node, Mapping) else {})
+    return dict(itertools.islice(found.items(), _MAX_FIELDS))
+
+
+def _children(path: Path, node: Mapping[str, Any]) -> Iterator[tuple[Path, Any]]:
+    yield from (((*path, str(name)), child) for name, child in node.get("properties", {}).items())
+    if isinstance(node.get("items"), Mapping):
+        yield (*path, 0), node["items"]
+
+
+def _alternatives(
+    document: Mapping[str, Any], schema: Any, left: int = 4
+) -> list[Mapping[str, Any]]:
+    """Return the schema, or what it refers to and its alternatives."""
+    if not isinstance(schema, Mapping) or not left:
+        return []
+    if isinstance(name := schema.get("$ref"), str):
+        return _alternatives(
+            document,
+            document.get("components", {}).get("schemas", {}).get(name.rpartition("/")[2]),
+            left - 1,
+        )
+    for key in ("anyOf", "oneOf", "allOf"):
+        if isinstance(schema.get(key), list):
+            return [one for part in schema[key] for one in _alternatives(document, part, left - 1)]
+    return [schema]
+
+
+def closed_schema(document: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an object schema with the fields of a body and no others, none of them required."""
+    properties: dict[str, Any] = {}
+    for one in _alternatives(document, schema):
+        properties |= one.get("properties", {})
+    return {
+        "type": "object",
+        "properties": properties,
+        "additionalProperties": False,
+        "minProperties": 1,
+    }
+
 
 _ODD = drawn_data("odd_values")
 
@@ -109,11 +212,6 @@ def routes_of(server: str) -> Sequence[str] | None:
     return None if server == "text" else (*bodies, *aliases)
 
 
-def body_text(value: Any) -> str:
-    """Return a value as JSON in ASCII, with NaN and Infinity as Python writes them."""
-    return json.dumps(value)
-
-
 @dataclass(frozen=True)
 class RequestDrawer:
     """Draws questions for the operations of one server's description."""
@@ -131,12 +229,12 @@ class RequestDrawer:
         sweep = self._shuffled(operation, random.Random(f"{seed} {self.server} {operation.label}"))
         share = count - count // DRAWN_SHARE
         swept = sweep[number * share : (number + 1) * share]
-        drawn: list[ApiRequest] = []
+        valid: list[ApiRequest] = []
         if operation.schema and operation.content != FORM:
-            drawn = self._drawn(operation, seed * 1000 + number, count - len(swept))
+            valid = self._drawn(operation, seed * 1000 + number, count - len(swept))
         bases = () if number else bases_of(self.server, operation.route)
-        plain = [self._question(operation, body_text(base)) for base in bases]
-        return list(dict.fromkeys([*plain, *swept, *drawn]))
+        plain = [self._question(operation, json.dumps(base)) for base in bases]
+        return list(dict.fromkeys([*plain, *swept, *valid]))
 
     def _question(self, operation: Operation, body: str | None, **values: str) -> ApiRequest:
         return ApiRequest(
@@ -175,12 +273,12 @@ class RequestDrawer:
             base = owners.get(path, bases[0])
             changed = (with_field(base, path, value) for value in values)
             bodies = itertools.chain((without_field(base, path),), changed)
-            yield (self._question(operation, body_text(body)) for body in bodies)
+            yield (self._question(operation, json.dumps(body)) for body in bodies)
 
     def _parameters(self, operation: Operation) -> Iterator[ApiRequest]:
         body = None
         if operation.content:
-            body = body_text(next(iter(bases_of(self.server, operation.route)), {}))
+            body = json.dumps(next(iter(bases_of(self.server, operation.route)), {}))
         else:
             yield self._question(operation, None)
         for name, _ in operation.parameters:
@@ -204,19 +302,19 @@ class RequestDrawer:
         @st.composite
         def requests(draw: st.DrawFn) -> ApiRequest:
             body: Any = dict(draw(st.sampled_from(bases)))
-            if draw(st.booleans()) and (drawn := draw(bodies)):
-                some = st.lists(st.sampled_from(sorted(drawn)), max_size=2, unique=True)
+            if draw(st.booleans()) and (extra := draw(bodies)):
+                some = st.lists(st.sampled_from(sorted(extra)), max_size=2, unique=True)
                 for name in draw(some):
-                    body = with_field(body, (name,), drawn[name])
+                    body = with_field(body, (name,), extra[name])
             for path, schema in draw(st.lists(st.sampled_from(known), max_size=4)) if known else []:
                 if plain := of_type(schema):
                     body = with_field(body, path, draw(st.sampled_from(plain)))
             if draw(st.booleans()) and known:
                 path = draw(st.sampled_from(known))[0]
                 body = with_field(body, path, draw(st.sampled_from(VALUES)))
-            return self._question(operation, body_text(body))
+            return self._question(operation, json.dumps(body))
 
-        return draw_distinct(requests(), count, seed)[:count]
+        return drawn(requests(), count, seed)[:count]
 
 
 def _bodies(document: Mapping[str, Any], schema: Body) -> st.SearchStrategy[dict[str, Any]]:

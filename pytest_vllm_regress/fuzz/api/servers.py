@@ -1,17 +1,21 @@
 """The servers that are asked: one for each kind of routes, with the options that register most of
-them (``data/fuzz/servers.toml``); and how they are started."""
+them (``data/fuzz/servers.toml``); how they are started and asked."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import httpx
 
 from ...engines.checkpoints.adapters import Adapter, ensure_adapter
+from ...engines.inputs.media import wav
 from ...engines.processes.logs import LogWindow
 from ...engines.server import Server
 from ...engines.session import Session
@@ -24,6 +28,8 @@ from ...util.codec import load
 from ...util.deadline import Deadline
 from ...util.paths import DATA, writable_root
 from ...util.sizes import GIB
+from ..kept import Kept
+from .api_request import BUSY, FORM, ApiReply, ApiRequest, form_text
 
 MODEL = "m"
 """Name of the model in requests."""
@@ -168,8 +174,177 @@ class ServerStarter:
                 env={**usual.env, "PATH": path},
             )
             try:
-                return self._session.server(self._target, spec, user="fuzz api", fresh=True)
+                running: Server = self._session.start(
+                    "serve", self._target, spec, user="fuzz api", fresh=True
+                )
+                return running
             except Unsupported:
                 if not optional:
                     raise
                 del optional[next(iter(optional))]
+
+
+MAX_BODY = 2 << 20
+_HEALTH_S, _TOKEN_S, _SLOW_S = 10.0, 30.0, 20.0
+STATEFUL = ("lora", "adapters")
+"""Words in routes that may unload the adapter."""
+
+
+class ApiLane:
+    """One server of each kind, asked one question after the other. ``seconds``: for one answer."""
+
+    def __init__(self, starter: ServerStarter, seconds: float = 20.0) -> None:
+        self._starter, self._seconds = starter, seconds
+        self._servers = {
+            # A server that has ended stays until the question that ended it is known.
+            kind: Kept(
+                partial(self._start, kind), lambda server: server.stop(), lambda server: True
+            )
+            for kind in SERVERS
+        }
+
+    def description(self, kind: str) -> dict[str, Any]:
+        """Return the OpenAPI description of a server.
+
+        Raises ``Unsupported`` if this release has no such server.
+        """
+        client = self._servers[kind].get().client
+        document = client.get("/openapi.json", timeout=_TOKEN_S).json()
+        return document if isinstance(document, dict) else {}
+
+    def growth(self, question: ApiRequest, requests: int) -> Mapping[str, Growth]:
+        """Send a question this many times, and return the growth of each process's memory.
+
+        Raises ``NotAtWork`` if a process ends meanwhile.
+        """
+        server = self._servers[question.server].get()
+        return server.growth(lambda _: self._send(server, question), requests)
+
+    def ask(self, questions: Sequence[ApiRequest]) -> list[ApiReply]:
+        """Ask the questions, all to one kind of server. If the engine answers no request afterwards,
+        ask them again on a new server, with a request after each one.
+
+        An engine whose death is seen at once, in the answer or at /health, needs no second round:
+        the question before left it alive.
+        """
+        alone = len(questions) == 1
+        replies = [self._one(question, look=alone) for question in questions]
+        kept = self._servers[questions[0].server]
+        if not alone and kept.running and self._state(questions[0].server):
+            kept.drop()
+            return [self._one(question, look=True) for question in questions]
+        return replies
+
+    def close(self) -> None:
+        """Stop the servers."""
+        for kept in self._servers.values():
+            kept.drop()
+
+    def _start(self, kind: str) -> AskedServer:
+        server = self._starter.start(kind)
+        _load_adapter(server)
+        return server
+
+    def _one(self, question: ApiRequest, look: bool) -> ApiReply:
+        kept = self._servers[question.server]
+        server = kept.get()
+        server.log.restart()
+        reply = self._send(server, question)
+        if reply.failure and reply.failure != "time" and reply.status is None:
+            reply = self._send(server, question)  # it closes a kept connection after some errors
+        if reply.failure == "time" and server.health() == "slow":
+            kept.drop()
+            return replace(reply, failure=BUSY)
+        failed = reply.failure or (reply.status or 0) >= 500
+        if failed or look or not _is_healthy(server.client):
+            state = self._state(question.server)
+            reply = replace(reply, engine=state, log=server.log.text())
+        elif reply.is_stream and '"error"' in reply.text:
+            reply = replace(reply, log=server.log.text())
+        if reply.engine or reply.failure:
+            kept.drop()
+        elif any(word in question.route for word in STATEFUL):
+            _load_adapter(server)
+        return reply
+
+    def _send(self, server: AskedServer, question: ApiRequest) -> ApiReply:
+        """Send a request and read the answer, for at most ``seconds`` in all."""
+        request = _request(question, server.adapter)
+        until = time.monotonic() + self._seconds
+        status, kind, body, failure, ended = None, "", bytearray(), "", True
+        try:
+            with server.client.stream(
+                question.method, question.path, timeout=self._seconds, **request
+            ) as response:
+                status, kind = response.status_code, response.headers.get("content-type", "")
+                for chunk in response.iter_bytes():
+                    body += chunk
+                    if len(body) > MAX_BODY:
+                        ended = False
+                        break
+                    if time.monotonic() > until:
+                        failure = "time"
+                        break
+        except httpx.TimeoutException:
+            failure = "time"
+        except (httpx.TransportError, httpx.DecodingError) as error:
+            failure = type(error).__name__
+        text = body.decode("utf-8", "replace")
+        return ApiReply(status, text, kind, ended=ended and not failure, failure=failure)
+
+    def _state(self, kind: str) -> str:
+        """Return what is wrong with an engine: ``dead``, ``stuck``, ``idle`` (the request was lost)
+        or what killed it; empty if it answers.
+
+        An engine that is slow is waited for.
+        """
+        server, probe = self._servers[kind].get(), SERVERS[kind]
+        body = {"model": MODEL, **probe.body}
+        until = time.monotonic() + _SLOW_S
+        while True:
+            try:
+                works = _is_healthy(server.client) and (
+                    server.client.post(probe.probe, json=body, timeout=_TOKEN_S).is_success
+                )
+            except httpx.TimeoutException:
+                health = server.health()
+                if health != "slow" or time.monotonic() > until:
+                    return "" if health == "slow" else health
+                continue
+            except httpx.TransportError:
+                works = False
+            return "" if works else server.ended() or "dead"
+
+
+def _load_adapter(server: AskedServer) -> None:
+    if server.adapter:
+        with contextlib.suppress(httpx.TransportError):
+            body = {"lora_name": ADAPTER_NAME, "lora_path": server.adapter}
+            server.client.post("/v1/load_lora_adapter", json=body, timeout=_HEALTH_S)
+
+
+def _is_healthy(client: httpx.Client) -> bool:
+    """Return whether /health says so.
+
+    It is tried twice, because a server closes a kept connection after some errors.
+    """
+    for _ in range(2):
+        with contextlib.suppress(httpx.TransportError):
+            return client.get("/health", timeout=_HEALTH_S).status_code == 200
+    return False
+
+
+def _request(question: ApiRequest, adapter: str) -> dict[str, Any]:
+    """Return the arguments of httpx for a question's body."""
+    if question.body is None:
+        return {}
+    if question.content == FORM:
+        value = question.value()
+        fields = value if isinstance(value, dict) else {}
+        files = {"file": ("sound.wav", wav(0.2))} if fields.get("file") == "sound.wav" else {}
+        data = {name: form_text(field) for name, field in fields.items() if name != "file"}
+        return {"data": data, "files": files}
+    return {
+        "content": question.body.replace(ADAPTER, adapter).encode("utf-8", "replace"),
+        "headers": {"Content-Type": "application/json"},
+    }

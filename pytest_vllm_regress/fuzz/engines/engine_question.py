@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 from ...engines.checkpoints.adapters import Adapter
 from ...engines.inputs.script import Script
-from ...util.codec import Document, Meta, encode, replace
+from ...util.codec import Document, Meta, replace
 
 RANK = 4
 """Rank of the adapters."""
@@ -87,10 +86,6 @@ class Request(Document, frozen=True):
         options = {name: value for name, value in self.options.items() if name not in names}
         return replace(self, options=options)
 
-    def with_options(self, **options: Any) -> Request:
-        """Return the request with these options changed."""
-        return replace(self, options={**self.options, **options})
-
 
 Turn = Annotated[tuple[Request, ...], Meta(min_length=1, max_length=20)]
 
@@ -108,19 +103,6 @@ class Turns(Document, frozen=True):
     @property
     def traits(self) -> frozenset[str]:
         return frozenset().union(*(request.traits for request in self.requests))
-
-    def with_request(self, number: int, request: Request | None) -> Turns:
-        """Return the question with another request instead of this one, or without it."""
-        turns, rest = [], list(self.requests)
-        rest[number : number + 1] = [request] if request is not None else [None]  # type: ignore[list-item]
-        for turn in self.turns:
-            turns.append(tuple(filter(None, rest[: len(turn)])))
-            del rest[: len(turn)]
-        return Turns(tuple(filter(None, turns)))
-
-    def to_text(self) -> str:
-        """Return the turns as JSON."""
-        return json.dumps(encode(self.turns))
 
 
 def is_broken(text: str) -> bool:

@@ -13,15 +13,23 @@ from typing import Annotated
 from ...engines.session import Session
 from ...errors import BuildError, ChildError, Unsupported
 from ...util.codec import Meta, encode, replace
-from ..drawn_data import drawn_data
-from ..finding import Finding, Line, Problem, hyphenated
-from ..hunter import CampaignPlan, CannotRun, Hunter, Reply, versions_with_vllm
+from ..drawing import drawn, drawn_data, identity
+from ..finding import Finding, Line, Problem
+from ..hunter import CampaignPlan, CannotRun, Hunter, Reply
 from ..reduce import Effort
-from .differences import difference, foreign_cache, inconsistency
 from .engine_question import EVERYWHERE, Request, Turns
 from .pairs import MODEL, Configuration, Pair, pairs_named
-from .question_drawing import drawn, smaller_questions
-from .side_answer import DEATH, NO_ANSWER, REFUSED, SideAnswer, expected
+from .question_drawing import questions, smaller_questions
+from .side_answer import (
+    DEATH,
+    NO_ANSWER,
+    REFUSED,
+    SideAnswer,
+    difference,
+    expected,
+    foreign_cache,
+    inconsistency,
+)
 from .sides import EngineSide
 
 SECONDS = 30.0
@@ -43,8 +51,8 @@ class EngineFinding(Finding, frozen=True, tag="engines"):
     question: Turns
 
     @property
-    def title(self) -> str:
-        return f"engines-{self.pair}-{hyphenated(self.problem.kind)}"
+    def subject(self) -> str:
+        return f"engines-{self.pair}"
 
     @property
     def identity(self) -> object:
@@ -136,6 +144,7 @@ class PairHunter(Hunter[PairChecker, Pair, Turns, EngineFinding]):
     for the pair of releases."""
 
     kind = EngineFinding
+    lane = PairChecker
     most_of_kind = 3
     right = "both sides agree"
 
@@ -151,20 +160,6 @@ class PairHunter(Hunter[PairChecker, Pair, Turns, EngineFinding]):
         options = {"pairs": [pair.name for pair in self._pairs], "against": against}
         super().__init__(checkers, environment, versions, options)
 
-    @classmethod
-    def of(
-        cls,
-        sessions: Sequence[Session],
-        environment: str,
-        *,
-        names: Sequence[str] = (),
-        against: str = "",
-        seconds: float = SECONDS,
-    ) -> PairHunter:
-        versions = versions_with_vllm(sessions[0], environment)
-        checkers = [PairChecker(session, environment, seconds) for session in sessions]
-        return cls(checkers, environment, versions, names, against)
-
     def parts(self, plan: CampaignPlan, number: int) -> Iterator[Pair]:
         return (pair for pair in self._pairs if pair.name not in self.left_out)
 
@@ -176,15 +171,12 @@ class PairHunter(Hunter[PairChecker, Pair, Turns, EngineFinding]):
             self.left_out[part.name] = words
             return []
         lacking = self.lanes.first.lacking(part)
-        questions = (
+        self.left_out |= {f"{part.name}, {name}": words for name, words in lacking.items()}
+        fitted = (
             part.fitted(question, lacking)
-            for question in drawn(plan.examples, plan.seed * 1000 + number)
+            for question in drawn(questions(), plan.examples, plan.seed_of(number))
         )
-        return list({one.to_text(): one for one in questions if one}.values())
-
-    def notes(self, part: Pair) -> tuple[str, ...]:
-        lacking = {} if part.name in self.left_out else self.lanes.first.lacking(part)
-        return tuple(f"not asked: {name}: {words}" for name, words in lacking.items())
+        return list({identity(one): one for one in fitted if one}.values())
 
     def ask(self, lane: PairChecker, part: Pair, questions: Sequence[Turns]) -> list[Reply[Turns]]:
         return [Reply.of(question, lane.ask(part, question)) for question in questions]

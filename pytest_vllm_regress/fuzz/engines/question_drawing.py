@@ -14,11 +14,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from ...schemas.drawing import draw_distinct
 from ...util.codec import replace
-from ..drawn_data import drawn_data
+from ..drawing import drawn_data
 from ..finding import Problem
-from ..reduce import shorter, without_member
+from ..reduce import smaller_documents
 from .engine_question import EVERYWHERE, Request, Turns, is_broken
 
 _DATA = drawn_data("engine_texts")
@@ -29,8 +28,10 @@ _CHOOSING = frozenset(_DATA["choosing"])
 def is_sound(request: Request) -> bool:
     """Return whether the answer depends on nothing but the request, and vLLM can follow its script."""
     options = request.options
+    if not options.keys() >= EVERYWHERE or "" in (request.prompt, *request.said):
+        return False
     if not request.said:
-        return options.get("temperature", 1.0) <= 0 or "seed" in options
+        return options["temperature"] <= 0 or "seed" in options
     if request.is_broken or not _CHOOSING.isdisjoint(options):
         return False
     if options.get("min_tokens") and (request.ends or "stop_token_ids" in options):
@@ -132,6 +133,7 @@ def _requests(draw: st.DrawFn) -> Request:
     return replace(request, **extras)
 
 
+@functools.cache
 @st.composite
 def questions(draw: st.DrawFn) -> Turns:
     """Draw one or two turns of up to four requests, or one request that may be rejected."""
@@ -146,58 +148,12 @@ def questions(draw: st.DrawFn) -> Turns:
     return Turns(tuple(draw(st.lists(turn, min_size=1, max_size=2))))
 
 
-@functools.lru_cache(maxsize=2)
-def drawn(count: int, seed_value: int) -> list[Turns]:
-    """Return the distinct questions among ``count`` drawn ones."""
-    return draw_distinct(questions(), count, seed_value, Turns.to_text)
-
-
-_LEAST = {"max_tokens": 1, "min_tokens": 1, "n": 2, "logprobs": 0, "prompt_logprobs": 0, "seed": 0}
-"""The least value of options that are numbers."""
-
-
 def smaller_questions(question: Turns, problem: Problem) -> Iterator[Turns]:
     """Yield simpler questions, the simplest first: the request that shows the problem alone."""
     if problem.at is not None:
         yield Turns(((question.requests[problem.at],),))
     if len(question.turns) > 1:
-        yield from map(Turns, without_member(question.turns))
-    if len(question.requests) > 1:
-        for number in range(len(question.requests)):
-            yield question.with_request(number, None)
-    if len(question.turns) > 1:
         yield Turns((question.requests,))
-    for number, request in enumerate(question.requests):
-        for simpler in _simpler(request):
-            if simpler != request and is_sound(simpler):
-                yield question.with_request(number, simpler)
-
-
-def _simpler(request: Request) -> Iterator[Request]:
-    unusual = sorted(request.options.keys() - EVERYWHERE)
-    if len(unusual) > 2:
-        for name in unusual:
-            yield request.without(*(other for other in unusual if other != name))
-    for name in unusual:
-        yield request.without(name)
-    for usual in ({"adapter": None}, {"salt": ""}, {"abort_after": None}, {"priority": None}):
-        yield replace(request, **usual)
-    yield replace(request, said=request.said[:1])
-    yield replace(request, ends=True)
-    yield replace(request.without("n"), said=request.said[:1])
-    yield request.with_options(temperature=0.0)
-    yield from (replace(request, prompt=text) for text in shorter(request.prompt) if text)
-    for at, text in enumerate(request.said):
-        for said in filter(None, shorter(text)):
-            yield replace(request, said=(*request.said[:at], said, *request.said[at + 1 :]))
-    for name, value in request.options.items():
-        for simpler in _values(name, value):
-            yield request.with_options(**{name: simpler})
-
-
-def _values(name: str, value: Any) -> Iterator[Any]:
-    if isinstance(value, list) and len(value) > 1:
-        yield from without_member(value)
-    elif name in _LEAST:
-        numbers = (_LEAST[name], 1, 2, value // 2, value - 1)
-        yield from dict.fromkeys(one for one in numbers if _LEAST[name] <= one < value)
+    for smaller in smaller_documents(question):
+        if all(map(is_sound, smaller.requests)):
+            yield smaller

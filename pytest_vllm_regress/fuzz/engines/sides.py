@@ -91,26 +91,18 @@ class EngineSide:
         try:
             return self._replies(turn)
         except _FAILURES as error:
+            failed = self._failed(error)
             if len(turn) == 1:
-                return [self._failed(error)]
+                return [failed]
             self.engine.drop()  # requests of a batch that was refused may still run
         alone = [self._together([request])[0] for request in turn]
         sound = [request for request, reply in zip(turn, alone, strict=True) if not reply.error]
         if len(sound) < 2:
             return alone
         if len(sound) == len(turn):
-            return self._failing_together(turn)
+            return [failed] * len(turn)  # they fail only together
         again = iter(self._together(sound))
         return [reply if reply.error else next(again) for reply in alone]
-
-    def _failing_together(self, turn: Sequence[Request]) -> list[SideAnswer]:
-        """Return the error of requests that fail only together."""
-        try:
-            return self._replies(turn)
-        except _FAILURES as error:
-            reply = self._failed(error)
-            self.engine.drop()
-            return [reply] * len(turn)
 
     def _replies(self, turn: Sequence[Request]) -> list[SideAnswer]:
         ask = self._served if self._configuration.front == SERVE else self._generated

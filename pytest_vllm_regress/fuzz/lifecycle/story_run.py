@@ -11,10 +11,12 @@ import contextlib
 import signal
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from enum import Enum
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -25,7 +27,6 @@ from ...engines.server import Server
 from ...errors import ChildError, UsageError
 from ...surveys.states.requests import SILENT, ask, wait_for_end
 from ..finding import Problem
-from .story import Story
 from .streams import GONE_S, QUIET_S, REQUEST_S, Streams
 
 HEALTH_S = 2
@@ -41,6 +42,7 @@ _ANSWERED = ("stop", "length")
 _BUSY = ("vllm:num_requests_running", "vllm:num_requests_waiting")
 
 
+WAKE_UP = "/wake_up"
 ABORT, WAIT, KEEP = "abort", "wait", "keep"
 """Modes of a pause: running requests are ended, finished first, or kept until generation is
 resumed."""
@@ -75,34 +77,16 @@ class Rest:
             return "while the KV cache is asleep"
         return "while the engine sleeps" if self.asleep else "while generation is paused"
 
-    def sleep(self) -> bool:
-        self._post("/sleep?level=1")
-        self.asleep, self.partly = True, False
-        return True
+    def change(self, address: str, **state: Any) -> bool:
+        """Begin or end a rest. Returns False if this vLLM cannot.
 
-    def wake_weights(self) -> bool:
-        self._post("/wake_up?tags=weights")
-        self.partly = True
-        return True
-
-    def wake(self) -> bool:
-        """Wake the engine up. Whether that ends a pause, is not documented: the server is asked."""
-        self._post("/wake_up")
-        self.asleep = self.partly = False
-        if self.paused and self.reported("paused") is not True:
+        Whether waking up ends a pause, is not documented: the server is asked.
+        """
+        done = self._post(address)
+        if done:
+            vars(self).update(state)
+        if address == WAKE_UP and self.paused and self.reported("paused") is not True:
             self.paused = ""
-        return True
-
-    def pause(self, mode: str) -> bool:
-        """Pause generation. Returns False if this vLLM cannot."""
-        done = self._post(f"/pause?mode={mode}")
-        self.paused = mode if done else self.paused
-        return done
-
-    def resume(self) -> bool:
-        """Resume generation. Returns False if this vLLM cannot."""
-        done = self._post("/resume")
-        self.paused = "" if done else self.paused
         return done
 
     def lies(self) -> str:
@@ -207,11 +191,11 @@ class StoryRun:
         self._port = httpx.URL(server.root_url).port or 0
         self._segments: set[str] = set()
 
-    def run(self, story: Story) -> list[Problem]:
-        """Let the story happen. Returns all problems."""
+    def run(self, actions: Sequence[Enum]) -> list[Problem]:
+        """Let the actions happen. Returns all problems."""
         with tempfile.TemporaryDirectory(prefix="vllm-regress-story-") as folder:
             self._folder = Path(folder)
-            for action in story.actions:
+            for action in actions:
                 self._done += 1
                 if not self._has_ended:
                     getattr(self, f"do_{action.name.lower()}")()
@@ -280,7 +264,7 @@ class StoryRun:
 
     def do_sleep_busy(self) -> None:
         if self._can_sleep:
-            self._rest_by("sleep", self._rest.sleep, "a sleep")
+            self._rest_by("sleep", "/sleep?level=1", "a sleep", asleep=True, partly=False)
 
     @property
     def _can_sleep(self) -> bool:
@@ -301,10 +285,11 @@ class StoryRun:
 
     def _pause(self, mode: str) -> None:
         if not self._stopped:
-            self._rest_by(f"pause ({mode})", partial(self._rest.pause, mode), keeps=mode != ABORT)
+            address = f"/pause?mode={mode}"
+            self._rest_by(f"pause ({mode})", address, keeps=mode != ABORT, paused=mode)
 
     def _rest_by(
-        self, what: str, call: Callable[[], bool], clears: str = "", keeps: bool = False
+        self, what: str, address: str, clears: str = "", keeps: bool = False, **state: Any
     ) -> None:
         """Begin a rest, during which nothing may run.
 
@@ -313,15 +298,15 @@ class StoryRun:
         """
         if not keeps:
             self._streams.interrupt()
-        if self._change(what, call):
+        if self._change(what, address, **state):
             if clears:
                 self._prefixes.clear(clears)
             self._expect_rest()
 
-    def _change(self, what: str, call: Callable[[], bool]) -> bool:
+    def _change(self, what: str, address: str, **state: Any) -> bool:
         """Begin or end a rest. Returns whether the server did it."""
         try:
-            if not call():
+            if not self._rest.change(address, **state):
                 return False
         except RestError as error:
             when = f" {self._rest.words}" if self._rest.holds else ""
@@ -338,16 +323,18 @@ class StoryRun:
 
     def do_wake_weights(self) -> None:
         asleep = self._rest.asleep and not (self._rest.partly or self._stopped)
-        if asleep and self._change("wake-up of the weights", self._rest.wake_weights):
+        address = f"{WAKE_UP}?tags=weights"
+        if asleep and self._change("wake-up of the weights", address, partly=True):
             self._expect_rest()
 
     def do_wake(self) -> None:
         if self._rest.asleep and not self._stopped:
-            self._change("wake-up", self._rest.wake)
+            self._change("wake-up", WAKE_UP, asleep=False, partly=False)
             self.do_ask()
 
     def do_resume(self) -> None:
-        if self._rest.holds and not self._stopped and self._change("resume", self._rest.resume):
+        may = self._rest.holds and not self._stopped
+        if may and self._change("resume", "/resume", paused=""):
             if self._rest.holds:
                 self._expect_rest()
             self.do_ask()

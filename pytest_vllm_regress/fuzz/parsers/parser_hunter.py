@@ -7,14 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from ...engines.session import Session
 from ...errors import ChildError, UsageError
 from ...util.codec import Meta, replace
-from ..finding import Finding, Problem, hyphenated
-from ..hunter import CampaignPlan, Hunter, Reply, versions_with_vllm
-from ..reduce import Effort
-from .formats import PLAIN, Format, formats_of
-from .meaning import drawn, features, simpler_meanings
+from ..drawing import drawn
+from ..finding import Finding, Problem
+from ..hunter import CampaignPlan, Hunter, Reply
+from ..reduce import Effort, smaller_documents
+from .meaning import BASIC, PLAIN, TOOLS, Format, Meaning, features, formats_of, meanings
 from .parser_oracle import NO_ANSWER, WHOLE
 from .parser_process import ParserName, ParserProcess
 from .parser_question import Cut, CutKind, ParserQuestion, observations
@@ -24,20 +23,6 @@ COARSE = frozenset({CutKind.SEVERAL, CutKind.RUNS, CutKind.ONCE})
 _ONE_CAUSE = ("no end", "raises", "no answer", "death")
 """Kinds of problems that have one cause, whatever the answer contains: the place of an exception
 belongs to the kind."""
-_BASIC = frozenset(
-    {
-        "a call",
-        "string",
-        "integer",
-        "number",
-        "boolean",
-        "list",
-        "object",
-        "several arguments",
-        "content",
-        "reasoning",
-    }
-)
 
 
 class ParserFinding(Finding, frozen=True, tag="parsers"):
@@ -52,9 +37,8 @@ class ParserFinding(Finding, frozen=True, tag="parsers"):
     kinds: Annotated[tuple[CutKind, ...], Meta(max_length=10)] = ()
 
     @property
-    def title(self) -> str:
-        parser = f"{self.parser.name.replace('_', '-')}-{self.parser.kind}"
-        return f"parser-{parser}-{hyphenated(self.problem.kind)}"
+    def subject(self) -> str:
+        return f"parser-{self.parser.name.replace('_', '-')}-{self.parser.kind}"
 
     @property
     def identity(self) -> object:
@@ -82,7 +66,7 @@ class ParserFinding(Finding, frozen=True, tag="parsers"):
             if cut.kind not in COARSE and cut.kind not in self.kinds:
                 return False
         used = features(self.question.meaning)
-        return (used - _BASIC or used) <= features(question.meaning)
+        return (used - BASIC or used) <= features(question.meaning)
 
 
 @dataclass(frozen=True)
@@ -101,33 +85,21 @@ class ParserHunter(Hunter[ParserProcess, ReadFormat, ParserQuestion, ParserFindi
     """Asks the parsers of one environment. ``names``: those that are asked; empty for all."""
 
     kind = ParserFinding
+    lane = ParserProcess
     batch = 20
     most_of_kind = 4
     right = "the parser answers what was meant"
 
     def __init__(
         self,
-        process: ParserProcess,
+        processes: Sequence[ParserProcess],
         environment: str,
         versions: Mapping[str, str],
         names: Sequence[str] = (),
     ) -> None:
-        super().__init__([process], environment, versions, {"parsers": sorted(names)})
+        super().__init__(processes, environment, versions, {"parsers": sorted(names)})
         self._names = names
         self._covered: list[ReadFormat] | None = None
-
-    @classmethod
-    def of(
-        cls,
-        sessions: Sequence[Session],
-        environment: str,
-        *,
-        names: Sequence[str] = (),
-        seconds: float = 30.0,
-    ) -> ParserHunter:
-        versions = versions_with_vllm(sessions[0], environment)
-        process = ParserProcess(sessions[0], environment, seconds)
-        return cls(process, environment, versions, names)
 
     def parts(self, plan: CampaignPlan, number: int) -> list[ReadFormat]:
         if self._covered is None:
@@ -181,8 +153,8 @@ class ParserHunter(Hunter[ParserProcess, ReadFormat, ParserQuestion, ParserFindi
 
     def draw(self, part: ReadFormat, plan: CampaignPlan, number: int) -> list[ParserQuestion]:
         """Return the questions of the answers as far as the format can write them, each text once."""
-        meanings = drawn(plan.examples, plan.seed * 1000 + number)
-        questions = [ParserQuestion.of(part.form.fitted(one), part.form) for one in meanings]
+        answers = drawn(meanings(), plan.examples, plan.seed_of(number))
+        questions = [ParserQuestion.of(part.form.fitted(one), part.form) for one in answers]
         return list({question.text: question for question in questions if question.text}.values())
 
     def ask(
@@ -206,8 +178,8 @@ class ParserHunter(Hunter[ParserProcess, ReadFormat, ParserQuestion, ParserFindi
         show it in a cut that is drawn anew.
         """
         yield from (question.with_cuts(_in_one_piece(cut)) for cut in question.cuts)
-        for meaning in simpler_meanings(question.meaning):
-            if part.form.fitted(meaning) == meaning:
+        for meaning in smaller_documents(question.meaning):
+            if part.form.fitted(meaning) == meaning and _names_tools(meaning):
                 simpler = ParserQuestion.of(meaning, part.form, [cut.kind for cut in question.cuts])
                 if any(len(cut.pieces) == 1 for cut in question.cuts):
                     simpler = simpler.with_cuts(*map(_in_one_piece, simpler.cuts))
@@ -247,6 +219,10 @@ class ParserHunter(Hunter[ParserProcess, ReadFormat, ParserQuestion, ParserFindi
 
     def subject(self, finding: ParserFinding) -> str:
         return f"{finding.parser} of {super().subject(finding)}"
+
+
+def _names_tools(meaning: Meaning) -> bool:
+    return {call.name for call in meaning.calls} <= {tool["function"]["name"] for tool in TOOLS}
 
 
 def _in_one_piece(cut: Cut) -> Cut:

@@ -16,8 +16,7 @@ from ...util.codec import Document, Meta
 from ...util.deadline import Deadline
 from ...util.paths import writable_root
 from ..kept import kept_child
-from .formats import Format
-from .meaning import TOOLS
+from .meaning import TOOLS, Format
 from .parser_oracle import DEATH, NO_ANSWER
 from .parser_question import ParserQuestion, ParserReply
 

@@ -14,8 +14,7 @@ from typing import Annotated, Any
 
 from ...util.codec import Document, Meta, replace
 from ..finding import Problem
-from .formats import Format
-from .meaning import Meaning
+from .meaning import Format, Meaning
 from .parser_oracle import STREAM, WHOLE, ParserAnswer, problem
 
 

@@ -47,6 +47,9 @@ class Allowance(Document, frozen=True, omit_defaults=False):
     memory: Annotated[float, Meta(ge=2**20)] = 2.0 * GIB
 
 
+_HOST = "vllm_regress_target.hosts.grammar"
+
+
 class BackendChecker:
     """Asks one backend.
 
@@ -64,7 +67,7 @@ class BackendChecker:
         allowance = allowance or Allowance()
         self.environment, self.backend, self.allowance = environment, backend, allowance
         self.tokenizer = str(tokenizer or Path(session.model_path("text"), "tokenizer.json"))
-        self._agent = session.bare_agent(environment, {"memory": allowance.memory}, _LIMIT_OPTIONS)
+        self._agent = session.agents.bare(environment, {"memory": allowance.memory}, _LIMIT_OPTIONS)
         self._child = kept_child(self._start)
         deadline = Deadline.after("import", _IMPORT_S)
         self.versions = read_installed(self._agent.python).packages
@@ -113,7 +116,7 @@ class BackendChecker:
             kind = error_kind("died", error.args[0].rpartition("(")[2])
             return (Problem(Outcome.CRASH, first_line(error.args[0]), kind),)
 
-    def reply(self, question: SchemaQuestion, **more: Any) -> Mapping[str, Any]:
+    def reply(self, question: SchemaQuestion) -> Mapping[str, Any]:
         """Return the backend's reply as described in ``hosts.grammar.check_schema``.
 
         Raises ``ChildError`` if there is none.
@@ -121,8 +124,9 @@ class BackendChecker:
         child = self._child.get()
         deadline = Deadline.after("probe", self.allowance.seconds)
         fields = {name: getattr(question, name) for name in question.__struct_fields__}
+        arguments = {"backend": self.backend, "tokenizer": self.tokenizer, "question": fields}
         answer = child.request(
-            "check", deadline, backend=self.backend, tokenizer=self.tokenizer, **fields, **more
+            "call", deadline, file=_HOST, function="check_schema", arguments=arguments
         )
         assert isinstance(answer, dict)
         return answer
@@ -136,8 +140,9 @@ class BackendChecker:
             "starting a child for %s %s in %s", self.package, self.version, self.environment
         )
         deadline = Deadline.after("import", _IMPORT_S)
-        child = self._agent.start_child("grammar", deadline, label=self.backend)
-        child.request("warm", deadline, backend=self.backend, tokenizer=self.tokenizer)
+        child = self._agent.start_child("probe", deadline, label=self.backend)
+        arguments = {"tokenizer": self.tokenizer, "backends": [self.backend]}
+        child.request("call", deadline, file=_HOST, function="warm", arguments=arguments)
         return child
 
 

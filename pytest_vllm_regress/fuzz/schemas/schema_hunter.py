@@ -12,7 +12,7 @@ import functools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from hypothesis import strategies as st
 
@@ -21,16 +21,15 @@ from ...engines.spec import front_named
 from ...errors import Unsupported, UsageError
 from ...schemas import (
     Budget,
-    Feature,
     Profile,
     features,
     json_schemas,
     near_misses,
     valid_instances,
 )
-from ...schemas.drawing import draw_distinct
-from ...schemas.profile import as_profile
+from ...schemas.profile import TABLES, as_profile
 from ...util.codec import Document, Meta, encode, replace
+from ..drawing import drawn
 from ..finding import Finding, Line, Problem, ReplayAnswer
 from ..hunter import CampaignPlan, Hunter, Reply
 from ..reduce import Effort
@@ -51,19 +50,7 @@ MAX_INSTANCES = 3
 _CHUNK = 10
 _ENGINE_EXAMPLES = 40
 """Maximum number of questions of a round to a whole engine, which takes seconds for each."""
-_BASIC_FEATURES = frozenset(
-    feature.value
-    for feature in (
-        Feature.NULL,
-        Feature.BOOLEAN,
-        Feature.INTEGER,
-        Feature.NUMBER,
-        Feature.STRING,
-        Feature.ARRAY,
-        Feature.OBJECT,
-        Feature.NESTING,
-    )
-)
+_USUAL_FEATURES = frozenset(TABLES["usual-features"])
 _FAILING = (Outcome.COMPILE_ERROR, Outcome.CRASH, Outcome.OUT_OF_MEMORY, Outcome.TIME_OUT)
 """Outcomes with which a backend does not come to the check of a text."""
 
@@ -76,6 +63,7 @@ class SchemaFinding(Finding, frozen=True, tag="schemas"):
         front: what was tested: the grammar alone, an offline engine, or a server (``serve``).
     """
 
+    allowed = tuple(Outcome)[1:]
     backend: Literal["lm-format-enforcer", "xgrammar", "llguidance", "outlines"]
     front: Literal["grammar", "offline", "serve"] = "grammar"
     profile: Annotated[str, Meta(max_length=100)] = "full"
@@ -83,15 +71,9 @@ class SchemaFinding(Finding, frozen=True, tag="schemas"):
     others: Annotated[Mapping[str, Line], Meta(max_length=20)] = {}
     question: SchemaQuestion
 
-    def __post_init__(self) -> None:
-        allowed = list(Outcome)[1:]
-        if self.problem.kind not in allowed:
-            raise ValueError(f"problem.kind {self.problem.kind!r}: allowed: {', '.join(allowed)}")
-
     @property
-    def title(self) -> str:
-        through = "" if self.front == GRAMMAR else f"{self.front}-"
-        return f"{through}{self.backend}-{self.problem.kind.replace(' ', '-')}"
+    def subject(self) -> str:
+        return self.backend if self.front == GRAMMAR else f"{self.front}-{self.backend}"
 
     @property
     def identity(self) -> object:
@@ -106,7 +88,7 @@ class SchemaFinding(Finding, frozen=True, tag="schemas"):
         unless the finding has nothing else."""
         used = self.traits(self.question)
         same = self.problem.group == problem.group
-        return same and (used - _BASIC_FEATURES or used) <= self.traits(question)
+        return same and (used - _USUAL_FEATURES or used) <= self.traits(question)
 
     @property
     def replay_allowance(self) -> Allowance:
@@ -209,7 +191,7 @@ class SchemaHunter(Hunter[Backends, BackendPart, SchemaQuestion, SchemaFinding])
         super().__init__([backends], environment, {}, options)
 
     @classmethod
-    def of(cls, sessions: Sequence[Session], environment: str) -> SchemaHunter:
+    def of(cls, sessions: Sequence[Session], environment: str, **_: Any) -> Self:
         return cls(Backends(sessions[0]), environment)
 
     @classmethod
@@ -219,12 +201,8 @@ class SchemaHunter(Hunter[Backends, BackendPart, SchemaQuestion, SchemaFinding])
         environments: Sequence[str],
         names: Sequence[str],
         allowance: Allowance,
-        *,
-        profile: Profile | None,
-        nodes: int,
-        fronts: Sequence[str],
-        corpus: Sequence[Path],
-    ) -> SchemaHunter:
+        **options: Any,
+    ) -> Self:
         """Return the hunter of these backends, as far as the environments have them.
 
         Raises ``UsageError`` for an environment that has none.
@@ -244,15 +222,7 @@ class SchemaHunter(Hunter[Backends, BackendPart, SchemaQuestion, SchemaFinding])
                     f"{environment} has no usable installation of {', '.join(names or BACKENDS)}"
                 )
             tested += installed
-        return cls(
-            backends,
-            ", ".join(environments),
-            tested,
-            profile=profile,
-            nodes=nodes,
-            fronts=fronts,
-            corpus=corpus,
-        )
+        return cls(backends, ", ".join(environments), tested, **options)
 
     @property
     def title(self) -> str:
@@ -271,9 +241,8 @@ class SchemaHunter(Hunter[Backends, BackendPart, SchemaQuestion, SchemaFinding])
         return f"{part.backend} in {part.environment}{front}, from question {first}"
 
     def draw(self, part: BackendPart, plan: CampaignPlan, number: int) -> list[SchemaQuestion]:
-        questions = drawn(
-            self.profile(part.backend), self._nodes, plan.examples, plan.seed * 1000 + number
-        )
+        strategy = schema_questions(self.profile(part.backend), Budget(nodes=self._nodes))
+        questions = drawn(strategy, plan.examples, plan.seed_of(number))
         return questions[part.chunk * _CHUNK :][: min(_CHUNK, plan.examples)]
 
     def profile(self, backend: str) -> Profile:
@@ -382,13 +351,7 @@ class SchemaHunter(Hunter[Backends, BackendPart, SchemaQuestion, SchemaFinding])
         return failures
 
 
-@functools.lru_cache(maxsize=8)
-def drawn(profile: Profile, nodes: int, examples: int, seed: int) -> list[SchemaQuestion]:
-    """Return the distinct questions among drawn ones."""
-    strategy = schema_questions(profile, Budget(nodes=nodes))
-    return draw_distinct(strategy, examples, seed, lambda one: json.dumps(encode(one)))
-
-
+@functools.cache
 @st.composite
 def schema_questions(draw: st.DrawFn, profile: Profile, budget: Budget) -> SchemaQuestion:
     """Draw a schema of the profile, with valid and invalid instances."""

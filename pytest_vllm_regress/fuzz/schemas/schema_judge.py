@@ -11,15 +11,22 @@ import atexit
 import contextlib
 import functools
 import json
+import math
 import os
+import resource
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
+from jsonschema.exceptions import best_match
+from jsonschema.protocols import Validator
+
 from ...errors import UsageError
+from ...schemas import features, validator
 from ...util.masking import without_secrets
 from ...util.paths import PACKAGE
 from ...util.sizes import GIB
@@ -30,9 +37,14 @@ MEMORY = 2 * GIB
 _WALL_SECONDS = 60.0
 """Time for one request, including the start of the process: for a machine that does nothing."""
 _END_SECONDS = 5.0
+NOT_JSON = "not JSON"
+_MAX_DIGITS = 4000
+_MAX_MESSAGE = 2000
+_MAX_TEXTS = 10
+_NOT_SUPPORTED = ("://", '"$id"', '"id"', '"$dynamicRef"', '"$anchor"')
 _START = (
     "import sys; p = sys.argv.pop(1); p and sys.path.insert(0, p); "
-    "from pytest_vllm_regress.fuzz.schemas.schema_judge_process import main; main(*sys.argv[1:])"
+    "from pytest_vllm_regress.fuzz.schemas.schema_judge import main; main(*sys.argv[1:])"
 )
 
 Violation = tuple[str, str]
@@ -64,8 +76,7 @@ class SchemaJudge:
         ]
 
     def usable(self, schema: Any, tests: Any) -> dict[str, Any] | None:
-        """Return the usable part of a group of the JSON Schema Test Suite, see
-        ``schema_judge_process``. Raises ``NotJudged``."""
+        """Return the usable part of a group of the JSON Schema Test Suite, see ``_usable``. Raises ``NotJudged``."""
         usable: dict[str, Any] | None = self._request("usable", schema=schema, tests=tests)
         return usable
 
@@ -146,3 +157,114 @@ def judge() -> SchemaJudge:
     shared = SchemaJudge()
     atexit.register(shared.close)
     return shared
+
+
+# What runs in the process. Each request and each reply is a line of JSON.
+
+
+def main(seconds: str, memory: str) -> None:
+    """Answer requests until standard input ends.
+
+    The kernel ends the process with SIGPROF after its processor time for one request, even when
+    nobody waits for it any more.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the requester decides
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_AS, (int(memory), int(memory)))
+    requests, replies = sys.stdin.buffer, sys.stdout.buffer
+    for line in requests:
+        signal.setitimer(signal.ITIMER_PROF, float(seconds))
+        replies.write(json.dumps(_reply(line)).encode() + b"\n")
+        replies.flush()
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def _reply(line: bytes) -> dict[str, Any]:
+    try:
+        request = json.loads(line)
+        return {"result": _METHODS[request.pop("method")](**request)}
+    except MemoryError:
+        return {"error": "jsonschema needs too much memory"}
+    except (
+        Exception
+    ) as error:  # of jsonschema, referencing, re and our own walk over what may be no schema
+        return {"error": f"{type(error).__name__}: {error}"[:_MAX_MESSAGE]}
+
+
+def find_violation(checker: Validator, text: str) -> tuple[str, str] | None:
+    """Return the keyword that a text violates and a message, or None if the text satisfies the
+    schema."""
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant, parse_float=_number)
+    except json.JSONDecodeError as error:
+        return f"{NOT_JSON}: {error.msg.removesuffix(' at')}", str(error)
+    except ValueError as error:
+        return NOT_JSON, str(error)
+    worst = best_match(checker.iter_errors(value))
+    return None if worst is None else (str(worst.validator), str(worst.message))
+
+
+def _number(text: str) -> int | float:
+    """Parse a number with a fraction or an exponent.
+
+    JSON numbers may exceed the range of floats: 1e400 is an integer.
+    """
+    try:
+        exact = Decimal(text)
+    except InvalidOperation:  # an exponent that exceeds even the range of decimals
+        return float(text)
+    whole = exact.adjusted() < _MAX_DIGITS and exact == exact.to_integral_value()
+    return int(exact) if whole and math.isinf(float(text)) else float(text)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _violations(schema: dict[str, Any], texts: list[str]) -> list[tuple[str, str] | None]:
+    checker = validator(schema)
+    violations = (find_violation(checker, text) for text in texts)
+    return [violation and (violation[0], violation[1][:_MAX_MESSAGE]) for violation in violations]
+
+
+def _usable(schema: Any, tests: Any) -> dict[str, Any] | None:
+    """Return schema, valid and invalid texts and features of a group of the JSON Schema Test Suite;
+    None if no backend accepts the schema."""
+    try:
+        text = json.dumps(schema)
+        if not isinstance(schema, dict) or any(word in text for word in _NOT_SUPPORTED):
+            return None
+        bare = {key: value for key, value in schema.items() if key != "$schema"}
+        checker = validator(bare)
+        checker.check_schema(bare)
+        # Keep tests on which jsonschema agrees with the suite; others were written for a different
+        # draft.
+        agreed = [test for test in tests if checker.is_valid(test["data"]) == test["valid"]]
+        valid, invalid = (
+            tuple(
+                dict.fromkeys(
+                    json.dumps(test["data"], ensure_ascii=False)
+                    for test in agreed
+                    if test["valid"] is is_valid
+                )
+            )
+            for is_valid in (True, False)
+        )
+        if not valid and not invalid:
+            return None
+        return {
+            "schema": bare,
+            "valid": valid[:_MAX_TEXTS],
+            "invalid": invalid[:_MAX_TEXTS],
+            "features": sorted(features(bare)),
+        }
+    except MemoryError:
+        raise
+    except (
+        Exception
+    ):  # the "referencing" library has its own exceptions for references that it cannot resolve
+        return None
+
+
+_METHODS: dict[str, Callable[..., Any]] = {"violations": _violations, "usable": _usable}

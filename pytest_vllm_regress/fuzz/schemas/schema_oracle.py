@@ -6,25 +6,17 @@ schema may come from a file.
 
 from __future__ import annotations
 
-import json
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from typing import Annotated, Any
-
-from jsonschema.exceptions import best_match
-from jsonschema.protocols import Validator
 
 from ...util.codec import Document, Meta
 from ..finding import Problem
 from .schema_judge import Violation, judge
 
-NOT_JSON = "not JSON"
 FINISHED = "finished"
 MAX_SHOWN = 120
-_MAX_DIGITS = 4000
 _LEVELS = ("by characters", "by tokens")
 
 
@@ -80,36 +72,6 @@ def worst_first(found: Iterable[Problem]) -> tuple[Problem, ...]:
     """Return the problems in the order of their outcomes, the worst first."""
     order = [str(outcome) for outcome in Outcome]
     return tuple(sorted(found, key=lambda problem: -order.index(problem.kind)))
-
-
-def find_violation(checker: Validator, text: str) -> tuple[str, str] | None:
-    """Return the keyword that a text violates and a message, or None if the text satisfies the
-    schema."""
-    try:
-        value = json.loads(text, parse_constant=_refuse_constant, parse_float=_number)
-    except json.JSONDecodeError as error:
-        return f"{NOT_JSON}: {error.msg.removesuffix(' at')}", str(error)
-    except ValueError as error:
-        return NOT_JSON, str(error)
-    worst = best_match(checker.iter_errors(value))
-    return None if worst is None else (str(worst.validator), str(worst.message))
-
-
-def _number(text: str) -> int | float:
-    """Parse a number with a fraction or an exponent.
-
-    JSON numbers may exceed the range of floats: 1e400 is an integer.
-    """
-    try:
-        exact = Decimal(text)
-    except InvalidOperation:  # an exponent that exceeds even the range of decimals
-        return float(text)
-    whole = exact.adjusted() < _MAX_DIGITS and exact == exact.to_integral_value()
-    return int(exact) if whole and math.isinf(float(text)) else float(text)
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _levels(positions: Sequence[int | None], *, accepted: bool) -> list[str]:

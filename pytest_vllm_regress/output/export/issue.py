@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -15,7 +14,7 @@ from packaging.version import Version
 from ...answers.audit.boundaries import Boundary
 from ...answers.audit.target import locked
 from ...cases.model import Case
-from ...cases.proofs.proof import BisectedCommit
+from ...cases.proofs.proof import recorded_proof
 from ...cases.results import TestResult
 from ...environments import uv
 from ...environments.cache import EnvironmentCache
@@ -48,38 +47,33 @@ RELEVANT = [
 """Packages of a lock that are listed in a report."""
 
 
-@dataclass(frozen=True)
-class UpstreamReport:
-    """What a report is filled with. ``ends``: of the affected ranges. ``commits``: found by
-    bisection.
+def upstream_report(
+    form: Literal["bug", "ci-failure"],
+    script: StandaloneScript,
+    case: Case,
+    ends: Iterable[Boundary],
+    locks: Path,
+    collected: str,
+) -> str:
+    """Return Markdown in the sections of vLLM's form for a bug, or for a failing test.
 
-    ``locks``: folder of the locks. ``collected``: what upstream's collect_env.py printed; empty:
-    the recorded packages are listed.
+    ``ends``: of the affected ranges. ``locks``: folder of the locks. ``collected``: what upstream's
+    collect_env.py printed; empty: the recorded packages are listed.
     """
-
-    case: Case
-    script: StandaloneScript
-    ends: Sequence[Boundary]
-    commits: Sequence[BisectedCommit]
-    locks: Path
-    collected: str = ""
-
-    def text(self, form: Literal["bug", "ci-failure"]) -> str:
-        """Return Markdown in the sections of vLLM's form for a bug, or for a failing test."""
-        result = self.script.result
-        return render_text(
-            "report.md.txt",
-            form=form,
-            case=self.case,
-            script=self.script,
-            ends=[(end, Version(end.outside) < Version(end.inside)) for end in self.ends],
-            commits=self.commits,
-            collected=self.collected,
-            device=_DEVICES.get(result.device, result.device),
-            packages=_recorded(result, self.locks),
-            observed=_observed(result),
-            of_vllm=any(affected.package.startswith("vllm") for affected in self.case.affected),
-        )
+    result, proof = script.result, recorded_proof(case)
+    return render_text(
+        "report.md.txt",
+        form=form,
+        case=case,
+        script=script,
+        ends=[(end, Version(end.outside) < Version(end.inside)) for end in ends],
+        commits=proof.commits if proof else (),
+        collected=collected,
+        device=_DEVICES.get(result.device, result.device),
+        packages=_recorded(result, locks),
+        observed=_observed(result),
+        of_vllm=any(affected.package.startswith("vllm") for affected in case.affected),
+    )
 
 
 def _recorded(result: TestResult, locks: Path) -> str:

@@ -20,9 +20,13 @@ from ...cases.results import (
     group_into_cells,
     is_sparse,
 )
-from .overview import Column, Grid, Mark, Row, ShownCell
 from .rendering import (
     MAX_TEXT,
+    Column,
+    Grid,
+    Mark,
+    Row,
+    ShownCell,
     case_page,
     date_text,
     file_name,

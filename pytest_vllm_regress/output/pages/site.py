@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ...answers.audit.boundaries import Boundary, boundaries
-from ...answers.audit.severity import severity
+from ...answers.audit.matching import severity
 from ...answers.audit.upgrades import better
 from ...answers.audit.verdict_table import Recorded, read_table
 from ...cases.model import Case
@@ -24,15 +24,24 @@ from ...errors import UsageError
 from ...surveys.drift_record import Drift, open_drifts
 from .documents import RenderedDocument, Sources, documents_of, render_document
 from .knowledge import Knowledge
-from .overview import IN_RANGE, Column, Grid, Mark, Row, ShownCell
-from .rendering import broken_links, case_page, date_text, place_of, render, shown, write_folder
+from .rendering import (
+    IN_RANGE,
+    Column,
+    Grid,
+    Mark,
+    Row,
+    ShownCell,
+    broken_links,
+    case_page,
+    date_text,
+    place_of,
+    render,
+    shown,
+    write_folder,
+)
 
 DRIFT = "docs/records/drift.jsonl"
 """Where a checkout of the project has the record of `drift`."""
-MAX_COMMANDS = 2
-_COLORS = ((0, "#1a7f37"), (10, "#9a6700"))
-"""The colour of a badge up to a number of failures."""
-_MANY = "#a4141c"
 
 
 def write_site(
@@ -94,8 +103,6 @@ class _Site:
             for run in load_observations(case)
             for cell in group_into_cells(run.results)
         ]
-        anchors = {entry.anchor for entry in entries}
-        recorded = self.knowledge.recorded[case.id]
         proof = recorded_proof(case)
         self.files |= text.files if text else {}
         self.add(
@@ -109,20 +116,8 @@ class _Site:
                 "edges": _edges(self.knowledge, ends),
                 "boundaries": ends,
                 "commits": proof.commits if proof else (),
-                "commands": [
-                    f"vllm-regress run {case.id} --env {name}"
-                    for listed in (case.evidence.affected, case.evidence.fixed)
-                    for name in listed[:MAX_COMMANDS]
-                ],
-                "history": [
-                    (
-                        event,
-                        ""
-                        if (place := place_of(event.environment, event.device)) in anchors
-                        else place,
-                    )
-                    for event in sorted(recorded, key=lambda event: event.date, reverse=True)
-                ],
+                "events": self.knowledge.recorded[case.id],
+                "anchors": [entry.anchor for entry in entries],
                 "text": text.html if text else "",
             },
             images=True,
@@ -180,16 +175,7 @@ def release_page(name: str) -> str:
 
 def badge(label: str, failures: int) -> str:
     """Return an SVG badge with the number of known failures."""
-    text = f"{failures} known failure{'' if failures == 1 else 's'}"
-    color = next((color for limit, color in _COLORS if failures <= limit), _MANY)
-    return render(
-        "badge.svg",
-        label=label,
-        text=text,
-        color=color,
-        left=7 * len(label) + 12,
-        right=7 * len(text) + 10,
-    )
+    return render("badge.svg", label=label, failures=failures)
 
 
 def _marks(case: Case, recorded: Sequence[Recorded]) -> list[Mark]:
@@ -227,7 +213,6 @@ def _failures(knowledge: Knowledge, name: str) -> list[dict[str, object]]:
             "case": case,
             "observed": states[case].observed,
             "reason": reasons.get(case.id, "").removeprefix("affected: "),
-            "href": case_page(case.id),
         }
         for case in sorted(failing, key=lambda case: (severity(case).rank, case.id))
     ]

@@ -10,10 +10,13 @@ statistic.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
+import json
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,8 +119,10 @@ def measure_growth(
 
 def growth_of(process: str, readings: Sequence[Reading]) -> Growth:
     """Return the growth that the readings of a process show."""
-    rss = slope([(reading.requests, reading.rss) for reading in readings])
-    uss = slope([(reading.requests, reading.uss) for reading in readings])
+    rss, uss = (
+        slope([(reading.requests, getattr(reading, measure)) for reading in readings])
+        for measure in ("rss", "uss")
+    )
     return Growth(process, rss, uss, tuple(readings))
 
 
@@ -227,83 +232,63 @@ def observe(
 
     Raises ``NotAtWork`` if the requests are not answered.
     """
-    with server.route_through(
-        httpx.HTTPTransport()
-    ):  # keeps its connection, unlike the server's own client
-        first = _run(server, kind, begin=0, requests=requests, warm_up=warm_up)
-        if not first.growing:
-            return MemoryRow((first,))
-        return MemoryRow(
-            (first, _run(server, kind, begin=warm_up + requests, requests=requests, warm_up=0))
+    send = functools.partial(KINDS[kind], server)
+
+    def run(begin: int, warm_up: int) -> MemoryRun:
+        growths = measure_growth(
+            server,
+            lambda number: send(begin + number),
+            requests=requests,
+            readings=READINGS,
+            warm_up=warm_up,
         )
+        return MemoryRun({process: growth.uss for process, growth in growths.items()})
 
-
-def _run(server: Server, kind: str, *, begin: int, requests: int, warm_up: int) -> MemoryRun:
-    send = KINDS[kind]
-    growths: Mapping[str, Growth] = measure_growth(
-        server,
-        lambda number: send(server, begin + number),
-        requests=requests,
-        readings=READINGS,
-        warm_up=warm_up,
-    )
-    return MemoryRun({process: growth.uss for process, growth in growths.items()})
+    # It keeps its connection, unlike the server's own client.
+    with server.route_through(httpx.HTTPTransport()):
+        first = run(0, warm_up)
+        return MemoryRow((first, run(warm_up + requests, 0)) if first.growing else (first,))
 
 
 def _complete(server: Server, number: int) -> None:
     body = {**completion(server, TOKENS), "prompt": f"Hello {number}"}
-    _require_success(server.client.post("/v1/completions", json=body, timeout=_TIMEOUT_S))
+    with _posted(server, "/v1/completions", body) as response:
+        response.read()
 
 
 def _stream_chat(server: Server, number: int) -> None:
-    with _stream(server, _chat(server, number, max_tokens=TOKENS, stream=True)) as response:
+    with _chat(server, number, max_tokens=TOKENS, stream=True) as response:
         if "data: [DONE]" not in response.iter_lines():
             raise NotAtWork(f"stream {number} ended without [DONE]")
 
 
 def _constrain(server: Server, number: int) -> None:
     schema = {"type": "json_schema", "json_schema": {"name": "thing", "schema": _SCHEMA}}
-    response = server.client.post(
-        "/v1/chat/completions",
-        json=_chat(server, number, max_tokens=TOKENS, response_format=schema),
-        timeout=_TIMEOUT_S,
-    )
-    _require_success(response)
-    text = response.json()["choices"][0]["message"]["content"] or ""
+    with _chat(server, number, max_tokens=TOKENS, response_format=schema) as response:
+        text = json.loads(response.read())["choices"][0]["message"]["content"] or ""
     if not text.lstrip().startswith("{"):
         raise NotAtWork(f"the answer to request {number} does not follow the schema: {text[:80]!r}")
 
 
 def _abort_stream(server: Server, number: int) -> None:
-    with _stream(
-        server, _chat(server, number, max_tokens=LONG, ignore_eos=True, stream=True)
-    ) as response:
+    with _chat(server, number, max_tokens=LONG, ignore_eos=True, stream=True) as response:
         if not any(line.startswith("data: {") for line in response.iter_lines()):
             raise NotAtWork(f"stream {number} ended before its first chunk")
 
 
-def _chat(server: Server, number: int, **fields: Any) -> dict[str, Any]:
-    return {
-        "model": server.model,
-        "messages": [{"role": "user", "content": f"Hello {number}"}],
-        **fields,
-    }
+def _chat(server: Server, number: int, **fields: Any) -> AbstractContextManager[httpx.Response]:
+    messages = [{"role": "user", "content": f"Hello {number}"}]
+    body = {"model": server.model, "messages": messages, **fields}
+    return _posted(server, "/v1/chat/completions", body)
 
 
 @contextlib.contextmanager
-def _stream(server: Server, body: dict[str, Any]) -> Any:
-    with server.client.stream(
-        "POST", "/v1/chat/completions", json=body, timeout=_TIMEOUT_S
-    ) as response:
+def _posted(server: Server, path: str, body: dict[str, Any]) -> Iterator[httpx.Response]:
+    with server.client.stream("POST", path, json=body, timeout=_TIMEOUT_S) as response:
         if response.is_error:
-            response.read()
-        _require_success(response)
+            text = response.read().decode(errors="replace")
+            raise NotAtWork(f"HTTP {response.status_code}: {text[:200]}")
         yield response
-
-
-def _require_success(response: httpx.Response) -> None:
-    if response.is_error:
-        raise NotAtWork(f"HTTP {response.status_code}: {response.text[:200]}")
 
 
 KINDS: Mapping[str, Send] = {

@@ -17,6 +17,7 @@ from .requests import DRAIN_S, WAIT_S, Stream, ask, describe_end, paced, wait_fo
 
 HEALTHY = "200"
 HEALTH, TOKEN, AFTER = "/health", "one token", "/health, again"
+_PATHS = {TOKEN: "/v1/completions", AFTER: HEALTH}
 PROBES = (HEALTH, "/ping", "/metrics", TOKEN, AFTER)
 """What is asked in each state, in this order: three addresses, a request for one token, and /health
 once more."""
@@ -95,9 +96,8 @@ def observe(server: Server, state: str, wait_s: float = WAIT_S) -> HealthRow:
     Raises ``NotAtWork`` if the state is not reached.
     """
     stream = _ENTER[state](server)
-    answers, noticed_s = _answers(
-        server, wait_s, watch=state in FAILED or state == ServerState.DRAINING
-    )
+    watch = state in FAILED or state == ServerState.DRAINING
+    answers, noticed_s = _answers(server, wait_s, watch=watch)
     if state in FAILED and answers[AFTER] != HEALTHY:
         wait_for_end(server.child, END_S)
     end = f", stream {stream.outcome(0)}" if isinstance(stream, Stream) else ""
@@ -116,13 +116,12 @@ def _answers(server: Server, wait_s: float, *, watch: bool) -> tuple[dict[str, s
         server.child.pause(_PAUSE_S)
         health = ask(server, HEALTH, wait_s=wait_s)
     noticed_s = round(time.monotonic() - begun, 1) if watch and health != HEALTHY else None
+    asked = {"/ping": {}, "/metrics": {}, TOKEN: {"tokens": 1}, AFTER: {}}
     answers = {
-        HEALTH: health,
-        **{path: ask(server, path, wait_s=wait_s) for path in ("/ping", "/metrics")},
+        name: ask(server, _PATHS.get(name, name), wait_s=wait_s, **fields)
+        for name, fields in asked.items()
     }
-    answers[TOKEN] = ask(server, "/v1/completions", tokens=1, wait_s=wait_s)
-    answers[AFTER] = ask(server, HEALTH, wait_s=wait_s)
-    return answers, noticed_s
+    return {HEALTH: health, **answers}, noticed_s
 
 
 def _stick(server: Server) -> None:

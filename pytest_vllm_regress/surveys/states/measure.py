@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -95,9 +94,8 @@ def measure_environment(
         target = session.target(name)
         known = release or ReleaseStates(target.versions["vllm"])
         day = datetime.datetime.now(datetime.UTC).date().isoformat()
-        yield from measure(
-            Engines(session, target, user="vllm-regress states"), known, day, progress, tables
-        )
+        engines = Engines(session, target, user="vllm-regress states")
+        yield from measure(engines, known, day, progress, tables)
 
 
 def measure(
@@ -114,8 +112,11 @@ def measure(
     for table, name in release.missing(tables):
         kind = TABLES[table]
         try:
-            with _server(engines, kind.spec_of(name)) as server:
+            server = engines(kind.spec_of(name), front="serve")
+            try:
                 row = kind.observe(server, name)
+            finally:
+                engines.discard(server)
         except Unsupported as refusal:
             row = kind.kind(absent=str(refusal))
         except (ChildError, NotAtWork, UsageError) as error:
@@ -138,12 +139,3 @@ def report(releases: Collection[ReleaseStates], tables: Iterable[str]) -> Report
         ]
         sections.append(Section(table.capitalize(), [Table(header, rows)]))
     return Report(sections=sections)
-
-
-@contextlib.contextmanager
-def _server(engines: Engines, spec: EngineSpec) -> Iterator[Server]:
-    server = engines(spec, front="serve")
-    try:
-        yield server
-    finally:
-        engines.discard(server)

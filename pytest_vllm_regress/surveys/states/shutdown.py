@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import signal
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import httpx
 
@@ -132,8 +132,5 @@ def _left_behind(server: Server, port: int, segments: set[str]) -> tuple[str, ..
     ]
     running = {process.pid for process in process_tree.wait_until_gone(others, LEAVE_S)}
     left: list[str] = [info.role for info in server.processes() if info.pid in running]
-    left += ["port"] if listeners.on_port(port) else []
-    return (
-        *left,
-        *(["shared memory"] if any(Path(segment).exists() for segment in segments) else []),
-    )
+    left += ["port"] * bool(listeners.on_port(port))
+    return (*left, *["shared memory"] * any(map(os.path.exists, segments)))

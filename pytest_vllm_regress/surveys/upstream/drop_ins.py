@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import pkgutil
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from ...engines.engine import CompletionOutput, Engine, RequestOutput
 from ...engines.ports import HOST
@@ -15,14 +16,25 @@ from ...engines.spec import EngineSpec
 from ...errors import ChildError, LimitExceeded, UsageError
 from . import settings
 
-if TYPE_CHECKING:
-    from anthropic import Anthropic, AsyncAnthropic
-    from openai import AsyncOpenAI, OpenAI
-
 _REQUEST_S = 600
 _GENERATION = "VLLM_USE_V1"
 _GENERATIONS = {"0": "V0", "1": "V1"}
 _PORT = ("-p", "--port", "--host")
+
+
+def _client(name: str, path: str = "") -> Callable[..., Any]:
+    """Return a method that returns a new client of this class for the server, which never retries."""
+
+    def method(self: RemoteOpenAIServer, **given: Any) -> Any:
+        own = {
+            "base_url": f"{self.url_root}{path}",
+            "api_key": self.DUMMY_API_KEY,
+            "max_retries": 0,
+            "timeout": _REQUEST_S,
+        }
+        return pkgutil.resolve_name(name)(**{**own, **given})
+
+    return method
 
 
 class RemoteOpenAIServer:
@@ -115,38 +127,10 @@ class RemoteOpenAIServer:
         """Return the address of a path: ``url_for("v1", "models")``."""
         return self.url_root + "/" + "/".join(parts)
 
-    def get_client(self, **kwargs: Any) -> OpenAI:
-        """Return a new ``openai.OpenAI`` for the server, which never retries."""
-        import openai
-
-        return openai.OpenAI(**self._client_arguments("v1", kwargs))
-
-    def get_async_client(self, **kwargs: Any) -> AsyncOpenAI:
-        """Return a new ``openai.AsyncOpenAI`` for the server, which never retries."""
-        import openai
-
-        return openai.AsyncOpenAI(**self._client_arguments("v1", kwargs))
-
-    def get_client_anthropic(self, **kwargs: Any) -> Anthropic:
-        """Return a new ``anthropic.Anthropic`` for the server, which never retries."""
-        import anthropic
-
-        return anthropic.Anthropic(**self._client_arguments("", kwargs))
-
-    def get_async_client_anthropic(self, **kwargs: Any) -> AsyncAnthropic:
-        """Return a new ``anthropic.AsyncAnthropic`` for the server, which never retries."""
-        import anthropic
-
-        return anthropic.AsyncAnthropic(**self._client_arguments("", kwargs))
-
-    def _client_arguments(self, path: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        own = {
-            "base_url": self.url_for(path) if path else self.url_root,
-            "api_key": self.DUMMY_API_KEY,
-            "max_retries": 0,
-            "timeout": _REQUEST_S,
-        }
-        return {**own, **given}
+    get_client = _client("openai.OpenAI", "/v1")
+    get_async_client = _client("openai.AsyncOpenAI", "/v1")
+    get_client_anthropic = _client("anthropic.Anthropic")
+    get_async_client_anthropic = _client("anthropic.AsyncAnthropic")
 
 
 class RemoteLaunchRenderServer(RemoteOpenAIServer):

@@ -149,28 +149,20 @@ def _reason(longrepr: Any) -> str:
     for _, crash, _ in chain:
         if crash is not None:
             place = os.path.relpath(crash.path)
-            parts.append(
-                crash.message + ("" if place.startswith("..") else f" ({place}:{crash.lineno})")
-            )
+            where = "" if place.startswith("..") else f" ({place}:{crash.lineno})"
+            parts.append(crash.message + where)
     text = "\n".join(parts) or str(longrepr or "")
-    return (
-        text
-        if len(text) <= _MAX_REASON
-        else f"{text[: _MAX_REASON // 2]} ... {text[-_MAX_REASON // 2 :]}"
-    )
+    half = _MAX_REASON // 2
+    return text if len(text) <= _MAX_REASON else f"{text[:half]} ... {text[-half:]}"
 
 
 def _begun() -> set[str]:
-    begun = set()
     try:
         with open(_PLACE, encoding="utf-8") as record:
-            for line in record:
-                event = json.loads(line)
-                if event["event"] in ("start", "end"):
-                    begun.add(event["test"])
+            events = list(map(json.loads, record))
     except FileNotFoundError:
-        pass
-    return begun
+        return set()
+    return {event["test"] for event in events if event["event"] in ("start", "end")}
 
 
 def _append(**event: Any) -> None:

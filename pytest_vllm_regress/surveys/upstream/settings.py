@@ -13,8 +13,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from ...engines.checkpoints.forge import KINDS
 from ...engines.checkpoints.hub_cache import NAME, ensure_alias, kind_of
-from ...engines.checkpoints.kinds import KINDS
 from ...engines.settings import Limits, Settings
 from ...engines.standalone import Engines, engines_until_exit
 from ...errors import ChildDied, ChildError, DeadlineExceeded, RegressError, UsageError

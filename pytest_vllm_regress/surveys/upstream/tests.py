@@ -4,14 +4,21 @@ goes on with the rest."""
 
 from __future__ import annotations
 
+import enum
 import hashlib
+import math
 import os
+import re
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Annotated, Any, Literal
+
+import msgspec
 
 from ...engines.checkpoints.hub_cache import ensure_alias, kind_of
 from ...engines.processes import process_tree
@@ -20,18 +27,212 @@ from ...engines.target import Target
 from ...environments.install import ensure_packages
 from ...environments.installed import read_installed
 from ...errors import UsageError
+from ...util import codec
 from ...util.files import peek
 from ...util.paths import DATA, PACKAGE, writable_root
 from ...util.rundir import RunDir
 from .replacing import RECORD, REPLACED, STARTS_SERVERS
 from .settings import DEVICE, DOSSIERS, ENVIRONMENT, PREFERS_V1, REUSE, hub_folder
 from .tree import TestTree
-from .triage import ListedTest, UpstreamOutcome, UpstreamResult, read_results, share_passed
+
+
+class UpstreamOutcome(enum.StrEnum):
+    """How one of upstream's tests ended. ``MEANING``: it asserts what a trained model says.
+    ``MODEL``: it needs the weights, the tokenizer or
+    the configuration of a model of the hub."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    MEANING = "meaning"
+    KERNEL = "needs a GPU"
+    MODEL = "needs the real model"
+    NETWORK = "needs the network"
+    PACKAGE = "needs a package"
+    UPSTREAM = "skipped by upstream"
+
+
+NOT_SKIPPED = (UpstreamOutcome.PASSED, UpstreamOutcome.FAILED, UpstreamOutcome.MEANING)
+
+
+@dataclass(frozen=True)
+class UpstreamResult:
+    """One test of a run, with one line of why it did not pass."""
+
+    test: str
+    outcome: UpstreamOutcome
+    reason: str = ""
+    seconds: float = 0.0
+
+    @property
+    def file(self) -> str:
+        return self.test.partition("::")[0]
+
+
+class UpstreamEvent(msgspec.Struct, frozen=True):
+    """A line of the record of a run."""
+
+    event: str
+    test: str = ""
+    outcome: str = "failed"
+    reason: str = ""
+    seconds: Annotated[float, msgspec.Meta(ge=0, lt=1e9)] = 0.0
+
+
+@dataclass(frozen=True)
+class ListedTest:
+    """How a test that fails ends for a known reason, and the reason."""
+
+    outcome: UpstreamOutcome
+    why: str
+
+
+FILE = DATA / "upstream_listed.toml"
+EVERY_TEST = "*"
+"""Stands for all tests of a file that have no entry of their own."""
+_MAX_FILE = 1024 * 1024
+_LISTED_NEEDS: Mapping[str, UpstreamOutcome] = {
+    "meaning": UpstreamOutcome.MEANING,
+    "model": UpstreamOutcome.MODEL,
+    "gpu": UpstreamOutcome.KERNEL,
+    "network": UpstreamOutcome.NETWORK,
+    "fault": UpstreamOutcome.FAILED,
+}
+"""The outcome of a failed test by what its entry needs.
+
+``fault`` is one of vLLM, of the test or of the simulated device: still a failure.
+"""
+_NEEDS: tuple[tuple[UpstreamOutcome, re.Pattern[str]], ...] = (
+    (
+        UpstreamOutcome.PACKAGE,
+        re.compile(
+            r"(?:ModuleNotFoundError|ImportError): (?:No module named|cannot import name|Please install)"
+        ),
+    ),
+    (UpstreamOutcome.MODEL, re.compile(r"no stand-in: |GatedRepoError|SentenceTransformer\b")),
+    (
+        UpstreamOutcome.KERNEL,
+        re.compile(
+            r"CUDA driver version is insufficient|libcuda\.so"
+            r"|Torch not compiled with CUDA|No CUDA GPUs|Found no NVIDIA driver|torch\._C\b.*cuda|no kernel image|_C' object has no attribute"
+            r"|'torch\.ops\._|namespace '_(?:vllm_|moe_)?[A-Za-z]*C|SimulationGap|CUDA_HOME|triton|NotImplementedError: .*(?:CUDA|backend)"
+            r"|the simulated device of pytest-vllm-regress cannot"
+            r"|num_gpus_available|Cannot access accelerator device|Expected a cuda device|requires? (?:a )?(?:GPU|CUDA)",
+            re.I,
+        ),
+    ),
+    (
+        UpstreamOutcome.NETWORK,
+        re.compile(
+            r"LocalEntryNotFoundError|OfflineModeIsEnabled|outgoing traffic has been disabled|Cannot send a request"
+            r"|couldn't connect to 'https?|NameResolutionError|gaierror|Temporary failure in name resolution"
+            r"|error downloading or loading vocab file"
+            r"|Max retries exceeded with url|ClientConnectorDNSError|Network is unreachable"
+            r"|ClientConnectorError|Cannot find an appropriate cached snapshot|Cannot connect to host (?!localhost|127)|HF_HUB_OFFLINE"
+        ),
+    ),
+)
+_LINE = 300
+
+
+def outcome_of(outcome: str, reason: str) -> UpstreamOutcome:
+    """Return what pytest's ``outcome`` with this ``reason`` means."""
+    if outcome == "passed":
+        return UpstreamOutcome.PASSED
+    if outcome == "skipped":
+        return UpstreamOutcome.UPSTREAM
+    for kind, pattern in _NEEDS:
+        if pattern.search(reason):
+            return kind
+    return UpstreamOutcome.FAILED
+
+
+def read_results(
+    record: str, listed: Mapping[str, ListedTest] = MappingProxyType({})
+) -> tuple[UpstreamResult, ...]:
+    """Return the results in the lines of a record. The first end of a test counts unless a later
+    one is a failure.
+
+    ``listed``: failures with known reasons by ``file::test``, without parameters, or ``file::*``. A
+    test that was started and has no end is a failure. Raises ``UsageError`` for a line that is no
+    event.
+    """
+    results: dict[str, UpstreamResult] = {}
+    started: dict[str, None] = {}
+    for line in record.splitlines():
+        try:
+            event = msgspec.json.decode(line, type=UpstreamEvent)
+        except msgspec.DecodeError:
+            raise UsageError(
+                f"the record of upstream's tests has a line that is no event: {line[:100]!r}"
+            ) from None
+        if event.event == "start":
+            started[event.test] = None
+        elif event.event == "end" and (event.test not in results or event.outcome == "failed"):
+            results[event.test] = _result(event, listed)
+    for test in started:
+        if test not in results:
+            reason = "the process ended during this test"
+            results[test] = _result(UpstreamEvent("end", test, reason=reason), listed)
+    return tuple(results.values())
+
+
+def entry_for(test: str, listed: Mapping[str, ListedTest]) -> ListedTest | None:
+    """Return the entry of a test, whatever its parameters, else that of its whole file."""
+    name = test.partition("[")[0]
+    return listed.get(name) or listed.get(f"{name.partition('::')[0]}::{EVERY_TEST}")
+
+
+def _result(event: UpstreamEvent, listed: Mapping[str, ListedTest]) -> UpstreamResult:
+    outcome = outcome_of(event.outcome, event.reason)
+    entry = entry_for(event.test, listed)
+    if outcome is UpstreamOutcome.FAILED and entry is not None:
+        return UpstreamResult(event.test, entry.outcome, entry.why, event.seconds)
+    return UpstreamResult(event.test, outcome, _one_reason(event.reason), event.seconds)
+
+
+def _one_reason(reason: str) -> str:
+    lines = [line.strip() for line in reason.splitlines() if line.strip()]
+    text = lines[-1] if lines else ""
+    if len(lines) > 1 and "Error" not in text:
+        text = f"{lines[0]} ... {text}"
+    return text if len(text) <= _LINE else f"{text[:_LINE]}..."
+
+
+def counts(results: Iterable[UpstreamResult]) -> Counter[UpstreamOutcome]:
+    """Return the number of tests for each outcome."""
+    return Counter(result.outcome for result in results)
+
+
+def share_passed(results: Iterable[UpstreamResult]) -> float | None:
+    """Return the share of passed tests among those that were not skipped; None without any."""
+    number = counts(results)
+    total = sum(number[outcome] for outcome in NOT_SKIPPED)
+    return number[UpstreamOutcome.PASSED] / total if total else None
+
+
+def listed_tests(files: Iterable[str]) -> dict[str, ListedTest]:
+    """Return the entries of these files, by ``file::test`` without parameters.
+
+    Raises ``UsageError`` for a malformed entry.
+    """
+    document = codec.load(dict[str, dict[str, _Entry]], FILE, _MAX_FILE, what="a list of tests")
+    return {
+        f"{file}::{test}": ListedTest(_LISTED_NEEDS[entry.needs], entry.why)
+        for file in files
+        for test, entry in document.get(file, {}).items()
+    }
+
+
+class _Entry(codec.Document, frozen=True):
+    needs: Literal["meaning", "model", "gpu", "network", "fault"]
+    why: str
+
 
 _PLUGINS = (
     "pytest_asyncio.plugin",
     "pytest_timeout",
     "pytest_vllm_regress.surveys.upstream.replacing",
+    "no:cacheprovider",
 )
 _START = "import sys; n = int(sys.argv.pop(1)); sys.path += sys.argv[1:n + 1]; del sys.argv[1:n + 1]; import pytest; sys.exit(pytest.main())"
 _BESIDE = DATA / "upstream_beside.txt"
@@ -52,6 +253,8 @@ _END_S = 60.0
 """Seconds that pytest may take from the last test to its end."""
 _GRACE_S = 5.0
 _RESTARTS = 25
+_FINISHED = '{"event": "finished"}'
+"""What pytest records last."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +330,7 @@ def run_tests(
     Every process that the tests leave behind is ended.
     """
     begun, earlier = time.monotonic(), set(request.dossiers.glob("*"))
+    ends = begun + (math.inf if request.limits.run_s is None else request.limits.run_s)
     missing = make_aliases(request.tree.hub_names(request.files))
     beside = _ensure_beside(request.target.python, progress)
     run = RunDir.create()
@@ -135,9 +339,7 @@ def run_tests(
         record.touch()
         paths = [beside, _link_own_package(run.path / "own")]
         for _ in range(_RESTARTS):
-            if _pytest(request, run, record, paths, log, begun) or _out_of_time(
-                request.limits, begun
-            ):
+            if _pytest(request, run, record, paths, log, ends) or time.monotonic() > ends:
                 break
             progress("pytest ended before its last test; going on with the rest")
         results = read_results(peek(record, _MAX_RECORD), request.listed)
@@ -191,12 +393,14 @@ def _pytest(
     record: Path,
     paths: Sequence[Path],
     log: Path,
-    begun: float,
+    ends: float,
 ) -> bool:
     """Run one pytest process.
 
     Return whether it reached its end: it may die, or a test may miss its deadline.
     """
+    earlier = len(peek(record, _MAX_RECORD))
+    size, since, allowed = record.stat().st_size, time.monotonic(), request.limits.collect_s
     with log.open("ab") as output:
         process = subprocess.Popen(
             _command(request, paths),
@@ -208,12 +412,15 @@ def _pytest(
             start_new_session=True,
         )
     try:
-        watch = _Watch(record, request.limits)
         while process.poll() is None:
             time.sleep(_POLL_S)
-            if watch.overdue() or _out_of_time(request.limits, begun):
+            now = time.monotonic()
+            if record.stat().st_size != size:
+                size, since = record.stat().st_size, now
+                allowed = request.limits.test_s + _END_S
+            if now > min(since + allowed, ends):
                 return False
-        return watch.finished()
+        return _FINISHED in peek(record, _MAX_RECORD)[earlier:].splitlines()
     finally:
         _end_all(run)
         process.wait()
@@ -237,53 +444,12 @@ def drop_torn_line(record: Path) -> None:
         file.truncate(content.rfind(b"\n") + 1)
 
 
-class _Watch:
-    """Notices that the record stops growing for longer than the current step may take."""
-
-    _FINISHED = '{"event": "finished"}'
-
-    def __init__(self, record: Path, limits: RunLimits) -> None:
-        self._record, self._limits = record, limits
-        self._begun = len(peek(record, _MAX_RECORD))
-        self._size, self._since = record.stat().st_size, time.monotonic()
-        self._allowed = limits.collect_s
-
-    def finished(self) -> bool:
-        """Return whether pytest has recorded its own end since the watch began."""
-        return self._FINISHED in peek(self._record, _MAX_RECORD)[self._begun :].splitlines()
-
-    def overdue(self) -> bool:
-        """Return whether the current step takes longer than it may."""
-        size = self._record.stat().st_size
-        if size != self._size:
-            self._size, self._since = size, time.monotonic()
-            self._allowed = self._limits.test_s + _END_S
-        return time.monotonic() - self._since > self._allowed
-
-
-def _out_of_time(limits: RunLimits, begun: float) -> bool:
-    return limits.run_s is not None and time.monotonic() - begun > limits.run_s
-
-
 def _command(request: UpstreamRequest, paths: Sequence[Path]) -> list[str]:
-    command = [
-        str(request.target.python),
-        "-c",
-        _START,
-        str(len(paths)),
-        *map(str, paths),
-        *request.files,
-    ]
-    command += ["-c", str(request.tree.root / "pyproject.toml"), f"--rootdir={request.tree.root}"]
-    command += [part for plugin in _PLUGINS for part in ("-p", plugin)]
-    command += [
-        "-p",
-        "no:cacheprovider",
-        "-q",
-        "-rN",
-        "--tb=short",
-        "--continue-on-collection-errors",
-    ]
+    root = request.tree.root
+    command = [str(request.target.python), "-c", _START, str(len(paths)), *map(str, paths)]
+    command += [*request.files, "-c", str(root / "pyproject.toml"), f"--rootdir={root}"]
+    command += [f"-p{plugin}" for plugin in _PLUGINS]
+    command += ["-q", "-rN", "--tb=short", "--continue-on-collection-errors"]
     return [*command, f"--timeout={request.limits.test_s:g}", *request.pytest_args]
 
 
@@ -296,21 +462,18 @@ def _environment(request: UpstreamRequest, run: RunDir, record: Path) -> dict[st
         for name, value in agent.child_environment().items()
         if not name.startswith("PYTEST_")
     }
+    python, root = request.target.python, request.tree.root
     return {
         **variables,
-        "PATH": os.pathsep.join(
-            (str(request.target.python.parent), variables.get("PATH", os.defpath))
-        ),
-        "PYTHONPATH": os.pathsep.join(
-            map(str, (TARGET_SITE, request.tree.root, request.tree.root / _OWN_PACKAGES))
-        ),
+        "PATH": f"{python.parent}{os.pathsep}{variables.get('PATH', os.defpath)}",
+        "PYTHONPATH": os.pathsep.join(map(str, (TARGET_SITE, root, root / _OWN_PACKAGES))),
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         "VLLM_REGRESS_DEVICE": request.target.device,
         "VLLM_REGRESS_SIM_ENDING": _ENDING,
         PREFERS_V1: "1",
         "HF_HUB_CACHE": str(hub_folder()),
         "HF_DATASETS_OFFLINE": "1",
-        ENVIRONMENT: str(request.target.python),
+        ENVIRONMENT: str(python),
         REUSE: "0",
         DEVICE: request.target.device,
         RECORD: str(record),
@@ -321,6 +484,5 @@ def _environment(request: UpstreamRequest, run: RunDir, record: Path) -> dict[st
 
 
 def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:_SHOWN]) + (
-        f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    )
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more

@@ -52,13 +52,7 @@ class TestTree:
         for path in paths:
             relative = "/".join(parts_below(path.rstrip("/")))
             place = self.root / relative
-            files = (
-                sorted(place.rglob("test_*.py"))
-                if place.is_dir()
-                else [place]
-                if place.is_file()
-                else []
-            )
+            files = [place] if place.is_file() else sorted(place.rglob("test_*.py"))
             if not files or not relative.startswith("tests/"):
                 raise UsageError(
                     f"{path}: no test file at {self.commit.id[:10]}. Give files or folders such as tests/entrypoints/openai"
@@ -71,10 +65,8 @@ class TestTree:
         OWNER/NAME that are no paths of the tree."""
         names: dict[str, None] = {}
         for file in dict.fromkeys((*_SHARED, *files, *self._helpers(files))):
-            content = (
-                read_below(self.root, file, _MAX_TEST) if (self.root / file).is_file() else None
-            )
-            for text in texts_in(content or b""):
+            exists = (self.root / file).is_file()
+            for text in texts_in((exists and read_below(self.root, file, _MAX_TEST)) or b""):
                 if NAME.fullmatch(text) and not self._is_path(text):
                     names[text] = None
         return tuple(names)

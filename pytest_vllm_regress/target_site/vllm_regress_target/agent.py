@@ -16,19 +16,18 @@ that imports vLLM itself:
   ``_READ_BY_LIBRARIES`` counts as read.
 """
 
-import contextlib
 import gc
 import os
 import platform
 import signal
 import socket
-import subprocess
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any, Callable
 
-from . import calls, child, nanny
+from . import calls, child, nanny, spawning
 from .dialect import gpu, ray_clusters
 from .protocol import Frame, FrameSocket, PeerClosed
 
@@ -60,11 +59,14 @@ def main(argv: list[str]) -> int:
 def _serve(channel: FrameSocket) -> None:
     while True:
         request = channel.receive()
-        handler = _OPERATIONS.get(str(request.get("op")))
+        operation, fds = request.get("op"), list[int]()
         try:
-            if handler is None:
-                raise ValueError("unknown operation {!r}".format(request.get("op")))
-            value, fds = handler(channel, request)
+            if operation == "fork":
+                value, fds = _start_child(channel, request)
+            elif operation in _OPERATIONS:
+                value = _OPERATIONS[operation](request)
+            else:
+                raise ValueError(f"unknown operation {operation!r}")
             channel.send({"ok": True, "value": value}, fds)
         except (_Exit, PeerClosed):
             raise
@@ -76,17 +78,13 @@ def _serve(channel: FrameSocket) -> None:
         _reap_children()
 
 
-Reply = tuple[Any, list[int]]
-"""The value of a reply, and the descriptors to send with it."""
-
-
-def _warm(channel: FrameSocket, request: Frame) -> Reply:
+def _warm(request: Frame) -> Frame:
     from .dialect import engines
 
     gc.disable()  # garbage collection takes a quarter of the import's time, and frees a hundredth of what the import makes
     try:
         with _recorded_variables() as names:
-            engines.warm(request.get("fronts", []))
+            engines.warm()
         _VARIABLES_READ.update(names)
         gc.freeze()
     finally:
@@ -99,7 +97,7 @@ def _warm(channel: FrameSocket, request: Frame) -> Reply:
         else:
             _SPAWN_REASONS.append(why)
         facts["share"] = gpu.default_share()
-    return {**facts, "spawns": "; ".join(_SPAWN_REASONS) or _why_threads()}, []
+    return {**facts, "spawns": "; ".join(_SPAWN_REASONS) or _why_threads()}
 
 
 _SPAWN_REASONS: list[str] = []
@@ -128,7 +126,7 @@ class _RecordingEnviron(type(os.environ)):  # type: ignore[misc]
         return {name: super(_RecordingEnviron, self).__getitem__(name) for name in self}
 
 
-@contextlib.contextmanager
+@contextmanager
 def _recorded_variables() -> Iterator[set[str]]:
     """Record the names of the variables that are read in the block."""
     original = type(os.environ)
@@ -157,28 +155,61 @@ def _read_before(variables: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _read_at_import(channel: FrameSocket, request: Frame) -> Reply:
-    return {"names": _read_before(request["variables"])}, []
+def _read_at_import(request: Frame) -> Frame:
+    return {"names": _read_before(request["variables"])}
 
 
-def _inspect(channel: FrameSocket, request: Frame) -> Reply:
-    from . import inspecting
-
+def _inspect(request: Frame) -> Frame:
     if _threads() == 1 and not _SPAWN_REASONS:  # spawned children would not inherit the result
-        inspecting.inspect_models(request["architectures"])
-    return {}, []
+        _inspect_models(request["architectures"])
+    return {}
 
 
-def _warm_grammars(channel: FrameSocket, request: Frame) -> Reply:
+# vLLM inspects a model class in a new interpreter, so that the model's module cannot initialize CUDA
+# in its own process. That interpreter imports vLLM again. A fork gives the same protection and has
+# imported vLLM already. The result is stored in vLLM's own cache in this process.
+
+
+def _inspect_models(architectures: list[str]) -> None:
+    """Fill vLLM's cache for these model classes.
+
+    Failures are ignored here; an engine that needs the class reports them.
+    """
+    with suppress(Exception):
+        from vllm.model_executor.models import registry
+
+        original = registry._run_in_subprocess
+        registry._run_in_subprocess = _inspect_in_fork
+        try:
+            for architecture in architectures:
+                model = registry.ModelRegistry.models.get(architecture)
+                if model is not None:
+                    registry._try_inspect_model_cls(architecture, model)
+        finally:
+            registry._run_in_subprocess = original
+
+
+def _inspect_in_fork(function: Callable[[], Any]) -> Any:
+    def inspect() -> Any:
+        with suppress(ImportError):  # as vLLM's own subprocess does
+            from vllm.plugins import load_general_plugins
+
+            load_general_plugins()
+        return function()
+
+    return spawning.call_in_fork(inspect)
+
+
+def _warm_grammars(request: Frame) -> Frame:
     from .hosts import grammar
 
     installed = grammar.warm(request["tokenizer"], request["backends"])
     gc.collect()
     gc.freeze()
-    return {"installed": installed}, []
+    return {"installed": installed}
 
 
-def _start_child(channel: FrameSocket, request: Frame) -> Reply:
+def _start_child(channel: FrameSocket, request: Frame) -> tuple[Frame, list[int]]:
     """Fork or spawn a nanny, which starts its child.
 
     Reply with two descriptors: the child's channel and the nanny's lifeline.
@@ -212,16 +243,14 @@ def _start_child(channel: FrameSocket, request: Frame) -> Reply:
 
 def _spawn_nanny(request: Frame, channel: socket.socket, lifeline: socket.socket) -> int:
     fds = (channel.fileno(), lifeline.fileno())
+    for fd in fds:
+        os.set_inheritable(fd, True)
     command = [sys.executable, "-m", "vllm_regress_target.agent", *map(str, fds)]
-    with open(request["log"], "ab") as log:
-        process = subprocess.Popen(
-            command, pass_fds=fds, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-        )
-    _SPAWNED[process.pid] = process
-    return process.pid
-
-
-_SPAWNED: dict[int, "subprocess.Popen[bytes]"] = {}
+    streams: Any = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
+    for stream in (1, 2):
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        streams.append((os.POSIX_SPAWN_OPEN, stream, request["log"], flags, 0o600))
+    return os.posix_spawn(sys.executable, command, os.environ, file_actions=streams)
 
 
 def _run_nanny(lifeline: FrameSocket, channel: FrameSocket, request: Frame) -> int:
@@ -234,13 +263,9 @@ def _run_nanny(lifeline: FrameSocket, channel: FrameSocket, request: Frame) -> i
 
 def _reap_children() -> None:
     """Reap nannies that have ended, and orphans that this subreaper inherited from them."""
-    with contextlib.suppress(ChildProcessError):
-        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        while ended is not None:
-            spawned = _SPAWNED.pop(ended.si_pid, None)
-            if spawned is None or spawned.poll() is None:
-                os.waitpid(ended.si_pid, 0)
-            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 def _why_threads() -> str:
@@ -261,12 +286,11 @@ def _flush() -> None:
     sys.stderr.flush()
 
 
-_OPERATIONS: dict[str, Callable[[FrameSocket, Frame], Reply]] = {
+_OPERATIONS: dict[str, Callable[[Frame], Frame]] = {
     "warm": _warm,
     "inspect": _inspect,
     "warm_grammars": _warm_grammars,
     "read_at_import": _read_at_import,
-    "fork": _start_child,
 }
 
 

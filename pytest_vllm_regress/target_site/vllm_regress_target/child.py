@@ -4,13 +4,13 @@ The other roles are in ``hosts``.
 """
 
 import atexit
-import contextlib
 import gc
 import json
 import os
 import signal
 import sys
 import traceback
+from contextlib import suppress
 from typing import Any
 
 from . import calls, spawning
@@ -66,10 +66,6 @@ class ProbeHost:
 def _host(role: str, channel: FrameSocket) -> Any:
     if role == "probe":
         return ProbeHost()
-    if role == "grammar":
-        from .hosts import grammar
-
-        return grammar.GrammarHost()
     if role == "engine":
         from .hosts import engine
 
@@ -139,7 +135,7 @@ def _run_exit_functions() -> None:
     """
     from multiprocessing import util
 
-    with contextlib.suppress(Exception):
+    with suppress(Exception):
         util._exit_function()  # type: ignore[attr-defined]
     sys.stdout.flush()
     sys.stderr.flush()

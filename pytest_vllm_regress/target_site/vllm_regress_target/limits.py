@@ -5,10 +5,10 @@ processes are stopped and killed, and the request raises ``LimitExceeded``, whic
 A log that grows without limit ends nothing: it is shortened to its beginning and its end (``trim``).
 """
 
-import contextlib
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple, Optional
 
 Limits = dict[str, float]
@@ -73,7 +73,7 @@ def trim(path: str, limit: float, options: OptionNames = PYTEST_OPTIONS) -> None
     Its beginning and end stay, with a line between them that says how much was removed.
     """
     with (
-        contextlib.suppress(OSError),
+        suppress(OSError),
         open(os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC), "a+b") as log,
     ):
         size = log.seek(0, os.SEEK_END)
@@ -99,7 +99,7 @@ def _option(limit: str, options: OptionNames) -> str:
 
 def _resident(pid: int) -> int:
     with (
-        contextlib.suppress(OSError, ValueError, IndexError),
+        suppress(OSError, ValueError, IndexError),
         open(f"/proc/{pid}/statm") as statm,
     ):
         return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -111,7 +111,7 @@ def _proportional(pid: int) -> int:
 
     Forked processes share most of vLLM.
     """
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/smaps_rollup") as smaps:
+    with suppress(OSError), open(f"/proc/{pid}/smaps_rollup") as smaps:
         for line in smaps:
             if line.startswith("Pss:"):
                 return int(line.split()[1]) * 1024
@@ -119,7 +119,7 @@ def _proportional(pid: int) -> int:
 
 
 def _name(pid: int) -> str:
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/comm") as comm:
+    with suppress(OSError), open(f"/proc/{pid}/comm") as comm:
         return comm.read().strip()
     return "?"
 

@@ -12,7 +12,6 @@ The nanny is a child subreaper, so every process that the child starts remains i
 re-parented or in another session. It does not import vLLM and starts no thread.
 """
 
-import contextlib
 import ctypes
 import os
 import re
@@ -20,9 +19,10 @@ import select
 import signal
 import time
 from collections.abc import Container, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Callable, Optional
 
-from .limits import PYTEST_OPTIONS, Limits, OptionNames, breach, trim
+from .limits import Limits, OptionNames, breach, trim
 from .protocol import Frame, FrameSocket, PeerClosed, ProtocolViolation
 
 TAG = "VLLM_REGRESS_TAG"
@@ -47,7 +47,7 @@ The child may map them, but they are not removed.
 """
 _STOP_ROUNDS = 200
 _START_TIME = 19
-"""Index of the start time among the fields of /proc/PID/stat after the name (proc_pid_stat(5))."""
+"""Index of the start time among the fields of /proc/PID/stat after the name (proc_pidstat_fields(5))."""
 
 
 def become_subreaper() -> None:
@@ -96,7 +96,7 @@ def watch(
     for fd in keep:
         os.close(fd)
     segments = Segments(os.path.join(os.path.dirname(request["cwd"]), SEGMENTS))
-    with contextlib.suppress(PeerClosed):
+    with suppress(PeerClosed):
         lifeline.send({"event": "started", "pid": child})
         os.write(reported_w, b"1")
         for fd in (reported_r, reported_w):
@@ -116,7 +116,7 @@ def _supervise(
     poll.register(wake_r, select.POLLIN)
     if segments.created >= 0:
         poll.register(segments.created, select.POLLIN)
-    limits: Limits = request.get("limits", {})
+    limits: Limits = request["limits"]
     check_at = time.monotonic() + _CHECK_S
     while True:
         _reap(lifeline, child)
@@ -124,7 +124,7 @@ def _supervise(
             pids = descendants(os.getpid())
             segments.note(pids)
             _trim_log(request)
-            limits = _enforce(lifeline, limits, _option_names(request), pids)
+            limits = _enforce(lifeline, limits, request["limit_options"], pids)
             check_at = time.monotonic() + _CHECK_S
         ready = [fd for fd, _ in poll.poll(max(0.0, check_at - time.monotonic()) * 1000)]
         if wake_r in ready:
@@ -151,13 +151,8 @@ def _watch_created_segments() -> int:
     return fd
 
 
-def _option_names(request: Frame) -> OptionNames:
-    names: OptionNames = request.get("limit_options", PYTEST_OPTIONS)
-    return names
-
-
 def _trim_log(request: Frame) -> None:
-    trim(request["log"], request.get("limits", {}).get("log", float("inf")), _option_names(request))
+    trim(request["log"], request["limits"].get("log", float("inf")), request["limit_options"])
 
 
 def _enforce(
@@ -170,8 +165,7 @@ def _enforce(
     exceeded = breach(pids, limits, options)
     if exceeded is None:
         return limits
-    event: Frame = {"event": "limit", "limit": exceeded.limit, "text": exceeded.text}
-    lifeline.send(event)
+    lifeline.send({"event": "limit", **exceeded._asdict()})
     _kill_at_once()
     return {}
 
@@ -203,9 +197,8 @@ def _reap(lifeline: FrameSocket, child: int) -> None:
         if pid == 0:
             return
         if pid == child:
-            code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status)
-            event: Frame = {"event": "exit", "code": code}
-            lifeline.send(event)
+            code = os.waitstatus_to_exitcode(status)
+            lifeline.send({"event": "exit", "code": code})
 
 
 def descendants(root: int) -> list[int]:
@@ -220,7 +213,7 @@ def start_times(root: int) -> dict[int, int]:
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             try:
-                fields = _stat(int(entry))
+                fields = stat_fields(int(entry))
             except OSError:
                 continue
             if fields[0] not in (b"Z", b"X"):
@@ -236,7 +229,7 @@ def start_times(root: int) -> dict[int, int]:
     return descendants
 
 
-def _stat(pid: int) -> list[bytes]:
+def stat_fields(pid: int) -> list[bytes]:
     """Return the fields of /proc/PID/stat after the name, which may contain anything."""
     with open(f"/proc/{pid}/stat", "rb") as stat:
         return stat.read().rpartition(b")")[2].split()
@@ -252,7 +245,7 @@ def end_descendants() -> None:
             break
         segments |= mapped_shm(below, _OLDER_INODES)
         _signal(below, signal.SIGKILL)
-        with contextlib.suppress(ChildProcessError):
+        with suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         time.sleep(0.01)
@@ -265,8 +258,8 @@ def _signal(processes: dict[int, int], number: int) -> None:
     A pid that another process has by now is left alone.
     """
     for pid, started in processes.items():
-        with contextlib.suppress(OSError), held(pid) as descriptor:
-            if int(_stat(pid)[_START_TIME]) != started:
+        with suppress(OSError), held(pid) as descriptor:
+            if int(stat_fields(pid)[_START_TIME]) != started:
                 continue
             if descriptor is None:
                 os.kill(pid, number)
@@ -274,13 +267,13 @@ def _signal(processes: dict[int, int], number: int) -> None:
                 signal.pidfd_send_signal(descriptor, number)
 
 
-@contextlib.contextmanager
+@contextmanager
 def held(pid: int) -> Iterator[Optional[int]]:
     """Open a descriptor that means the process even when its pid is given to another
     (pidfd_open(2)). None where the system has none to give."""
     descriptor = None
     if hasattr(os, "pidfd_open") and hasattr(signal, "pidfd_send_signal"):
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             descriptor = os.pidfd_open(pid)
     try:
         yield descriptor
@@ -291,7 +284,7 @@ def held(pid: int) -> Iterator[Optional[int]]:
 
 def _unlink(paths: Iterable[str]) -> None:
     for path in paths:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             os.unlink(path)
 
 
@@ -324,7 +317,7 @@ class Segments:
         if present <= checked:
             return
         new = mapped_shm(pids, _OLDER_INODES, opened=True) - set(self._recorded)
-        with contextlib.suppress(OSError), open(self._file, "a") as file:
+        with suppress(OSError), open(self._file, "a") as file:
             for path in new:
                 self._recorded[path] = os.stat(path).st_ino
                 file.write(f"{self._recorded[path]} {path}\n")
@@ -332,7 +325,7 @@ class Segments:
     def remove(self) -> None:
         """Remove the recorded files that still exist. Call it when all processes have ended."""
         for path, number in self._recorded.items():
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 if os.stat(path).st_ino == number:
                     os.unlink(path)
         _unlink(
@@ -373,7 +366,7 @@ def mapped_shm(
     """
     inodes: set[int] = set()
     for pid in pids:
-        with contextlib.suppress(OSError), open(f"/proc/{pid}/maps") as maps:
+        with suppress(OSError), open(f"/proc/{pid}/maps") as maps:
             inodes |= {int(line.split(None, 5)[4]) for line in maps if "/dev/shm/" in line}
         if opened:
             inodes |= _opened_shm(pid)
@@ -386,10 +379,10 @@ def mapped_shm(
 
 def _opened_shm(pid: int) -> set[int]:
     inodes: set[int] = set()
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         for fd in os.listdir(f"/proc/{pid}/fd"):
             path = f"/proc/{pid}/fd/{fd}"
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 if os.readlink(path).startswith("/dev/shm/"):
                     inodes.add(os.stat(path).st_ino)
     return inodes
@@ -399,5 +392,5 @@ def _shm_files() -> Iterator[tuple[str, int]]:
     for folder, _, names in os.walk("/dev/shm"):
         for name in names:
             path = os.path.join(folder, name)
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 yield path, os.lstat(path).st_ino

@@ -14,7 +14,7 @@ from typing import Any, Callable, Optional
 
 MAX_FRAME = 64 * 1024 * 1024
 _CHUNK = 65536
-_MAX_FDS = 4
+MAX_FDS = 250  # the kernel sends at most 253 at once
 _MAX_SLEEP_S = 1.0  # the controller's clock must be read at least so often
 
 Frame = dict[str, Any]
@@ -93,7 +93,7 @@ class FrameSocket:
         frame = self._take()
         while frame is None:
             try:
-                data, fds, _, _ = socket.recv_fds(self.sock, _CHUNK, _MAX_FDS)
+                data, fds, _, _ = socket.recv_fds(self.sock, _CHUNK, MAX_FDS)
             except BlockingIOError:
                 return None
             except ConnectionResetError:

@@ -9,19 +9,27 @@ already done.
 """
 
 import atexit
-import contextlib
 import ctypes
 import fcntl
-import json
 import multiprocessing
 import os
+import pickle
 import select
 import signal
 import socket
 import struct
 import sys
 import traceback
-from typing import Any
+from contextlib import suppress
+from typing import Any, Callable
+
+from .protocol import (
+    MAX_FDS,
+    FrameSocket,
+    FrameTimeout,
+    PeerClosed,
+    ProtocolViolation,
+)
 
 DISABLED = "VLLM_REGRESS_PLAIN_SPAWN"
 """Environment variable that is set when the user requests spawned processes.
@@ -31,8 +39,7 @@ No fork server is installed then.
 PROCESS_NAME = "fork-server"
 """Name of the fork server's process, which does not count as a process of the engine."""
 _SPAWN_OPTION = "--multiprocessing-fork"
-_HEAD = struct.Struct("!I")
-_MAX_FDS = 250
+_STATUS = struct.Struct("!I")
 _REQUEST_TIMEOUT_S = 10.0
 _FORWARDED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _NUDGE, _NUDGE_DELAYS_S = signal.SIGURG, (0.05, 0.5, 5.0)
@@ -130,11 +137,12 @@ class _Server:
 
     def _accept(self) -> None:
         link, _ = self._listener.accept()
-        link.settimeout(_REQUEST_TIMEOUT_S)
+        channel = FrameSocket(link)
         try:
-            request, fds = _receive(link)
-        except (OSError, ValueError):
-            link.close()
+            request = channel.receive(timeout_s=_REQUEST_TIMEOUT_S)
+            fds = channel.take_fds(len(request["fds"]))
+        except (FrameTimeout, PeerClosed, ProtocolViolation):
+            channel.close()
             return
         pid = os.fork()
         if pid == 0:
@@ -146,23 +154,23 @@ class _Server:
 
     def _forward_signals(self, link: socket.socket, pid: int) -> None:
         numbers = b""
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             numbers = link.recv(64)
         for number in numbers or (signal.SIGKILL,):  # end of file: the launcher was killed
-            with contextlib.suppress(ProcessLookupError):
+            with suppress(ProcessLookupError):
                 os.kill(pid, number)
         if not numbers:
             del self._links[link.fileno()]
             link.close()
 
     def _reap(self) -> None:
-        with contextlib.suppress(ChildProcessError):
+        with suppress(ChildProcessError):
             pid, status = os.waitpid(-1, os.WNOHANG)
             while pid:
                 for fd, (link, owner) in list(self._links.items()):
                     if owner == pid:
-                        with contextlib.suppress(OSError):
-                            link.sendall(_HEAD.pack(status))
+                        with suppress(OSError):
+                            link.sendall(_STATUS.pack(status))
                         del self._links[fd]
                         link.close()
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -191,12 +199,41 @@ def _run_as(request: dict[str, Any], fds: list[int]) -> None:
     except BaseException:
         traceback.print_exc()
     finally:
-        with contextlib.suppress(BaseException):
+        with suppress(BaseException):
             atexit._run_exitfuncs()
-        with contextlib.suppress(BaseException):
+        with suppress(BaseException):
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(status & 0xFF)
+
+
+def call_in_fork(function: Callable[[], Any]) -> Any:
+    """Return the result of ``function()``, called in a fork of this process.
+
+    Raises ``RuntimeError`` if the fork fails.
+    """
+    reader, writer = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            os.close(reader)
+            with os.fdopen(writer, "wb") as file:
+                pickle.dump(function(), file)
+            status = 0
+        except BaseException as error:
+            print(f"in a fork: {error!r}", file=sys.stderr, flush=True)
+        finally:
+            os._exit(status)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as file:
+        pickled = file.read()
+    _, status = os.waitpid(child, 0)
+    if status != 0:
+        raise RuntimeError(f"a fork ended with wait status {status}")
+    return pickle.loads(pickled)
 
 
 def reload_prometheus_values() -> None:
@@ -222,7 +259,7 @@ def _arrange_descriptors(numbers: dict[int, int]) -> None:
     parked = {fcntl.fcntl(fd, fcntl.F_DUPFD, free): number for fd, number in numbers.items()}
     for entry in os.listdir("/proc/self/fd"):
         if int(entry) not in parked:
-            with contextlib.suppress(OSError):  # the descriptor of this listing
+            with suppress(OSError):  # the descriptor of this listing
                 os.close(int(entry))
     for fd, number in parked.items():
         os.dup2(fd, number)
@@ -240,22 +277,21 @@ def launch(python: str, address: str) -> None:
     fds = sorted(
         fd for fd in map(int, os.listdir("/proc/self/fd")) if fd != link.fileno() and _is_open(fd)
     )
-    if _SPAWN_OPTION not in sys.argv or len(fds) > _MAX_FDS:
+    if _SPAWN_OPTION not in sys.argv or len(fds) > MAX_FDS:
         os.execv(python, command)
     try:
         link.connect(address)
     except OSError:  # the fork server is gone
         os.execv(python, command)
     request = {"argv": sys.argv[1:], "env": dict(os.environ), "cwd": os.getcwd(), "fds": fds}
-    body = json.dumps(request).encode("utf-8", "surrogateescape")
-    socket.send_fds(link, [_HEAD.pack(len(body))], fds)
-    link.sendall(body)
+    FrameSocket(link).send(request, fds)
+    link.setblocking(True)
     for number in _FORWARDED_SIGNALS:
         signal.signal(number, lambda number, _: _forward(link, number, _NUDGE_DELAYS_S))
     for fd in fds:
         os.close(fd)
-    end = link.recv(_HEAD.size, socket.MSG_WAITALL)
-    status = _HEAD.unpack(end)[0] if len(end) == _HEAD.size else signal.SIGKILL
+    end = link.recv(_STATUS.size, socket.MSG_WAITALL)
+    status = _STATUS.unpack(end)[0] if len(end) == _STATUS.size else signal.SIGKILL
     if os.WIFSIGNALED(status):
         die_of(os.WTERMSIG(status))
     os._exit(os.WEXITSTATUS(status))
@@ -263,28 +299,11 @@ def launch(python: str, address: str) -> None:
 
 def _forward(link: socket.socket, number: int, nudge_after: tuple[float, ...]) -> None:
     """Pass a signal on, and nudge the process after each of these delays in seconds."""
-    with contextlib.suppress(OSError):  # the process has ended
+    with suppress(OSError):  # the process has ended
         link.send(bytes([number]))
     if nudge_after:
         signal.signal(signal.SIGALRM, lambda *_: _forward(link, _NUDGE, nudge_after[1:]))
         signal.setitimer(signal.ITIMER_REAL, nudge_after[0])
-
-
-def _receive(link: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    head, fds, _, _ = socket.recv_fds(link, _HEAD.size, _MAX_FDS)
-    try:
-        (length,) = _HEAD.unpack(head)
-        body = b""
-        while length > len(body):
-            part = link.recv(length - len(body))
-            if not part:
-                raise ValueError("the request is incomplete")
-            body += part
-        return json.loads(body.decode("utf-8", "surrogateescape")), fds
-    except BaseException:
-        for fd in fds:
-            os.close(fd)
-        raise
 
 
 def die_of(number: int) -> None:

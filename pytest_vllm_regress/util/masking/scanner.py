@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
 
-from .formats import RUN_SIGN, RUN_TABLE, TOKEN
+from ..paths import DATA
 from .words import (
     COUNT_NAME,
     NUMBER,
@@ -26,6 +26,21 @@ from .words import (
 )
 
 Span = tuple[int, int]
+# The shortest token that is recognized has 15 characters. A run of as many that tokens consist of
+# becomes a run of ``a``, everything else blanks.
+_RUN_SIGN = b"a" * 15
+_RUN_CHARACTERS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-"
+_RUN_TABLE = bytes(ord("a") if code in _RUN_CHARACTERS else ord(" ") for code in range(256))
+# detect-secrets 1.5 is not used, because it takes 85 s for 10 MB of a log (6 s without its
+# keywords), requires ``requests``, and has no formats for NVIDIA, Databricks, Groq or Google's
+# access tokens. Its formats with a fixed prefix are among these.
+_FORMATS = re.findall(r"^[^#\n].*", (DATA / "secret_formats.txt").read_text(), re.MULTILINE)
+# The beginning of a word. An escape sequence or an escaped character may stand before it:
+# "\nhf_...", "\x1b[32mhf_...", "%3Dhf_...".
+_START = r"(?:(?<![A-Za-z0-9_])|(?<=\\[nrtbf0])|(?<=[\[;\d]\dm)|(?<=\[m)|(?<=%[0-9A-Fa-f]{2})|(?<=\\x[0-9A-Fa-f]{2}))"
+_TOKEN = re.compile(
+    f"{_START}(?:{'|'.join(f'(?:{part})' for part in _FORMATS)})".encode(), re.ASCII
+)
 # Narrower than the names of variables, because vLLM logs a lot about tokens and keys that are no
 # secrets.
 _TEXT_NAME = re.compile(
@@ -129,7 +144,7 @@ class SecretScanner:
         self._run_end = 0
         self._searched: dict[bytes, int] = {}
         self._words: tuple[tuple[bytes, bytes, Callable[[int], Iterable[Span]]], ...] = (
-            (data.translate(RUN_TABLE), RUN_SIGN, self._run),
+            (data.translate(_RUN_TABLE), _RUN_SIGN, self._run),
             (data, _KEY_SIGN, self._key_block),
             *(
                 (self._lower, word, self._bearer if word == b"bearer" else self._named)
@@ -186,7 +201,7 @@ class SecretScanner:
         shape = self._words[0][0]
         end = shape.find(b" ", at)
         self._run_end = end = end if end >= 0 else len(shape)
-        while token := TOKEN.search(self._data, at, end):
+        while token := _TOKEN.search(self._data, at, end):
             yield token.span()
             at = token.end()
 

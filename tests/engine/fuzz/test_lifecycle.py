@@ -9,8 +9,7 @@ import pytest
 
 from pytest_vllm_regress.engines.standalone import bare_session
 from pytest_vllm_regress.fuzz.hunter import load
-from pytest_vllm_regress.fuzz.lifecycle.story import Action, Story
-from pytest_vllm_regress.fuzz.lifecycle.story_hunter import StoryHunter
+from pytest_vllm_regress.fuzz.lifecycle.story_hunter import Action, Story, StoryHunter
 from tests.helpers import ROOT
 from tests.helpers.environments import require_environment
 

@@ -41,7 +41,10 @@ def session() -> Iterator[Session]:
 
 
 def start(session: Session) -> Engine:
-    return session.engine(session.target("vllm-0.8.5"), SPEC, user="test", fresh=True)
+    running: Engine = session.start(
+        "offline", session.target("vllm-0.8.5"), SPEC, user="test", fresh=True
+    )
+    return running
 
 
 def daemons(engine: Engine) -> list[psutil.Process]:
@@ -79,5 +82,5 @@ def test_a_killed_engine_leaves_nothing(session: Session) -> None:
     psutil.Process(killed.child.pid).kill()
     with pytest.raises(ChildDied):
         killed.check()
-    agents = frozenset(agent.pid for agent in session.agents if agent.pid is not None)
+    agents = frozenset(agent.pid for agent in session.agents.started if agent.pid is not None)
     assert survivors(session.run, CellRecorder(), spared=agents, shared=before) == ()

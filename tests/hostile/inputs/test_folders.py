@@ -15,7 +15,7 @@ from pytest_vllm_regress.answers.uses.project import read_project
 from pytest_vllm_regress.cli import main
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.fuzz.schemas import corpus
-from pytest_vllm_regress.util.files import size_of
+from pytest_vllm_regress.util.sizes import disk_usage
 from tests.helpers import ROOT
 
 LEVELS, STEP = 1500, 300
@@ -59,7 +59,7 @@ def test_folders_nested_too_deeply_are_refused(reader: str, deep: Path) -> None:
 
 def test_the_size_of_deep_folders_is_counted(deep: Path) -> None:
     (deep / "file").write_bytes(b"x" * 10_000)
-    assert size_of(deep) >= 10_000
+    assert disk_usage(deep) >= 10_000
 
 
 def test_deep_folders_of_a_case_are_refused(

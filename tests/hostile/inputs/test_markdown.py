@@ -22,7 +22,7 @@ from pytest_vllm_regress.environments.sources import PROJECTS
 from pytest_vllm_regress.history.algorithm import CandidateState
 from pytest_vllm_regress.history.candidates import CandidateResult
 from pytest_vllm_regress.history.commits import CommitGroup, CommitHistory, Culprit
-from pytest_vllm_regress.output.markdown_and_junit import markdown_text
+from pytest_vllm_regress.output.formats import markdown_text
 from pytest_vllm_regress.output.pages.run_page import page
 from pytest_vllm_regress.util.text import markdown_block
 from tests.helpers.cases import CaseFile

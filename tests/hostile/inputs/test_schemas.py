@@ -23,11 +23,15 @@ from pytest_vllm_regress.fuzz.schemas.schema_hunter import (
     SchemaFinding,
     SchemaHunter,
 )
-from pytest_vllm_regress.fuzz.schemas.schema_judge import NotJudged, SchemaJudge, judge
+from pytest_vllm_regress.fuzz.schemas.schema_judge import (
+    NotJudged,
+    SchemaJudge,
+    find_violation,
+    judge,
+)
 from pytest_vllm_regress.fuzz.schemas.schema_oracle import (
     Outcome,
     SchemaQuestion,
-    find_violation,
     problems,
 )
 from pytest_vllm_regress.schemas import PROFILES, validator

@@ -67,14 +67,15 @@ def search_clone(
     """Search from v0.1 to main; the log of the search is kept in ``folder``."""
     between = commits_between(VLLM, Repository.at(builder.place), "v0.1", "main", **more)  # type: ignore[arg-type]
     return run(
-        CommitSearch(case, between, commit_environments(case, "vllm", "vllm-0.1"), 2, trials),
+        CommitSearch(case, between, commit_environments(case, "vllm", "vllm-0.1")),
         stand_in,
         folder,
+        trials,
     )
 
 
-def run(search: CommitSearch, stand_in: StandIn, folder: Path) -> CommitReport:
-    runner = CandidateRunner(stand_in.run, None, lambda line: None)
+def run(search: CommitSearch, stand_in: StandIn, folder: Path, trials: int = 1) -> CommitReport:
+    runner = CandidateRunner(stand_in.run, None, lambda line: None, trials=trials)
     with contextlib.closing(open_results(["demo"], folder / "results.jsonl")) as results:
         return search_commits(search, results, runner)
 

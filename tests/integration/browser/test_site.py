@@ -11,7 +11,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.select import Select
 from selenium.webdriver.support.wait import WebDriverWait
 
-from pytest_vllm_regress.answers.audit.severity import Severity, severity
+from pytest_vllm_regress.answers.audit.matching import Severity, severity
 from pytest_vllm_regress.answers.audit.verdict_table import read_table
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.output.pages.knowledge import Knowledge

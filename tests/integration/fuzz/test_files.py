@@ -14,10 +14,10 @@ from pytest_vllm_regress.fuzz.finding import Problem, ReplayAnswer
 from pytest_vllm_regress.fuzz.hunter import load
 from pytest_vllm_regress.fuzz.schemas import corpus
 from pytest_vllm_regress.fuzz.schemas.schema_hunter import SchemaFinding, SchemaHunter
+from pytest_vllm_regress.fuzz.schemas.schema_judge import find_violation
 from pytest_vllm_regress.fuzz.schemas.schema_oracle import (
     Outcome,
     SchemaQuestion,
-    find_violation,
 )
 from pytest_vllm_regress.schemas import PROFILES, features, validator
 from pytest_vllm_regress.util import codec

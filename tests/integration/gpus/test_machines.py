@@ -95,9 +95,9 @@ def test_usable_and_leased_devices(
             usable()
         return
     usable_devices = usable()
-    assert bool(usable_devices.notes) == bool(expected.note)
-    assert expected.note in "".join(usable_devices.notes)
-    lease = take(tmp_path, usable_devices.devices)
+    assert bool(usable_devices.broken) == bool(expected.note)
+    assert expected.note in "".join(usable_devices.broken)
+    lease = take(tmp_path, usable_devices.gpus)
     assert lease.environment == {ORDER: "PCI_BUS_ID", VISIBLE: expected.lease}
     lease.claim([1])
     assert lease.release(Deadline.after("stop", 60)) == ()
@@ -108,7 +108,7 @@ def test_memory_of_others_is_not_waited_for(answer: Answer, tmp_path: Path) -> N
     the engine's."""
     (card,) = MACHINES["GH200"].cards
     answer(MACHINES["GH200"])
-    lease = take(tmp_path, usable().devices, same_pids=True)
+    lease = take(tmp_path, usable().gpus, same_pids=True)
     tenant = 1  # alive, and not one of our processes
     answer(
         Machine(
@@ -122,12 +122,12 @@ def test_memory_of_others_is_not_waited_for(answer: Answer, tmp_path: Path) -> N
 
 def test_a_tenant_leaves_enough_memory_or_is_reported(answer: Answer, tmp_path: Path) -> None:
     answer(Machine((dataclasses.replace(H100, used=20 * GIB, processes=((1, 20 * GIB),)),)))
-    take(tmp_path, usable().devices).release(Deadline.after("stop", 60))
+    take(tmp_path, usable().gpus).release(Deadline.after("stop", 60))
     answer(Machine((dataclasses.replace(H100, used=78 * GIB, processes=((1, 78 * GIB),)),)))
     with pytest.raises(DeviceBusy, match=r"GPU 0: 1\.6 GiB free, 4\.0 needed; process 1 \("):
-        take(tmp_path, usable().devices, same_pids=True)
+        take(tmp_path, usable().gpus, same_pids=True)
     with pytest.raises(DeviceBusy, match="processes of another pid namespace"):
-        take(tmp_path, usable().devices, same_pids=False)
+        take(tmp_path, usable().gpus, same_pids=False)
 
 
 @pytest.mark.parametrize("expected", [row for row in EXPECTED if not row.environ], ids=str)

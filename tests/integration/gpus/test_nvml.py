@@ -12,7 +12,6 @@ import pytest
 from pytest_vllm_regress.engines.gpus.nvml import (
     Gpu,
     Machine,
-    MigSlice,
     Usage,
     query_machine,
     usage,
@@ -50,7 +49,7 @@ def test_gpus_driver_and_slices(answer: Answer) -> None:
     machine = query_machine()
     assert isinstance(machine, Machine)
     assert machine.gpus[0].slices == tuple(
-        MigSlice(A100.slice_uuid(n), f"{A100.name} MIG", size * GIB)
+        Gpu(0, f"{A100.name} MIG", size * GIB, A100.slice_uuid(n), (8, 0), part=True)
         for n, size in enumerate((10, 10, 20))
     )
 

@@ -88,7 +88,7 @@ def test_the_agent_gets_the_index_of_the_gpu_of_a_slice(
     leases = GpuLeases(tmp_path)
     placement, target = Placement(print, leases=leases), build("12.4")
     assert placement.agent_environment(target)["CUDA_VISIBLE_DEVICES"] == "0"
-    lease = placement.lease(target, 1, PROBE, Deadline.after("start", 0), lambda: False)
+    lease = leases.lease(placement.devices(target), 1, PROBE.needed, Deadline.after("start", 0))
     assert lease.environment["CUDA_VISIBLE_DEVICES"] == A100.slice_uuid(0)
     lease.release(Deadline.after("stop", 0))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress.cases.results import read_results
-from pytest_vllm_regress.output.markdown_and_junit import junit_xml, markdown_text
+from pytest_vllm_regress.output.formats import junit_xml, markdown_text
 from pytest_vllm_regress.output.pages.run_page import page
 from pytest_vllm_regress.output.table import lines
 from tests.integration.plugin.conftest import Demo

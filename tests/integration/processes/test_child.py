@@ -124,7 +124,7 @@ class Lifeline:
     def close(self):
         pass
 
-nanny.watch(Lifeline(), lambda: os.write(1, b"it runs") and 0, set(), {"cwd": "/tmp/none", "log": "/dev/null"})
+nanny.watch(Lifeline(), lambda: os.write(1, b"it runs") and 0, set(), {"cwd": "/tmp/none", "log": "/dev/null", "limits": {}, "limit_options": {}})
 """
     variables = {**os.environ, "PYTHONPATH": str(TARGET_SITE)}
     done = subprocess.run(
@@ -198,9 +198,9 @@ def test_shared_memory_left_behind_is_removed_and_reported(
 def test_shared_memory_of_processes_killed_at_once_is_removed(child: Child) -> None:
     """All processes die at once, before the nanny's next snapshot, as when the kernel kills an
     engine for memory."""
-    psutil.Process(child.tree.nanny_pid).suspend()
+    psutil.Process(child.nanny_pid).suspend()
     path = Path(ask(child, "leave_shared_memory"))
-    child.tree.note_shared_memory()
+    child.note_shared_memory()
     process_tree.send_signal(child.processes(), signal.SIGKILL)
     child.kill()
     assert not path.exists()
@@ -240,7 +240,7 @@ def child():
         time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGKILL)
 
-nanny.watch(FrameSocket(lifeline), child, {controller.fileno()}, {"cwd": folder + "/cwd", "log": os.devnull})
+nanny.watch(FrameSocket(lifeline), child, {controller.fileno()}, {"cwd": folder + "/cwd", "log": os.devnull, "limits": {}, "limit_options": {}})
 """
     variables = {**os.environ, "PYTHONPATH": str(TARGET_SITE)}
     done = subprocess.run(
@@ -258,7 +258,7 @@ def test_a_file_older_than_the_child_is_not_removed(agent: Agent, end: str) -> N
         file.truncate(4096)
         child = agent.start_child("probe", Deadline.after("start", 60))
         ask(child, "map_file", path=file.name)
-        child.tree.note_shared_memory()
+        child.note_shared_memory()
         child.stop(Deadline.after("stop", 60)) if end == "stop" else child.kill()
         assert Path(file.name).exists()
 

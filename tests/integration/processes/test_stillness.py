@@ -116,7 +116,7 @@ def test_sampling_costs_less_than_a_hundredth_of_a_core(agent: Agent) -> None:
     child = agent.start_child("probe", Deadline.after("start", 60))
     assert child.alive and child.pid is not None
     now = [0.0]
-    watched = WatchedTree(child.tree.nanny_pid, child.pid, child.log, None)
+    watched = WatchedTree(child.nanny_pid, child.pid, child.log, None)
     watch = HangDetector(DocumentedHang("something else", ("probe",)), watched, lambda: now[0])
     request = {"op": "call", "file": str(PROCESS_TREES), "function": "be_of_eight", "arguments": {}}
     child._channel.post(request, Deadline.after("probe", 60))

@@ -22,7 +22,7 @@ from pytest_vllm_regress.environments.cache import bytecode_folder
 from pytest_vllm_regress.environments.installed import read_installed
 from pytest_vllm_regress.errors import ChildDied, UsageError
 from pytest_vllm_regress.target_site.vllm_regress_target import spawning
-from pytest_vllm_regress.target_site.vllm_regress_target.inspecting import call_in_fork
+from pytest_vllm_regress.target_site.vllm_regress_target.spawning import call_in_fork
 from pytest_vllm_regress.util.deadline import Deadline
 from pytest_vllm_regress.util.paths import writable_root
 from pytest_vllm_regress.util.rundir import RunDir
@@ -61,7 +61,7 @@ def target(make_target: MakeTarget) -> Path:
 def warm(target: Path, run_dir: RunDir) -> Iterator[Agent]:
     agent = Agent(target, run_dir)
     agent.start(Deadline.after("import", 60))
-    agent.warm(Deadline.after("import", 60), fronts=[])
+    agent.warm(Deadline.after("import", 60))
     assert agent.import_error is None
     yield agent
     agent.stop()
@@ -98,17 +98,16 @@ def test_model_classes_are_inspected_once_in_a_fork(warm: Agent, probe: Path) ->
     )  # not requested
 
 
-@pytest.mark.parametrize("fronts", [["serve"], ["offline"]])
 def test_children_inherit_what_each_of_them_would_import(
-    target: Path, run_dir: RunDir, probe: Path, fronts: list[str]
+    target: Path, run_dir: RunDir, probe: Path
 ) -> None:
     agent = Agent(target, run_dir)
     agent.start(Deadline.after("import", 60))
-    agent.warm(Deadline.after("import", 60), fronts=fronts)
+    agent.warm(Deadline.after("import", 60))
     imported = ask(agent, probe, "imported")
     agent.stop()
     assert "vllm.ray.cluster" in imported
-    assert ("vllm.entrypoints.serve.adapters.api_router" in imported) == (fronts == ["serve"])
+    assert "vllm.entrypoints.serve.adapters.api_router" in imported
 
 
 def test_the_parser_of_servers_is_built_once_and_plugins_are_left_to_each_server(
@@ -116,7 +115,7 @@ def test_the_parser_of_servers_is_built_once_and_plugins_are_left_to_each_server
 ) -> None:
     agent = Agent(target, run_dir)
     agent.start(Deadline.after("import", 60))
-    agent.warm(Deadline.after("import", 60), fronts=["serve"])
+    agent.warm(Deadline.after("import", 60))
     first, second = (ask(agent, probe, "parser") for _ in range(2))
     agent.stop()
     assert first["built in"] == second["built in"] not in (first["here"], second["here"])
@@ -136,7 +135,7 @@ def test_entry_points_are_read_once_for_all_children_until_a_folder_of_the_path_
     add_plugin(site, "installed")
     agent = Agent(target, run_dir)
     agent.start(Deadline.after("import", 60))
-    agent.warm(Deadline.after("import", 60), fronts=[])
+    agent.warm(Deadline.after("import", 60))
     assert ask(agent, probe, "plugins", read=False) == ["installed"]
     add_plugin(tmp_path / "plugins", "given")
     child = agent.start_child(
@@ -193,7 +192,7 @@ def test_threads_that_the_import_has_started_are_named_as_the_reason_to_spawn(
     agent = Agent(target, run_dir)
     agent.start(Deadline.after("import", 60))
     try:
-        agent.warm(Deadline.after("import", 60), fronts=[])
+        agent.warm(Deadline.after("import", 60))
         assert agent.import_error is None
         assert agent.spawns == "importing vLLM started 1 thread"
         assert agent.start_child("probe", Deadline.after("start", 60)).start_method == "spawn"
@@ -230,7 +229,7 @@ def test_a_thread_of_the_driver_is_harmless_if_cuda_works_in_a_fork(
     agent = Agent(target, run_dir, environment=variables)
     agent.start(Deadline.after("import", 60))
     try:
-        agent.warm(Deadline.after("import", 60), fronts=[])
+        agent.warm(Deadline.after("import", 60))
         assert agent.import_error is None
         assert agent.spawns == spawns
         assert agent.start_child("probe", Deadline.after("start", 60)).start_method == start_method
@@ -282,7 +281,7 @@ def test_an_instruction_that_the_cpu_lacks_is_named(
     with pytest.raises(
         ChildDied, match="killed by SIGILL, usually for an instruction that this CPU lacks"
     ):
-        agent.warm(Deadline.after("import", 60), fronts=["offline"])
+        agent.warm(Deadline.after("import", 60))
 
 
 def test_a_run_directory_that_was_removed_is_named(agent: Agent) -> None:
@@ -300,7 +299,7 @@ def test_bytecode_is_written_inside_environments_of_the_cache_alone(
     def compiled() -> set[str]:
         agent = Agent(target, run_dir)
         agent.start(Deadline.after("import", 60))
-        agent.warm(Deadline.after("import", 60), fronts=[])
+        agent.warm(Deadline.after("import", 60))
         ask(agent, probe, "variable", name="HOME")
         agent.stop()
         return {str(file.relative_to(place)) for file in place.rglob("*.pyc")}
@@ -349,7 +348,6 @@ def agents(
             lambda: run_dir,
             Placement(lambda line: None),
             Limits(),
-            None,
             deadline_for,
             lambda line: None,
         ),

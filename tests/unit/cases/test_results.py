@@ -23,7 +23,7 @@ from pytest_vllm_regress.cases.results import (
 )
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.errors import Cause, UsageError
-from pytest_vllm_regress.output.markdown_and_junit import junit_xml, markdown_text
+from pytest_vllm_regress.output.formats import junit_xml, markdown_text
 from pytest_vllm_regress.output.table import lines
 from pytest_vllm_regress.util.masking import mask
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from pytest_vllm_regress.engines.http.health import MAX_HEALTH_S, Counters, check_health
+from pytest_vllm_regress.engines.http.health import MAX_HEALTH_S, check_health, count
 
 METRICS = """# HELP vllm:num_requests_running Number of requests.
 vllm:num_requests_running{{engine="0",model_name="m"}} {running}
@@ -67,8 +67,8 @@ def test_responses_determine_the_state(stand_in: StandIn, state: str, words: str
 
 
 def test_counters_are_summed_over_engines() -> None:
-    assert Counters.parse(metrics(7)) == Counters(12, 2)
-    assert Counters.parse("# nothing") is None
+    assert count(metrics(7)) == (12, 2)
+    assert count("# nothing") is None
 
 
 @pytest.mark.parametrize(("starved_share", "state"), [(0.0, "dead"), (0.5, "dead"), (0.9, "stuck")])

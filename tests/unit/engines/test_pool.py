@@ -23,7 +23,9 @@ def pool(charges: Charges) -> EnginePool:
 
 
 def acquire(pool: EnginePool, key: str, user: str) -> FakeEngine:
-    return pool.acquire(key, user, lambda: FakeEngine(key))
+    engine = pool.acquire(key, user, lambda: FakeEngine(key))
+    assert isinstance(engine, FakeEngine)
+    return engine
 
 
 def test_equal_keys_share_and_the_least_recently_used_goes(pool: EnginePool) -> None:
@@ -114,9 +116,9 @@ def test_what_is_held_and_has_failed_is_given_up(pool: EnginePool) -> None:
 def test_a_discarded_engine_is_stopped_unless_somebody_holds_it(pool: EnginePool) -> None:
     acquire(pool, "a", "t1")
     pool.hold("a")
-    pool.discard("a")
+    pool.give_up("a")
     assert len(pool) == 1
     pool.release("a")
-    pool.discard("a")
+    pool.give_up("a")
     assert len(pool) == 0
-    pool.discard("never started")
+    pool.give_up("never started")

@@ -112,7 +112,9 @@ class PoolMachine(RuleBasedStateMachine):
             with pytest.raises(RemoteError, match="cannot start"):
                 self.pool.acquire(key, user, start)
         else:
-            self.model[key] = (self.pool.acquire(key, user, start), user)
+            engine = self.pool.acquire(key, user, start)
+            assert isinstance(engine, FakeEngine)
+            self.model[key] = (engine, user)
 
     @rule(user=USERS)
     def make_room_for_a_fresh_one(self, user: str) -> None:

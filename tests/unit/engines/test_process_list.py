@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pytest_vllm_regress.engines.process_list import list_processes, names_in_log
+from pytest_vllm_regress.engines.running import list_processes, names_in_log
 from pytest_vllm_regress.util import masking
 
 FRONT = 10

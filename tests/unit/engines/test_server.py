@@ -16,6 +16,7 @@ import pytest
 
 from pytest_vllm_regress.engines.http.listeners import NotOurServer
 from pytest_vllm_regress.engines.http.transport import ENDING_S
+from pytest_vllm_regress.engines.processes.early_exit import Wait
 from pytest_vllm_regress.engines.running import Launch
 from pytest_vllm_regress.engines.server import Server, start_server
 from pytest_vllm_regress.engines.spec import EngineSpec
@@ -29,7 +30,7 @@ from pytest_vllm_regress.errors import (
     Unsupported,
     UsageError,
 )
-from pytest_vllm_regress.util.deadline import Deadline, DeadlineFor, wait_readable
+from pytest_vllm_regress.util.deadline import Deadline, DeadlineFor
 
 
 def five_seconds(phase: str, seconds: float | None = None) -> Deadline:
@@ -42,16 +43,12 @@ def unconnected(port: int, deadline_for: DeadlineFor = five_seconds, **spec: Any
     def failure(message: str, *, phase: str, died: bool = False, **rest: Any) -> RemoteError:
         return RemoteError(message, phase=phase, engine_died=died)
 
-    def wait(deadline: Deadline) -> SimpleNamespace:
-        return SimpleNamespace(
-            deadline=deadline,
-            check=lambda: None,
-            for_answer=lambda call: wait_readable(deadline, call),
-        )
+    def wait(deadline: Deadline) -> Wait:
+        return Wait(deadline, child.failures)
 
     child = SimpleNamespace(
         pid=None,
-        failures=SimpleNamespace(error=failure, log_tail=lambda: ""),
+        failures=SimpleNamespace(error=failure, log_tail=lambda: "", alive=True),
         replied=lambda phase, reply: None,
         wait=wait,
         check_alive=lambda deadline: None,

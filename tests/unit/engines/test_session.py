@@ -25,7 +25,7 @@ from pytest_vllm_regress.engines.processes.early_exit import (
 )
 from pytest_vllm_regress.engines.session import Session
 from pytest_vllm_regress.engines.settings import Limits, Settings
-from pytest_vllm_regress.engines.spec import EngineSpec
+from pytest_vllm_regress.engines.spec import EngineSpec, front_named
 from pytest_vllm_regress.engines.target import Target
 from pytest_vllm_regress.environments.installed import Installed
 from pytest_vllm_regress.errors import BuildError, ChildDied, LimitExceeded, Unsupported, UsageError
@@ -119,7 +119,7 @@ def agent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeAgent:
     fake_agent = FakeAgent()
 
     def of(self: Agents, target: Target) -> Any:
-        self._agents[target.name, target.device] = fake_agent  # type: ignore[assignment]
+        self._agents[target.name, target.device, frozenset()] = fake_agent  # type: ignore[assignment]
         return fake_agent
 
     monkeypatch.setattr(Agents, "warm", of)
@@ -154,7 +154,8 @@ def engine(
     fresh: bool = False,
     on: Target | None = None,
 ) -> Engine:
-    return run.engine(on or target(), spec, user=user, fresh=fresh)
+    running: Engine = run.start("offline", on or target(), spec, user=user, fresh=fresh)
+    return running
 
 
 def test_equal_specs_share_an_engine_and_fresh_ones_do_not(agent: FakeAgent, make: Make) -> None:
@@ -277,9 +278,8 @@ def test_what_is_refused_before_anything_starts(
     words: str,
 ) -> None:
     run = make()
-    start = run.engine if front == "offline" else run.async_engine
     with pytest.raises(error, match=words):
-        start(on, spec, user="t1", fresh=False)
+        run.start(front_named(front), on, spec, user="t1", fresh=False)
     assert agent.children == []
 
 
@@ -301,7 +301,7 @@ def test_an_agent_that_cannot_have_engines_says_why(
     error: type[Exception],
     words: str,
 ) -> None:
-    monkeypatch.setattr(Session, "warm_agent", lambda self, target: broken)
+    monkeypatch.setattr(Agents, "warm", lambda self, target: broken)
     with pytest.raises(error, match=words):
         engine(make())
     assert broken.children == []

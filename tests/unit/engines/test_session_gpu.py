@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from pytest_vllm_regress.engines import placement, server, session
+from pytest_vllm_regress.engines.agents import Agents
 from pytest_vllm_regress.engines.engine import Engine
-from pytest_vllm_regress.engines.gpus import compiled
+from pytest_vllm_regress.engines.gpus import compiled, nvml
 from pytest_vllm_regress.engines.gpus.leases import GpuLeases
-from pytest_vllm_regress.engines.gpus.nvml import Usage
-from pytest_vllm_regress.engines.gpus.visible import CudaDevice, Visible
+from pytest_vllm_regress.engines.gpus.nvml import Gpu, Usage
 from pytest_vllm_regress.engines.processes.child_processes import Leftover
 from pytest_vllm_regress.engines.running import Launch
 from pytest_vllm_regress.engines.session import Session
@@ -50,7 +50,6 @@ class FakeChild:
         self.machine, self.start_method = machine, "fork"
         self.spec: dict[str, Any] = {}
         self.release: Callable[[], tuple[Leftover, ...]] | None = None
-        self.tree = self
         self.log = machine.folder / "log"
         self.alive = True
         machine.children.append(self)
@@ -106,10 +105,8 @@ class FakeMachine:
         return Usage(used, self.size - used, {})
 
     @property
-    def devices(self) -> tuple[CudaDevice, ...]:
-        return tuple(
-            CudaDevice(int(n), "stand-in", self.size, f"GPU-{n}", (9, 0)) for n in self.used
-        )
+    def devices(self) -> tuple[Gpu, ...]:
+        return tuple(Gpu(int(n), "stand-in", self.size, f"GPU-{n}", (9, 0)) for n in self.used)
 
     def inspect(self, deadline: Deadline, *, architectures: Sequence[str]) -> None:
         pass
@@ -147,9 +144,9 @@ def run(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
             same_pids=True,
         )
         new_session.gpus = placement.Placement(machine.messages.append, leases=leases)
-        new_session.gpus.__dict__["visible"] = Visible(machine.devices, (), "580", (13, 0))
+        new_session.gpus.__dict__["visible"] = nvml.Machine("580", (13, 0), machine.devices)
         monkeypatch.setattr(placement.Placement, "devices", lambda self, target: machine.devices)
-        monkeypatch.setattr(Session, "warm_agent", lambda self, target: machine)
+        monkeypatch.setattr(Agents, "warm", lambda self, target: machine)
         monkeypatch.setattr(session, "unmet_needs", lambda model, versions: ())
         return new_session
 
@@ -157,7 +154,8 @@ def run(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
 
 
 def engine(run: Session, spec: EngineSpec, user: str, *, fresh: bool = False) -> Engine:
-    return run.engine(TARGET, spec, user=user, fresh=fresh)
+    running: Engine = run.start("offline", TARGET, spec, user=user, fresh=fresh)
+    return running
 
 
 def test_two_small_engines_on_one_gpu(machine: FakeMachine, run: Callable[..., Session]) -> None:
@@ -303,7 +301,7 @@ def test_what_a_server_refuses_on_this_gpu_is_not_applicable(
 
     monkeypatch.setattr(server, "start_server", died)
     with pytest.raises(error, match=words if error is Unsupported else "it died"):
-        run().server(TARGET, ONE, user="t1", fresh=False)
+        run().start("serve", TARGET, ONE, user="t1", fresh=False)
 
 
 def test_a_first_start_has_more_time(machine: FakeMachine, run: Callable[..., Session]) -> None:

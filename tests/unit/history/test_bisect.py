@@ -170,13 +170,17 @@ def test_answer_names_releases_days_and_tags(
     monkeypatch.setattr(ReleaseAnswer, "_day", lambda self, version: "2025-01-01")
     results = results_in(tmp_path)
     run_search(case, StandIn({**BAD_UNTIL_0_7, "0.6": "no solution"}), results)
-    answer = ReleaseAnswer.of(case, "vllm", RELEASES, results.entries, Direction.FIX)
+    answer = ReleaseAnswer.of(
+        case, "vllm", tuple(map(str, RELEASES)), results.entries, Direction.FIX
+    )
     assert answer.lines()[-1] == (
         "demo: fixed between vllm v0.7 (2025-01-01) and v0.8 (2025-01-01); https://github.com/vllm-project/vllm/compare/v0.7...v0.8"
     )
     assert answer.lines()[0].startswith("skipped 0.6: INCONCLUSIVE: no solution")
     assert answer.to_json()["changes"][0]["tags"] == ["v0.7", "v0.8"]
-    other_way = ReleaseAnswer.of(case, "vllm", RELEASES, results.entries, Direction.BREAK)
+    other_way = ReleaseAnswer.of(
+        case, "vllm", tuple(map(str, RELEASES)), results.entries, Direction.BREAK
+    )
     assert not other_way.changes
     assert "only one in the other direction" in other_way.lines()[-1]
 

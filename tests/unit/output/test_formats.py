@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.cases.results import RunResult, TestResult, read_results, write_results
 from pytest_vllm_regress.cases.verdict import Verdict
-from pytest_vllm_regress.output.markdown_and_junit import junit_xml, markdown_text
+from pytest_vllm_regress.output.formats import junit_xml, markdown_text
 from pytest_vllm_regress.output.pages.run_page import page
 from pytest_vllm_regress.output.table import lines
 from tests.helpers import hostile

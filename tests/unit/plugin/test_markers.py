@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_vllm_regress.cases.collection import EngineMarker, engine_marker
-from pytest_vllm_regress.errors import Unsupported
+from pytest_vllm_regress.errors import Cause, Unsupported
 from pytest_vllm_regress.plugin.markers import check_requirements
 
 
@@ -70,3 +70,22 @@ def test_a_package_that_is_close_to_a_known_one_gets_a_hint(package: str, hint: 
 def test_requirements_that_are_not_met(versions: dict[str, str], has: str) -> None:
     with pytest.raises(Unsupported, match=has):
         check(versions, vllm=">=0.7,<0.8.5 || >=0.34")
+
+
+@pytest.mark.parametrize(
+    ("required", "cause"),
+    [
+        ({"vllm": ">=0.9"}, Cause.RELEASE),
+        ({"ray": "*"}, Cause.PACKAGE),
+        ({"vllm": ">=0.9", "cause": "failure"}, Cause.FAILURE),
+    ],
+)
+def test_a_requirement_says_what_its_absence_means(required: dict[str, str], cause: Cause) -> None:
+    with pytest.raises(Unsupported) as caught:
+        check({"vllm": "0.8.5"}, **required)
+    assert caught.value.cause is cause
+
+
+def test_other_causes_are_refused() -> None:
+    with pytest.raises(pytest.UsageError, match="only 'failure' is allowed"):
+        check({"vllm": "0.8.5"}, vllm=">=0.9", cause="release")

@@ -132,6 +132,12 @@ def test_of_several_errors_the_documented_one_counts() -> None:
     assert "another" in verdicts.observe(Leg(error=group, symptom=other, phase="request")).summary
 
 
+@pytest.mark.parametrize("error", [None, WRONG])
+def test_what_is_not_found_in_a_shortened_log_proves_nothing(error: Exception | None) -> None:
+    observation = verdicts.observe(Leg(replies=1, error=error, missed_log=True))
+    assert observation.kind is Kind.LIMIT and "--vllm-limit log" in observation.summary
+
+
 def test_a_test_that_reads_what_no_proof_covers_proves_nothing() -> None:
     observation = verdicts.observe(Leg(replies=1, uncovered=["data/prompts.json"]))
     assert observation.kind is Kind.USAGE and "data/prompts.json" in observation.summary

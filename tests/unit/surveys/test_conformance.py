@@ -11,8 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_vllm_regress.cli import main
-from pytest_vllm_regress.cli.survey import conformance as command
-from pytest_vllm_regress.cli.survey.shared import resumed
+from pytest_vllm_regress.cli import survey as command
 from pytest_vllm_regress.errors import BuildError, UsageError
 from pytest_vllm_regress.surveys import conformance as record
 from pytest_vllm_regress.surveys.conformance import open_runs, suite_directory
@@ -137,8 +136,9 @@ def suite(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, list[str
             raise BuildError("no such release")
 
     for module in (command, recording):
-        monkeypatch.setattr(module, "run_suite", run)
         monkeypatch.setattr(module, "build_with_cache", lambda say: build)
+    for module in (record, recording):
+        monkeypatch.setattr(module, "run_suite", run)
     monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(recording, "RECORDS", tmp_path / "records")
     return requests
@@ -178,7 +178,7 @@ def test_an_incomplete_survey_is_resumed_unless_it_starts_over(
 def test_the_same_survey_is_refused_while_it_runs(
     suite: dict[str, list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with resumed(open_runs, ["a"], fresh=False):
+    with command.resumed(open_runs, ["a"], fresh=False):
         for more in ([], ["--fresh"]):
             assert main(["survey", "conformance", "--env", "a", *more]) == 2
             assert "in use by another run of the same command" in capsys.readouterr().err

@@ -10,7 +10,6 @@ because process lists show command lines.
 
 import argparse
 import ast
-import contextlib
 import functools
 import importlib
 import importlib.metadata
@@ -18,11 +17,11 @@ import importlib.util
 import inspect
 import json
 import runpy
-from pathlib import Path
+from contextlib import suppress
 from typing import Any, Callable, Optional
 
 from . import known
-from .installed import version
+from .installed import source_of
 from .plan import Plan, Spec, choose_generation, cpu_variables, start_method
 
 _LAUNCH = ["launch", "render"]
@@ -90,7 +89,7 @@ def _server_options(options: dict[str, Any], parser: Any) -> dict[str, Any]:
     accepted = [action.dest for action in parser._actions]
     for name in options:
         if name not in accepted:
-            raise known.missing_argument(name, version())
+            raise known.missing_argument(name)
     if (
         "reasoning_parser" in options and "enable_reasoning" in accepted
     ):  # up to 0.8 a parser alone has no effect
@@ -187,7 +186,7 @@ def remember_sources() -> None:
 @functools.lru_cache(maxsize=1)
 def serve_parser() -> Any:
     """Return the parser of ``vllm serve``, or one without options if this vLLM has no such command."""
-    with contextlib.suppress(ImportError):
+    with suppress(ImportError):
         module = importlib.import_module(
             _module_of("make_arg_parser") or "vllm.entrypoints.openai.cli_args"
         )
@@ -199,13 +198,7 @@ def _module_of(name: str) -> Optional[str]:
     """Return the module from which the source of the command imports ``name``. The name moves
     between releases, and importing the command would load
     the server."""
-    package = importlib.util.find_spec("vllm.entrypoints")
-    for folder in (package.submodule_search_locations or ()) if package else ():
-        with contextlib.suppress(OSError):
-            source = Path(folder, "cli", "serve.py").read_text(encoding="utf-8")
-            for node in ast.walk(ast.parse(source)):
-                if isinstance(node, ast.ImportFrom) and name in [
-                    alias.name for alias in node.names
-                ]:
-                    return node.module
+    for node in ast.walk(ast.parse(source_of("entrypoints", "cli", "serve.py"))):
+        if isinstance(node, ast.ImportFrom) and name in [alias.name for alias in node.names]:
+            return node.module
     return None

@@ -1,7 +1,6 @@
 """Preparing a process for an engine, making the engine and stopping it, and the parameters of its
 requests, with whatever vLLM is installed."""
 
-import contextlib
 import functools
 import glob
 import importlib
@@ -13,6 +12,7 @@ import re
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Optional
 
 from .. import Unsupported, spawning
@@ -37,7 +37,7 @@ _SERVER_MODULES = (
 _SHUTDOWN_S = 4.0
 
 
-def warm(fronts: list[str]) -> None:
+def warm() -> None:
     """Import vLLM and do once what every engine start would repeat.
 
     Raises what ``import vllm`` raises.
@@ -56,11 +56,10 @@ def warm(fronts: list[str]) -> None:
     _import_ray_as_engines_do()
     if not generation_is_read_at_import():
         _import_if_present("vllm.engine.async_llm_engine")
-        if "serve" in fronts:
-            for name in (*_SERVER_MODULES, *_routers()):
-                _import_if_present(name)
-            with contextlib.suppress(Exception):
-                commandline.build_parser_for_children()
+        for name in (*_SERVER_MODULES, *_routers()):
+            _import_if_present(name)
+        with suppress(Exception):
+            commandline.build_parser_for_children()
     if os.environ.get("VLLM_REGRESS_DEVICE") == "sim":
         from .. import sim
 
@@ -71,7 +70,7 @@ def warm(fronts: list[str]) -> None:
 
 
 def _import_if_present(name: str) -> None:
-    with contextlib.suppress(Exception):
+    with suppress(Exception):
         importlib.import_module(name)
 
 
@@ -127,14 +126,14 @@ def _import_ray_as_engines_do() -> None:
 
     In 0.17 this takes about half of the start.
     """
-    with contextlib.suppress(Exception):
+    with suppress(Exception):
         importlib.import_module("vllm.ray.lazy_utils").is_ray_initialized()
 
 
 def _choose_vector_instructions() -> None:
     """Let torch determine which vector instructions its compiler may use; otherwise each worker
     starts an interpreter per instruction set."""
-    with contextlib.suppress(Exception):
+    with suppress(Exception):
         from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
         # Versions that mention this mode compile nothing for an eager engine.
@@ -223,7 +222,7 @@ def _engine_arguments(plan: Plan) -> dict[str, Any]:
     return {**plan.kwargs, "kv_transfer_config": KVTransferConfig(**transfers)}
 
 
-@contextlib.contextmanager
+@contextmanager
 def as_unsupported() -> Iterator[None]:
     """Turn vLLM's own statements that it does not support something into ``Unsupported``, with
     vLLM's text."""
@@ -315,20 +314,13 @@ def sampling_params(values: dict[str, Any], output_kind: Optional[str] = None) -
         elif hasattr(module, "GuidedDecodingParams"):
             arguments["guided_decoding"] = module.GuidedDecodingParams(**structured)
         else:
-            raise known.missing_feature("structured outputs in SamplingParams", version())
+            raise known.missing_feature("structured outputs in SamplingParams")
     if output_kind is not None:
         kinds = getattr(module, "RequestOutputKind", None)
         if kinds is None:
-            raise known.missing_feature("RequestOutputKind", version())
+            raise known.missing_feature("RequestOutputKind")
         arguments["output_kind"] = kinds[output_kind.upper()]
     return SamplingParams(**arguments)
-
-
-def beam_search_params(values: dict[str, Any]) -> Any:
-    """Return BeamSearchParams."""
-    from vllm.sampling_params import BeamSearchParams
-
-    return BeamSearchParams(**values)
 
 
 def adapter(values: dict[str, Any]) -> Any:

@@ -4,7 +4,6 @@ use CUDA may be forked.
 The request describes the GPUs, as NVML reports them. Nothing here initializes CUDA in the agent.
 """
 
-import contextlib
 import ctypes
 import math
 import os
@@ -12,9 +11,11 @@ import platform
 import re
 import signal
 import sys
+from contextlib import suppress
 from typing import Any, Optional
 
-from .. import Unsupported
+from .. import Unsupported, spawning
+from .installed import source_of, version
 
 _FULL = 0.95
 _TOKENS_IN_BLOCK = 16
@@ -29,9 +30,7 @@ _REFUSED = re.compile(
 )
 
 
-def plan(
-    spec: dict[str, Any], fields: set[str], kwargs: dict[str, Any], notes: list[str], version: str
-) -> None:
+def plan(spec: dict[str, Any], fields: set[str], kwargs: dict[str, Any], notes: list[str]) -> None:
     """Complete ``kwargs`` of EngineArgs for the GPUs in ``spec["gpu"]``.
 
     Arguments of the spec itself are kept. Raises ``Unsupported``.
@@ -40,7 +39,7 @@ def plan(
     devices = gpu["devices"]
     if any(device["part"] for device in devices) and not _accepts_uuids():
         raise Unsupported(
-            f"vLLM {version} takes only numbers in CUDA_VISIBLE_DEVICES, and a MIG slice has none",
+            f"vLLM {version()} takes only numbers in CUDA_VISIBLE_DEVICES, and a MIG slice has none",
             since="0.20.2",
         )
     old = [device for device in devices if device["capability"] and device["capability"] < [8, 0]]
@@ -76,7 +75,7 @@ def _limit_memory(
 def _counts_other_processes() -> bool:
     """Return whether V1 subtracts the memory of other processes from its own share (before 0.9.1)
     instead of comparing the share with free memory."""
-    source = _source("v1", "worker", "gpu_worker.py")
+    source = source_of("v1", "worker", "gpu_worker.py")
     return bool(source) and "requested_memory" not in source
 
 
@@ -85,20 +84,7 @@ def _accepts_uuids() -> bool:
 
     Before that vLLM converts its entries by ``int``.
     """
-    return "nvmlDeviceGetHandleByUUID" in _source("platforms", "cuda.py")
-
-
-def _source(*parts: str) -> str:
-    """Return the source of a module of vLLM.
-
-    It is read and not imported, because importing a worker initializes CUDA (0.11.2).
-    """
-    import vllm
-
-    with contextlib.suppress(OSError):
-        with open(os.path.join(os.path.dirname(vllm.__file__), *parts), errors="replace") as stream:
-            return stream.read()
-    return ""
+    return "nvmlDeviceGetHandleByUUID" in source_of("platforms", "cuda.py")
 
 
 def forget_devices() -> None:
@@ -121,7 +107,7 @@ def refusal_in_own_log() -> Optional[str]:
     The exception that vLLM raises says only that one failed.
     """
     sys.stderr.flush()
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         with open("/proc/self/fd/2", "rb") as log:
             log.seek(max(0, os.fstat(log.fileno()).st_size - 200000))
             return refusal_in(log.read().decode(errors="replace"))
@@ -147,23 +133,16 @@ def why_not_to_fork() -> Optional[str]:
     if "microsoft" in platform.uname().release.lower():
         return "WSL: vLLM and CUDA want spawned processes there"
     has_driver_threads = bool(driver_threads())
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            signal.alarm(_FORK_S)
-            os.write(writer, _fork_result(has_driver_threads).encode())
-            status = 0
-        finally:
-            os._exit(status)
-    os.close(writer)
-    with os.fdopen(reader) as stream:
-        result = stream.read()
-    os.waitpid(child, 0)
-    if result == "works":
-        return None
-    return result or "a forked process could not be asked about CUDA"
+
+    def result() -> str:
+        signal.alarm(_FORK_S)
+        return _fork_result(has_driver_threads)
+
+    try:
+        why: str = spawning.call_in_fork(result)
+    except RuntimeError:
+        return "a forked process could not be asked about CUDA"
+    return None if why == "works" else why
 
 
 def driver_threads() -> set[str]:
@@ -178,7 +157,7 @@ def driver_threads() -> set[str]:
 
 
 def _name_of(thread: str) -> str:
-    with contextlib.suppress(OSError), open(f"/proc/self/task/{thread}/comm") as file:
+    with suppress(OSError), open(f"/proc/self/task/{thread}/comm") as file:
         return file.read()
     return ""  # it has ended
 

@@ -1,10 +1,10 @@
 """Facts about the installed vLLM, found by looking at its modules; and which engine it chooses."""
 
-import contextlib
-import dataclasses
 import importlib
 import importlib.util
 import re
+from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ def engine_fields(front: str = "offline") -> set[str]:
     from vllm.engine import arg_utils
 
     arguments_class = arg_utils.EngineArgs if front == "offline" else arg_utils.AsyncEngineArgs
-    return {field.name for field in dataclasses.fields(arguments_class)}
+    return {field.name for field in fields(arguments_class)}
 
 
 def has_v1() -> bool:
@@ -52,27 +52,27 @@ def uses_v1() -> bool:
 def needs_preloaded_libraries() -> bool:
     """Return whether the CPU worker refuses to start unless LD_PRELOAD names libtcmalloc and
     libiomp (vllm#37561)."""
-    return _has(
-        r"raise RuntimeError\(\s*f\"\{name\} is not found in LD_PRELOAD",
-        "v1",
-        "worker",
-        "cpu_worker.py",
-    )
+    pattern = r"raise RuntimeError\(\s*f\"\{name\} is not found in LD_PRELOAD"
+    return re.search(pattern, source_of("v1", "worker", "cpu_worker.py")) is not None
 
 
 def refuses_unbound_threads() -> bool:
     """Return whether the CPU executor fails with VLLM_CPU_OMP_THREADS_BIND=nobind (vllm#40569)."""
-    return _has(r"in range\(self\.local_world_size\):\s*msg \+=", "utils", "ompmultiprocessing.py")
+    pattern = r"in range\(self\.local_world_size\):\s*msg \+="
+    return re.search(pattern, source_of("utils", "ompmultiprocessing.py")) is not None
 
 
-def _has(pattern: str, *path: str) -> bool:
-    """Return whether a source file of vLLM exists and contains the pattern."""
+def source_of(*path: str) -> str:
+    """Return the source of a module of vLLM, by its path below the package; empty if it does not
+    exist.
+
+    It is read and not imported, because importing a worker initializes CUDA (0.11.2).
+    """
     package = importlib.util.find_spec("vllm")
-    folders = (package.submodule_search_locations if package is not None else None) or ()
-    files = [Path(folder, *path) for folder in folders]
-    return any(
-        file.is_file() and re.search(pattern, file.read_text(encoding="utf-8")) for file in files
-    )
+    for folder in (package.submodule_search_locations or ()) if package else ():
+        with suppress(OSError):
+            return Path(folder, *path).read_text(encoding="utf-8", errors="replace")
+    return ""
 
 
 def prefer_v1(device_name: str) -> None:
@@ -123,7 +123,7 @@ def known_environment() -> dict[str, Any]:
 def has_ray_tokenizer_pool() -> bool:
     """Return whether the tokenizer pool consists of Ray actors (up to 0.8.4)."""
     parent = "vllm.transformers_utils.tokenizer_group"
-    with contextlib.suppress(ImportError):
+    with suppress(ImportError):
         return importlib.util.find_spec(parent + ".ray_tokenizer_group") is not None
     return False
 
@@ -155,7 +155,7 @@ def sound_needs() -> str:
     """
     installed: dict[str, bool] = {}
     for name in ("vllm.multimodal.audio", "vllm.multimodal.media.audio"):
-        with contextlib.suppress(ImportError):
+        with suppress(ImportError):
             module = vars(importlib.import_module(name))
             for package in ("librosa", "soundfile", "av"):
                 if package in module:

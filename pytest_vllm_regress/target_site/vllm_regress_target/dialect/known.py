@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import Unsupported, WrongRequest
+from . import installed
 
 FILE = Path(__file__).with_name("known.json")
 
@@ -22,13 +23,14 @@ def _document() -> dict[str, Any]:
     return dict(json.loads(FILE.read_text()))
 
 
-def missing_argument(argument: str, version: str) -> Exception:
+def missing_argument(argument: str, version: str = "") -> Exception:
     """Return the error for an engine argument or server option that the installed vLLM does not
     take.
 
     ``Unsupported`` if some version has it, with the first or last one; otherwise it is a typing
     error and ``WrongRequest``.
     """
+    version = version or installed.version()
     arguments = _document()["arguments"]
     if argument in arguments:
         return Unsupported(
@@ -48,13 +50,12 @@ def missing_argument(argument: str, version: str) -> Exception:
     )
 
 
-def missing_feature(feature: str, version: str, message: str = "") -> Unsupported:
+def missing_feature(feature: str, version: str = "") -> Unsupported:
     """Return the error for a feature, named as in ``known.json``, that the installed vLLM does not
     have."""
-    span = _document()["features"][feature]
-    return Unsupported(
-        message or f"vLLM {version} does not have {feature}", **_claim(span, version)
-    )
+    version = version or installed.version()
+    claim = _claim(_document()["features"][feature], version)
+    return Unsupported(f"vLLM {version} does not have {feature}", **claim)
 
 
 def _claim(span: list[str], version: str) -> dict[str, str]:

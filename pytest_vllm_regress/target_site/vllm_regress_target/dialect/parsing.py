@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Optional
 
 from .. import Unsupported
 from .installed import version
+from .signatures import has_parameter
 
 Json = dict[str, Any]
 _TOOL_PARSERS = ("vllm.tool_parsers", "vllm.entrypoints.openai.tool_parsers")
@@ -36,7 +37,10 @@ class Delta(NamedTuple):
 
     text: str
     ids: list[int]
-    last: bool
+    last: bool = False
+
+
+_NOTHING = Delta("", [])
 
 
 class Client:
@@ -54,16 +58,9 @@ class Client:
         )
         self.content += message.content or ""
         for call in message.tool_calls or ():
-            function = call.function
-            if isinstance(function, dict):
-                name, arguments = function.get("name"), function.get("arguments")
-            else:
-                name, arguments = (
-                    (function.name, function.arguments) if function is not None else (None, None)
-                )
             parts = self.calls.setdefault(call.index, ["", ""])
-            parts[0] += name or ""
-            parts[1] += arguments or ""
+            parts[0] += _part(call.function, "name") or ""
+            parts[1] += _part(call.function, "arguments") or ""
 
     def answer(self) -> Json:
         calls = [(name, arguments) for _, (name, arguments) in sorted(self.calls.items())]
@@ -102,19 +99,30 @@ def tokenizer(path: str) -> Any:
 def registered() -> dict[str, dict[str, str]]:
     """Return the name of each registered parser with its class, of ``tool`` and ``reasoning``
     parsers. The class is empty if it cannot be loaded."""
-    managers = {
-        "tool": first_module(_TOOL_PARSERS).ToolParserManager,
-        "reasoning": first_module(("vllm.reasoning",)).ReasoningParserManager,
-    }
-    return {kind: _classes(kind, manager) for kind, manager in managers.items()}
+    return {kind: _classes(kind) for kind in ("tool", "reasoning")}
 
 
-def _classes(kind: str, manager: Any) -> dict[str, str]:
+def _manager(kind: str) -> Any:
+    if kind == "tool":
+        return first_module(_TOOL_PARSERS).ToolParserManager
+    return first_module(("vllm.reasoning",)).ReasoningParserManager
+
+
+def parser_class(kind: str, name: Optional[str]) -> Any:
+    """Return the tool or reasoning parser of a name; None without a name.
+
+    Raises ``KeyError`` if there is none.
+    """
+    return getattr(_manager(kind), f"get_{kind}_parser")(name) if name else None
+
+
+def _classes(kind: str) -> dict[str, str]:
+    manager = _manager(kind)
     names = {*getattr(manager, kind + "_parsers", {}), *getattr(manager, "lazy_parsers", {})}
     found = {}
     for name in sorted(names):
         try:
-            parser = getattr(manager, f"get_{kind}_parser")(name)
+            parser = parser_class(kind, name)
             found[name] = f"{parser.__module__}.{parser.__qualname__}"
         except Exception:  # a package that the parser needs is missing
             found[name] = ""
@@ -146,8 +154,7 @@ def parsing(
     Raises ``Unsupported`` if this vLLM has no such parser.
     """
     try:
-        parser_class = importlib.import_module("vllm.parser").ParserManager
-        composed = parser_class.get_parser(
+        composed = importlib.import_module("vllm.parser").ParserManager.get_parser(
             tool_parser_name=tool,
             reasoning_parser_name=reasoning,
             enable_auto_tools=tool is not None,
@@ -159,17 +166,10 @@ def parsing(
     except (TypeError, KeyError) as error:
         raise _missing(tool, reasoning, error) from None
     try:
-        tool_class = (
-            first_module(_TOOL_PARSERS).ToolParserManager.get_tool_parser(tool) if tool else None
-        )
-        reasoning_class = (
-            first_module(("vllm.reasoning",)).ReasoningParserManager.get_reasoning_parser(reasoning)
-            if reasoning
-            else None
-        )
+        classes = parser_class("tool", tool), parser_class("reasoning", reasoning)
     except KeyError as error:
         raise _missing(tool, reasoning, error) from None
-    return Separate(tool_class, reasoning_class, encoder, prompt)
+    return Separate(*classes, encoder, prompt)
 
 
 def _missing(tool: Optional[str], reasoning: Optional[str], error: Exception) -> Unsupported:
@@ -177,16 +177,22 @@ def _missing(tool: Optional[str], reasoning: Optional[str], error: Exception) ->
     return Unsupported(f"this vLLM has no parser {name}: {error}", refused_by=f"vLLM {version()}")
 
 
+def _template_options(request: Any) -> Json:
+    """Return a copy of a request's options for the chat template: some parsers remove what they
+    read, and a server has a new request each time."""
+    return dict(getattr(request, "chat_template_kwargs", None) or {})
+
+
 class _Unified:
     """The parser of releases whose server calls ``parse`` and ``parse_delta``."""
 
     def __init__(self, parser_class: Any, encoder: Any, prompt: list[int]) -> None:
         self._class, self._encoder, self._prompt = parser_class, encoder, prompt
-        self._whole_options = inspect.signature(parser_class.parse).parameters
-        self._takes_end = "finished" in inspect.signature(parser_class.parse_delta).parameters
+        self._takes_ids = has_parameter(parser_class.parse, "model_output_token_ids")
+        self._takes_end = has_parameter(parser_class.parse_delta, "finished")
 
     def _new(self, request: Any) -> Any:
-        template_options = dict(getattr(request, "chat_template_kwargs", None) or {})
+        template_options = _template_options(request)
         effort = getattr(request, "reasoning_effort", None)
         if effort is not None:
             template_options["reasoning_effort"] = effort
@@ -196,11 +202,7 @@ class _Unified:
         parser = self._new(request)
         if hasattr(parser, "set_prompt_token_ids"):
             parser.set_prompt_token_ids(self._prompt)
-        options = (
-            {"model_output_token_ids": ids}
-            if "model_output_token_ids" in self._whole_options
-            else {}
-        )
+        options = {"model_output_token_ids": ids} if self._takes_ids else {}
         reasoning, content, calls = parser.parse(text, request, enable_auto_tools=True, **options)
         return answer(reasoning, content, [(call.name, call.arguments) for call in calls or ()])
 
@@ -231,7 +233,7 @@ class Separate:
     def _new_tool(self, request: Any) -> Any:
         if self._tool is None:
             return None
-        takes_tools = "tools" in inspect.signature(self._tool.__init__).parameters
+        takes_tools = has_parameter(self._tool.__init__, "tools")
         return (
             self._tool(self._encoder, request.tools) if takes_tools else self._tool(self._encoder)
         )
@@ -241,9 +243,7 @@ class Separate:
             return None
         parameters = inspect.signature(self._reasoning.__init__).parameters.values()
         takes_more = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
-        # A copy: some parsers remove what they read, and a server has a new request each time.
-        template_options = dict(getattr(request, "chat_template_kwargs", None) or {})
-        options = {"chat_template_kwargs": template_options} if takes_more else {}
+        options = {"chat_template_kwargs": _template_options(request)} if takes_more else {}
         return self._reasoning(self._encoder, **options)
 
     def whole(self, text: str, ids: list[int], request: Any) -> Json:
@@ -284,8 +284,7 @@ class _Steps:
 
     def __init__(self, tool: Any, reasoning: Any, prompt: list[int], request: Any) -> None:
         self._tool, self._reasoning, self._prompt, self._request = tool, reasoning, prompt, request
-        self._text = ""
-        self._ids: list[int] = []
+        self._seen = _NOTHING
         self._reasoning_ended, self._calls_begun = False, False
         self._think = reasoning and (
             getattr(reasoning, "extract_reasoning_streaming", None)
@@ -294,54 +293,48 @@ class _Steps:
 
     def message(self, delta: Delta) -> Any:
         """Return what the parsers make of the next delta."""
-        before, ids_before = self._text, self._ids
-        text, ids = before + delta.text, ids_before + delta.ids
-        if self._tool is not None and self._reasoning is not None:
-            message, text, ids = self._both(before, ids_before, text, ids, delta)
-        elif self._tool is not None:
-            message = self._tool.extract_tool_calls_streaming(
-                previous_text=before,
-                current_text=text,
-                delta_text=delta.text,
-                previous_token_ids=ids_before,
-                current_token_ids=ids,
-                delta_token_ids=delta.ids,
-                request=self._request,
+        before, now = self._seen, Delta(self._seen.text + delta.text, self._seen.ids + delta.ids)
+        self._seen = now
+        if self._tool is None:
+            return self._thought(before, now, delta)
+        if self._reasoning is None or self._calls_begun:
+            return self._called(before, now, delta)
+        if self._reasoning_ended:
+            self._calls_begun = True
+            return self._called(_NOTHING, now, now)
+        message = self._thought(before, now, delta)
+        in_prompt = self._reasoning.is_reasoning_end(self._prompt)
+        if in_prompt or self._reasoning.is_reasoning_end(list(delta.ids)):
+            self._reasoning_ended = True
+            content = (message.content if message else None) or ""
+            self._seen = Delta(
+                content,
+                delta.ids if in_prompt else self._reasoning.extract_content_ids(list(delta.ids)),
             )
-        else:
-            message = self._think(before, text, delta.text, ids_before, ids, delta.ids)
-        self._text, self._ids = text, ids
+            if content:
+                message.content = None
         return message
 
-    def _both(
-        self, before: str, ids_before: list[int], text: str, ids: list[int], delta: Delta
-    ) -> tuple[Any, str, list[int]]:
-        if not self._reasoning_ended:
-            message = self._think(before, text, delta.text, ids_before, ids, delta.ids)
-            in_prompt = self._reasoning.is_reasoning_end(self._prompt)
-            if in_prompt or self._reasoning.is_reasoning_end(list(delta.ids)):
-                self._reasoning_ended = True
-                ids = (
-                    delta.ids if in_prompt else self._reasoning.extract_content_ids(list(delta.ids))
-                )
-                text = (message.content if message else None) or ""
-                if message and message.content:
-                    message.content = None
-            return message, text, ids
-        delta_text, delta_ids = delta.text, delta.ids
-        if not self._calls_begun:
-            self._calls_begun = True
-            before, ids_before, delta_text, delta_ids = "", [], text, ids
-        message = self._tool.extract_tool_calls_streaming(
-            previous_text=before,
-            current_text=text,
-            delta_text=delta_text,
-            previous_token_ids=ids_before,
-            current_token_ids=ids,
-            delta_token_ids=delta_ids,
+    def _thought(self, before: Delta, now: Delta, delta: Delta) -> Any:
+        return self._think(before.text, now.text, delta.text, before.ids, now.ids, delta.ids)
+
+    def _called(self, before: Delta, now: Delta, delta: Delta) -> Any:
+        return self._tool.extract_tool_calls_streaming(
+            previous_text=before.text,
+            current_text=now.text,
+            delta_text=delta.text,
+            previous_token_ids=before.ids,
+            current_token_ids=now.ids,
+            delta_token_ids=delta.ids,
             request=self._request,
         )
-        return message, text, ids
+
+
+def _part(function: Any, name: str) -> Any:
+    """Return a part of a call, which releases send as an object or as a dictionary."""
+    if isinstance(function, dict):
+        return function.get(name)
+    return getattr(function, name, None)
 
 
 def _with_rest(tool: Any, message: Any) -> Any:
@@ -350,11 +343,7 @@ def _with_rest(tool: Any, message: Any) -> Any:
     if tool is None or not message.tool_calls:
         return message
     function = message.tool_calls[0].function
-    arguments = (
-        function.get("arguments")
-        if isinstance(function, dict)
-        else getattr(function, "arguments", None)
-    )
+    arguments = _part(function, "arguments")
     if arguments is None:
         return message
     remaining = getattr(tool, "get_remaining_unstreamed_args", None)

@@ -11,14 +11,14 @@ on as it is: one that the installed vLLM does not have raises ``Unsupported`` wi
 it. ``known.json`` has version numbers, but only for these messages; no translation reads it.
 """
 
-import contextlib
-import dataclasses
 import importlib
 import importlib.util
 import inspect
 import json
 import os
 import sys
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 from .. import Unsupported, WrongRequest
@@ -39,7 +39,7 @@ from .installed import (
 Spec = dict[str, Any]
 
 
-@dataclasses.dataclass
+@dataclass
 class Plan:
     """How to start an engine with the installed vLLM.
 
@@ -55,7 +55,7 @@ class Plan:
     kwargs: dict[str, Any]
     env: dict[str, str]
     notes: list[str]
-    server: dict[str, Any] = dataclasses.field(default_factory=dict)
+    server: dict[str, Any] = field(default_factory=dict)
     node_gpus: int = 0
 
 
@@ -69,7 +69,7 @@ def plan(spec: Spec, front: str) -> Plan:
     result = Plan({}, dict(spec["env"]), [], dict(spec["server_options"]))
     _model(spec, result)
     _generation(spec, front, result)
-    result.kwargs.update(pooling.plan(spec["task"], spec["generation"], fields, version()))
+    result.kwargs.update(pooling.plan(spec["task"], spec["generation"], fields))
     _parallel(spec, front, fields, result)
     _tokenizer_pool(spec, fields, result)
     _structured_output(spec, fields, result)
@@ -77,7 +77,7 @@ def plan(spec: Spec, front: str) -> Plan:
     if "enforce_eager" in fields:
         result.kwargs.setdefault("enforce_eager", True)  # a spec that needs CUDA graphs sets False
     if spec["device"] == "gpu":
-        gpu.plan(spec, fields, result.kwargs, result.notes, version())
+        gpu.plan(spec, fields, result.kwargs, result.notes)
     if spec["device"] == "cpu":
         _cpu(spec, result)
     if front == "serve" and result.kwargs.get("enable_lora"):
@@ -99,19 +99,19 @@ def _model(spec: Spec, plan: Plan) -> None:
 def _generation(spec: Spec, front: str, plan: Plan) -> None:
     generation = spec["generation"]
     if generation == "V1" and not has_v1():
-        raise known.missing_feature("the V1 engine", version())
+        raise known.missing_feature("the V1 engine")
     if generation == "V0" and not has_v0():
-        raise known.missing_feature("the V0 engine", version())
+        raise known.missing_feature("the V0 engine")
     choose_generation(spec, plan)
     pipeline = spec["pipeline_parallel_size"] > 1
     if generation == "V1" and pipeline and _v1_refuses_pipelines():
-        raise known.missing_feature("pipeline parallelism in V1", version())
+        raise known.missing_feature("pipeline parallelism in V1")
     if (
         generation == "V1"
         and spec["extra"].get("scheduling_policy") == "priority"
         and not v1_has_priorities()
     ):
-        raise known.missing_feature("priorities in V1", version())
+        raise known.missing_feature("priorities in V1")
     if generation == "V0" and front == "offline" and pipeline:
         raise Unsupported(
             "V0 does pipeline parallelism only through the asynchronous engine: use front='async' or a server",
@@ -130,7 +130,7 @@ def _v1_refuses_pipelines() -> bool:
 
     The assertion fails in a subprocess that kills its parents.
     """
-    with contextlib.suppress(ImportError, OSError):
+    with suppress(ImportError, OSError):
         source = inspect.getsource(importlib.import_module("vllm.v1.executor.multiproc_executor"))
         return "not yet implemented in v1" in source
     return False
@@ -142,7 +142,7 @@ def _parallel(spec: Spec, front: str, fields: set[str], plan: Plan) -> None:
         if size == 1:
             continue
         if name not in fields:
-            raise known.missing_argument(name, version())
+            raise known.missing_argument(name)
         plan.kwargs[name] = size
     if spec["data_parallel_size"] > 1:
         if front == "offline":
@@ -214,12 +214,12 @@ def _tokenizer_pool(spec: Spec, fields: set[str], plan: Plan) -> None:
     elif "renderer_num_workers" in fields:
         if extra_config is not None:
             raise known.missing_argument(
-                "tokenizer_pool_extra_config", version()
+                "tokenizer_pool_extra_config"
             )  # Ray's settings; this is threads
         plan.kwargs["renderer_num_workers"] = max(1, size or 0)
         plan.notes.append("tokenizer pool is the thread pool renderer_num_workers here")
     elif size or extra_config:
-        raise known.missing_argument("tokenizer_pool_size", version())
+        raise known.missing_argument("tokenizer_pool_size")
 
 
 def _structured_output(spec: Spec, fields: set[str], plan: Plan) -> None:
@@ -231,7 +231,7 @@ def _structured_output(spec: Spec, fields: set[str], plan: Plan) -> None:
     elif "guided_decoding_backend" in fields:
         plan.kwargs["guided_decoding_backend"] = backend
     else:
-        raise known.missing_argument("guided_decoding_backend", version())
+        raise known.missing_argument("guided_decoding_backend")
 
 
 def _extra(spec: Spec, fields: set[str], plan: Plan) -> None:
@@ -239,7 +239,7 @@ def _extra(spec: Spec, fields: set[str], plan: Plan) -> None:
         if name == speculation.ARGUMENT:
             plan.kwargs.update(speculation.translate(value, spec, fields))
         elif name not in fields:
-            raise known.missing_argument(name, version())
+            raise known.missing_argument(name)
         else:
             plan.kwargs[name] = value
     if plan.kwargs.get("enable_sleep_mode") and not can_sleep():

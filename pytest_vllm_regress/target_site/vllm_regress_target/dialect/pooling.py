@@ -12,24 +12,25 @@ from typing import Any, get_args
 
 from .. import Unsupported
 from . import known
+from .installed import version
 
 Json = dict[str, Any]
 
 
-def plan(task: str, generation: str, fields: set[str], version: str) -> Json:
+def plan(task: str, generation: str, fields: set[str]) -> Json:
     """Return the engine arguments for a task: a runner and a conversion of the model, or up to 0.9
     the task itself."""
     if task == "generate":
         return {}
     if generation == "V1" and not _v1_pools():
-        raise known.missing_feature("pooling in V1", version)
+        raise known.missing_feature("pooling in V1")
     if generation == "V0" and not _v0_pools():
-        raise known.missing_feature("pooling in V0", version)
+        raise known.missing_feature("pooling in V0")
     if "runner" in fields:
         return {"runner": "pooling", **_conversion(task, fields)}
     if "task" not in fields:
         raise Unsupported(
-            f"vLLM {version} has no engine argument for the task {task!r}",
+            f"vLLM {version()} has no engine argument for the task {task!r}",
             lacks="engine argument runner or task",
         )
     return {"task": "reward" if task == "token_embed" else task}

@@ -13,7 +13,6 @@ which must not have Ray's threads by then; therefore a separate process holds th
 them with the engine's process.
 """
 
-import contextlib
 import fcntl
 import functools
 import importlib.abc
@@ -23,6 +22,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from multiprocessing import util
 from typing import Any, Optional
 
@@ -82,7 +82,7 @@ def _ephemeral_ports() -> Sequence[int]:
     """Return the ports that the kernel uses for outgoing connections (ip_local_port_range, ip(7));
     empty if too few would be left above them."""
     with (
-        contextlib.suppress(OSError, ValueError),
+        suppress(OSError, ValueError),
         open("/proc/sys/net/ipv4/ip_local_port_range") as file,
     ):
         first, last = map(int, file.read().split())
@@ -98,7 +98,7 @@ def _lease(port: int) -> bool:
     Returns True without a lock if the file cannot be opened.
     """
     global _file
-    with contextlib.suppress(OSError, KeyError):
+    with suppress(OSError, KeyError):
         if _file is None:
             folder = os.path.dirname(os.environ["RAY_TMPDIR"])
             path = os.path.join(folder, f"vllm-regress-ray-ports-{os.getuid()}")
@@ -165,7 +165,7 @@ def _end(holder: "subprocess.Popen[str]") -> None:
     Closing its input is not enough, because forks of this process may still have it open.
     """
     holder.terminate()
-    with contextlib.suppress(subprocess.TimeoutExpired):
+    with suppress(subprocess.TimeoutExpired):
         holder.wait(_END_S)
 
 

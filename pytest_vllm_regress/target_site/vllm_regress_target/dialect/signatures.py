@@ -1,7 +1,7 @@
 """Calls to vLLM's internals that depend on their signatures instead of on vLLM's version."""
 
-import dataclasses
 import inspect
+from dataclasses import fields
 from typing import Any, Callable
 
 
@@ -44,7 +44,7 @@ def has_parameter(function: Callable[..., Any], name: str) -> bool:
 
 def field_type(cls: type, name: str) -> str:
     """Return the annotation of a dataclass field as text, or an empty string."""
-    for field in dataclasses.fields(cls):
+    for field in fields(cls):
         if field.name == name:
             return str(field.type)
     return ""

@@ -6,7 +6,6 @@ from typing import Any
 
 from .. import Unsupported
 from . import known
-from .installed import version
 from .signatures import has_parameter
 
 ARGUMENT = "speculative_config"
@@ -27,18 +26,18 @@ def translate(config: dict[str, Any], spec: dict[str, Any], fields: set[str]) ->
             device="sim",
         )
     if spec["generation"] == "V0" and importlib.util.find_spec("vllm.spec_decode") is None:
-        raise known.missing_feature("speculative decoding in V0", version())
+        raise known.missing_feature("speculative decoding in V0")
     if ARGUMENT in fields:
         return {ARGUMENT: dict(config)}
     if "speculative_model" not in fields:
-        raise known.missing_argument(ARGUMENT, version())
+        raise known.missing_argument(ARGUMENT)
     options = {name: value for name, value in config.items() if name != "method"}
     if method == "ngram":
         options["model"] = "[ngram]"
     flat = {_FLAT.get(name, "speculative_" + name): value for name, value in options.items()}
     for name in flat:
         if name not in fields:
-            raise known.missing_argument(name, version())
+            raise known.missing_argument(name)
     return flat
 
 

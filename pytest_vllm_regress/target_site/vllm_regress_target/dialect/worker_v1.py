@@ -5,11 +5,11 @@ vLLM is imported inside the functions, because the agent imports this package be
 vLLM.
 """
 
-import contextlib
-import dataclasses
 import importlib
 import inspect
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import MISSING, fields
 from typing import Any, NamedTuple, Optional
 
 from .signatures import SimulationGap, call_with, field_type, first_attribute, has_parameter
@@ -199,7 +199,7 @@ def samples_separately() -> bool:
 
 def masks_cover_drafts() -> bool:
     """Return whether the grammar bitmask has rows for draft tokens (0.9 and later)."""
-    with contextlib.suppress(ImportError):  # V1 of 0.7 has no structured output
+    with suppress(ImportError):  # V1 of 0.7 has no structured output
         from vllm.v1.structured_output import StructuredOutputManager
 
         return has_parameter(
@@ -235,9 +235,7 @@ def model_runner_output(values: dict[str, Any]) -> Any:
     """Make vLLM's ``ModelRunnerOutput``; fields without a value and without a default become None."""
     from vllm.v1.outputs import ModelRunnerOutput
 
-    required = (
-        field.name for field in dataclasses.fields(ModelRunnerOutput) if _is_required(field)
-    )
+    required = (field.name for field in fields(ModelRunnerOutput) if _is_required(field))
     empty: dict[str, Any] = {
         "req_ids": [],
         "req_id_to_index": {},
@@ -312,7 +310,7 @@ def connector_output(connector: Any, scheduled: Any) -> dict[str, Any]:
 def transfer_result(job_id: int) -> Any:
     """Return the result of a copy to or from host memory that succeeded."""
     for module in ("vllm.v1.kv_offload.base", "vllm.v1.kv_offload.worker.worker"):
-        with contextlib.suppress(ImportError):
+        with suppress(ImportError):
             result: Any = getattr(importlib.import_module(module), "TransferResult", None)
             if hasattr(result, "__dataclass_fields__"):
                 return call_with(result, {"job_id": job_id, "success": True})
@@ -320,7 +318,7 @@ def transfer_result(job_id: int) -> Any:
 
 
 def _is_required(field: Any) -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    return field.default is MISSING and field.default_factory is MISSING
 
 
 def compilation_times() -> Any:

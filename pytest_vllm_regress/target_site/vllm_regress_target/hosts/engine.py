@@ -1,14 +1,16 @@
 """The engine role: run one vLLM engine in this process and answer the controller's engines."""
 
 import asyncio
+import importlib
 import inspect
+import itertools
 from collections.abc import Awaitable, Callable
 from typing import Any, Optional, Union
 
 from .. import Unsupported, calls
 from ..dialect import engines, known, pooling
 from ..dialect.installed import version
-from ..dialect.plan import Plan, plan
+from ..dialect.plan import plan
 from ..protocol import FrameSocket
 from .inputs import Json, Prompt, as_prompt
 
@@ -29,7 +31,6 @@ class EngineHost:
         self._front = ""
         self._model = ""
         self._loop: Optional[asyncio.AbstractEventLoop] = None
-        self._requests = 0
         self._results = 0
 
     def start(self, spec: Json, front: str) -> Json:
@@ -42,7 +43,7 @@ class EngineHost:
         else:
             self._loop = asyncio.new_event_loop()
             asyncio.set_event_loop(self._loop)
-            self._engine = self._run(self._make_async(engine_plan))
+            self._engine = self._run(_on_loop(engines.make_async, engine_plan))
         generation = engines.generation_of(self._engine)
         return {
             "kwargs": _jsonable(engine_plan.kwargs),
@@ -97,11 +98,10 @@ class EngineHost:
             {"prompt": prompt} if isinstance(prompt, str) else self._input(prompt)
             for prompt in prompts
         ]
-        search_params = engines.beam_search_params(params)
+        search_params = importlib.import_module("vllm.sampling_params").BeamSearchParams(**params)
         if self._front == "offline":
             return beams(self._engine, inputs, search_params)
-        first, self._requests = self._requests + 1, self._requests + len(inputs)
-        return self._run(async_beams(self._engine, inputs, search_params, first))  # type: ignore[no-any-return]
+        return self._run(async_beams(self._engine, inputs, search_params))  # type: ignore[no-any-return]
 
     def chat(self, messages: list[Json], sampling: Json) -> list[Any]:
         """Call ``LLM.chat`` (offline only)."""
@@ -122,8 +122,7 @@ class EngineHost:
         inputs = [self._input(prompt) for prompt in prompts]
         if self._front == "offline":
             return pooled(self._engine, task, inputs)
-        first, self._requests = self._requests + 1, self._requests + len(inputs)
-        return self._run(async_pooled(self._engine, task, inputs, first))  # type: ignore[no-any-return]
+        return self._run(async_pooled(self._engine, task, inputs))  # type: ignore[no-any-return]
 
     def score(self, text: str, others: list[str]) -> list[Any]:
         """Return the similarity of `text` to each of `others` (offline only)."""
@@ -169,14 +168,7 @@ class EngineHost:
         engine, self._engine = self._engine, None
         if self._front == "offline":
             return engines.shut_down(engine)
-        return self._run(self._shut_down(engine))  # type: ignore[no-any-return]
-
-    async def _make_async(self, engine_plan: Plan) -> Any:
-        return engines.make_async(engine_plan)
-
-    async def _shut_down(self, engine: Any) -> Optional[str]:
-        engines.shut_down_async(engine)
-        return None
+        return self._run(_on_loop(engines.shut_down_async, engine))  # type: ignore[no-any-return]
 
     async def _gather(
         self, generate_calls: list[Any], aborts: list[Optional[int]], in_turn: bool
@@ -196,8 +188,7 @@ class EngineHost:
     async def _stream(
         self, prompt: Any, params: Any, more: Json, abort_after: Optional[int], begun: asyncio.Event
     ) -> list[Json]:
-        self._requests += 1
-        request_id = f"regress-{self._requests}"
+        request_id = _new_id()
         results: list[Json] = []
         async for output in self._engine.generate(prompt, params, request_id, **more):
             self._results += 1
@@ -217,6 +208,10 @@ class EngineHost:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
         return self._loop.run_until_complete(coroutine)
+
+
+async def _on_loop(function: Callable[[Any], Any], argument: Any) -> Any:
+    return function(argument)
 
 
 def _result(output: Any, arrival: int = 0) -> Json:
@@ -274,17 +269,17 @@ def beams(engine: Any, prompts: list[Any], params: Any) -> list[list[Json]]:
     ]
 
 
-async def async_beams(engine: Any, prompts: list[Any], params: Any, first: int) -> list[list[Json]]:
-    """Like ``beams``, for an asynchronous engine. Request numbers begin at ``first``.
+async def async_beams(engine: Any, prompts: list[Any], params: Any) -> list[list[Json]]:
+    """Like ``beams``, for an asynchronous engine.
 
     Raises ``Unsupported`` if the engine has no beam search.
     """
     if not hasattr(engine, "beam_search"):
-        raise known.missing_feature("beam search by the asynchronous engine", version())
+        raise known.missing_feature("beam search by the asynchronous engine")
     tokenizer = await engine.get_tokenizer()
     tokenized = [_tokenized(prompt, tokenizer) for prompt in prompts]
     outputs = await _answered(
-        lambda prompt, request_id: engine.beam_search(prompt, request_id, params), tokenized, first
+        lambda prompt, request_id: engine.beam_search(prompt, request_id, params), tokenized
     )
     return [
         [
@@ -332,31 +327,35 @@ def pooled(engine: Any, task: str, *inputs: Any) -> list[Any]:
         return [_plain(output.outputs) for output in method(*inputs, **arguments)]
 
 
-async def async_pooled(engine: Any, task: str, inputs: list[Any], first: int) -> list[Any]:
-    """Like ``pooled``, for an asynchronous engine. Request numbers begin at ``first``."""
+async def async_pooled(engine: Any, task: str, inputs: list[Any]) -> list[Any]:
+    """Like ``pooled``, for an asynchronous engine."""
     outputs = await _answered(
         lambda item, request_id: engine.encode(item, pooling.params(task, engine), request_id),
         inputs,
-        first,
     )
     return [_plain(output.outputs) for output in outputs]
 
 
-async def _answered(ask: Callable[[Any, str], Any], inputs: list[Any], first: int) -> list[Any]:
+async def _answered(ask: Callable[[Any, str], Any], inputs: list[Any]) -> list[Any]:
     """Return the finished output of each request; all of them are sent at the same time."""
 
-    async def finished(item: Any, request_id: str) -> Any:
+    async def finished(item: Any) -> Any:
+        request_id = _new_id()
         with engines.as_unsupported():
             async for output in ask(item, request_id):
                 if output.finished:
                     return output
         raise RuntimeError(f"the request {request_id} ended without an answer")
 
-    return list(
-        await asyncio.gather(
-            *(finished(item, f"regress-{number}") for number, item in enumerate(inputs, first))
-        )
-    )
+    return list(await asyncio.gather(*map(finished, inputs)))
+
+
+_NUMBERS = itertools.count(1)
+
+
+def _new_id() -> str:
+    """Return the id of a new request to an asynchronous engine."""
+    return f"regress-{next(_NUMBERS)}"
 
 
 def _plain(output: Any) -> Any:

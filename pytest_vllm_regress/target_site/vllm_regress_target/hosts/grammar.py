@@ -1,8 +1,7 @@
 """The grammar role: check one schema per request with valid texts, invalid texts and random walks."""
 
 import random
-import time
-from collections.abc import Collection
+from functools import lru_cache
 from typing import Any, Optional
 
 from .. import grammars
@@ -10,7 +9,6 @@ from .. import grammars
 CLOSERS = frozenset(b'"}],')
 _CLOSING_PROBABILITY = 0.5  # how often a walk prefers a token that closes something
 _DEAD, _CUT, _FINISHED = "dead end", "cut", "finished"
-_LOADED: dict[tuple[str, str], grammars.Backend] = {}
 
 
 def warm(tokenizer: str, backends: list[str]) -> list[str]:
@@ -24,43 +22,20 @@ def warm(tokenizer: str, backends: list[str]) -> list[str]:
     return installed
 
 
-class GrammarHost:
-    """Answers ``check`` requests with ``check_schema``."""
-
-    def __init__(self) -> None:
-        self.check = check_schema
-
-    def warm(self, backend: str, tokenizer: str) -> None:
-        """Load the backend, unless the agent already did before it forked this process."""
-        _backend(backend, tokenizer)
-
-    def stop(self) -> None:
-        """Do nothing: there is nothing to close."""
-
-
-def check_schema(
-    backend: str,
-    tokenizer: str,
-    schema: dict[str, Any],
-    valid: list[str],
-    invalid: list[str],
-    walks: int = 2,
-    seed: int = 0,
-    max_tokens: int = 60,
-    timings: bool = False,
-) -> dict[str, Any]:
-    """Check what a backend makes of a schema and of texts.
+def check_schema(backend: str, tokenizer: str, question: dict[str, Any]) -> dict[str, Any]:
+    """Check what a backend makes of a ``question``: its ``schema``, and its ``valid`` and ``invalid``
+    texts.
 
     The reply has these keys:
 
     - ``valid`` and ``invalid``: for each text, the index at which it is refused character by
       character, and the same token by
       token; None if it is accepted.
-    - ``walks``: seeded random walks under the mask, each at most ``max_tokens`` long.
+    - ``walks``: as many seeded random walks under the mask as the question wants, each at most
+      ``max_tokens`` long.
     - ``carried``: where a grammar's state, transferred as the backend offers, behaved differently,
       or why it cannot be transferred.
     - ``error``: the exception the backend raised, and ``during`` what; earlier results are kept.
-    - ``timings``, on request: seconds to compile, for the first mask and for every later mask.
     """
     reply: dict[str, Any] = {
         "valid": [],
@@ -69,15 +44,12 @@ def check_schema(
         "carried": None,
         "error": None,
     }
-    clock = _Clock() if timings else None
     loaded = _backend(backend, tokenizer)
     during = "compile"
     try:
-        started = time.perf_counter()
-        grammar = loaded.compile(schema)
-        compiled = time.perf_counter() - started
-        for kind, texts in (("valid", valid), ("invalid", invalid)):
-            for text in texts:
+        grammar = loaded.compile(question["schema"])
+        for kind in ("valid", "invalid"):
+            for text in question[kind]:
                 during = f"{kind} text {text}"
                 reply[kind].append(
                     [
@@ -87,18 +59,17 @@ def check_schema(
                         ),
                     ]
                 )
-        for number in range(walks):
+        for number in range(question["walks"]):
             during = f"walk {number}"
             reply["walks"].append(
                 _walk(
                     grammar,
                     loaded.vocabulary,
-                    random.Random(seed * 1000 + number),
-                    max_tokens,
-                    clock,
+                    random.Random(question["seed"] * 1000 + number),
+                    question["max_tokens"],
                 )
             )
-        if walks:
+        if reply["walks"]:
             during = "sending the state"
             reply["carried"] = _transfer(grammar, loaded.vocabulary, reply["walks"][0]["tokens"])
     except (KeyboardInterrupt, SystemExit, MemoryError):
@@ -109,33 +80,12 @@ def check_schema(
             "message": str(error)[:2000],
             "during": during,
         }
-        return reply
-    if clock is not None:
-        reply["timings"] = {
-            "compile": compiled,
-            "first": clock.seconds[:1],
-            "masks": clock.seconds[1:],
-        }
     return reply
 
 
-class _Clock:
-    """Measures the time each mask takes."""
-
-    def __init__(self) -> None:
-        self.seconds: list[float] = []
-
-    def allowed(self, walk: grammars.Walk) -> Collection[int]:
-        started = time.perf_counter()
-        allowed = walk.allowed()
-        self.seconds.append(time.perf_counter() - started)
-        return allowed
-
-
+@lru_cache(maxsize=None)
 def _backend(name: str, tokenizer: str) -> grammars.Backend:
-    if (name, tokenizer) not in _LOADED:
-        _LOADED[name, tokenizer] = grammars.load(name, grammars.Vocabulary(tokenizer))
-    return _LOADED[name, tokenizer]
+    return grammars.load(name, grammars.Vocabulary(tokenizer))
 
 
 def _walk(
@@ -143,12 +93,11 @@ def _walk(
     vocabulary: grammars.Vocabulary,
     rng: random.Random,
     max_tokens: int,
-    clock: Optional[_Clock],
 ) -> dict[str, Any]:
     tokens: list[int] = []
     walk, end = grammar.walk(), _CUT
     while len(tokens) < max_tokens:
-        allowed = sorted(clock.allowed(walk) if clock else walk.allowed())
+        allowed = sorted(walk.allowed())
         if not allowed:
             end = _DEAD
             break

@@ -4,9 +4,11 @@ into deltas.
 Its functions are called in a probe process. Exceptions of parsers are answers.
 """
 
+import json
 import logging
 import time
 import traceback
+from functools import lru_cache
 from typing import Any
 
 from ..dialect import parsing
@@ -15,7 +17,6 @@ from ..dialect.parsing import Delta
 Json = dict[str, Any]
 PROMPT = "<|im_start|>user\n?<|im_end|>\n<|im_start|>assistant\n"
 END = "<|im_end|>"
-_LOADED: dict[str, "Encoder"] = {}
 
 
 class Encoder:
@@ -35,6 +36,9 @@ class Encoder:
                 self._ids.clear()
             self._ids[text] = list(self.tokenizer.encode(text, add_special_tokens=False))
         return self._ids[text]
+
+
+_encoder = lru_cache(maxsize=None)(Encoder)
 
 
 def registered() -> Json:
@@ -58,24 +62,21 @@ def ask(
     type, message and where it was raised.
     """
     logging.disable(logging.CRITICAL)  # parsers log each exception that they catch
-    if tokenizer not in _LOADED:
-        _LOADED[tokenizer] = Encoder(tokenizer)
-    encoder = _LOADED[tokenizer]
-    parsers_of: dict[str, Any] = {}
-    requests: dict[str, Any] = {}
+    encoder = _encoder(tokenizer)
+
+    @lru_cache(maxsize=None)
+    def parsers_after(prompt: str) -> Any:
+        ids = encoder.ids(PROMPT + prompt)
+        return parsing.parsing(tool or None, reasoning or None, encoder.tokenizer, ids)
+
+    @lru_cache(maxsize=None)
+    def request_with(options: str) -> Any:
+        return parsing.request(tools, json.loads(options))
+
     answers, deltas, began = [], 0, time.perf_counter()
     for question in questions:
-        key = repr(sorted(question["options"].items()))
-        if key not in requests:
-            requests[key] = parsing.request(tools, question["options"])
-        request = requests[key]
-        prompt = question["prompt"]
-        if prompt not in parsers_of:
-            ids = encoder.ids(PROMPT + prompt)
-            parsers_of[prompt] = parsing.parsing(
-                tool or None, reasoning or None, encoder.tokenizer, ids
-            )
-        parsers = parsers_of[prompt]
+        request = request_with(json.dumps(question["options"], sort_keys=True))
+        parsers = parsers_after(question["prompt"])
         whole = _guarded(parsers.whole, question["text"], encoder.ids(question["text"]), request)
         streams = []
         for pieces, alone in zip(question["cuts"], question["ends"]):

@@ -1,11 +1,11 @@
 """Functions that ``vllm-regress survey drift`` calls in a target: does this installation import, and does
 its command print its help?"""
 
-import contextlib
 import importlib
 import importlib.metadata
 import io
 import sys
+from contextlib import redirect_stdout
 
 SERVER = "vllm.entrypoints.openai.api_server"
 """Importing it imports what a server needs, and with it most dependencies."""
@@ -40,7 +40,7 @@ def _run(command: object, arguments: list[str], out: io.StringIO) -> object:
     before = sys.argv
     sys.argv = arguments
     try:
-        with contextlib.redirect_stdout(out):
+        with redirect_stdout(out):
             command()  # type: ignore[operator]
     except SystemExit as end:
         return end.code

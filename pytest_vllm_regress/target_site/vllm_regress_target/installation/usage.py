@@ -5,6 +5,7 @@ nothing of vLLM is called. Each function takes the values of one use and returns
 empty text if everything exists, None if that cannot be said.
 """
 
+import functools
 import importlib
 import inspect
 import re
@@ -12,7 +13,6 @@ from typing import Any, Callable, Optional
 
 _PATH = re.compile(r"vllm(\.\w+(\(\))?)*")
 MAX_TEXT = 500
-_TOOL_MANAGERS = ("vllm.tool_parsers", "vllm.entrypoints.openai.tool_parsers")
 
 
 class Undecided(Exception):
@@ -24,134 +24,110 @@ class Lacking(Exception):
     """The installed vLLM lacks it; the message says what."""
 
 
-def name(targets: list[str]) -> Optional[str]:
-    """Check that one of the paths exists (``()`` after a class: an instance of it)."""
-    return _answer(lambda: (_first(targets), "")[1])
+def _decided(check: Callable[..., str]) -> Callable[..., Optional[str]]:
+    """Return ``check`` with None for what it cannot decide."""
 
-
-def call(targets: list[str], positional: int, keywords: list[str]) -> Optional[str]:
-    """Check that the callable takes that many positional arguments and these keywords."""
-
-    def bind() -> str:
-        signature, bound = _signature(targets)
-        values = [None] * (positional + bound)
+    @functools.wraps(check)
+    def answer(*values: Any, **named: Any) -> Optional[str]:
         try:
-            signature.bind_partial(*values, **dict.fromkeys(keywords))
-        except TypeError as error:
-            return str(error)
-        if any(
-            parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values()
-        ):
-            named = {
-                p.name
-                for p in signature.parameters.values()
-                if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
-            }
-            if not set(keywords) <= named:
-                raise Undecided
-        return ""
+            return check(*values, **named)[:MAX_TEXT]
+        except Lacking as lacking:
+            return str(lacking)[:MAX_TEXT]
+        except (Exception, SystemExit):
+            # A module of vLLM that needs a package or hardware that is not here, for example.
+            return None
 
-    return _answer(bind)
+    return answer
 
 
+@_decided
+def name(targets: list[str]) -> str:
+    """Check that one of the paths exists (``()`` after a class: an instance of it)."""
+    _first(targets)
+    return ""
+
+
+@_decided
+def call(targets: list[str], positional: int, keywords: list[str]) -> str:
+    """Check that the callable takes that many positional arguments and these keywords."""
+    signature, bound = _signature(targets)
+    values = [None] * (positional + bound)
+    try:
+        signature.bind_partial(*values, **dict.fromkeys(keywords))
+    except TypeError as error:
+        return str(error)
+    parameters = signature.parameters.values()
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        named = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+        if not set(keywords) <= named:
+            raise Undecided
+    return ""
+
+
+@_decided
 def override(
     targets: list[str], method: str, names: list[str], positional: int, more: list[bool]
-) -> Optional[str]:
+) -> str:
     """Check that the class has the method, and that an override takes what vLLM passes.
 
     ``names`` and ``positional``: what the override takes by name and by position. ``more``: whether
     it takes any others, by position and by name.
     """
-
-    def compare() -> str:
-        owner, _ = _first(targets)
-        if not hasattr(owner, method):
-            return f"the class {owner.__name__} has no {method}"
-        function = getattr(owner, method)
-        try:
-            parameters = list(inspect.signature(function).parameters.values())
-        except (TypeError, ValueError):
-            raise Undecided from None  # compiled
-        passed = parameters[1 if _is_unbound(owner, method, function) else 0 :]
-        by_name = [p for p in passed if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-        unknown = [p for p in by_name if p.name not in names and not more[1]]
-        count = sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in passed)
-        too_many = count > positional and not more[0]
-        if unknown and (too_many or any(p.kind is p.KEYWORD_ONLY for p in unknown)):
-            return "{} is called with {}, which the override does not take".format(
-                method, ", ".join(p.name for p in unknown)
-            )
-        return ""
-
-    return _answer(compare)
+    owner, _ = _first(targets)
+    if not hasattr(owner, method):
+        return f"the class {owner.__name__} has no {method}"
+    function = getattr(owner, method)
+    # Compiled functions have no signature: then nothing is decided.
+    parameters = list(inspect.signature(function).parameters.values())
+    passed = parameters[1 if _is_unbound(owner, method, function) else 0 :]
+    by_name = [p for p in passed if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    unknown = [p for p in by_name if p.name not in names and not more[1]]
+    count = sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in passed)
+    too_many = count > positional and not more[0]
+    if unknown and (too_many or any(p.kind is p.KEYWORD_ONLY for p in unknown)):
+        return "{} is called with {}, which the override does not take".format(
+            method, ", ".join(p.name for p in unknown)
+        )
+    return ""
 
 
-def option(flag: str, value: str = "") -> Optional[str]:
+@_decided
+def option(flag: str, value: str = "") -> str:
     """Check that ``vllm serve`` has the option and, with a value, that this is one of those that it
     allows."""
-
-    def check() -> str:
-        serve_parser = importlib.import_module(
-            "vllm_regress_target.dialect.commandline"
-        ).serve_parser
-
-        actions = serve_parser()._actions
-        if len(actions) < 2:
-            raise Undecided
-        action = next((action for action in actions if flag in action.option_strings), None)
-        if action is None:
-            return f"vllm serve has no {flag}"
-        if not value:
-            return ""
-        if not action.choices:
-            raise Undecided
-        return "" if value in map(str, action.choices) else f"{flag} does not allow {value}"
-
-    return _answer(check)
+    commandline = importlib.import_module("vllm_regress_target.dialect.commandline")
+    actions = commandline.serve_parser()._actions
+    if len(actions) < 2:
+        raise Undecided
+    action = next((action for action in actions if flag in action.option_strings), None)
+    if action is None:
+        return f"vllm serve has no {flag}"
+    if not value:
+        return ""
+    if not action.choices:
+        raise Undecided
+    return "" if value in map(str, action.choices) else f"{flag} does not allow {value}"
 
 
-def parser(kind: str, wanted: str) -> Optional[str]:
+@_decided
+def parser(kind: str, wanted: str) -> str:
     """Check that a tool or a reasoning parser of this name is registered.
 
     ``kind``: tool or reasoning.
     """
-
-    def check() -> str:
-        if kind == "tool":
-            get = _first_module(_TOOL_MANAGERS).ToolParserManager.get_tool_parser
-        else:
-            get = importlib.import_module(
-                "vllm.reasoning"
-            ).ReasoningParserManager.get_reasoning_parser
-        try:
-            get(wanted)
-        except KeyError:
-            return f"there is no {kind} parser {wanted}"
-        return ""
-
-    return _answer(check)
-
-
-def environment(variable: str) -> Optional[str]:
-    """Check that vLLM reads an environment variable."""
-
-    def check() -> str:
-        known = importlib.import_module("vllm.envs").environment_variables
-        return "" if variable in known else f"vLLM does not read {variable}"
-
-    return _answer(check)
-
-
-def _answer(check: Callable[[], str]) -> Optional[str]:
+    parsing = importlib.import_module("vllm_regress_target.dialect.parsing")
     try:
-        return check()[:MAX_TEXT]
-    except Lacking as lacking:
-        return str(lacking)[:MAX_TEXT]
-    except (
-        Exception,
-        SystemExit,
-    ):  # a module of vLLM that needs a package or hardware that is not here, for example
-        return None
+        parsing.parser_class(kind, wanted)
+    except KeyError:
+        return f"there is no {kind} parser {wanted}"
+    return ""
+
+
+@_decided
+def environment(variable: str) -> str:
+    """Check that vLLM reads an environment variable."""
+    known = importlib.import_module("vllm.envs").environment_variables
+    return "" if variable in known else f"vLLM does not read {variable}"
 
 
 def _first(paths: list[str]) -> tuple[Any, bool]:
@@ -214,13 +190,7 @@ def _signature(paths: list[str]) -> tuple[inspect.Signature, int]:
     """Return a signature, and how many arguments Python adds in front: 1 for a method that is
     called on an instance."""
     value, through_instance = _first(paths)
-    if not callable(value):
-        raise Undecided
-    try:
-        signature = inspect.signature(value)
-    except (TypeError, ValueError):
-        raise Undecided from None
-    return signature, int(through_instance and not inspect.isclass(value))
+    return inspect.signature(value), int(through_instance and not inspect.isclass(value))
 
 
 def _is_unbound(owner: Any, attribute: str, value: Any) -> bool:
@@ -229,12 +199,3 @@ def _is_unbound(owner: Any, attribute: str, value: Any) -> bool:
     return inspect.isfunction(value) and not isinstance(
         inspect.getattr_static(owner, attribute), staticmethod
     )
-
-
-def _first_module(names: tuple[str, ...]) -> Any:
-    for module in names:
-        try:
-            return importlib.import_module(module)
-        except ModuleNotFoundError:
-            continue
-    raise Undecided

@@ -6,11 +6,15 @@ from typing import Any, Optional
 
 import numpy as np
 import torch
+from vllm.distributed import get_tp_group
 from vllm.logger import init_logger
 
 from ..dialect.signatures import SimulationGap, call_with
 from . import DEVICE_NAME
 from .adapters import Adapters
+from .pooling import Pooling
+from .scripted_logits import ScriptedLogits
+from .synthetic_logits import SyntheticLogits
 
 logger = init_logger("vllm.vllm_regress_sim")
 
@@ -21,8 +25,8 @@ _RUNNERS = ("generate", "auto", "transcription", "pooling")  # transcription gen
 class SimWorker:
     """One rank of a simulated engine, as a base of a worker class of vLLM."""
 
-    _adapters: Adapters
     model_config: Any
+    vllm_config: Any
     parallel_config: Any
     rank: int
 
@@ -36,6 +40,16 @@ class SimWorker:
         self._pools = runner == "pooling"
         _start_process_groups(self)
         logger.info("%s (rank %d of %d)", DEVICE_NAME, self.rank, self.parallel_config.world_size)
+
+    def load_model(self, **kwargs: Any) -> None:
+        """Prepare the logits. Weights are not read."""
+        self._synthetic = SyntheticLogits(self.model_config)
+        self._adapters = Adapters(self.vllm_config)
+        if self._pools:
+            self._pooling = Pooling(self._synthetic, self.model_config)
+            return
+        reports = getattr(self, "is_driver_worker", False) or get_tp_group().is_first_rank
+        self._scripted = ScriptedLogits(self._synthetic, self.model_config, reports)
 
     def get_model(self) -> Any:
         raise SimulationGap("vLLM asked for the model, but the simulated device loads none")

@@ -12,10 +12,7 @@ from vllm.platforms import current_platform
 from vllm.sequence import PoolerOutput, PoolingSequenceGroupOutput
 from vllm.worker.worker_base import WorkerBase
 
-from .adapters import Adapters
-from .pooling import Pooling
-from .scripted_logits import ScriptedLogits
-from .synthetic_logits import SyntheticLogits, prompt_tokens
+from .synthetic_logits import prompt_tokens
 from .worker import BLOCKS, SimWorker
 
 SWAP_BLOCKS = 1024
@@ -49,16 +46,9 @@ class SimWorkerV0(SimWorker, WorkerBase):
             # Without events, vLLM does not measure the count of accepted drafts with CUDA events.
             current_platform.Event = None
 
-    def load_model(self) -> None:
-        """Prepare synthetic logits and vLLM's sampler. Weights are not read."""
-        self._synthetic = SyntheticLogits(self.model_config)
-        self._adapters = Adapters(self.vllm_config)
-        self._scripted = ScriptedLogits(
-            self._synthetic,
-            self.model_config,
-            report_deviations=self.is_driver_worker or get_tp_group().is_first_rank,
-        )
-        self._pooling = Pooling(self._synthetic, self.model_config)
+    def load_model(self, **kwargs: Any) -> None:
+        """Prepare the logits and vLLM's sampler."""
+        super().load_model(**kwargs)
         self._processor = LogitsProcessor(self._synthetic.vocab_size, logits_as_input=True)
         self.sampler = Sampler()
 

@@ -3,7 +3,7 @@
 from typing import Any, Optional
 
 import torch
-from vllm.distributed import get_pp_group, get_tp_group
+from vllm.distributed import get_pp_group
 from vllm.sequence import IntermediateTensors
 from vllm.v1.outputs import LogprobsTensors, ModelRunnerOutput
 from vllm.v1.worker.worker_base import WorkerBase
@@ -11,14 +11,10 @@ from vllm.v1.worker.worker_base import WorkerBase
 from ..dialect import worker_v1
 from ..dialect.pooling import task_names
 from ..dialect.signatures import SimulationGap
-from .adapters import Adapters
 from .batch import PersistentBatch, PoolingBatch
 from .drafts import Drafter, join_logprobs
 from .masks import GrammarMasks
 from .platform import MEMORY
-from .pooling import Pooling
-from .scripted_logits import ScriptedLogits
-from .synthetic_logits import SyntheticLogits
 from .worker import BLOCKS, SimWorker
 
 worker_v1.preload()
@@ -52,22 +48,18 @@ class SimWorkerV1(SimWorker, WorkerBase):
     # Startup
 
     def load_model(self, **kwargs: Any) -> None:
-        """Prepare synthetic logits, the batch and vLLM's sampler. Weights are not read."""
-        self._synthetic = SyntheticLogits(self.model_config)
-        self._adapters = Adapters(self.vllm_config)
+        """Prepare the logits, the batch and vLLM's sampler."""
+        super().load_model(**kwargs)
         self._last = get_pp_group().is_last_rank
         self.model_runner = _Runner(self)
         if self._pools:
-            pooling = Pooling(self._synthetic, self.model_config)
-            self._tasks, self._pooling = pooling.tasks(task_names()), PoolingBatch(pooling)
+            self._tasks = self._pooling.tasks(task_names())
+            self._pooling_batch = PoolingBatch(self._pooling)
             return
         self._drafter = (
             Drafter(self.vllm_config)
             if worker_v1.speculates(self.vllm_config) and self._last
             else None
-        )
-        self._scripted = ScriptedLogits(
-            self._synthetic, self.model_config, report_deviations=get_tp_group().is_first_rank
         )
         block_size = worker_v1.layer_spec(self.vllm_config).block_size
         self._batch = PersistentBatch(
@@ -132,7 +124,7 @@ class SimWorkerV1(SimWorker, WorkerBase):
         if not self._last:
             return None if SAMPLES_SEPARATELY else worker_v1.empty_output()
         if self._pools:
-            ids, vectors = self._pooling.step(scheduler_output)
+            ids, vectors = self._pooling_batch.step(scheduler_output)
             places = {request_id: index for index, request_id in enumerate(ids)}
             return worker_v1.model_runner_output(
                 {"req_ids": ids, "req_id_to_index": places, "pooler_output": vectors}

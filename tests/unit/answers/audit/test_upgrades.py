@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress import cli
-from pytest_vllm_regress.answers.audit.matching import find
+from pytest_vllm_regress.answers.audit.matching import Severity, find, severity
 from pytest_vllm_regress.answers.audit.package_lists import parse_list
-from pytest_vllm_regress.answers.audit.severity import Severity, severity
 from pytest_vllm_regress.answers.audit.target import locked
 from pytest_vllm_regress.answers.audit.upgrades import better, named_releases, overview, table
 from pytest_vllm_regress.cases.loading import load_all_cases

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress import cli
-from pytest_vllm_regress.answers.api_history.changes import difference
 from pytest_vllm_regress.answers.api_history.definitions import Option
 from pytest_vllm_regress.answers.api_history.store import History
+from pytest_vllm_regress.answers.uses.diff import difference
 from tests.unit.answers.uses.projects import write
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress.answers.api_history.store import History
+from pytest_vllm_regress.answers.uses.presentation import to_json
+from pytest_vllm_regress.util import codec
 from tests.unit.answers.uses.projects import answer_for, missing
 
 CI = ".github/workflows/ci.yml"
@@ -101,3 +103,11 @@ def test_notebooks_are_read_cell_by_cell(tmp_path: Path, two_releases: History) 
     assert missing(result)["2.0"] == ["the module vllm.utils has no get_port", attribute, GONE]
     assert str(result.problems["2.0"][0].use.place) == "n.ipynb:cell 2:3"
     assert result.project.notes == ("left out: n.ipynb: cell 4 cannot be parsed",)
+
+
+def test_options_that_no_release_has_can_be_printed_as_json(
+    tmp_path: Path, two_releases: History
+) -> None:
+    result = answer_for(tmp_path, two_releases, {"run.sh": "vllm serve m --never-known"})
+    (unknown,) = codec.encode(to_json(result, "."))["unknown"]
+    assert (unknown["use"], unknown["kind"]) == ("--never-known", "option")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_vllm_regress.engines.processes.agent import TARGET_SITE
 from pytest_vllm_regress.target_site.vllm_regress_target.installation import usage
 
 FILES = {
@@ -87,7 +88,8 @@ def test_overrides() -> None:
     )
 
 
-def test_variables_and_parsers() -> None:
+def test_variables_and_parsers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(TARGET_SITE))
     assert usage.environment("VLLM_OLD") == ""
     assert usage.environment("VLLM_NEW") == "vLLM does not read VLLM_NEW"
     assert usage.parser("tool", "hermes") == ""

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from pytest_vllm_regress.engines.checkpoints.forge import ensure_checkpoint
-from pytest_vllm_regress.engines.checkpoints.kinds import (
+from pytest_vllm_regress.engines.checkpoints.forge import (
     KINDS,
     arguments_of,
-    kind_named,
+    ensure_checkpoint,
+    tokenizer_of,
     unmet_needs,
 )
 from pytest_vllm_regress.engines.checkpoints.tokenizers import model_file, pieces
@@ -27,7 +27,7 @@ def test_every_token_id_is_within_the_vocabulary(kind: str, tmp_path: Path) -> N
     place = ensure_checkpoint(kind, tmp_path)
     config = json.loads((place / "config.json").read_text())
     assert len(config["architectures"]) == 1
-    assert max(kind_named(kind).tokenizer().ids.values()) < config["vocab_size"]
+    assert max(tokenizer_of(kind).ids.values()) < config["vocab_size"]
     weights = load_file(place / "model.safetensors")
     widest = {
         tensor.shape[1]
@@ -167,4 +167,4 @@ def test_packages_that_kinds_need() -> None:
     )
     assert arguments_of("mistral") == {"tokenizer_mode": "mistral"} and not arguments_of("text")
     with pytest.raises(UsageError, match="there are text, vision, classifier"):
-        kind_named("poem")
+        tokenizer_of("poem")

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress.engines.gpus.leases import GpuLease, GpuLeases
-from pytest_vllm_regress.engines.gpus.nvml import Usage
-from pytest_vllm_regress.engines.gpus.visible import CudaDevice
+from pytest_vllm_regress.engines.gpus.nvml import Gpu, Usage
 from pytest_vllm_regress.errors import DeviceBusy, Unsupported
 from pytest_vllm_regress.util.deadline import Deadline
 from pytest_vllm_regress.util.sizes import GIB
@@ -30,8 +29,7 @@ class Card:
 
     def __init__(self, count: int) -> None:
         self.devices = [
-            CudaDevice(index, "stand-in", 80 * GIB, f"GPU-{index}", (9, 0))
-            for index in range(count)
+            Gpu(index, "stand-in", 80 * GIB, f"GPU-{index}", (9, 0)) for index in range(count)
         ]
         self.held: dict[str, dict[int, int]] = {device.uuid: {} for device in self.devices}
         self.other = 0
@@ -106,7 +104,7 @@ def test_two_engines_of_one_run_share_a_gpu(card: Card, run: Callable[[], GpuLea
 
 
 def test_an_exclusive_gpu_is_not_shared(card: Card, run: Callable[[], GpuLeases]) -> None:
-    card.devices = [CudaDevice(0, "x", 80 * GIB, "GPU-0", compute_mode="exclusive process")]
+    card.devices = [Gpu(0, "x", 80 * GIB, "GPU-0", compute_mode="exclusive process")]
     own_run = run()
     take(own_run, card)
     with pytest.raises(
@@ -191,13 +189,13 @@ def test_impossible_requests_are_unsupported(card: Card, run: Callable[[], GpuLe
         take(run(), card, count=3)
     with pytest.raises(Unsupported, match=r"more memory: 0 \(stand-in\) 80\.0 GiB, needs 90\.0"):
         take(run(), card, needed=90 * GIB)
-    card.devices = [CudaDevice(0, "slice", 10 * GIB, f"MIG-{n}", part=True) for n in range(2)]
+    card.devices = [Gpu(0, "slice", 10 * GIB, f"MIG-{n}", part=True) for n in range(2)]
     with pytest.raises(Unsupported, match="only one MIG slice"):
         take(run(), card, count=2)
 
 
 def test_a_slice_is_named_by_uuid(card: Card, run: Callable[[], GpuLeases]) -> None:
-    card.devices = [CudaDevice(0, "slice", 80 * GIB, "MIG-1", part=True)]
+    card.devices = [Gpu(0, "slice", 80 * GIB, "MIG-1", part=True)]
     card.held["MIG-1"] = {}
     assert take(run(), card).environment["CUDA_VISIBLE_DEVICES"] == "MIG-1"
 

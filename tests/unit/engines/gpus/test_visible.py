@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_vllm_regress.engines.gpus.nvml import Gpu, Machine, MigSlice
-from pytest_vllm_regress.engines.gpus.visible import CudaDevice, select_devices
+from pytest_vllm_regress.engines.gpus.nvml import Gpu, Machine
+from pytest_vllm_regress.engines.gpus.visible import select_devices
 from pytest_vllm_regress.errors import UsageError
 
 H100, T4 = "NVIDIA H100", "Tesla T4"
@@ -30,7 +30,7 @@ MIG = Machine(
             "GPU-00",
             (8, 0),
             mig=True,
-            slices=(MigSlice("MIG-1", "s", 10), MigSlice("MIG-2", "s", 10)),
+            slices=tuple(Gpu(0, "s", 10, f"MIG-{n}", (8, 0), part=True) for n in (1, 2)),
         ),
         Gpu(1, "A100", 80, "GPU-11", (8, 0), mig=True),
     ),
@@ -104,5 +104,5 @@ def test_indices_of_different_gpus_need_an_order() -> None:
 
 
 def test_mig_devices_of_one_gpu_are_told_apart() -> None:
-    parts = [CudaDevice(0, "NVIDIA A100 MIG 1g.10gb", 10, f"MIG-{n}", part=True) for n in range(3)]
+    parts = [Gpu(0, "NVIDIA A100 MIG 1g.10gb", 10, f"MIG-{n}", part=True) for n in range(3)]
     assert len({device.describe() for device in parts}) == 3

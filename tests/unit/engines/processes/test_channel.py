@@ -10,28 +10,27 @@ from typing import Any
 import pytest
 
 from pytest_vllm_regress.engines.processes.channel import Channel
+from pytest_vllm_regress.engines.processes.early_exit import Wait
 from pytest_vllm_regress.errors import DeadlineExceeded
 from pytest_vllm_regress.target_site.vllm_regress_target.protocol import FrameSocket
 from pytest_vllm_regress.util.deadline import Deadline
 
 
+def hung(deadline: Deadline, why: str) -> DeadlineExceeded:
+    return DeadlineExceeded(why, phase=deadline.phase)
+
+
 @pytest.fixture
 def ends() -> Iterator[tuple[Channel, socket.socket]]:
     """A channel to a peer that lives, and the peer's end of it."""
-
-    def hung(deadline: Deadline, why: str) -> DeadlineExceeded:
-        return DeadlineExceeded(why, phase=deadline.phase)
-
-    peer: Any = SimpleNamespace(alive=True, life_signals=lambda: (), hung=hung)
     own, other = socket.socketpair()
-    with other:
-        channel = Channel(FrameSocket(own), peer)
-        yield channel, other
-        channel.close()
+    with own, other:
+        yield Channel(FrameSocket(own)), other
 
 
 def receive(channel: Channel) -> Any:
-    return channel.receive(Deadline.after("request", 0), lambda frame: "ok" in frame)
+    peer: Any = SimpleNamespace(alive=True, hung=hung)
+    return channel.receive(Wait(Deadline.after("request", 0), peer), lambda frame: "ok" in frame)
 
 
 def test_an_answer_that_has_arrived_counts_after_the_deadline(

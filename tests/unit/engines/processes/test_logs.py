@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress.engines.processes import logs as logs_under_test
-from pytest_vllm_regress.engines.processes.logs import LogFollower
+from pytest_vllm_regress.engines.processes.logs import LogFollower, LogWindow
+from pytest_vllm_regress.target_site.vllm_regress_target.limits import trim
 
 
 def test_text_matches_once_even_in_two_pieces(tmp_path: Path) -> None:
@@ -76,3 +77,46 @@ def test_a_repeated_line_of_a_raylet_is_not_progress(tmp_path: Path) -> None:
     assert (
         size_after("step 2\n", "") > before
     )  # the family's own words count, however like the last ones they are
+
+
+def window_of(log: Path, *lines: str) -> LogWindow:
+    """Return a window that begins behind these lines of a log."""
+    log.write_text("".join(f"{line}\n" for line in lines))
+    window = LogWindow(log)
+    window.restart()
+    return window
+
+
+def add(log: Path, *lines: str) -> None:
+    with log.open("a") as file:
+        file.writelines(f"{line}\n" for line in lines)
+
+
+def test_a_window_has_what_was_logged_since_its_start(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    window = window_of(log, "before")
+    add(log, "after")
+    assert window.whole_text() == "after" and not window.missed
+
+
+@pytest.mark.parametrize("burst", [0, 200])
+def test_a_shortened_log_is_noticed_even_if_it_has_grown_again(tmp_path: Path, burst: int) -> None:
+    log = tmp_path / "log"
+    window = window_of(log, *(f"early line {n}" for n in range(100)))
+    add(log, "the line that the test looks for", *(f"late line {n}" for n in range(100)))
+    trim(str(log), 1000)
+    add(log, *(f"burst {n}" for n in range(burst)))
+    assert "looks for" not in window.whole_text()
+    assert window.missed
+    window.restart()
+    add(log, "more")
+    assert window.whole_text() == "more" and not window.missed
+
+
+def test_a_log_that_was_shortened_inside_the_window_is_noticed(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    window = LogWindow(log)
+    add(log, *(f"line {n}" for n in range(1000)))
+    trim(str(log), 1000)
+    window.whole_text()
+    assert window.missed

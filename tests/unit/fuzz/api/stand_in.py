@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from pytest_vllm_regress.engines.process_list import ProcessInfo
+from pytest_vllm_regress.engines.running import ProcessInfo
 from pytest_vllm_regress.fuzz.api.servers import AskedServer, ServerStarter
 from pytest_vllm_regress.surveys.states.growth import Growth, measure_growth
 

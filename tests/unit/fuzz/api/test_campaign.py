@@ -14,9 +14,9 @@ import pytest
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.fuzz.api import request_drawing
 from pytest_vllm_regress.fuzz.api.api_hunter import ApiFinding, ApiHunter
-from pytest_vllm_regress.fuzz.api.api_lane import ApiLane
 from pytest_vllm_regress.fuzz.api.api_oracle import ApiOutcome
 from pytest_vllm_regress.fuzz.api.api_request import ApiReply, ApiRequest
+from pytest_vllm_regress.fuzz.api.servers import ApiLane
 from pytest_vllm_regress.fuzz.campaign import Campaign
 from pytest_vllm_regress.fuzz.finding import ReplayAnswer
 from pytest_vllm_regress.fuzz.hunter import CampaignPlan, load

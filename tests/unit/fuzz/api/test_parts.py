@@ -13,10 +13,11 @@ from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.fuzz.api.api_hunter import ApiFinding
 from pytest_vllm_regress.fuzz.api.api_oracle import ApiOutcome, cause, problem, refusal
 from pytest_vllm_regress.fuzz.api.api_request import BUSY, ApiReply, ApiRequest
-from pytest_vllm_regress.fuzz.api.description import fields, operations
 from pytest_vllm_regress.fuzz.api.request_drawing import (
     RequestDrawer,
     bases_of,
+    fields,
+    operations,
     with_field,
     without_field,
 )

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pytest_vllm_regress.fuzz.engines.differences import difference
 from pytest_vllm_regress.fuzz.engines.engine_question import Request, Turns
 from pytest_vllm_regress.fuzz.engines.pairs import Pair
-from pytest_vllm_regress.fuzz.engines.side_answer import Choice, SideAnswer
+from pytest_vllm_regress.fuzz.engines.side_answer import Choice, SideAnswer, difference
 from pytest_vllm_regress.fuzz.finding import Problem
 from pytest_vllm_regress.util import codec
 

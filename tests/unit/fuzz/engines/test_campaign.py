@@ -12,6 +12,7 @@ import pytest
 
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.fuzz.campaign import JOURNAL, Campaign
+from pytest_vllm_regress.fuzz.drawing import identity
 from pytest_vllm_regress.fuzz.engines.pair_hunter import EngineFinding, PairHunter
 from pytest_vllm_regress.fuzz.finding import ReplayAnswer
 from pytest_vllm_regress.fuzz.hunter import CampaignPlan, load
@@ -55,7 +56,9 @@ def test_nothing_is_found_between_equal_sides(tmp_path: Path) -> None:
 
 
 def test_a_pair_that_the_release_does_not_have_is_reported(tmp_path: Path) -> None:
-    assert run(StandIn(), tmp_path).hunter.left_out == {"tensor-parallel": "there is no TPU"}
+    left_out = run(StandIn(), tmp_path).hunter.left_out
+    assert left_out["tensor-parallel"] == "there is no TPU"
+    assert "batch, truncate_prompt_tokens" in left_out
 
 
 @pytest.mark.parametrize(
@@ -72,7 +75,7 @@ def test_a_planted_difference_is_found_and_shrunk(
         finding for finding in run(StandIn(fault), tmp_path).findings if finding.pair == "batch"
     ]
     assert {finding.problem.kind for finding in findings} == {kind}
-    smallest = min(findings, key=lambda finding: len(finding.question.to_text()))
+    smallest = min(findings, key=lambda finding: len(identity(finding.question)))
     (request,) = smallest.question.requests
     assert traits <= request.traits <= traits | {"max_tokens", "temperature", "seed", "script"}
 

@@ -6,12 +6,14 @@ import dataclasses
 
 import pytest
 
-from pytest_vllm_regress.fuzz.engines.differences import difference, foreign_cache, inconsistency
 from pytest_vllm_regress.fuzz.engines.engine_question import Request
 from pytest_vllm_regress.fuzz.engines.side_answer import (
     Choice,
     SideAnswer,
+    difference,
     expected,
+    foreign_cache,
+    inconsistency,
     of_events,
     of_stream,
 )

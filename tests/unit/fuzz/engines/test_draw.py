@@ -5,21 +5,29 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_vllm_regress.fuzz.drawing import drawn
 from pytest_vllm_regress.fuzz.engines.engine_question import Request, Turns
 from pytest_vllm_regress.fuzz.engines.pairs import pairs
-from pytest_vllm_regress.fuzz.engines.question_drawing import drawn, is_sound, smaller_questions
+from pytest_vllm_regress.fuzz.engines.question_drawing import (
+    is_sound,
+    smaller_questions,
+)
+from pytest_vllm_regress.fuzz.engines.question_drawing import (
+    questions as drawn_questions,
+)
 from pytest_vllm_regress.fuzz.finding import Problem
 from pytest_vllm_regress.util import codec
 
 
 @pytest.fixture(scope="module")
 def questions() -> list[Turns]:
-    return drawn(100, 1)
+    return drawn(drawn_questions(), 100, 1)
 
 
 def test_the_same_seed_draws_the_same_questions() -> None:
-    first, second, other = ([one.to_text() for one in drawn(30, seed)] for seed in (1, 1, 2))
-    assert first == second != other
+    first = drawn(drawn_questions(), 30, 1)
+    drawn.cache_clear()
+    assert first == drawn(drawn_questions(), 30, 1) != drawn(drawn_questions(), 30, 2)
 
 
 def test_every_drawn_request_depends_on_nothing_but_itself(questions: list[Turns]) -> None:

@@ -15,7 +15,7 @@ import httpx
 
 from pytest_vllm_regress.engines.checkpoints.adapters import Adapter
 from pytest_vllm_regress.engines.http.health import Metrics
-from pytest_vllm_regress.engines.process_list import ProcessInfo
+from pytest_vllm_regress.engines.running import ProcessInfo
 from pytest_vllm_regress.engines.spec import EngineSpec
 from pytest_vllm_regress.fuzz.lifecycle.streams import TOKENS
 from pytest_vllm_regress.target_site.vllm_regress_target import script_format as script

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_vllm_regress.fuzz.drawing import drawn
 from pytest_vllm_regress.fuzz.lifecycle import story_run, streams
-from pytest_vllm_regress.fuzz.lifecycle.story import Action, Story, drawn
+from pytest_vllm_regress.fuzz.lifecycle.story_hunter import Action, Story, stories
 from pytest_vllm_regress.fuzz.lifecycle.story_run import StoryRun
 from tests.unit.fuzz.lifecycle.stand_in import StandIn
 
@@ -19,13 +20,15 @@ def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def kinds(story: Story, *faults: str) -> set[str]:
-    return {problem.kind for problem in StoryRun(StandIn(*faults)).run(story)}  # type: ignore[arg-type]
+    return {problem.kind for problem in StoryRun(StandIn(*faults)).run(story.actions)}  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("faults", [(), ("it cannot pause",)])
 def test_a_server_that_is_right_has_no_problem_in_any_story(faults: tuple[str, ...]) -> None:
     assert {
-        story.to_text(): found for story in drawn(60, 3) if (found := kinds(story, *faults))
+        story.to_text(): found
+        for story in drawn(stories(), 60, 3)
+        if (found := kinds(story, *faults))
     } == {}
 
 

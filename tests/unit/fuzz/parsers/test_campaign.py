@@ -17,7 +17,7 @@ from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.fuzz.campaign import JOURNAL, Campaign
 from pytest_vllm_regress.fuzz.hunter import CampaignPlan, load
 from pytest_vllm_regress.fuzz.parsers import parser_hunter
-from pytest_vllm_regress.fuzz.parsers.formats import Format
+from pytest_vllm_regress.fuzz.parsers.meaning import Format
 from pytest_vllm_regress.fuzz.parsers.parser_hunter import ParserFinding, ParserHunter
 from pytest_vllm_regress.fuzz.parsers.parser_process import ParserName
 from pytest_vllm_regress.fuzz.parsers.parser_question import ParserQuestion, ParserReply
@@ -60,7 +60,7 @@ def formats(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def hunter(process: Process, *names: str) -> ParserHunter:
     versions = {"vllm": "0.11.2", "transformers": "4.57"}
-    return ParserHunter(process, "vllm-0.11.2", versions, names)  # type: ignore[arg-type]
+    return ParserHunter([process], "vllm-0.11.2", versions, names)  # type: ignore[list-item]
 
 
 def run(

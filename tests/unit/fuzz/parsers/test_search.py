@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_vllm_regress.fuzz.campaign import StepSearch
+from pytest_vllm_regress.fuzz.drawing import drawn
 from pytest_vllm_regress.fuzz.hunter import CampaignPlan
-from pytest_vllm_regress.fuzz.parsers.formats import Format
-from pytest_vllm_regress.fuzz.parsers.meaning import drawn, features
+from pytest_vllm_regress.fuzz.parsers.meaning import Format, features, meanings
 from pytest_vllm_regress.fuzz.parsers.parser_hunter import ParserFinding, ParserHunter, ReadFormat
 from pytest_vllm_regress.fuzz.parsers.parser_process import ParserName
 from pytest_vllm_regress.fuzz.parsers.parser_question import CutKind, ParserQuestion, ParserReply
@@ -39,7 +39,7 @@ def search(
 ) -> tuple[list[ParserFinding], int, int]:
     """Ask a parser. Return the findings, and the number of questions and of problems."""
     part = ReadFormat(ParserName("tool", "one"), FORM)
-    hunter = ParserHunter(Process(parser), "vllm-0.11.2", {})  # type: ignore[arg-type]
+    hunter = ParserHunter([Process(parser)], "vllm-0.11.2", {})  # type: ignore[list-item]
     found = StepSearch(hunter, part, 0, known)
     questions = hunter.draw(part, CampaignPlan(seed=0, examples=60), 1)
     problems = [
@@ -94,14 +94,13 @@ def test_known_findings_are_not_reported_again() -> None:
 
 
 def test_the_same_seed_draws_the_same_answers() -> None:
-    assert [meaning.to_text() for meaning in drawn(20, 7)] == [
-        meaning.to_text() for meaning in drawn(20, 7)
-    ]
-    assert drawn(20, 7) != drawn(20, 8)
+    first = drawn(meanings(), 20, 7)
+    drawn.cache_clear()
+    assert first == drawn(meanings(), 20, 7) != drawn(meanings(), 20, 8)
 
 
 def test_drawn_answers_have_what_breaks_parsers() -> None:
-    drawn_features = frozenset[str]().union(*map(features, drawn(200, 1)))
+    drawn_features = frozenset[str]().union(*map(features, drawn(meanings(), 200, 1)))
     assert {
         "reasoning",
         "content",

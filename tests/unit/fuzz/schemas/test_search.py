@@ -19,6 +19,7 @@ import pytest
 
 from pytest_vllm_regress.fuzz import campaign as campaigns
 from pytest_vllm_regress.fuzz.campaign import Campaign
+from pytest_vllm_regress.fuzz.drawing import drawn
 from pytest_vllm_regress.fuzz.finding import Problem
 from pytest_vllm_regress.fuzz.hunter import CampaignPlan
 from pytest_vllm_regress.fuzz.schemas.backends import Allowance
@@ -27,10 +28,10 @@ from pytest_vllm_regress.fuzz.schemas.schema_hunter import (
     BackendPart,
     SchemaFinding,
     SchemaHunter,
-    drawn,
+    schema_questions,
 )
 from pytest_vllm_regress.fuzz.schemas.schema_oracle import Outcome, SchemaQuestion
-from pytest_vllm_regress.schemas import PROFILES, features, validator
+from pytest_vllm_regress.schemas import PROFILES, Budget, features, validator
 from pytest_vllm_regress.schemas.features import walk
 from pytest_vllm_regress.util import codec
 
@@ -131,7 +132,7 @@ def test_problems_that_do_not_repeat_are_kept(tmp_path: Path) -> None:
 
 
 def questions_of_search(profile: str, examples: int) -> list[SchemaQuestion]:
-    return drawn(PROFILES[profile], 12, examples, 1)
+    return drawn(schema_questions(PROFILES[profile], Budget(nodes=12)), examples, 1)
 
 
 @pytest.mark.parametrize("profile", ["lm-format-enforcer", "llguidance", "outlines", "xgrammar"])

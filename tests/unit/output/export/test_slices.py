@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_vllm_regress.output.export.slices import ModuleOfTests
+from pytest_vllm_regress.output.export.standalone import ModuleOfTests
 
 SOURCE = """
 from __future__ import annotations

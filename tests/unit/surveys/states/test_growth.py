@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from pytest_vllm_regress.engines.process_list import ProcessInfo
+from pytest_vllm_regress.engines.running import ProcessInfo
 from pytest_vllm_regress.errors import NotAtWork, UsageError
 from pytest_vllm_regress.surveys.states.growth import Read, measure_growth, slope
 

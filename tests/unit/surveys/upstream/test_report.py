@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress.errors import UsageError
-from pytest_vllm_regress.surveys.upstream.tests import UpstreamRun
-from pytest_vllm_regress.surveys.upstream.triage import (
+from pytest_vllm_regress.surveys.upstream.tests import (
     FILE,
     ListedTest,
     UpstreamOutcome,
     UpstreamResult,
+    UpstreamRun,
     listed_tests,
 )
 from pytest_vllm_regress.util import codec
@@ -65,9 +65,7 @@ def test_an_entry_of_another_form_is_refused(
     value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "listed.toml").write_text(f'["tests/a.py"]\ntest_x = {value}\n')
-    monkeypatch.setattr(
-        "pytest_vllm_regress.surveys.upstream.triage.FILE", tmp_path / "listed.toml"
-    )
+    monkeypatch.setattr("pytest_vllm_regress.surveys.upstream.tests.FILE", tmp_path / "listed.toml")
     with pytest.raises(UsageError, match=r"listed\.toml: .*tests/a\.py.*test_x"):
         listed_tests(["tests/a.py"])
 

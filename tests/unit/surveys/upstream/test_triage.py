@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress.errors import UsageError
-from pytest_vllm_regress.surveys.upstream.tests import drop_torn_line
-from pytest_vllm_regress.surveys.upstream.triage import (
+from pytest_vllm_regress.surveys.upstream.tests import (
     ListedTest,
     UpstreamOutcome,
     counts,
+    drop_torn_line,
     outcome_of,
     read_results,
     share_passed,

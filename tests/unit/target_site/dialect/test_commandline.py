@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 
 from pytest_vllm_regress.target_site.vllm_regress_target import Unsupported, WrongRequest
-from pytest_vllm_regress.target_site.vllm_regress_target.dialect import commandline
+from pytest_vllm_regress.target_site.vllm_regress_target.dialect import commandline, installed
 from pytest_vllm_regress.target_site.vllm_regress_target.dialect.plan import Plan
 
 
@@ -40,7 +40,7 @@ def test_every_kind_of_value_has_its_arguments() -> None:
 
 
 def test_server_options_must_be_known_to_the_parser(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commandline, "version", lambda: "9.9")
+    monkeypatch.setattr(installed, "version", lambda: "9.9")
     known = parser("--tool-call-parser", "--reasoning-parser")
     options = {"tool_call_parser": "hermes", "reasoning_parser": "qwen3"}
     assert commandline._server_options(options, known) == options

@@ -29,8 +29,9 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Any:
     """``installed(worker, platform)``: set the texts of vLLM's sources."""
 
     def write(worker: str = COMPARES, cuda: str = UUIDS) -> None:
+        monkeypatch.setattr(gpu, "version", lambda: "1.0")
         monkeypatch.setattr(
-            gpu, "_source", lambda *parts: worker if parts[-1] == "gpu_worker.py" else cuda
+            gpu, "source_of", lambda *parts: worker if parts[-1] == "gpu_worker.py" else cuda
         )
 
     write()
@@ -53,7 +54,7 @@ def plan(
 ) -> tuple[dict[str, Any], list[str]]:
     kwargs, notes = dict(named), list[str]()
     about = {"devices": list(devices), "tiny": tiny, "needed": 4 * GIB, "cache": GIB // 4}
-    gpu.plan({"gpu": about, "max_model_len": 512}, fields, kwargs, notes, "1.0")
+    gpu.plan({"gpu": about, "max_model_len": 512}, fields, kwargs, notes)
     return kwargs, notes
 
 

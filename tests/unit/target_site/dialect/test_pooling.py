@@ -15,6 +15,11 @@ from pytest_vllm_regress.target_site.vllm_regress_target.dialect import pooling
 NEW = {"runner", "convert", "pooler_config"}
 
 
+def plan(task: str, generation: str, fields: set[str], version: str) -> dict[str, Any]:
+    sys.modules["vllm"].__version__ = version  # type: ignore[attr-defined]
+    return pooling.plan(task, generation, fields)
+
+
 @pytest.fixture
 def vllm(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a function that installs a vLLM with these pooling tasks (None: it has no list) and
@@ -54,7 +59,7 @@ def test_up_to_0_9_a_task_is_an_engine_argument(
     vllm: Any, task: str, arguments: dict[str, str]
 ) -> None:
     vllm(None)
-    assert pooling.plan(task, "auto", {"task"}, "0.9.2") == arguments
+    assert plan(task, "auto", {"task"}, "0.9.2") == arguments
     assert vars(pooling.params("embed", None)) == {} and pooling.name_of("embed") == "embed"
 
 
@@ -68,15 +73,15 @@ def test_in_0_10_0_the_tasks_are_a_type(vllm: Any, monkeypatch: pytest.MonkeyPat
 
 def test_later_a_task_is_a_runner_and_a_conversion(vllm: Any) -> None:
     vllm(("encode", "embed", "classify", "score"), ("pooling_type",), ("task",))
-    assert pooling.plan("embed", "auto", NEW | {"task"}, "0.10.2") == {
+    assert plan("embed", "auto", NEW | {"task"}, "0.10.2") == {
         "runner": "pooling",
         "convert": "embed",
     }
-    assert pooling.plan("token_embed", "auto", NEW, "0.10.2") == {
+    assert plan("token_embed", "auto", NEW, "0.10.2") == {
         "runner": "pooling",
         "convert": "reward",
     }
-    assert pooling.plan("classify", "auto", NEW, "0.10.2") == {"runner": "pooling"}
+    assert plan("classify", "auto", NEW, "0.10.2") == {"runner": "pooling"}
     assert [pooling.params(task, None).task for task in ("token_embed", "score")] == [
         "encode",
         "score",
@@ -87,12 +92,12 @@ def test_token_wise_pooling_is_set_in_the_pooler_configuration(vllm: Any) -> Non
     tasks = ("embed", "classify", "token_embed", "token_classify")
     vllm(tasks, ("pooling_type",), ("task",))
     both = {"runner": "pooling", "convert": "embed"}
-    assert pooling.plan("token_embed", "auto", NEW, "0.11.2") == {
+    assert plan("token_embed", "auto", NEW, "0.11.2") == {
         **both,
         "pooler_config": {"pooling_type": "ALL"},
     }
     vllm(tasks, ("pooling_type", "task"), ("task",))
-    assert pooling.plan("token_embed", "auto", NEW, "0.33.0") == {
+    assert plan("token_embed", "auto", NEW, "0.33.0") == {
         **both,
         "pooler_config": {"task": "token_embed"},
     }
@@ -124,7 +129,7 @@ def test_missing_parameters_are_filled_in_as_by_servers(vllm: Any) -> None:
 def test_a_vllm_without_pooling_is_unsupported(vllm: Any) -> None:
     vllm(None)
     with pytest.raises(Unsupported, match="no engine argument for the task 'embed'"):
-        pooling.plan("embed", "auto", set(), "0.5.4")
+        plan("embed", "auto", set(), "0.5.4")
 
 
 @dataclasses.dataclass
@@ -147,14 +152,14 @@ def test_v1_pools_if_its_workers_get_pooling_parameters(
         module = SimpleNamespace(NewRequestData=request_class) if request_class else None
         monkeypatch.setitem(sys.modules, "vllm.v1.core.sched.output", module)
         with pytest.raises(Unsupported, match="pooling in V1") as refused:
-            pooling.plan("embed", "V1", {"task"}, "0.8.5")
+            plan("embed", "V1", {"task"}, "0.8.5")
         assert refused.value.claim["since"] == "0.9.2"
     monkeypatch.setitem(
         sys.modules,
         "vllm.v1.core.sched.output",
         SimpleNamespace(NewRequestData=NewRequestDataThatPools),
     )
-    assert pooling.plan("embed", "V1", {"task"}, "0.9.2") == {"task": "embed"}
+    assert plan("embed", "V1", {"task"}, "0.9.2") == {"task": "embed"}
 
 
 def test_v0_pools_if_its_engine_has_pooling_requests(
@@ -164,7 +169,7 @@ def test_v0_pools_if_its_engine_has_pooling_requests(
     vllm(None)
     monkeypatch.setitem(sys.modules, "vllm.engine.llm_engine", SimpleNamespace())
     with pytest.raises(Unsupported, match="pooling in V0") as refused:
-        pooling.plan("embed", "V0", NEW, "0.10.2")
+        plan("embed", "V0", NEW, "0.10.2")
     assert refused.value.claim["until"] == "0.10.1.1"
     monkeypatch.setitem(sys.modules, "vllm.engine.llm_engine", SimpleNamespace(PoolingParams=None))
-    assert pooling.plan("embed", "V0", {"task"}, "0.9.2") == {"task": "embed"}
+    assert plan("embed", "V0", {"task"}, "0.9.2") == {"task": "embed"}

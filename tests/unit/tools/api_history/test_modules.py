@@ -7,8 +7,13 @@ import textwrap
 
 import pytest
 
-from pytest_vllm_regress.answers.api_history.definitions import Signature, bases_of, signature_of
-from pytest_vllm_regress.answers.api_history.source import absolute, module_name
+from pytest_vllm_regress.answers.api_history.definitions import (
+    Signature,
+    absolute,
+    bases_of,
+    module_name,
+    signature_of,
+)
 from tools.api_history.modules import Module, read_module
 
 
