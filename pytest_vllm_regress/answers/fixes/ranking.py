@@ -83,6 +83,7 @@ class Ranker:
         that version; later changes count a little less.
         """
         query = self._query(evidence)
+        told = words(f"{evidence.message} {evidence.about} {evidence.models}")
         hits = self.hits(query, allowed)
         scores: dict[int, float] = defaultdict(float)
         self._add_words(query, hits, scores)
@@ -92,7 +93,7 @@ class Ranker:
         ranked = []
         for at, score in scores.items():
             if at in allowed:
-                shared = hits.titled.get(at, set()) | hits.having.get(at, set())
+                shared = told & (hits.titled.get(at, set()) | hits.having.get(at, set()))
                 by_weight = sorted(
                     shared, key=lambda w: (-query[w] * self._rarity(hits.counts[w]), w)
                 )

