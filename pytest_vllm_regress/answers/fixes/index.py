@@ -21,7 +21,7 @@ from ...util.versions import version_of
 
 FILE = DATA / "fixes.zip"
 MEMBER = "fixes.json"
-NAME = re.compile(r"(?:vllm)?#(\d{1,7})")
+NAME = re.compile(r"vllm#(\d{1,7})")
 _FIX = re.compile(r"(?i)\bfix|bug|revert|regression|crash|\bhang|deadlock|leak|correct|workaround")
 _REVERT = re.compile(r"^(?:\[[^\]]*\] *)*Revert ")
 _TITLED = re.compile(r"\(#(\d+)\)")
@@ -100,7 +100,7 @@ class FixIndex(msgspec.Struct):
                 return fix
         raise UsageError(
             f"{name}: not among the {len(self.fixes)} changes of vLLM until {self.until_date}; a "
-            "change has the form vllm#25994"
+            "change has the form vllm#44483"
         )
 
     def first_release(self, fix: Fix) -> str | None:
