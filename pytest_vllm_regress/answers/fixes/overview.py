@@ -106,9 +106,9 @@ def _concern(fix: Fix, options: Mapping[str, Any]) -> str:
     for option, name in _FEATURES.items():
         if options.get(option) and subsystem(fix) == name:
             return name
-    if options.get("enable_prefix_caching") is True and words("prefix cache caching") <= (
-        words(fix.title) | {"cache", "caching"}
-    ):
+    title = words(fix.title)
+    caches = "prefix" in title and not title.isdisjoint(("cache", "caching"))
+    if options.get("enable_prefix_caching") is True and caches:
         return "prefix caching"
     model = options.get("model")
     return _family(fix, model) if isinstance(model, str) else ""

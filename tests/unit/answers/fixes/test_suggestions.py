@@ -54,7 +54,7 @@ def fix(number: int, title: str, changed: dict[str, list[str]], first: int, **ot
 @pytest.fixture
 def index() -> FixIndex:
     pool = {"v1/core/pool.py": ["allocate"]}
-    others = [fix(n, f"Unrelated change {n}", {f"m{n}.py": ["f"]}, 1) for n in range(100, 140)]
+    others = [fix(n, f"Unrelated change {n}", {f"m{n}.py": ["f"]}, 1) for n in range(100, 4000)]
     return FixIndex(
         "abc",
         "2026-02-01",
