@@ -32,6 +32,7 @@ ALONE, FIRST, BESIDE = "root cause alone", "root cause first", "root cause, not 
 WRONG, TRACEBACK_MISSED = "only a follow-up or wrong", "nothing, with a traceback"
 LINE_MISSED = "nothing, with an error line"
 OUTCOMES = (ALONE, FIRST, BESIDE, WRONG, TRACEBACK_MISSED, LINE_MISSED)
+SURE = ("certain", "likely")
 HEAD = "Traceback (most recent call last)"
 
 TRACEBACK = """ERROR 11-23 17:35:54 [core.py:634] Traceback (most recent call last):
@@ -105,11 +106,15 @@ def _plain(text: str) -> str:
 def _shown(document: dict[str, Any]) -> list[tuple[str, list[int]]]:
     """Return the failures in the order in which they are shown, as (text, lines): both ends of a
     chain are one. A follow-up is shown only if there is nothing else."""
-    found = [(entry["text"], list(entry["lines"])) for entry in document["findings"]]
+    found, doubtful = [], []
+    for entry in document["findings"]:
+        is_sure = entry["certainty"] in SURE
+        (found if is_sure else doubtful).append((entry["text"], list(entry["lines"])))
     for entry in document["unknown"]:
         texts = [f"{entry['exception']}: {entry['message']}", *(text for _, text in entry["chain"])]
         lines = [entry["line"], *(line for line, _ in entry["chain"])]
         found.append((" | ".join(texts), lines))
+    found += doubtful
     return found
 
 
@@ -146,7 +151,9 @@ def _report(half: str, labels: list[dict[str, Any]], rows: list[dict[str, Any]])
     line(
         "  without ambiguous labels", sum(r["outcome"] in (ALONE, FIRST) for r in clear), len(clear)
     )
-    line("documented failure claimed", sum(bool(row["claimed"]) for row in rows), len(rows))
+    sure = [row for row in rows if any(certainty in SURE for _, certainty in row["claimed"])]
+    line("documented failure claimed, certain or likely", len(sure), len(rows))
+    line("documented failure claimed at all", sum(bool(r["claimed"]) for r in rows), len(rows))
     line(
         "diagnosis or documented failure with advice",
         sum(r["advised"] for r in errors),

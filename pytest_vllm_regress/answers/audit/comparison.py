@@ -118,7 +118,7 @@ def compare(
 def not_recorded(inventory: Inventory, cases: Sequence[Case]) -> tuple[Case, ...]:
     """Return the cases of which only the range says whether the packages have the failure."""
     table = read_table(cases)
-    return tuple(case for case in cases if _latest(inventory, case, table) is None)
+    return tuple(case for case in cases if _latest(_recorded(inventory, case, table)) is None)
 
 
 def _effect(before: bool | None, after: bool | None) -> UpgradeEffect:
@@ -132,7 +132,8 @@ def _effect(before: bool | None, after: bool | None) -> UpgradeEffect:
 def _known(inventory: Inventory, case: Case, table: VerdictTable) -> tuple[bool | None, str]:
     """Return whether the packages have the failure (None: not known), and how that is known or why
     not."""
-    if recorded := _latest(inventory, case, table):
+    entries = _recorded(inventory, case, table)
+    if recorded := _latest(entries):
         state = "observed" if recorded.shown else "passed"
         place = f"{recorded.environment} ({recorded.device}, {recorded.date})"
         return recorded.shown, f"{state} in {place}"
@@ -140,15 +141,21 @@ def _known(inventory: Inventory, case: Case, table: VerdictTable) -> tuple[bool 
     if findings and before_feature(case, findings[0].versions, table):
         return False, "it does not have the feature that fails"
     if findings:
-        return True, f"range: {findings[0].reason.removeprefix('affected: ')}"
+        not_run = sorted({f"; the release {e.cause.words}" for e in entries if e.cause})
+        return True, f"range: {findings[0].reason.removeprefix('affected: ')}{''.join(not_run)}"
     if unknown := unknown_packages(inventory, case):
         return None, f"no version of {' and '.join(unknown)} is known"
     return False, f"range: not in {case.affected_text()}"
 
 
-def _latest(inventory: Inventory, case: Case, table: VerdictTable) -> Recorded | None:
-    """Return the last result that tells something about the only package that decides, in its only
-    version.
+def _latest(entries: Iterable[Recorded]) -> Recorded | None:
+    """Return the last result that tells something."""
+    telling = [entry for entry in entries if entry.shown is not None]
+    return max(telling, key=lambda entry: entry.date, default=None)
+
+
+def _recorded(inventory: Inventory, case: Case, table: VerdictTable) -> list[Recorded]:
+    """Return what was recorded about the only package that decides, in its only version.
 
     For a release of vLLM of which no lock is known, that is a result with the packages of the day
     after the release.
@@ -160,10 +167,7 @@ def _latest(inventory: Inventory, case: Case, table: VerdictTable) -> Recorded |
     if inventory.release and unknown_packages(inventory, case):
         # Without overlays such as +transformers==5.23.0.
         plain = f"vllm-{Version(inventory.release).public}"
-        entries = [entry for entry in table.of_case(case.id) if entry.environment == plain]
-    elif len(case.affected) == len(versions) == 1 and (version := version_of(versions[0])):
-        entries = table.at(case.id, name, version.public)
-    else:
-        return None
-    telling = [entry for entry in entries if entry.shown is not None]
-    return max(telling, key=lambda entry: entry.date, default=None)
+        return [entry for entry in table.of_case(case.id) if entry.environment == plain]
+    if len(case.affected) == len(versions) == 1 and (version := version_of(versions[0])):
+        return table.at(case.id, name, version.public)
+    return []

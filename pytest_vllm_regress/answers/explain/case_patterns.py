@@ -70,6 +70,12 @@ class PatternIndex:
             if not literals:
                 self._without_literal.append(case)
         self.too_slow: dict[str, str] = {}
+        self._logged = {
+            literal: cases
+            for literal, cases in self._by_literal.items()
+            if any(not self._parts[case] <= set(_OF_EXCEPTIONS) for case in cases)
+        }
+        """Those of cases that a line at the level INFO can show."""
         self._spanning = [case for case in self._parts if _SPANS.search(case.symptom.pattern)]
         self._begins = [
             literal
@@ -101,7 +107,8 @@ class PatternIndex:
         ``exceptions``: whether the line may belong to an exception.
         """
         places = dict.fromkeys(self._without_literal, 0)
-        for literal, cases in self._by_literal.items():
+        literals = self._by_literal if exceptions else self._logged
+        for literal, cases in literals.items():
             if literal in text:
                 places |= dict.fromkeys(cases, text.find(literal))
         if not places:

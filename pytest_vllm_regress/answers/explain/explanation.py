@@ -22,8 +22,10 @@ from .case_patterns import PatternMatch
 from .diagnoses import look_for_cause
 from .failures import RankedFailures, UnknownFailure
 from .log_lines import NamedVersion
-from .tracebacks import Form, LoggedFailure, read_failures
+from .tracebacks import FailureForm, LoggedFailure, read_failures
 
+_LAST_CALLS = 3
+"""Innermost functions of vLLM that say where an exception was raised."""
 MAX_LINES = 20
 """Numbers of lines that are kept for a failure; further ones are counted."""
 
@@ -124,7 +126,7 @@ class Explanation:
         Fixes of upstream that may concern it are to be suggested for this one.
         """
         root = self.failures.root
-        return root if root and not root.diagnosed and not self.findings else None
+        return root if root and not root.diagnosed and not self.is_documented else None
 
     @property
     def only_follow_up(self) -> UnknownFailure | None:
@@ -133,9 +135,15 @@ class Explanation:
         return shown[0] if shown and shown[0].look else None
 
     @property
+    def is_documented(self) -> bool:
+        """Whether it shows a documented failure for certain, or likely."""
+        sure = (Certainty.CERTAIN, Certainty.LIKELY)
+        return any(finding.certainty in sure for finding in self.findings)
+
+    @property
     def advised(self) -> bool:
         """Whether there is a documented failure or a known cause with advice."""
-        return bool(self.findings) or bool(self.failures.root and self.failures.root.diagnosed)
+        return self.is_documented or bool(self.failures.root and self.failures.root.diagnosed)
 
     def to_json(self) -> dict[str, Any]:
         follow_ups = [
@@ -186,7 +194,9 @@ def credible(
         if finding.case.id in named
         or not (
             (finding.part is not Part.ASSERTION and look_for_cause(finding.text))
-            or (root and root.failure.form is Form.TRACEBACK and root.line < finding.lines[0])
+            or (
+                root and root.failure.form is FailureForm.TRACEBACK and root.line < finding.lines[0]
+            )
         )
     ]
 
@@ -220,23 +230,33 @@ def _finding(shown: CaseOccurrences, named: frozenset[str]) -> LogMatch | None:
 def _in_its_place(shown: CaseOccurrences) -> list[Occurrence]:
     """Return the occurrences that can be the failure.
 
-    An exception of Python's own library says nothing by its text ("Broken pipe"), so that it counts
-    only where it passed through one of the functions in which the recorded ones were raised.
+    An exception that Python or another library raises says nothing by its text ("Broken pipe",
+    "index out of bounds"), so that it counts only where it passed through one of the functions of
+    vLLM that the recorded ones passed through last.
     """
     recorded: list[LoggedFailure] = []
     if any(entry.match.part is Part.EXCEPTION for entry in shown.kept):
         with contextlib.suppress(UsageError):  # nothing readable is recorded
             recorded += _recorded_failures(shown.case)
-    places = {frame.place for failure in recorded for frame in failure.vllm_frames()[-1:]}
-    of_python = all(f.frames and f.frames[-1].of_standard_library for f in recorded)
-    if not places or not of_python:
+    if not recorded or any(not f.frames or f.frames[-1].of_vllm for f in recorded):
         return shown.kept
-    return [
-        entry
-        for entry in shown.kept
-        if entry.failure
-        and any(frame.place in places for frame in entry.failure.vllm_frames()[-3:])
-    ]
+    is_of_python = all(failure.frames[-1].of_standard_library for failure in recorded)
+    depth = 1 if is_of_python else _LAST_CALLS
+    functions = {
+        (frame.of_vllm if is_of_python else "", frame.function)
+        for failure in recorded
+        for frame in failure.vllm_frames()[-depth:]
+    }
+
+    def is_in_place(entry: Occurrence) -> bool:
+        if entry.failure is None or not entry.failure.frames:
+            return not is_of_python
+        return any(
+            (frame.of_vllm if is_of_python else "", frame.function) in functions
+            for frame in entry.failure.vllm_frames()[-_LAST_CALLS:]
+        )
+
+    return [entry for entry in shown.kept if not functions or is_in_place(entry)]
 
 
 def _recorded_failures(case: Case) -> Iterator[LoggedFailure]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...util.masking import mask
 from .diagnoses import Diagnosed, diagnose, look_elsewhere
-from .tracebacks import Form, LoggedFailure
+from .tracebacks import FailureForm, LoggedFailure
 
 MAX_GROUPS = 200
 MAX_FRAMES = 3
@@ -162,6 +162,8 @@ class UnknownFailures:
         if not causes:
             return RankedFailures(follow_ups=follow_ups)
         root = min(causes, key=_rank)
+        if root.failure.form is FailureForm.HINT and follow_ups:
+            return RankedFailures(follow_ups=follow_ups)
         others = [g for g in causes if g is not root and _is_beside(g, root)]
         return RankedFailures(root, tuple(others[:_MAX_KEPT]), follow_ups)
 
@@ -187,15 +189,15 @@ def _rank(group: UnknownFailure) -> tuple[bool, int, int]:
     """Return what sorts the likeliest root cause first: a traceback, then a line with a known
     cause, then other lines."""
     form = group.failure.form
-    is_known_line = group.diagnosed is not None and form < Form.TRACEBACK
-    return form < Form.TRACEBACK and not is_known_line, -form, group.line
+    is_known_line = group.diagnosed is not None and form < FailureForm.TRACEBACK
+    return form < FailureForm.TRACEBACK and not is_known_line, -form, group.line
 
 
 def _is_beside(group: UnknownFailure, root: UnknownFailure) -> bool:
     """Return whether it is worth a look beside the root cause: as certain a failure, of another
     kind."""
     return (
-        group.failure.form >= max(Form.LINE, root.failure.form)
+        group.failure.form >= max(FailureForm.LINE, root.failure.form)
         and group.signature.exception != root.signature.exception
     )
 

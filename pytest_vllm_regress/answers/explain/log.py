@@ -18,7 +18,16 @@ from ...errors import UsageError
 from ...util.files import expand_home
 from . import diagnoses
 from .case_patterns import PatternIndex, PatternMatch
-from .error_lines import ERROR_LITERALS, REQUEST, is_written, read_error, read_line
+from .error_lines import (
+    ERROR_LITERALS,
+    RARE_LITERALS,
+    REQUEST,
+    announces,
+    is_written,
+    read_announced,
+    read_error,
+    read_line,
+)
 from .explanation import (
     CaseOccurrences,
     Explanation,
@@ -29,12 +38,14 @@ from .explanation import (
 )
 from .failures import UnknownFailures
 from .json_records import lines_in
-from .log_lines import VERSION_LITERALS, VersionReader, selected_lines
+from .log_lines import VERSION_LITERALS, WRITTEN_LITERALS, VersionReader, selected_lines
 from .prefixes import LogLine, container_of, strip_prefix
-from .tracebacks import FRAME_LITERALS, PHASE_LITERALS, Form, LoggedFailure, TracebackReader
+from .tracebacks import FRAME_LITERALS, PHASE_LITERALS, FailureForm, LoggedFailure, TracebackReader
 
 MAX_WINDOW = 40
 """Lines in which a text that spans lines must end."""
+MAX_ANNOUNCED = 3
+"""Lines after "the error is:" in which the error stands."""
 MAX_RECORDS = 1000
 """Maximum number of combinations of case, container and versions."""
 Versions = tuple[tuple[str, str], ...]
@@ -130,6 +141,8 @@ class _LogReader:
         """An error whose message goes on in the next line."""
         self._window: list[str] = []
         """Lines since one with which a text that spans lines may begin."""
+        self._announced = 0
+        """The line that says that the next one is the message of an error."""
         self._left_out = 0
         self._matched: dict[str, tuple[int, frozenset[str]]] = {}
         """The last line with a match and the cases that it matched, by source."""
@@ -149,7 +162,8 @@ class _LogReader:
             *VERSION_LITERALS,
             *PHASE_LITERALS,
         )
-        beginning = (*literals, *diagnoses.line_literals(late=False))
+        rare = (*RARE_LITERALS, *WRITTEN_LITERALS, *diagnoses.line_literals(late=False))
+        beginning = (*literals, *rare)
         for number, line in selected_lines(stream, literals, self._needs_more, beginning):
             for text in lines_in(line):
                 self._read_line(number, LogLine(*strip_prefix(text)))
@@ -172,7 +186,7 @@ class _LogReader:
         if is_written(text):
             return
         failure = self._tracebacks.read(source, text, number)
-        if failure is None or failure.form is Form.CUT:
+        if failure is None or failure.form is FailureForm.CUT:
             reported = self._reported(line, number)
             failure, cut = reported or failure, failure if reported else None
             if cut is not None:
@@ -193,7 +207,9 @@ class _LogReader:
                 self._matched_failures.append((ids, failure, versions))
 
     def _needs_more(self) -> bool:
-        return bool(self._begun or self._window) or self._tracebacks.is_open()
+        return (
+            bool(self._begun or self._window or self._announced > 0) or self._tracebacks.is_open()
+        )
 
     def _search(self, line: LogLine) -> list[PatternMatch]:
         """Return the cases that a line shows, alone or with those before it."""
@@ -220,6 +236,13 @@ class _LogReader:
         if failure := read_error(line, number, phase):
             self._begun = failure if failure.message.endswith(("{", ":", "[", "(")) else None
             return failure
+        if announces(line.text):
+            self._announced = number
+        elif line.text.strip().strip("`~") and self._announced > 0:
+            is_near = number - self._announced <= MAX_ANNOUNCED
+            self._announced = 0
+            if is_near and (failure := read_announced(line, number, phase)):
+                return failure
         return read_line(line, number, phase)
 
     def _count(self, container: str, versions: Mapping[str, str], occurrence: Occurrence) -> None:

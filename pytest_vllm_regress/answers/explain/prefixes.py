@@ -3,6 +3,7 @@ times, levels, names of containers, hosts, processes, loggers and places in the 
 
 from __future__ import annotations
 
+import functools
 import html
 import re
 from dataclasses import dataclass
@@ -14,7 +15,12 @@ _COLOUR = re.compile(
     r"|\[(?:\d{1,3}(?:;\d{1,3})*)?m(?![\w.])|\[(?:0|[0-9];?[0-9]{2})m"
 )
 """Colour codes, also where a tool wrote the escape as text or lost it."""
-_TAG = re.compile(r"</?(?:pre|code|details|summary|p|br|div|span|b|samp)\b[^<>]{0,200}/?>", re.I)
+_REPEATED = re.compile(r" *\[repeated \d+x across cluster\].*$")
+_TAG = re.compile(
+    r"</?(?:pre|code|details|summary|p|br|div|span|b|samp)"
+    r"(?: [\w-]{1,30}=(?:\"[^\"<>]{0,200}\"|[\w-]{1,40}))* ?/?>",
+    re.IGNORECASE,
+)
 _ENTITY = re.compile(r"&(?:lt|gt|amp|quot|apos|nbsp|#\d{2,5}|#x[0-9a-f]{2,4});", re.I)
 _SPACES = {0xA0: " ", 0x2007: " ", 0x202F: " ", 0x200B: "", 0xFEFF: ""}
 _QUOTE = re.compile(r"(?: {0,3}> ?)+(?=\S| |$)")
@@ -35,7 +41,8 @@ _PIECE = re.compile(
     rf"|{_UPPER}(?: *\| *| - |: +|:(?=[a-z_.]+:)|\s+(?=\[|\d|\w+\.\w|[\w.]+:|[A-Z]))"
     r"|\[(?!Errno)[A-Za-z][\w./:,+=-]{0,80}\]:?(?:\s|$)|\[rank\d+\]:\s?"
     rf"|(?:[a-z0-9]{{8,20}})?\[ *{_LEVEL} *\]:?\s?"
-    r"|[\w.-]{1,60} +\| |#\d{1,3} \d+\.\d+ |\d{1,5}\.\d{1,3} (?=\s*\S)"
+    r"|[\w.-]{1,60} +[|\u2502] |#\d{1,3} \d+\.\d+ |\d{1,5}\.\d{1,3} (?=\s*\S)"
+    r"|\(\w[^\n]{0,100}? pid=\d+(?:, ip=[\w.:]+)?\) ?|##\[\w+\]"
     r"|\(\w[\w.-]{0,60}(?:[ _](?:pid|ip|rank)?=?[\w.=, ]{1,60})?\) ?"
     r"|\[?[\w./-]{1,80}\.(?:py|cpp|cc|cu):\d+\] ?|[\w./-]{1,60}:\d+\] "
     r"|[a-z_]\w{0,40}(?:\.\w{1,60}){1,8}(?::\w{1,60})?(?::\d+)? (?:-|\|) "
@@ -57,13 +64,13 @@ class LogLine:
     prefix: str
     text: str
 
-    @property
+    @functools.cached_property
     def source(self) -> str:
         """The prefix without its times: equal for all lines that one process wrote in one log
         record."""
         return source_of(self.prefix)
 
-    @property
+    @functools.cached_property
     def level(self) -> str:
         """The level in capitals, or an empty string."""
         if match := _LEVELS.search(self.prefix):
@@ -100,6 +107,8 @@ def _unmarked(line: str) -> str:
         line = _TAG.sub("", line)
     if "&" in line and _ENTITY.search(line):
         line = html.unescape(line).translate(_SPACES)
+    if "[repeated " in line:
+        line = _REPEATED.sub("", line)
     if "\r" in line:
         line = line.rpartition("\r")[2]
     if line.lstrip().startswith(">") and (match := _QUOTE.match(line)):

@@ -46,7 +46,7 @@ _OF_PACKAGE = re.compile(r"(vllm[/\\](?:.+[/\\])?[\w.-]+\.py)$")
 _CLASS = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:\([A-Za-z_]\w*\))?)(?:: ?|\s*$)")
 _STRONG = re.compile(
     r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*"
-    r"(?<!^)(?:Error|Exception|Exit|Interrupt|Failure|Group|NotFound|Died|Timeout|Warning)"
+    r"(?<!^)(?:Error|Exception|Exit|Interrupt|Failure|Group|NotFound|Died|Timeout|Failed|Warning)"
     r"(?:\([A-Za-z_]\w*\))?)(?:: ?|\s*$|(?= ?\())"
 )
 _CARETS = re.compile(r"[\s^~]+$")
@@ -100,9 +100,11 @@ class Frame:
         return self.file.endswith(".py") and not is_installed
 
 
-class Form(enum.IntEnum):
+class FailureForm(enum.IntEnum):
     """How a failure stands in the log, the weakest evidence first."""
 
+    HINT = 1
+    """A text that a person calls the message of an error."""
     LOGGED = 2
     """A line at the level of errors that names no exception."""
     MENTIONED = 3
@@ -131,7 +133,7 @@ class LoggedFailure:
     """Another exception caused it, or was being handled."""
     phase: str
     """The phase of an engine: import, start, request or stop."""
-    form: Form = Form.TRACEBACK
+    form: FailureForm = FailureForm.TRACEBACK
     code: str = ""
     cause: LoggedFailure | None = None
     source: str = ""
@@ -172,14 +174,14 @@ class LoggedFailure:
         return tuple(frame for frame in self.frames if frame.of_vllm)
 
     def is_of_another_program(self, packages: Iterable[str]) -> bool:
-        """Return whether the traceback passes through user code, but not through vLLM or any of
+        """Return whether the traceback passes through other code, but not through vLLM or any of
         ``packages``.
 
         Other programs raise the same exceptions as vLLM. A traceback with standard-library frames
         only may still be vLLM's, for example that of a thread that writes to a pipe.
         """
         modules = {name.replace("-", separator) for name in packages for separator in ("_", "")}
-        return any(frame.of_program for frame in self.frames) and not any(
+        return not all(frame.of_standard_library for frame in self.frames) and not any(
             frame.of_vllm or modules.intersection(re.split(r"[/\\]", frame.file))
             for frame in self.frames
         )
@@ -382,7 +384,7 @@ class TracebackReader:
         return LoggedFailure(
             *("", "", frames, state.first, state.last, state.cause is not None),
             phase=self._phase_of("", frames),
-            form=Form.CUT,
+            form=FailureForm.CUT,
             code=state.code,
             cause=state.cause,
             source=source,
@@ -406,7 +408,7 @@ class TracebackReader:
             number,
             follows=state.cause is not None,
             phase=self._phase_of(exception, state.frames),
-            form=Form.TRACEBACK,
+            form=FailureForm.TRACEBACK,
             code=state.code,
             cause=state.cause,
             source=source,

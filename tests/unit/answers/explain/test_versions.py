@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from pytest_vllm_regress.answers.explain.explanation import Certainty
+from pytest_vllm_regress.cases.loading import load_case
 from pytest_vllm_regress.cases.model import Case
+from tests.helpers.cases import CaseFile
 from tests.unit.answers.explain.conftest import BANNER, DIED, certainty, explained
 
 
