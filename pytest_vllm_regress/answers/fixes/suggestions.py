@@ -13,7 +13,7 @@ from .index import Fix, FixIndex, fix_index
 from .ranking import Ranked, Ranker
 
 MAX_SUGGESTED = 5
-LEAD, MIN_SCORE = 1.3, 48.0
+LEAD, MIN_SCORE = 1.8, 48.0
 """From which factor over the second score, and from which score, the first is *likely*: calibrated
 on reports of which half have no fix (docs/reference/fixes-measured.md)."""
 _MAX_WORDS = 5
