@@ -42,7 +42,6 @@ def audit(
     environments: Names = None,
     releases: str | None = None,
     serve: str | None = None,
-    fixes: bool = False,
     preflight: bool = False,
     ignore: Names = None,
     format: Literal["text", "json", "sarif"] = "text",
@@ -58,8 +57,6 @@ def audit(
     """
 
     cases = command.cases()
-    if fixes and serve is None:
-        raise UsageError("--fixes lists what concerns a deployment: give it with --serve")
     if releases is not None:
         if targets or environments or preflight or ignore or serve or format == "sarif":
             raise UsageError(
@@ -90,7 +87,7 @@ def audit(
     else:
         for inventory, result in zip(inventories, audits, strict=True):
             _print(result, command.verbose)
-            _print_fixes(inventory, deployments, all_of_them=fixes)
+            _print_fixes(inventory, deployments, all_of_them=command.verbose)
     for note in dict.fromkeys(note for result in audits for note in result.notes):
         warn(f"note: {note}")
     return OK if all(result.clean for result in audits) else UNEXPECTED
@@ -107,7 +104,7 @@ def _print_fixes(
     index = fix_index()
     groups = concerned(index, version, options)
     total = sum(len(group) for _, group in groups)
-    hint = "" if all_of_them or not total else "; list them: --fixes"
+    hint = "" if all_of_them or not total else "; list them: -v"
     named = f" ({counts(groups)}; not proven here{hint})" if total else ""
     say(f"\n{total} later fixes of upstream touch what this deployment uses{named}")
     if all_of_them:

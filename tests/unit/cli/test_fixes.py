@@ -70,6 +70,5 @@ def test_audit_counts_and_lists_the_fixes_that_concern_a_deployment(
     command = ["audit", "vllm==0.20.0", "--serve", "vllm serve Qwen/Qwen3-8B --enable-lora"]
     main(command)
     assert "later fixes of upstream touch what this deployment uses (" in capsys.readouterr().out
-    main([*command, "--fixes"])
+    main(["-v", *command])
     assert "vllm#39935  0.28.0" in capsys.readouterr().out
-    assert main(["audit", "vllm==0.20.0", "--fixes"]) == 2
