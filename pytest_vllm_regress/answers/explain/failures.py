@@ -53,6 +53,11 @@ class UnknownFailure:
     """Which log to look into, if the failure only follows from another one."""
 
     @property
+    def is_doubtful(self) -> bool:
+        """Whether only a person's words say that it is a failure."""
+        return self.failure.form is FailureForm.HINT
+
+    @property
     def line(self) -> int:
         """The line of the first exception."""
         return self.failure.last

@@ -412,3 +412,50 @@ def test_what_is_no_text_log_is_named(
         assert words.format(log) in capsys.readouterr().err
     assert cli.main([*arguments, str(tmp_path)]) == 2
     assert "a folder. Give a log, or - for standard input" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("pattern", "log"),
+    [
+        (
+            "Got fatal signal from worker processes",
+            TRACEBACK.format(n=1) + "CRITICAL 11-23 17:35:54 [x.py:6] Got fatal signal from worker "
+            "processes, shutting down. See stack trace above for root cause issue.\n",
+        ),
+        (
+            'File "[^"]*default_worker\\.py", line',
+            "Traceback (most recent call last):\n"
+            '  File "/x/lib/python3.11/site-packages/ray/_private/workers/default_worker.py", line 3, in f\n'
+            "ValueError: something else\n",
+        ),
+        ("no room for queues", TRACEBACK.format(n=1) + "RuntimeError: no room for queues\n"),
+    ],
+    ids=["a follow-up of any death", "a frame of Ray", "after another root cause"],
+)
+def test_what_follows_from_another_failure_is_not_the_documented_one(
+    pattern: str, log: str, tmp_path: Path
+) -> None:
+    case = CaseFile(kind="engine-death", phase="request", pattern=pattern, omits="it").write(
+        tmp_path
+    )
+    explanation = explained(BANNER.format("0.8.4") + log, case)
+    assert explanation.findings == ()
+    assert [failure.signature.exception for failure in explanation.unknown] == ["ValueError"]
+
+
+def test_the_output_names_the_cause_what_to_do_and_what_follows(
+    death: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "log"
+    log.write_text(
+        "INFO: x\nOSError: [Errno 98] Address already in use\n"
+        "RuntimeError: Engine core initialization failed. See root cause above.\n"
+    )
+    assert cli.main(["--cases", str(death.directory.parent), "explain", str(log)]) == 5
+    lines = capsys.readouterr().out.splitlines()
+    assert "Cause: the port is already in use" in lines
+    assert any(line.startswith("  why:         line 2: OSError") for line in lines)
+    assert any("--port" in line for line in lines if line.startswith("  do: "))
+    assert (
+        "  line 3: RuntimeError: Engine core initialization failed. See root cause above." in lines
+    )
