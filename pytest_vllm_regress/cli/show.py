@@ -17,9 +17,10 @@ UPSTREAM = "https://github.com/vllm-project/vllm"
 
 
 def show(command: Invocation, case_id: str, format: TextOrJson = "text") -> None:
-    """Show all fields of a case and the ends of its range, or what a change of vLLM did (vllm#44483).
+    """Show all fields of a case and the ends of its range.
 
-    It says which of these ends were observed, and for a change, which releases have it.
+    It says which of these ends were observed. Of a change of vLLM, such as vllm#44483, it shows what
+    was changed, which releases contain it, and which cases are about it.
     """
 
     if NAME.fullmatch(case_id):

@@ -34,7 +34,7 @@ _FOLLOWS = re.compile(
 
 
 @dataclass(frozen=True)
-class Place:
+class VllmCall:
     """A call in vLLM: path below ``vllm/``, function, and its line of code if the traceback shows
     it."""
 
@@ -52,7 +52,7 @@ class Evidence:
     """
 
     message: str
-    places: tuple[Place, ...]
+    places: tuple[VllmCall, ...]
     about: str = ""
     models: str = ""
 
@@ -64,7 +64,7 @@ class Evidence:
 
 @dataclass
 class _Open:
-    places: list[Place] = field(default_factory=list)
+    places: list[VllmCall] = field(default_factory=list)
     messages: list[str] = field(default_factory=list)
     """Of the failure and of those that it caused."""
     is_ended: bool = False
@@ -104,7 +104,7 @@ def _read(text: str) -> Iterator[_Open]:
         if frame := _FRAME.search(line):
             function = (frame[2] or "").rpartition(".")[2]
             code = _code_below(lines, number)
-            state.places.append(Place(frame[1].replace("\\", "/"), function, code))
+            state.places.append(VllmCall(frame[1].replace("\\", "/"), function, code))
             continue
         found = None if state.is_ended else _EXCEPTION.search(line)
         if found and (found.start() < 4 or state.places):

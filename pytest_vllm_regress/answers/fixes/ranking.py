@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from .evidence import Evidence, Place
+from .evidence import Evidence, VllmCall
 from .index import DIGEST, MIN_LINE, Fix, digest
 from .words import words
 
@@ -42,7 +42,7 @@ class Weights:
 
 
 @dataclass(frozen=True)
-class Ranked:
+class RankedFix:
     """A change with its score and why it is listed: functions that it changed and that are in the
     traceback, words that it shares with the failure, and whether it removed a line shown there."""
 
@@ -76,7 +76,7 @@ class Ranker:
     def __init__(self, fixes: Sequence[Fix], weights: Weights | None = None) -> None:
         self._fixes, self._weights = fixes, weights or Weights()
 
-    def rank(self, evidence: Evidence, allowed: Collection[int], since: str) -> list[Ranked]:
+    def rank(self, evidence: Evidence, allowed: Collection[int], since: str) -> list[RankedFix]:
         """Return the changes that speak of the failure, the best first.
 
         ``allowed``: positions of the changes that the reported version lacks; ``since``: the day of
@@ -99,7 +99,9 @@ class Ranker:
                 )
                 score *= self._factor(at, start)
                 named = tuple(functions.get(at, ()))
-                ranked.append(Ranked(self._fixes[at], score, named, tuple(by_weight), at in lines))
+                ranked.append(
+                    RankedFix(self._fixes[at], score, named, tuple(by_weight), at in lines)
+                )
         return sorted(ranked, key=lambda entry: (-entry.score, entry.fix.number))
 
     def hits(self, query: Collection[str], allowed: Collection[int]) -> Hits:
@@ -186,9 +188,9 @@ class Ranker:
     def _rarity(self, count: int) -> float:
         return math.log(1 + (len(self._fixes) - count + 0.5) / (count + 0.5))
 
-    def _weighted(self, places: Sequence[Place]) -> list[tuple[Place, float]]:
+    def _weighted(self, places: Sequence[VllmCall]) -> list[tuple[VllmCall, float]]:
         """Return the calls, the innermost first, with a weight that falls with the depth."""
-        calls: dict[tuple[str, str], tuple[Place, float]] = {}
+        calls: dict[tuple[str, str], tuple[VllmCall, float]] = {}
         for place in reversed(places):
             calls.setdefault(
                 (place.path, place.function), (place, self._weights.depth ** len(calls))

@@ -8,9 +8,9 @@ from typing import Any
 
 from ..explain.failures import UnknownFailure
 from ..explain.tracebacks import Frame, LoggedFailure
-from .evidence import Evidence, Place
+from .evidence import Evidence, VllmCall
 from .index import Fix, FixIndex, fix_index
-from .ranking import Ranked, Ranker
+from .ranking import RankedFix, Ranker
 
 MAX_SUGGESTED = 5
 LEAD, MIN_SCORE = 1.8, 48.0
@@ -53,7 +53,7 @@ def suggestions(failure: UnknownFailure | None, about: str = "") -> list[Suggest
     versions = dict(failure.versions)
     chain = failure.failure.ends()
     places = tuple(
-        Place(frame.of_vllm.removeprefix("vllm/"), frame.function, _code(frame, entry))
+        VllmCall(frame.of_vllm.removeprefix("vllm/"), frame.function, _code(frame, entry))
         for entry in chain
         for frame in entry.vllm_frames()
     )
@@ -88,13 +88,13 @@ def suggest(
     ]
 
 
-def leads(ranked: Sequence[Ranked]) -> bool:
+def leads(ranked: Sequence[RankedFix]) -> bool:
     """Return whether the first change leads clearly."""
     second = ranked[1].score if len(ranked) > 1 else 0.0
     return bool(ranked) and ranked[0].score >= max(MIN_SCORE, LEAD * second)
 
 
-def _suggestion(index: FixIndex, entry: Ranked, *, is_likely: bool) -> Suggestion:
+def _suggestion(index: FixIndex, entry: RankedFix, *, is_likely: bool) -> Suggestion:
     reverted = index.reverted_by(entry.fix)
     return Suggestion(
         entry.fix,
@@ -105,7 +105,7 @@ def _suggestion(index: FixIndex, entry: Ranked, *, is_likely: bool) -> Suggestio
     )
 
 
-def _why(entry: Ranked) -> str:
+def _why(entry: RankedFix) -> str:
     parts = []
     if entry.functions:
         parts.append(f"changes {', '.join(entry.functions[:3])}")

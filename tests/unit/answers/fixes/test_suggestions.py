@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress.answers.fixes.evidence import Evidence, Place, read, root
+from pytest_vllm_regress.answers.fixes.evidence import Evidence, VllmCall, read, root
 from pytest_vllm_regress.answers.fixes.index import FILE, Fix, FixIndex, digest, fix_index
 from pytest_vllm_regress.answers.fixes.suggestions import suggest
 from pytest_vllm_regress.answers.fixes.words import words
@@ -80,8 +80,8 @@ def test_the_root_cause_is_read_with_its_calls_and_their_code() -> None:
     failure = evidence()
     assert failure.message == "ValueError: block of request is still referenced"
     assert failure.places == (
-        Place("v1/core/sched.py", "step", "self.allocate(request)"),
-        Place("v1/core/pool.py", "allocate", "assert block.ref_count == 0"),
+        VllmCall("v1/core/sched.py", "step", "self.allocate(request)"),
+        VllmCall("v1/core/pool.py", "allocate", "assert block.ref_count == 0"),
     )
 
 
@@ -93,7 +93,7 @@ def test_a_failure_has_the_calls_and_messages_of_its_chain() -> None:
 
 def test_an_excerpt_without_indentation_and_head_is_read() -> None:
     (failure,) = read('File "/x/vllm/a.py", line 1, in inner\nreturn 1\nKeyError: 5\n')
-    assert failure.places == (Place("a.py", "inner", "return 1"),)
+    assert failure.places == (VllmCall("a.py", "inner", "return 1"),)
 
 
 def test_the_fix_that_the_version_lacks_is_suggested_first_and_as_likely(index: FixIndex) -> None:
@@ -135,7 +135,7 @@ def test_a_fix_that_was_taken_back_is_not_likely(index: FixIndex) -> None:
 
 
 def test_words_about_a_failure_count(index: FixIndex) -> None:
-    failure = Evidence("KeyError: 7", (Place("v1/other.py", "run"),), about="sampling is slow")
+    failure = Evidence("KeyError: 7", (VllmCall("v1/other.py", "run"),), about="sampling is slow")
     assert suggest(failure, "0.11.0", index)[0].fix.number == 3
 
 
