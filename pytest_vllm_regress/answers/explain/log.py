@@ -15,7 +15,7 @@ from typing import BinaryIO, cast
 
 from ...cases.model import Case
 from ...errors import UsageError
-from ...util.files import expand_home
+from ...util.files import existing_path
 from . import diagnoses
 from .case_patterns import PatternIndex, PatternMatch
 from .error_lines import (
@@ -46,6 +46,7 @@ MAX_WINDOW = 40
 """Lines in which a text that spans lines must end."""
 MAX_ANNOUNCED = 3
 """Lines after "the error is:" in which the error stands."""
+MAX_NOTED = 5
 MAX_RECORDS = 1000
 """Maximum number of combinations of case, container and versions."""
 Versions = tuple[tuple[str, str], ...]
@@ -80,7 +81,7 @@ def opened(file: str, warn: Callable[[str], None]) -> Iterator[BinaryIO]:
     if file == "-":
         yield _decoded(sys.stdin.buffer, "standard input", warn)
         return
-    path = expand_home(file)
+    path = existing_path(file)
     if not path.exists() or path.is_dir():
         problem = "a folder" if path.is_dir() else "no such file"
         raise UsageError(
@@ -141,6 +142,8 @@ class _LogReader:
         """An error whose message goes on in the next line."""
         self._window: list[str] = []
         """Lines since one with which a text that spans lines may begin."""
+        self._cut: list[int] = []
+        """First lines of tracebacks without an exception."""
         self._announced = 0
         """The line that says that the next one is the message of an error."""
         self._left_out = 0
@@ -186,11 +189,11 @@ class _LogReader:
         if is_written(text):
             return
         failure = self._tracebacks.read(source, text, number)
-        if failure is None or failure.form is FailureForm.CUT:
-            reported = self._reported(line, number)
-            failure, cut = reported or failure, failure if reported else None
-            if cut is not None:
-                self._unknown.add(cut, self._versions.current(container))
+        if failure is not None and failure.form is FailureForm.CUT:
+            self._cut = [*self._cut[:MAX_NOTED], failure.first]
+            self._unknown.add(failure, self._versions.current(container))
+            failure = None
+        failure = failure or self._reported(line, number)
         matches = self._search(line)
         if not matches and failure is None:
             return
@@ -291,5 +294,7 @@ class _LogReader:
             yield f"{self._unknown.left_out} more failures without a case were not grouped"
         if self._left_out:
             yield f"{self._left_out} more lines with documented failures were not counted: too many versions or containers"
+        for line in self._cut[:MAX_NOTED]:
+            yield f"the traceback that begins on line {line} has no exception: it is cut, or not understood"
         if (first := self._tracebacks.unfinished()) is not None:
             yield f"the log ends inside the traceback that begins on line {first}; its exception is missing"

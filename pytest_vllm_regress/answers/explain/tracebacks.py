@@ -38,7 +38,6 @@ _WRAPPED = re.compile(
 _CHAIN = re.compile(
     r"The above exception was the direct cause|During handling of the above exception"
 )
-_DIRECT = "direct cause"
 _REFERS = re.compile(r"\babove\b|root cause")
 _INSTALLED = re.compile(r".*[/\\][\w.]*-packages[/\\]")
 _OF_VLLM = re.compile(r"(?:^|[/\\])(vllm[/\\](?:.+[/\\])?[\w.-]+\.py)$")
@@ -443,6 +442,6 @@ def read_failures(text: str) -> list[LoggedFailure]:
         for line in lines_in(raw):
             prefix, rest = strip_prefix(line)
             failure = reader.read(source_of(prefix), rest, number)
-            if failure is not None:
+            if failure is not None and failure.form is not FailureForm.CUT:
                 failures.append(failure)
     return failures

@@ -173,7 +173,9 @@ def test_an_empty_message_is_replaced_by_the_code() -> None:
 
 
 def test_a_traceback_without_its_end_is_said_with_its_code() -> None:
-    (failure,) = explained(TRACEBACK.rpartition("ZebraError")[0] + "```\nWhat is this?\n").unknown
+    explanation = explained(TRACEBACK.rpartition("ZebraError")[0] + "```\nWhat is this?\n")
+    (failure,) = explanation.unknown
+    assert "the traceback that begins on line 1 has no exception" in explanation.notes[0]
     assert failure.signature.frames == ("vllm/v1/worker/gpu_model_runner.py:execute_model",)
     assert failure.message == "return forward_call(*args, **kwargs)"
 
