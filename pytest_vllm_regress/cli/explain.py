@@ -24,7 +24,7 @@ UNDOCUMENTED = 5
 
 
 def explain(command: Invocation, file: str, about: str = "", format: TextOrJson = "text") -> int:
-    """Say which documented failures and known causes a log shows, and what to do.
+    """Say which known failure a log shows, why, and what to do.
 
     Names the lines that show each failure, the root cause first. Reads the log and runs nothing.
 
