@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -11,7 +12,9 @@ from ..answers.audit.audit import Audit
 from ..answers.audit.matching import AuditMatch, Inventory, severity
 from ..answers.audit.target import built_in_locks, read_interpreter, read_side, read_target
 from ..answers.audit.upgrades import overview, table
-from ..answers.deployments.configuration import read_deployments
+from ..answers.deployments.configuration import Deployment, read_deployments
+from ..answers.fixes.index import fix_index
+from ..answers.fixes.overview import concerned, counts, vllm_version
 from ..cases.model import Case
 from ..errors import UsageError
 from ..util.validation import format_value
@@ -82,12 +85,37 @@ def audit(
     elif format == "json":
         print_json({"schema": SCHEMA_VERSION, "targets": [result.to_json() for result in audits]})
     else:
-        for result in audits:
+        for inventory, result in zip(inventories, audits, strict=True):
             _print(result, command.verbose)
+            _print_fixes(inventory, deployments, all_of_them=command.verbose)
     speaker(format)(f"cases: {command.database()}")
     for note in dict.fromkeys(note for result in audits for note in result.notes):
         warn(f"note: {note}")
     return OK if all(result.clean for result in audits) else UNEXPECTED
+
+
+def _print_fixes(
+    inventory: Inventory, deployments: Sequence[Deployment], *, all_of_them: bool
+) -> None:
+    """Print how many later fixes touch what the deployments use, or all of them."""
+    version = vllm_version(inventory.versions)
+    if version is None or not deployments:
+        return
+    options = {name: value for entry in deployments for name, value in entry.options.items()}
+    index = fix_index()
+    groups = concerned(index, version, options)
+    total = sum(len(group) for _, group in groups)
+    hint = "" if all_of_them or not total else "; list them: -v"
+    named = f" ({counts(groups)}; not proven here{hint})" if total else ""
+    say(f"\n{total} later fixes of upstream touch what this deployment uses{named}")
+    if all_of_them:
+        for _, group in groups:
+            say(
+                *(
+                    f"  {fix.name}  {index.first_release(fix) or 'unreleased'}  {fix.title}"
+                    for fix in group
+                )
+            )
 
 
 def _environment(name: str, cases: tuple[Case, ...]) -> Inventory:

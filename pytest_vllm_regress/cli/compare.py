@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..answers.audit import comparison
-from ..answers.audit.matching import severity
+from ..answers.audit.matching import Inventory, severity
 from ..answers.audit.target import read_sides
+from ..answers.fixes.index import Fix, fix_index
+from ..answers.fixes.overview import between, by_subsystem, counts, vllm_version
 from ..cases.model import Case
 from ..cases.results import TestResult
 from ..errors import UsageError
@@ -46,8 +48,10 @@ def compare(
             for name, side in ((before, old), (after, new))
         }
         result = comparison.compare(old, new, cases, _run(command, missing))
+    fixes = _fixes(old, new)
     if format == "json":
-        print_json({"schema": 1, **result.to_json()})
+        names = {name: [fix.name for fix in group] for name, group in fixes}
+        print_json({"schema": 1, **result.to_json(), "upstream_fixes": names})
     elif format == "markdown":
         say(result.markdown())
     else:
@@ -57,9 +61,20 @@ def compare(
         ]
         print_columns(("effect", "case", "severity", "after the change", "failure"), rows)
         say(f"{result.before} to {result.after}: {result.counts()}")
+        if fixes:
+            total = sum(len(group) for _, group in fixes)
+            say(f"upstream names {total} fixes in between (not proven here): {counts(fixes)}")
     for note in result.notes:
         warn(f"note: {note}")
     return UNEXPECTED if result.of(comparison.UpgradeEffect.BREAKS) else OK
+
+
+def _fixes(old: Inventory, new: Inventory) -> list[tuple[str, list[Fix]]]:
+    """Return what upstream calls a fix and only the second side has, by subsystem."""
+    before, after = vllm_version(old.versions), vllm_version(new.versions)
+    if before is None or after is None:
+        return []
+    return by_subsystem(between(fix_index(), before, after))
 
 
 def _environment(side: str) -> str:

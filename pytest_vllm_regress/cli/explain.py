@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..answers.explain import log
+from ..answers.fixes.suggestions import suggestions
 from ..util.text import one_line
 from .context import (
     OK,
@@ -23,7 +24,7 @@ UNDOCUMENTED = 5
 
 
 def explain(command: Invocation, file: str, about: str = "", format: TextOrJson = "text") -> int:
-    """Say which documented failures and known causes a log shows, and what to do.
+    """Say which known failure a log shows, why, and what to do.
 
     Names the lines that show each failure, the root cause first. Reads the log and runs nothing.
 
@@ -35,13 +36,15 @@ def explain(command: Invocation, file: str, about: str = "", format: TextOrJson 
     with log.opened(file, warn) as stream:
         source = "standard input" if file == "-" else file
         explanation = log.explain(stream, cases, source, about)
-    # Fixes of upstream that may concern `explanation.unexplained` are to be suggested here.
+    fixes = suggestions(explanation.unexplained, about)
     if format == "json":
-        print_json({"schema": SCHEMA_VERSION, **explanation.to_json()})
+        suggested = [suggestion.to_json() for suggestion in fixes]
+        print_json({"schema": SCHEMA_VERSION, **explanation.to_json(), "fixes": suggested})
     else:
         print_text(
             "explain.txt",
             explanation=explanation,
+            fixes=fixes,
             logged=_logged,
             MAX_SHOWN=MAX_SHOWN,
             MAX_FOLLOW_UPS=MAX_FOLLOW_UPS,

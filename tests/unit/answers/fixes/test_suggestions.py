@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from pytest_vllm_regress.answers.fixes.evidence import Evidence, VllmCall, read, root
+from pytest_vllm_regress.answers.fixes.index import FILE, Fix, FixIndex, digest, fix_index
+from pytest_vllm_regress.answers.fixes.suggestions import suggest
+from pytest_vllm_regress.answers.fixes.words import words
+from pytest_vllm_regress.errors import UsageError
+
+LOG = """\
+(EngineCore pid=7) ERROR 06-01 16:47:04 [core.py:11] Traceback (most recent call last):
+(EngineCore pid=7) ERROR 06-01 16:47:04 [core.py:11]   File "/x/site-packages/vllm/v1/core/sched.py", line 4, in step
+(EngineCore pid=7) ERROR 06-01 16:47:04 [core.py:11]     self.allocate(request)
+(EngineCore pid=7) ERROR 06-01 16:47:04 [core.py:11]   File "/x/site-packages/vllm/v1/core/pool.py", line 9, in allocate
+(EngineCore pid=7) ERROR 06-01 16:47:04 [core.py:11]     assert block.ref_count == 0
+(EngineCore pid=7) ERROR 06-01 16:47:04 [core.py:11]            ^^^^^^^^^^^^^^^^^^^^
+(EngineCore pid=7) ERROR 06-01 16:47:04 [core.py:11] ValueError: block of request is still referenced
+Traceback (most recent call last):
+  File "/x/site-packages/vllm/entrypoints/llm.py", line 2, in generate
+    raise EngineDeadError
+vllm.v1.EngineDeadError: EngineCore is dead. See stack trace for the root cause.
+"""
+CHAIN = """\
+Traceback (most recent call last):
+  File "/x/vllm/a.py", line 1, in inner
+KeyError: 'w2'
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "/x/vllm/b.py", line 1, in outer
+RuntimeError: no weights
+"""
+
+
+def fix(number: int, title: str, changed: dict[str, list[str]], first: int, **other: str) -> Fix:
+    texts = {"commit": f"{number:09x}", "date": "2026-02-01", "terms": "", "removed": "", **other}
+    return Fix(
+        number,
+        texts["commit"],
+        texts["date"],
+        title,
+        changed,
+        texts["terms"],
+        texts["removed"],
+        first,
+    )
+
+
+@pytest.fixture
+def index() -> FixIndex:
+    pool = {"v1/core/pool.py": ["allocate"]}
+    others = [fix(n, f"Unrelated change {n}", {f"m{n}.py": ["f"]}, 1) for n in range(100, 4000)]
+    return FixIndex(
+        "abc",
+        "2026-02-01",
+        ["0.10.0", "0.11.0", "0.12.0"],
+        ["2026-01-01", "2026-02-01", "2026-03-01"],
+        [
+            fix(1, "[Bugfix] Old fix of referenced block", pool, 0, date="2025-12-01"),
+            *others,
+            fix(2, "[Bugfix] Free a block that is still referenced", pool, 2, terms="ref_count"),
+            fix(3, "Speed up sampling", {"v1/sample.py": ["sample"]}, 3),
+            fix(4, 'Revert "[Bugfix] Faster" (#3)', {"v1/sample.py": ["sample"]}, 3),
+        ],
+    )
+
+
+def evidence() -> Evidence:
+    failure = root(read(LOG))
+    assert failure is not None
+    return failure
+
+
+def test_the_root_cause_is_read_with_its_calls_and_their_code() -> None:
+    failure = evidence()
+    assert failure.message == "ValueError: block of request is still referenced"
+    assert failure.places == (
+        VllmCall("v1/core/sched.py", "step", "self.allocate(request)"),
+        VllmCall("v1/core/pool.py", "allocate", "assert block.ref_count == 0"),
+    )
+
+
+def test_a_failure_has_the_calls_and_messages_of_its_chain() -> None:
+    (failure,) = read(CHAIN)
+    assert [place.function for place in failure.places] == ["inner", "outer"]
+    assert "KeyError: 'w2'" in failure.message and "RuntimeError: no weights" in failure.message
+
+
+def test_an_excerpt_without_indentation_and_head_is_read() -> None:
+    (failure,) = read('File "/x/vllm/a.py", line 1, in inner\nreturn 1\nKeyError: 5\n')
+    assert failure.places == (VllmCall("a.py", "inner", "return 1"),)
+
+
+def test_the_fix_that_the_version_lacks_is_suggested_first_and_as_likely(index: FixIndex) -> None:
+    first, *others = suggest(evidence(), "0.11.0", index)
+    assert (first.fix.number, first.release, first.is_likely) == (2, "0.12.0", True)
+    assert "changes allocate" in first.why and "referenced" in first.why
+    assert all(other.fix.number != 1 and not other.is_likely for other in others)
+
+
+def test_nothing_is_suggested_for_a_version_that_has_the_fix(index: FixIndex) -> None:
+    assert all(s.fix.number != 2 for s in suggest(evidence(), "0.12.0", index))
+
+
+@pytest.mark.parametrize("version", [None, "0.1.dev5239", "nonsense", "0.9.2"])
+def test_nothing_is_suggested_without_a_known_version(version: str | None, index: FixIndex) -> None:
+    assert suggest(evidence(), version, index) == []
+
+
+def test_nothing_is_suggested_without_a_call_in_vllm_or_for_a_follow_up(index: FixIndex) -> None:
+    assert suggest(Evidence("ValueError: block is referenced", ()), "0.11.0", index) == []
+    dead = read(LOG)[1]
+    assert dead.is_follow_up and suggest(dead, "0.11.0", index) == []
+
+
+def test_a_line_of_the_traceback_that_a_change_removed_counts(index: FixIndex) -> None:
+    line = digest("  assert block.ref_count == 0")
+    twin = fix(5, "Another", {"v1/core/pool.py": ["allocate"]}, 2, removed=line)
+    twin_without = fix(6, "Another", {"v1/core/pool.py": ["allocate"]}, 2)
+    index.fixes[-1:] = [twin_without, twin]
+    suggestions = {s.fix.number: s for s in suggest(evidence(), "0.11.0", index)}
+    assert list(suggestions).index(5) < list(suggestions).index(6)
+    assert "removes a line" in suggestions[5].why
+
+
+def test_a_fix_that_was_taken_back_is_not_likely(index: FixIndex) -> None:
+    index.fixes.append(fix(7, 'Revert "Free a block" (#2)', {"x.py": ["y"]}, 3))
+    first = suggest(evidence(), "0.11.0", index)[0]
+    assert first.reverted_by == "vllm#7" and not first.is_likely
+
+
+def test_words_about_a_failure_count(index: FixIndex) -> None:
+    failure = Evidence("KeyError: 7", (VllmCall("v1/other.py", "run"),), about="sampling is slow")
+    assert suggest(failure, "0.11.0", index)[0].fix.number == 3
+
+
+def test_a_development_version_is_placed_by_its_commit_or_by_the_release_before(
+    index: FixIndex,
+) -> None:
+    assert index.day_of("0.11.1.dev5") == "2026-02-01"
+    position = index.position_of_commit("0.1.dev7+g000000002")
+    assert position is not None and index.fixes[position].number == 2
+    assert min(index.lacking("0.1.dev7+g000000002")) == position + 1
+
+
+def test_a_fix_is_found_by_its_name_and_an_unknown_one_is_an_error(index: FixIndex) -> None:
+    assert index.find("vllm#2").title.startswith("[Bugfix] Free")
+    for name in ("vllm#99", "vllm-2"):
+        with pytest.raises(UsageError, match="not among"):
+            index.find(name)
+
+
+def test_equal_indices_give_equal_files_that_can_be_loaded(index: FixIndex, tmp_path: Path) -> None:
+    path = tmp_path / "fixes.zip"
+    path.write_bytes(index.content())
+    assert FixIndex.load(path) == index and path.read_bytes() == index.content()
+
+
+def test_names_of_models_match_in_all_spellings() -> None:
+    assert words("Qwen2.5-VL-7B-Instruct") & words("models/qwen2_5_vl.py") >= {"qwen25vl"}
+
+
+def test_the_index_of_the_package_is_small_and_knows_documented_fixes() -> None:
+    assert FILE.stat().st_size < 2_000_000
+    assert zipfile.ZipFile(FILE).testzip() is None
+    index = fix_index()
+    assert index.first_release(index.find("vllm#16863")) == "0.8.5"
+    assert index.first_release(index.find("vllm#44483")) == "0.24.0"  # picked, with other lines

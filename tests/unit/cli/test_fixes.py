@@ -1,0 +1,74 @@
+"""What commands say about the fixes of upstream."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pytest_vllm_regress.cli.front_door import main
+
+LOG = """\
+INFO 06-01 16:46:04 [api_server.py:1] vLLM API server version 0.22.0
+ERROR 06-01 16:47:04 [core.py:1165] Traceback (most recent call last):
+ERROR 06-01 16:47:04 [core.py:1165]   File "/x/dist-packages/vllm/model_executor/models/qwen2_5_vl.py", line 410, in forward
+ERROR 06-01 16:47:04 [core.py:1165]     context_layer = self.attn(
+ERROR 06-01 16:47:04 [core.py:1165] RuntimeError: cu_seqlens_q must be on CUDA
+"""
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "server.log"
+    path.write_text(LOG)
+    return path
+
+
+def test_explain_lists_fixes_that_the_version_lacks(
+    log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["explain", str(log)])
+    output = capsys.readouterr().out
+    assert "not proven, read them before upgrading" in output
+    assert "vllm#44264" in output and output.count("possibly:") <= 5
+
+
+def test_explain_gives_fixes_as_json_and_uses_what_is_said_about_the_failure(
+    log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["explain", str(log), "--about", "Qwen3-Omni fails to load", "--format", "json"])
+    first, *_ = json.loads(capsys.readouterr().out)["fixes"]
+    assert (first["fix"], first["release"]) == ("vllm#44264", "0.24.0")
+
+
+def test_explain_suggests_nothing_without_a_version(
+    log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log.write_text(LOG.partition("\n")[2])
+    main(["explain", str(log)])
+    assert "not proven" not in capsys.readouterr().out
+
+
+def test_show_says_what_a_change_did_and_which_case_is_about_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["show", "vllm#44483"]) == 0
+    output = capsys.readouterr().out
+    assert "0.24.0 and later" in output and "wake_up" in output and "vllm-44395" in output
+    assert main(["show", "vllm#99999999"]) == 2
+
+
+def test_compare_counts_the_fixes_in_between(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["compare", "0.20.0", "0.21.0"])
+    assert "fixes in between (not proven here): " in capsys.readouterr().out
+
+
+def test_audit_counts_and_lists_the_fixes_that_concern_a_deployment(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command = ["audit", "vllm==0.20.0", "--serve", "vllm serve Qwen/Qwen3-8B --enable-lora"]
+    main(command)
+    assert "later fixes of upstream touch what this deployment uses (" in capsys.readouterr().out
+    main(["-v", *command])
+    assert "vllm#39935  0.28.0" in capsys.readouterr().out
