@@ -48,12 +48,14 @@ HEAVY = (
     "pytest_vllm_regress.plugin",
 )
 NEEDED = {
+    "audit": {"jinja2"},
+    "explain": {"jinja2"},
     "report": {"rich"},
     "pages": {"rich", "jinja2", "markdown_it"},
     "site": {"jinja2", "markdown_it"},
     "checked": {"pytest", "hypothesis"},
 }
-"""What a command imports of these: to print a table, to write pages, to check the patterns of cases
+"""What a command imports of these: to print a table, to fill a template, to write pages, to check the patterns of cases
 of one's own."""
 COMMANDS = {
     "list": ["list"],
