@@ -98,7 +98,8 @@ def _differences(label: dict[str, Any], place: Deployment, has_variables: bool) 
         value, wanted = place.options.get(name), expected.get(name)
         if name not in expected:
             as_written = value == UNSET or any(mark in str(value) for mark in ("$", "{", "__"))
-            if name not in optional and not (name == "model" and as_written):
+            is_off = value is False  # as if it were not named
+            if name not in optional and not is_off and not (name == "model" and as_written):
                 yield f"{name}={value!r} is too much"
         elif name not in place.options:
             yield f"{name}={wanted!r} is missing"

@@ -104,9 +104,7 @@ def test_settings_of_the_chart_are_read_beside_and_in_its_configuration() -> Non
     text = "model: {modelURL: m, enableLoRA: true}\nvllmConfig: {tensorParallelSize: 4, extraArgs: [--x]}"
     (server,) = servers(text, "runtime.yaml")
     assert server.words == ("--x",)
-    settings = dict(server.settings)
-    del settings["extra_args"]
-    assert settings == {"model": "m", "enable_lora": True, "tensor_parallel_size": 4}
+    assert server.settings == {"model": "m", "enable_lora": True, "tensorParallelSize": 4}
 
 
 def test_a_variable_with_two_values_is_not_replaced_and_growth_is_limited() -> None:
