@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from ..answers.audit import audit as answers
 from ..answers.audit.audit import Audit
 from ..answers.audit.matching import AuditMatch, Inventory, severity
-from ..answers.audit.target import read_interpreter, read_side, read_target
+from ..answers.audit.target import ends_of_range, read_interpreter, read_side, read_target
 from ..answers.audit.upgrades import overview, table
-from ..answers.deployments.configuration import read_deployments
+from ..answers.deployments.configuration import Deployment, read_deployments
 from ..cases.model import Case
 from ..environments.recipes import find_file, load
 from ..errors import UsageError
@@ -63,10 +65,6 @@ def audit(
         return OK
     ignored = set(ignore or ())
     answers.check_ignored(ignored, cases)
-    inventories = [
-        *map(read_target, targets or ()),
-        *(_environment(name, cases) for name in environments or ()),
-    ] or [read_interpreter(Path(sys.executable), cases)]
     host = None
     if preflight:
         # What reads GPUs is imported only for this.
@@ -74,7 +72,17 @@ def audit(
 
         host = inspect_host()
     deployments = read_deployments(serve) if serve is not None else ()
-    audits = [answers.audit(entry, cases, host, ignored, deployments) for entry in inventories]
+    inventories = [
+        part
+        for inventory in (
+            *map(read_target, targets or ()),
+            *(_environment(name, cases) for name in environments or ()),
+        )
+        for part in ends_of_range(inventory)
+    ]
+    pairs = [(inventory, deployments) for inventory in inventories]
+    pairs = pairs or list(_named_by(deployments)) or [(_own(serve, cases), deployments)]
+    audits = [answers.audit(entry, cases, host, ignored, places) for entry, places in pairs]
     if format == "sarif":
         from ..answers.audit.audit import to_sarif
 
@@ -87,6 +95,35 @@ def audit(
     for note in dict.fromkeys(note for result in audits for note in result.notes):
         warn(f"note: {note}")
     return OK if all(result.clean for result in audits) else UNEXPECTED
+
+
+def _named_by(
+    deployments: tuple[Deployment, ...],
+) -> Iterator[tuple[Inventory, tuple[Deployment, ...]]]:
+    """Yield the releases that deployments name, each with the deployments that it is in: those that
+    name no release are in all."""
+    named = {(place.distribution, place.release): None for place in deployments if place.release}
+    for distribution, release in named:
+        places = tuple(
+            place
+            for place in deployments
+            if not place.release or (place.distribution, place.release) == (distribution, release)
+        )
+        inventory = read_target(f"{distribution}=={release}")
+        source = f"{inventory.source} (named by {places[0].source.partition(' (')[0]})"
+        yield replace(inventory, source=source), places
+
+
+def _own(serve: str | None, cases: tuple[Case, ...]) -> Inventory:
+    try:
+        return read_interpreter(Path(sys.executable), cases)
+    except UsageError:
+        if serve is None:
+            raise
+        raise UsageError(
+            f"--serve {format_value(serve)}: names no version of vLLM (an image's tag, or a requirement with ==), and this "
+            "interpreter has none. Name one before --serve, such as vllm==0.11.0"
+        ) from None
 
 
 def _environment(name: str, cases: tuple[Case, ...]) -> Inventory:

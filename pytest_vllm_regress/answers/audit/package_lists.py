@@ -1,4 +1,5 @@
-"""Read lists of packages: requirements, `pip freeze`, `pip list`, lock files, SBOMs in JSON."""
+"""Read lists of packages: requirements, `pip freeze`, `pip list`, lock files, SBOMs; other files that
+name packages become such lists first (``project_files``)."""
 
 from __future__ import annotations
 
@@ -18,13 +19,15 @@ from ...util.files import read_bounded
 from ...util.validation import format_value
 from ...util.versions import is_version, marker_holds, requirement_of
 from .matching import Inventory
+from .project_files import requirements_in
 
 MAX_BYTES = 128 * 1024 * 1024
 MAX_INCLUDED = 1024 * 1024
 MAX_INCLUDES = 20
 _KNOWN = (
     "requirements.txt, `pip freeze`, `pip list`, `pip inspect`, `pip install --report`, `conda list`, uv.lock, pylock.toml, poetry.lock, "
-    "pdm.lock, Pipfile.lock, a CycloneDX, SPDX or Syft SBOM in JSON"
+    "pdm.lock, Pipfile.lock, pyproject.toml, environment.yml, vLLM's `collect_env`, a Dockerfile or script that installs vLLM or names its image, "
+    "a CycloneDX, SPDX or Syft SBOM"
 )
 _LISTS = ("package", "packages", "artifacts", "installed", "install", "@graph", "components")
 """Of uv.lock and poetry.lock; of pylock.toml and SPDX 2; of Syft; of `pip inspect`; of `pip install
@@ -62,6 +65,7 @@ def parse_list(content: bytes, source: str, path: Path | None = None) -> Invento
         )
     try:
         text = content.decode("utf-8-sig")
+        text = requirements_in(text, source) or text
         document = _document(text, path)
     except UnicodeDecodeError:
         raise UsageError(
@@ -85,6 +89,7 @@ def parse_list(content: bytes, source: str, path: Path | None = None) -> Invento
         reader.unpinned,
         unread=tuple(reader.unread),
         left_out=tuple(reader.left_out),
+        ranges=reader.ranges,
     )
     if not inventory.packages and not inventory.unpinned:
         # Unreadable lines are counted but not shown: the file may be any file.
@@ -100,8 +105,9 @@ def _document(text: str, path: Path | None) -> Any:
     """Parse JSON or TOML. Return None for a list with one requirement per line."""
     if text.lstrip()[:1] == "{" or re.match(r"\s*\[\s*[{\]]", text):
         return parse_json(text)
+    is_table = re.search(r"^[ \t]*\[", text, re.M) is not None
     if re.search(r"^\[\[packages?\]\]", text, re.M) or (
-        path is not None and path.suffix in (".toml", ".lock")
+        path is not None and path.suffix in (".toml", ".lock") and is_table
     ):
         return parse_toml(text)
     return None
@@ -174,6 +180,7 @@ class _LineReader:
         self, source: str, path: Path | None, constraints: _LineReader | None = None
     ) -> None:
         self.unpinned: dict[str, str] = {}
+        self.ranges: dict[str, str] = {}
         self.unread: list[str] = []
         self.left_out: list[str] = []
         self._source = source
@@ -206,7 +213,11 @@ class _LineReader:
             elif pinned := package(*parsed, path, number):
                 yield pinned
             elif package(parsed[0], "0"):
-                self.unpinned.setdefault(canonicalize_name(parsed[0]), format_value(line))
+                name = canonicalize_name(parsed[0])
+                self.unpinned.setdefault(name, format_value(line))
+                requirement = requirement_of(line)
+                if requirement is not None and requirement.url is None:
+                    self.ranges.setdefault(name, str(requirement.specifier))
 
     def constrained(self) -> Iterator[Package]:
         """Yield the versions that constraints give to packages that the list names without one.

@@ -18,6 +18,9 @@ _TAG = re.compile(
 )
 """An image whose tag is vLLM's version: vLLM's own, and those of others that keep name and tag
 (Amazon's, AMD's ``rocm6.4.1_vllm_0.10.0``, AIBrix's ``v0.9.2-cu128``)."""
+_OWN_TAG = re.compile(
+    r"(?<![\w.-])vllm/vllm-openai(?:-\w+)*:v?(\d+(?:\.\d+)+(?:\.post\d+)?)(?![\w.])"
+)
 _OTHER_TAGS = re.compile(r"lmcache/|vllm-ascend|^nvcr\.io/")
 """Images with the name of vLLM's whose tags are versions of another product."""
 _CPU = re.compile(r"(?:^|[/-])vllm[\w-]*-cpu|:[\w.-]*cpu")
@@ -31,6 +34,8 @@ def literal(value: str) -> str:
 def release_of_image(image: str) -> str:
     """Return the version of vLLM in the tag of an image; empty if there is none."""
     image = DEFAULT_OF_VARIABLE.sub(r"\1", image)
+    if own := _OWN_TAG.search(image):
+        return own[1]
     match = None if _OTHER_TAGS.search(image) else _TAG.search(image)
     return match["release"] if match else ""
 

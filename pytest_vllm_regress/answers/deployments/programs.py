@@ -194,5 +194,6 @@ class _Program:
             return self._text(node.args[0], depth + 1)
         if name in _FROM_ENVIRONMENT and node.args and isinstance(node.args[0], ast.Constant):
             default = self._text(node.args[1], depth + 1) if len(node.args) > 1 else ""
-            return f"${{{node.args[0].value}:-{default}}}" if default else f"${node.args[0].value}"
+            name = str(node.args[0].value)
+            return f"${{{name}:-{default}}}" if default else f"${name}"
         return "" if name in ("join", "run", "Popen") else "$VALUE"

@@ -141,7 +141,7 @@ def _servers_in(text: str, name: str) -> Iterator[ServerCommand | Unreadable]:
     )
     if is_yaml or (starts and inner.endswith(".json")):
         yield from of_yaml(text)
-    elif inner.endswith(".ipynb"):
+    elif inner.endswith(".ipynb") and text.lstrip().startswith("{"):  # not one of its cells
         yield from of_notebook(text) if starts else ()
     elif inner.endswith(".py"):
         yield from of_python(text) if starts else ()
