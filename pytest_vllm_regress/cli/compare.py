@@ -9,6 +9,7 @@ from pathlib import Path
 from ..answers.audit import comparison
 from ..answers.audit.matching import severity
 from ..answers.audit.target import read_sides
+from ..answers.deployments.configuration import read_deployments
 from ..cases.model import Case
 from ..cases.results import TestResult
 from ..errors import UsageError
@@ -26,40 +27,50 @@ from .context import (
 
 
 def compare(
-    command: Invocation, before: str, after: str, format: Format = "text", run: bool = False
+    command: Invocation,
+    before: str,
+    after: str,
+    format: Format = "text",
+    run: bool = False,
+    serve: str | None = None,
 ) -> int:
     """Say what a change of versions breaks, fixes and leaves.
 
-    Reads recorded results and ranges, and runs only with --run.
+    Reads recorded results and ranges, and runs only with --run. With --serve it leaves out what the
+    deployment cannot show, and lists what it uses and the new version does not have.
 
-    Exit codes: 0 nothing new breaks; 1 the change has a failure that was not there before; 2 usage
-    or bad input; 4 internal error.
+    Exit codes: 0 nothing new breaks; 1 something that worked before fails, or the deployment uses
+    what is gone; 2 usage or bad input; 4 internal error.
     """
 
     cases = command.cases()
     old, new = read_sides(before, after)
-    result = comparison.compare(old, new, cases)
+    deployments = read_deployments(serve) if serve is not None else ()
+    result = comparison.compare(old, new, cases, (), deployments)
     if run:
         concerned = [change.case for change in result.changes]
         missing = {
             _environment(name): comparison.not_recorded(side, concerned)
             for name, side in ((before, old), (after, new))
         }
-        result = comparison.compare(old, new, cases, _run(command, missing))
+        result = comparison.compare(old, new, cases, _run(command, missing), deployments)
     if format == "json":
         print_json({"schema": 1, **result.to_json()})
     elif format == "markdown":
         say(result.markdown())
     else:
+        for use in result.used:
+            say(f"no longer there: {use}")
         rows = [
             (change.effect, change.case.id, severity(change.case), change.after, change.case.title)
             for change in result.changes
         ]
         print_columns(("effect", "case", "severity", "after the change", "failure"), rows)
-        say(f"{result.before} to {result.after}: {result.counts()}")
+        left_out = f"; {result.unreachable} not reachable" if result.unreachable else ""
+        say(f"{result.before} to {result.after}: {result.counts()}{left_out}")
     for note in result.notes:
         warn(f"note: {note}")
-    return UNEXPECTED if result.of(comparison.UpgradeEffect.BREAKS) else OK
+    return UNEXPECTED if result.worse else OK
 
 
 def _environment(side: str) -> str:

@@ -91,6 +91,45 @@ def check_start(deployments: tuple[Deployment, ...], release: str) -> StartCheck
     return StartCheck(str(version), tuple(problems), len(checked), complete)
 
 
+@dataclass(frozen=True)
+class ChangedUse:
+    """What a deployment uses, the older release has and the newer one does not. ``instead``: what
+    the newer one has in its place, where that is known."""
+
+    source: str
+    line: int
+    name: str
+    text: str
+    instead: str = ""
+    breaks: bool = True
+
+    def __str__(self) -> str:
+        end = f" (now {self.instead})" if self.instead else ""
+        ignored = "" if self.breaks else "; it is ignored"
+        return f"{self.source}:{self.line}: {self.text}{end}{ignored}"
+
+
+def changed_uses(
+    deployments: tuple[Deployment, ...], before: str, after: str
+) -> tuple[ChangedUse, ...]:
+    """Return what of the deployments' uses the newer release no longer has."""
+    api = history()
+    old, new = (release_number(api, Version(Version(text).public)) for text in (before, after))
+    if old is None or new is None:
+        return ()
+    changed: dict[ChangedUse, None] = {}
+    for place in deployments:
+        for use in uses_of(place):
+            statuses = checker().statuses(use)
+            if statuses[new].missing and not statuses[old].missing:
+                advice = instead(checker(), use.bare, new)
+                breaks = use.kind != "environment"
+                file, line = place.source, use.place.line
+                text = statuses[new].missing
+                changed[ChangedUse(file, line, use.name, text, advice, breaks)] = None
+    return tuple(changed)
+
+
 def uses_of(place: Deployment) -> Iterator[Use]:
     """Yield the options, parsers, choices and variables that a deployment uses."""
     server = place.command
