@@ -65,8 +65,8 @@ def parse_list(content: bytes, source: str, path: Path | None = None) -> Invento
         )
     try:
         text = content.decode("utf-8-sig")
-        text = requirements_in(text, source) or text
-        document = _document(text, path)
+        requirements = requirements_in(text, source)
+        document = _document(text, path) if requirements is None else None
     except UnicodeDecodeError:
         raise UsageError(
             f"{source}: not text. Allowed are {_KNOWN}; `vllm-regress audit --env PATH` reads an interpreter"
@@ -74,7 +74,9 @@ def parse_list(content: bytes, source: str, path: Path | None = None) -> Invento
     except ValueError as error:
         raise UsageError(f"{source}: not valid: {error}. Allowed are {_KNOWN}") from None
     reader = _LineReader(source, path, constraints=_LineReader(source, path))
-    if document is None:
+    if requirements is not None:
+        packages = [p for line, one in requirements for p in reader.read(one, source, path, line)]
+    elif document is None:
         packages = [*reader.read(text, source, path), *reader.constrained()]
     else:
         lines = _lines_of_names(text)
@@ -105,9 +107,8 @@ def _document(text: str, path: Path | None) -> Any:
     """Parse JSON or TOML. Return None for a list with one requirement per line."""
     if text.lstrip()[:1] == "{" or re.match(r"\s*\[\s*[{\]]", text):
         return parse_json(text)
-    is_table = re.search(r"^[ \t]*\[", text, re.M) is not None
     if re.search(r"^\[\[packages?\]\]", text, re.M) or (
-        path is not None and path.suffix in (".toml", ".lock") and is_table
+        path is not None and path.suffix in (".toml", ".lock")
     ):
         return parse_toml(text)
     return None
@@ -189,9 +190,10 @@ class _LineReader:
         self._constraints = constraints
         self._constraining: list[Package] = []
 
-    def read(self, text: str, source: str, path: Path | None) -> Iterator[Package]:
-        """Yield the packages in ``text``, the content of the file ``path``."""
-        for number, line in _logical_lines(text):
+    def read(self, text: str, source: str, path: Path | None, first: int = 1) -> Iterator[Package]:
+        """Yield the packages in ``text``, the content of the file ``path`` from the line ``first``
+        on."""
+        for number, line in _logical_lines(text, first):
             if include := _INCLUDE.match(line):
                 if include["constraints"] and self._constraints is not None:
                     # Constraints name no packages of their own, so that it is enough to note a
@@ -250,15 +252,15 @@ class _LineReader:
         yield from self.read(content.decode("utf-8", errors="replace"), str(included), included)
 
 
-def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+def _logical_lines(text: str, first: int) -> Iterator[tuple[int, str]]:
     """Yield the logical lines of a requirements file with their line numbers: continuations joined,
     comments and trailing options removed.
 
     A comment of `pip freeze` that names an editable install becomes its requirement.
     """
     parts: list[str] = []
-    start = 1
-    for number, line in enumerate(text.splitlines(), start=1):
+    start = first
+    for number, line in enumerate(text.splitlines(), start=first):
         start = start if parts else number
         parts.append(line.rstrip("\\"))
         if line.endswith("\\"):

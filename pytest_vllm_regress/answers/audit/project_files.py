@@ -4,7 +4,7 @@ output of vLLM's ``collect_env``, SBOMs as text, and files that install vLLM or 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ...util.documents import parse_toml
@@ -16,7 +16,9 @@ _CONDA = re.compile(r"(?m)^dependencies:[ \t]*\n\s*-")
 _CONDA_LINE = re.compile(
     r"^\s*-\s+[\"']?([A-Za-z0-9][\w.-]*(?:\[[\w,]*\])?)\s*((?:[=<>!~]=?|===)[^\"'#]*)?[\"']?\s*(?:#.*)?$"
 )
-_SPDX = re.compile(r"(?m)^PackageName:[ \t]*(\S+)[^\0]*?^PackageVersion:[ \t]*(\S+)")
+_SPDX = re.compile(
+    r"(?m)^PackageName:[ \t]*(\S+)\n(?:(?!PackageName:).*\n){0,50}?PackageVersion:[ \t]*(\S+)"
+)
 _CYCLONEDX = re.compile(r"<name>([\w.-]{1,100})</name>\s*<version>([\w.+!-]{1,100})</version>")
 _INSTALLED = re.compile(
     r"(?<![\w./-])([A-Za-z][\w.-]{0,99})(?:\[[\w,-]{0,100}\])?(==[\w.+!]{1,50})(?![\w.])"
@@ -35,37 +37,52 @@ _NAMES = (
 )
 
 
-def requirements_in(text: str, name: str) -> str:
-    """Return a text with a requirement on each line where the file names a package; empty if it is
-    another kind of file."""
+Requirements = list[tuple[int, str]]
+"""Requirements with their lines."""
+
+
+def requirements_in(text: str, name: str) -> Requirements | None:
+    """Return the requirements that a file names; None if it is another kind of file."""
     base = name.rpartition("/")[2]
     if base == "pyproject.toml":
-        return _lines(text, list(_of_project(parse_toml(text))))
+        found = ((_place(text, entry), entry) for entry in _of_project(parse_toml(text)))
+        return sorted(found)
     if _COLLECTED.search(text) and not base.endswith(_NAMES):
-        return "\n".join(map(_collected, text.splitlines()))
+        return _by_line(text, _collected)
     if base.endswith((".yaml", ".yml")) and _CONDA.search(text):
-        return "\n".join(map(_of_conda, text.splitlines()))
+        return _by_line(text, _of_conda)
     if _SPDX.search(text) and "SPDXVersion" in text:
-        return _placed(text, ((m.start(1), f"{m[1]}=={m[2]}") for m in _SPDX.finditer(text)))
+        return _matches(text, _SPDX)
     if text.lstrip().startswith("<") and "cyclonedx" in text[:2000].lower():
-        return _placed(text, ((m.start(1), f"{m[1]}=={m[2]}") for m in _CYCLONEDX.finditer(text)))
+        return _matches(text, _CYCLONEDX)
     if is_dockerfile(name) or base.endswith(_NAMES):
         return _of_deployment(text, name)
-    return ""
+    return None
 
 
-def _placed(text: str, found: Iterable[tuple[int, str]]) -> str:
-    """Return lines that have the requirements where they stand; several of a line one after the
-    other from there on."""
-    lines: list[str] = []
-    for at, requirement in found:
-        lines += [""] * (text.count("\n", 0, at) - len(lines))
-        lines.append(requirement)
-    return "\n".join(lines)
+def _place(text: str, requirement: str) -> int:
+    """Return the line on which a requirement is; in Poetry's tables only its name is."""
+    at = text.find(f'"{requirement}"')
+    if at < 0:
+        name = re.split(r"[\s\[=<>!~;]", requirement)[0]
+        match = re.search(rf"(?m)^{re.escape(name)}\b|['\"]{re.escape(name)}\b", text)
+        at = match.start() if match else 0
+    return text.count("\n", 0, at) + 1
 
 
-def _lines(text: str, requirements: list[str]) -> str:
-    return _placed(text, sorted((max(text.find(r.split(" ")[0]), 0), r) for r in requirements))
+def _by_line(text: str, read_line: Callable[[str], str]) -> Requirements:
+    lines = enumerate(map(read_line, text.splitlines()), 1)
+    return [(number, requirement) for number, requirement in lines if requirement]
+
+
+def _matches(text: str, pattern: re.Pattern[str]) -> Requirements:
+    found: Requirements = []
+    line, at = 1, 0
+    for match in pattern.finditer(text):
+        line += text.count("\n", at, match.start(1))
+        at = match.start(1)
+        found.append((line, f"{match[1]}=={match[2]}"))
+    return found
 
 
 def _of_project(document: dict[str, Any]) -> Iterator[str]:
@@ -130,18 +147,13 @@ def _of_conda(line: str) -> str:
     return f"{name}{specifier}"
 
 
-def _of_deployment(text: str, name: str) -> str:
+def _of_deployment(text: str, name: str) -> Requirements:
     """Return the versions that a file installs, and that of vLLM's image."""
     found = {(pin.line, f"vllm{pin.specifier}") for pin in read(text, name) if isinstance(pin, Pin)}
     for number, line in enumerate(text.splitlines(), 1):
         pins = _INSTALLED.findall(line) if "#" not in line else ()
         found |= {(number, f"{package}{pin}") for package, pin in pins if _is_pin(package, pin)}
-    requirements = sorted(found)
-    lines: list[str] = []
-    for number, requirement in requirements:
-        lines += [""] * (number - 1 - len(lines))
-        lines.append(requirement)
-    return "\n".join(lines)
+    return sorted(found)
 
 
 def _is_pin(package: str, pin: str) -> bool:

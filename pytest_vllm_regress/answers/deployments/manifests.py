@@ -236,6 +236,8 @@ def _of_mapping(node: Mapping[Any, Any], scope: _Scope) -> Iterator[ServerComman
     # In the values of a chart more may be elsewhere.
     has_image = any(isinstance(node.get(key), str) for key in _OF_CONTAINERS)
     started: list[ServerCommand] = []
+    if has_image and not words:  # RunPod's dockerArgs
+        words = next((w for key in node if _is_list(str(key)) and (w := _words(node[key]))), [])
     if has_image or words:
         started = list(of_image(image, words, scope.variables))
     if has_image and len(node) == 1:

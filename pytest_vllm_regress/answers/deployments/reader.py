@@ -71,7 +71,7 @@ _INSTRUCTION = re.compile(r"(?m)^[ \t]*([A-Za-z]+)[ \t]+((?:[^\\\n]+|\\[ \t\r]*\
 _STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 
 # Units of systemd and of supervisord, and containers of podman's
-_UNIT_COMMAND = re.compile(r"(?m)^(?:Exec\w+[ \t]*=[ \t]*[-@:+!]*|command[ \t]*=[ \t]*)")
+_UNIT_COMMAND = re.compile(r"(?m)^(?:Exec\w+[ \t]*=[ \t]*[-@:+!]*|Exec=|command[ \t]*=[ \t]*)")
 _UNIT_VARIABLE = re.compile(r"(?m)^[Ee]nvironment[ \t]*=[ \t]*(.*)")
 _UNIT_REFERENCE = re.compile(r"%\((?:ENV_)?(\w+)\)s")
 _UNIT_IMAGE = re.compile(r"(?m)^Image[ \t]*=[ \t]*(\S+)")

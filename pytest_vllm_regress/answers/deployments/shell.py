@@ -226,7 +226,8 @@ def servers(
     assigned = dict(variables or {})
     for index, word in enumerate(words if words and words[0] not in _SEARCHES else ()):
         program = word.rpartition("/")[2]
-        if _ASSIGNMENT.fullmatch(word):
+        is_script = index > 0 and re.fullmatch(r"-\w*c", words[index - 1]) is not None
+        if _ASSIGNMENT.fullmatch(word) and not is_script:
             name, _, value = word.partition("=")
             assigned[name] = literal(value)
         elif re.search(r"\s", _IN_TEMPLATE.sub("", word)):

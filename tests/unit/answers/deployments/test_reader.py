@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from pytest_vllm_regress.answers.deployments.reader import (
@@ -144,3 +146,19 @@ def test_a_step_of_a_build_is_told_apart() -> None:
 )
 def test_text_without_sense_is_split_in_little_time(text: str) -> None:
     assert isinstance(split(text), list)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "docker run " * 3000,
+        "docker run " * 32 + "vllm/vllm-openai",
+        "docker run vllm/vllm-openai vllm serve " * 3000,
+        "A+=(x)\n" * 3000 + 'vllm serve m "${A[@]}"',
+        "if " * 20_000,
+    ],
+)
+def test_repeated_commands_are_read_in_little_time(text: str) -> None:
+    began = time.process_time()
+    assert len(servers(text, "a.sh")) <= 1
+    assert time.process_time() - began < 5
