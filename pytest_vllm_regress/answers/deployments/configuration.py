@@ -69,6 +69,10 @@ class Deployment:
     distribution: str = "vllm"
     command: ServerCommand | None = field(default=None, repr=False, compare=False)
 
+    @property
+    def image(self) -> str:
+        return self.command.image if self.command else ""
+
     def value(self, option: str, default: Any) -> Any:
         """Return the value of an option. Where it is not named, the default counts if nothing else
         may name it."""
@@ -109,14 +113,13 @@ def _deployments(text: str, source: str) -> Iterator[Deployment]:
         reason = f"not valid {kind}: {problem}" if kind else problem
         raise UsageError(f"{source}: {reason}{advice if kind else ''}")
     pinned = _pinned(findings)
-    for server in started:
-        deployment = _deployment(server, source)
-        if "headless" in deployment.options:  # it belongs to a server elsewhere
-            continue
+    places = [_deployment(server, source) for server in started]
+    leaders = [place for place in places if "headless" not in place.options]
+    for deployment in leaders or places:  # the others belong to a server in the file
         if problem:
             note = f"a part is not valid and was left out: {problem}"
             deployment = replace(deployment, notes=(*deployment.notes, note))
-        if not deployment.release and not names_version(server.image):
+        if not deployment.release and not names_version(deployment.image):
             deployment = replace(deployment, release=pinned)
         yield deployment
 

@@ -18,8 +18,17 @@ PyTorch version              : 2.7.1+cu126
 vLLM Version                 : 0.10.1
 CUDA used to build PyTorch   : 12.6
 """
-SPDX = "SPDXVersion: SPDX-2.3\nPackageName: vllm\nSPDXID: x\nPackageVersion: 0.9.1\nPackageName: torch\nPackageVersion: 2.7.0\n"
-CYCLONEDX = '<?xml version="1.0"?>\n<bom xmlns="http://cyclonedx.org/schema/bom/1.5"><components>\n<component type="library"><name>vllm</name>\n<version>0.9.1</version></component></components></bom>'
+SPDX = """SPDXVersion: SPDX-2.3
+PackageName: vllm
+SPDXID: x
+PackageVersion: 0.9.1
+PackageName: torch
+PackageVersion: 2.7.0
+"""
+CYCLONEDX = """<?xml version="1.0"?>
+<bom xmlns="http://cyclonedx.org/schema/bom/1.5"><components>
+<component type="library"><name>vllm</name>
+<version>0.9.1</version></component></components></bom>"""
 CONDA = """name: x
 channels: [conda-forge]
 dependencies:
