@@ -211,6 +211,7 @@ def _read_arguments(words: Sequence[str]) -> tuple[dict[str, Any], bool, tuple[s
             unknown.setdefault(option, names.near(option) if len(unknown) < MAX_NOTES else ())
         name = _field((meaning or option) + keys)
         options[name] = True if value is None else literal(value)
+        name = name if value is None else "model"  # the next word is no value of it
     for negated in [name for name in options if name.startswith("no_") and options[name] is True]:
         options[negated.removeprefix("no_")] = False
     for near in unknown.values():

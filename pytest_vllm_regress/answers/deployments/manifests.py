@@ -62,6 +62,20 @@ _TELLING = re.compile(
 """Options that hardly any other server has."""
 
 
+_ENGINE_ARGUMENTS = re.compile(
+    r"(?i)vllm_?(?:config|args|arguments|kwargs|options|server_args)|engine_?(?:kwargs|args|config)|server[_-]arguments|arguments"
+)
+_TELLING_NAMES = {
+    "max_model_len",
+    "gpu_memory_utilization",
+    "tensor_parallel_size",
+    "enforce_eager",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "trust_remote_code",
+}
+
+
 @dataclass(frozen=True)
 class _Scope:
     """What the mappings around a node say: variables, and a model."""
@@ -197,25 +211,39 @@ def _servers_of(document: Any) -> Iterator[ServerCommand]:
                 ]
             )
         elif isinstance(node, list):
-            started = list(servers(_words(node), scope.variables))
+            started = list(servers(_words(node), scope.variables)) or list(_of_patch(node))
             yield from started
             items = [item for item in node if not started or isinstance(item, dict)]
             waiting += reversed([(item, scope) for item in items])
-        elif isinstance(node, Word) and "vllm" in node and re.search(r"\s", node):
+        elif isinstance(node, Word) and re.search(r"vllm|/args", node) and re.search(r"\s", node):
             yield from _of_text(node, scope)
 
 
+def _of_patch(operations: list[Any]) -> Iterator[ServerCommand]:
+    """Yield the server whose arguments a list of JSON patches adds or replaces."""
+    words: list[Word] = []
+    for operation in operations:
+        if not isinstance(operation, dict) or "op" not in operation:
+            return
+        if re.search(r"/args(?:/|$)", str(operation.get("path"))):
+            value = operation.get("value")
+            words += _words([value] if isinstance(value, Word) else value)
+    if any(_TELLING.fullmatch(word.replace("_", "-")) for word in words):
+        yield ServerCommand(tuple(words), words[0].line, is_certain=False, complete=False)
+
+
 def _of_text(text: Word, scope: _Scope) -> Iterator[ServerCommand]:
-    """Yield the servers of a script, or of a manifest in a manifest."""
-    if re.search(r"(?m)^\s*(?:- )?(?:containers|image|args|command): ?", text):
+    """Yield the servers of a script, or of a manifest in a manifest, such as a patch."""
+    if "\n" in text and re.match(r"\s*(?:#.*\n\s*)*(?:---\s*)?(?:- )?[\w.-]+:(?:\s|$)", text):
         try:
-            documents = parse_yaml(text, text_type=Word)
+            documents = parse_yaml(str(text), text_type=Word)
         except ValueError:
             documents = []
-        for document in documents:
-            if isinstance(document, (dict, list)):
-                yield from _servers_of(document)
-                return
+        if documents and all(isinstance(document, (dict, list)) for document in documents):
+            for document in documents:
+                for server in _servers_of(document):
+                    yield replace(server, complete=False)  # more is in what it changes
+            return
     yield from of_script(text, text.line, scope.variables)
 
 
@@ -240,11 +268,15 @@ def _of_mapping(node: Mapping[Any, Any], scope: _Scope) -> Iterator[ServerComman
         words = next((w for key in node if _is_list(str(key)) and (w := _words(node[key]))), [])
     if has_image or words:
         started = list(of_image(image, words, scope.variables))
+    named = (scope.variables.get(name) for name in ("MODEL_NAME", "MODEL", "MODEL_ID"))
+    if (model := next(filter(None, named), "")) and not is_own_image(image):
+        # An image that makes the command of its variables.
+        started = [s if s.words else replace(s, settings={"model": model}) for s in started]
     if has_image and len(node) == 1:
         label = _ONLY_IMAGE
     if not started:
         started = list(_of_values(node, scope, image, words))
-    elif isinstance(node.get("image"), dict):
+    else:
         started = [replace(s, complete=s.complete and not _has_options(node)) for s in started]
     yield from (replace(server, label=label) for server in started)
 
@@ -269,7 +301,7 @@ def _of_values(
     node: Mapping[Any, Any], scope: _Scope, image: Word, words: Sequence[Word]
 ) -> Iterator[ServerCommand]:
     """Yield the server of a mapping whose words or keys become a command elsewhere: values of a
-    chart, an entry of a catalogue."""
+    chart, an entry of a catalogue, engine arguments."""
     lists = {str(key): _words(node[key], str(key)) for key in node if _is_list(str(key))}
     more = next((words for words in lists.values() if words and words[0].startswith("-")), [])
     telling = any(_TELLING.fullmatch(word.replace("_", "-")) for word in more)
@@ -286,7 +318,27 @@ def _of_values(
             is_certain=False,
             complete=not _has_options(node),
         )
-    elif isinstance(node.get("image"), dict) and is_image(image) and not words:
+    elif (given := _engine_arguments(node)) is not None:
+        model = scope.model
+        yield ServerCommand(
+            (),
+            next((key.line for key in node if isinstance(key, Word)), 1),
+            scope.variables,
+            settings={**({"model": model} if model else {}), **given},
+            is_certain=False,
+        )
+    elif _names_engine(node) and not more and not words and (model := _model(node)):
+        line = next((key.line for key in node if isinstance(key, Word)), 1)
+        yield ServerCommand(
+            (),
+            line,
+            scope.variables,
+            image,
+            settings={"model": model},
+            is_certain=False,
+            complete=not _has_options(node),
+        )
+    elif (isinstance(node.get("image"), dict) and is_image(image) and not words) or _is_role(node):
         model = _model(node) or scope.model
         yield ServerCommand(
             (),
@@ -297,6 +349,27 @@ def _of_values(
             is_certain=False,
             complete=False,
         )
+
+
+def _names_engine(node: Mapping[Any, Any]) -> bool:
+    return any(str(node.get(key)).lower() == "vllm" for key in ("engine", "backend"))
+
+
+def _engine_arguments(node: Mapping[Any, Any]) -> dict[str, Any] | None:
+    """Return the options of a mapping below a key such as ``vllm_config`` or ``engine_kwargs``,
+    where they have their own names; None if there is none."""
+    for key, value in node.items():
+        if isinstance(value, dict) and _ENGINE_ARGUMENTS.fullmatch(str(key)):
+            names = {str(name).replace("-", "_") for name in value}
+            if "vllm" in str(key).lower() or names & _TELLING_NAMES:
+                return {str(name): option for name, option in value.items() if option is not None}
+    return None
+
+
+def _is_role(node: Mapping[Any, Any]) -> bool:
+    """Return whether a mapping has the variables of a role that serves: ``vllm_model`` and others."""
+    names = [str(key) for key in node if str(key).startswith("vllm_")]
+    return len(names) >= 3 and any(re.fullmatch(r"vllm_model(?:_\w+)?", name) for name in names)
 
 
 def _is_list(key: str) -> bool:
@@ -341,7 +414,7 @@ def _model(node: Any, depth: int = 3) -> str:
         if isinstance(value, str) and _MODEL_KEY.fullmatch(str(key)):
             if match := _MODEL_NAME.fullmatch(value):
                 return match[1]
-        elif isinstance(value, dict) and re.search(r"(?i)model|storage|predictor", str(key)):
+        elif isinstance(value, dict) and re.search(r"(?i)model|storage|predictor|spec", str(key)):
             for name in ("id", "name", "modelURL"):
                 if isinstance(value.get(name), str) and (m := _MODEL_NAME.fullmatch(value[name])):
                     return m[1]

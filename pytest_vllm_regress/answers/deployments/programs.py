@@ -10,9 +10,11 @@ from typing import Any
 
 from ...util.documents import parse_json
 from .findings import ServerCommand, Unreadable, Word, literal
-from .shell import of_script, servers
+from .shell import is_image, of_image, of_script, servers, split
 
 _PRINTS = ("print", "info", "debug", "warning", "error", "log", "echo")
+_IMAGE_KEYS = ("imagename", "image", "dockerimage", "containerimage")
+_ARGUMENT_KEYS = ("dockerargs", "dockerstartcmd", "args")
 _FROM_ENVIRONMENT = ("get", "getenv")
 MAX_DEPTH = 20
 
@@ -129,8 +131,10 @@ class _Program:
                     line = node.lineno
                     yield from of_script(text, line)
                     self._left_out |= {id(part) for part in ast.walk(node)}
-            elif isinstance(node, ast.Call) and self._serves:
-                yield from self._of_arguments(node)
+            elif isinstance(node, (ast.Call, ast.Dict)):
+                yield from self._of_container(node)
+                if isinstance(node, ast.Call) and self._serves:
+                    yield from self._of_arguments(node)
 
     def _words(self, node: ast.List | ast.Tuple, name: str) -> list[Word]:
         """Return the words of a list, with what is added to its variable."""
@@ -149,6 +153,21 @@ class _Program:
         if isinstance(value, (ast.List, ast.Tuple)):
             return [Word(self._text(item) or "$VALUE", node.lineno, True) for item in value.elts]
         return [Word("$MORE_ARGS", getattr(node, "lineno", 1))]
+
+    def _of_container(self, node: ast.Call | ast.Dict) -> Iterator[ServerCommand]:
+        """Yield the server of a container that is described by keywords or keys: RunPod's
+        ``create_pod(image_name=..., docker_args=...)``."""
+        if isinstance(node, ast.Call):
+            pairs = [(keyword.arg or "", keyword.value) for keyword in node.keywords]
+        else:
+            keys = [key.value if isinstance(key, ast.Constant) else "" for key in node.keys]
+            pairs = [(str(key), value) for key, value in zip(keys, node.values, strict=True)]
+        texts = {key.lower().replace("_", ""): value for key, value in pairs}
+        image = next((self._text(texts[key]) for key in _IMAGE_KEYS if key in texts), "")
+        arguments = next((self._text(texts[key]) for key in _ARGUMENT_KEYS if key in texts), "")
+        if arguments and is_image(image):
+            line = node.lineno
+            yield from of_image(Word(image, line), split(arguments, line), {})
 
     def _of_arguments(self, node: ast.Call) -> Iterator[ServerCommand]:
         """Yield the server of vLLM's application around ``AsyncEngineArgs(...)``."""
@@ -184,9 +203,17 @@ class _Program:
             return text or f"${node.id}"
         if isinstance(node, ast.Attribute):
             return "python" if node.attr == "executable" else f"${node.attr}"
+        if isinstance(node, ast.IfExp):
+            return self._of_condition(node, depth)
         if isinstance(node, ast.Call):
             return self._of_call(node, depth)
         return ""
+
+    def _of_condition(self, node: ast.IfExp, depth: int) -> str:
+        test = self._names.get(node.test.id) if isinstance(node.test, ast.Name) else node.test
+        if isinstance(test, ast.Constant):
+            return self._text(node.body if test.value else node.orelse, depth + 1)
+        return "$VALUE"
 
     def _of_call(self, node: ast.Call, depth: int) -> str:
         name = getattr(node.func, "attr", getattr(node.func, "id", ""))

@@ -66,6 +66,14 @@ _BLOCK = re.compile(
 )
 """What a template adds on a condition, without another block in it."""
 MAX_BLOCKS = 200
+_HEREDOC = re.compile(
+    r"(?P<start><<-?[ \t]*(?P<q>['\"]?)(?P<end>\w+)(?P=q)[^\n]*\n)(?P<body>(?:(?![ \t]*(?P=end)[ \t]*$).*\n)*)",
+    re.MULTILINE,
+)
+_NEW_TAG = re.compile(
+    r"name:[ \t]*[\"']?(\S*vllm-openai[\w-]*)[\"']?[ \t]*\n(?:[ \t]*newName:.*\n)?[ \t]*newTag:[ \t]*[\"']?([\w.-]+)"
+)
+"""An image to which kustomize gives another tag."""
 _FROM = re.compile(r"(?i)\A(?:[ \t]*(?:#[^\n]*|ARG[ \t][^\n]*)?\n)*[ \t]*FROM[ \t]")
 _INSTRUCTION = re.compile(r"(?m)^[ \t]*([A-Za-z]+)[ \t]+((?:[^\\\n]+|\\[ \t\r]*\n|\\.)*)")
 _STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
@@ -104,6 +112,9 @@ _INSTALLED = re.compile(
 def read(text: str, name: str) -> Iterator[DeploymentFinding]:
     """Yield what a text says; the name of its file tells its format."""
     yield from _servers_in(text, name)
+    for match in _NEW_TAG.finditer(text):
+        if release := release_of_image(f"{match[1]}:{match[2]}"):
+            yield Pin(f"=={release}", text.count("\n", 0, match.end()) + 1)
     is_python = name.endswith((".py", ".ipynb"))
     for number, line in enumerate(text.splitlines(), 1):
         line = _COMMENT.sub("", line[:_LINE])
@@ -149,7 +160,28 @@ def _servers_in(text: str, name: str) -> Iterator[ServerCommand | Unreadable]:
         yield from _of_dockerfile(_without_blocks(text))
     elif starts:
         text = _without_blocks(text)
-        yield from _of_unit(text) if inner.endswith(_UNITS) else of_script(text)
+        if inner.endswith(_UNITS):
+            yield from _of_unit(text)
+        else:
+            yield from _of_shell(text)
+
+
+def _of_shell(text: str) -> Iterator[ServerCommand | Unreadable]:
+    """Yield the servers of a script, and of the manifests that it writes or applies."""
+    manifests: list[str] = []
+
+    def take(match: re.Match[str]) -> str:
+        body = match["body"]
+        if not re.search(r"(?m)^\s*(?:- )?(?:kind|services|containers|image|run):", body):
+            return match[0]
+        lines = text.count("\n", 0, match.start("body"))
+        manifests.append("\n" * lines + body)
+        return match["start"] + "\n" * body.count("\n")
+
+    script = _HEREDOC.sub(take, text) if "<<" in text else text
+    yield from of_script(script)
+    for manifest in manifests[:MAX_BLOCKS]:
+        yield from (found for found in of_yaml(manifest) if isinstance(found, ServerCommand))
 
 
 def _without_blocks(text: str) -> str:

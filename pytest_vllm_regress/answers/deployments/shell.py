@@ -34,6 +34,8 @@ _START_SCRIPT = re.compile(
 )
 """A script elsewhere that probably starts the server, if an image or its name says vLLM."""
 _ENGINES = ("docker", "podman", "nerdctl")
+_IMAGE_RUNNERS = ("apptainer", "singularity")
+_IMAGE_FILE = re.compile(r"(?:docker://)?(.*vllm[\w.:/-]*?)(?:_(v?\d[\w.]*?))?(?:\.sif)?")
 _FLAGS = re.compile(
     r"-[ditP]+|-q|--(?:detach|interactive|tty|rm|init|privileged|read-only|publish-all|no-healthcheck|oom-kill-disable|quiet|replace)"
 )
@@ -244,6 +246,23 @@ def servers(
                 arguments = _to_end(words[words.index("run", index) + 1 :])
                 yield from _of_container(arguments, assigned, depth + 1)
             return  # what follows are its words, read once
+        elif program in _IMAGE_RUNNERS and (found := _image_file(words, index)):
+            for server in of_image(found[0], _to_end(words[found[1] + 1 :]), assigned, depth=depth):
+                yield replace(server, complete=server.complete and bool(server.words))
+            return
+
+
+def _image_file(words: Sequence[Word], start: int) -> tuple[Word, int] | None:
+    """Return the image that Apptainer runs, with the name that it has as a container's, and its
+    place."""
+    if "run" not in words[start + 1 : start + 3]:
+        return None
+    for index, word in enumerate(words[start:], start):
+        match = _IMAGE_FILE.fullmatch(word)
+        if match and (word.endswith(".sif") or word.startswith("docker://")):
+            name = f"{match[1]}:{match[2]}" if match[2] else match[1]
+            return Word(name, word.line), index
+    return None
 
 
 def _of_container(

@@ -221,6 +221,84 @@ TASK = """
     image: vllm/vllm-openai:v0.9.1
     command: --model org/m --enable-lora
 """
+TRUSS_MODEL = """
+model_metadata:
+  repo_id: org/m
+  vllm_config: {enable_lora: true, max_model_len: 8, quantization: null}
+requirements:
+  - vllm==0.9.1
+"""
+RAY = """
+applications:
+  - args:
+      llm_configs:
+        - model_loading_config: {model_id: a, model_source: org/m}
+          engine_kwargs: {enable_lora: true, tensor_parallel_size: 2}
+"""
+PATCH = """
+kind: Kustomization
+images:
+  - name: vllm/vllm-openai
+    newTag: v0.9.1
+patches:
+  - target: {kind: Deployment}
+    patch: |-
+      - op: add
+        path: /spec/template/spec/containers/0/args/-
+        value: --enable-lora
+      - op: add
+        path: /spec/template/spec/containers/0/args/-
+        value: --max-model-len=8
+"""
+MERGE = """
+patches:
+  - patch: |
+      kind: Deployment
+      spec:
+        containers:
+          - name: a
+            image: vllm/vllm-openai:v0.9.1
+            args: [--model, org/m, --enable-lora]
+"""
+HEREDOC = """#!/bin/sh
+cat <<END | kubectl apply -f -
+kind: Deployment
+containers:
+  - name: a
+    image: vllm/vllm-openai:v0.9.1
+    args:
+      - --model=org/m
+      - --enable-lora
+END
+kubectl get pods
+"""
+APPTAINER = """#SBATCH -N 1
+apptainer run --nv --bind /a:/b /images/vllm-openai_v0.9.1.sif --model org/m --enable-lora
+"""
+ROLE = """
+vllm_image: vllm/vllm-openai:v0.9.1
+vllm_model: org/m
+vllm_tensor_parallel_size: 2
+vllm_enable_lora: true
+"""
+MODEL_RESOURCE = """
+kind: Model
+metadata: {name: a}
+spec: {engine: VLLM, url: "hf://org/m", features: [TextGeneration]}
+"""
+CREATE_POD = """
+import runpod
+IMAGE = "vllm/vllm-openai:v0.9.1"
+runpod.create_pod(name="a", image_name=IMAGE, docker_args=f"--model org/m --enable-lora")
+"""
+FAST = """
+FAST = True
+cmd = ["vllm", "serve", "--uvicorn-log-level=info", "org/m", "--port", "80"]
+cmd += ["--enforce-eager" if FAST else "--no-enforce-eager"]
+"""
+NEMO = """
+deployment: {type: vllm, image: "vllm/vllm-openai:v0.9.1", hf_model_handle: org/m, tensor_parallel_size: 8}
+"""
 OTHER_DOCUMENT = "a: [\n---\n" + KSERVE
 LORA = {"model": "org/m", "enable_lora": True}
 FORMS = [
@@ -256,6 +334,17 @@ FORMS = [
     Form("a.ipynb", CELL, LORA),
     Form("main.yml", ANSIBLE, {**LORA, "host": UNSET}, complete=False, release="0.9.1"),
     Form("tasks.yml", TASK, LORA, release="0.9.1"),
+    Form("config.yaml", TRUSS_MODEL, {**LORA, "max_model_len": 8}, release="0.9.1"),
+    Form("serve.yaml", RAY, {"enable_lora": True, "tensor_parallel_size": 2}),
+    Form("kustomization.yaml", PATCH, {"enable_lora": True, "max_model_len": "8"}, complete=False, release="0.9.1"),
+    Form("kustomization.yaml", MERGE, LORA, complete=False, release="0.9.1"),
+    Form("apply.sh", HEREDOC, LORA, release="0.9.1"),
+    Form("job.sbatch", APPTAINER, LORA, release="0.9.1"),
+    Form("main.yml", ROLE, {"model": "org/m"}, complete=False, release="0.9.1"),
+    Form("model.yaml", MODEL_RESOURCE, {"model": "org/m"}),
+    Form("pod.py", CREATE_POD, LORA, release="0.9.1"),
+    Form("app.py", FAST, {"model": "org/m", "enforce_eager": True, "port": "80"}),
+    Form("deploy.yaml", NEMO, {}, complete=False, release="0.9.1"),
     Form("all.yaml", OTHER_DOCUMENT, {"enable_lora": True}, release="0.9.1"),
     Form("a.sh", 'V="${V:-0.9.1}"\ndocker run "vllm/vllm-openai:v$V" --model org/m --enable-lora', LORA, release="0.9.1"),
     Form("a.sh", "X=1\nif a; then\n  MORE='--api-key x'\nfi\nvllm serve org/m --enable-lora $MORE", LORA, complete=False),
