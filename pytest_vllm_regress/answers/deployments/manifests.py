@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Any
 
 from ...util.documents import MAX_NODES, YamlSyntaxError, parse_yaml
@@ -19,6 +20,9 @@ MAX_REPAIRED_TEXT = 100_000
 """Lines that are left out of YAML which cannot be parsed, and the size of a text that is parsed so
 often."""
 MAX_DOCUMENTS = 500
+_BLOCK_KEY = re.compile(
+    r"[ \t]*(?:- )?(?:containers|services|modelSpec|predictor|spec):[ \t]*(?:#.*)?"
+)
 _TEMPLATE = re.compile(r"\{\{[^{}]*\}\}|\{%[^{}]*%\}")
 _STANDS_FOR_TEMPLATE = "$TEMPLATE"
 _ONLY_TEMPLATES = re.compile(r"(?m)^[ \t]*(?:\$TEMPLATE[ \t]*)+$|^\{\w+\}[ \t]*$")
@@ -30,7 +34,9 @@ _LABELS = ("name", "container_name")
 _ENVIRONMENTS = ("environment", "env", "envs", "envVars")
 _IMAGES = ("image", "imageName", "image_name", "containerImage", "image_id")
 _OF_CONTAINERS = ("image", "imageName", "containerImage")
-_TEXTS = re.compile(r"(?i)description|title|notes?|comment|readme|summary|message")
+_TEXTS = re.compile(
+    r"(?i)(?:display_?)?name|run-name|description|title|notes?|comment|readme|summary|message"
+)
 """Keys of texts for people."""
 _MODEL_KEY = re.compile(
     r"(?i)(?:\w*_)?model_?(?:id|name|url|uri|path|repo)?|(?:hugging_?face|hf)_?(?:repo|model)_?(?:id)?|storage_?uri|uri|url|repo_?id"
@@ -60,6 +66,10 @@ _TELLING = re.compile(
     r"|enable-auto-tool-choice|enable-prefix-caching|enable-chunked-prefill|kv-transfer-config|max-seq-len-to-capture|swap-space)(?:=.*)?"
 )
 """Options that hardly any other server has."""
+_USUAL = re.compile(
+    r"--(?:tensor-parallel-size|pipeline-parallel-size|served-model-name|quantization|dtype|trust-remote-code|enable-lora)(?:=.*)?"
+)
+"""Options that say enough where vLLM is named, too."""
 
 
 _ENGINE_ARGUMENTS = re.compile(
@@ -76,12 +86,20 @@ _TELLING_NAMES = {
 }
 
 
+_OTHER_ENGINE = re.compile(
+    r"inference-sim|simulat|router|sglang|lmdeploy|text-generation|triton|ollama|trt"
+)
+"""Images of other servers, which have options of the same names."""
+
+
 @dataclass(frozen=True)
 class _Scope:
-    """What the mappings around a node say: variables, and a model."""
+    """What the mappings around a node say: variables, and a model. ``says_vllm``: the document names
+    vLLM somewhere."""
 
     variables: Mapping[str, str] = field(default_factory=dict, hash=False)
     model: str = ""
+    says_vllm: bool = False
 
 
 def of_yaml(text: str) -> Iterator[ServerCommand | Unreadable]:
@@ -114,6 +132,7 @@ def _documents(text: str) -> Iterator[tuple[Any, str]]:
             documents, why = parse_yaml(lines + part, text_type=Word), ""
         except ValueError as error:
             documents, why = _repaired(lines + part), _reason(error)
+        documents = documents or (_blocks(lines + part) if why else [])
         yield from ((document, why) for document in documents or ([None] if why else []))
         problem = problem or why
 
@@ -140,6 +159,28 @@ def _repaired(text: str) -> list[Any]:
     return []
 
 
+def _blocks(text: str) -> list[Any]:
+    """Return the lists of containers and services in a text whose structure around them is wrong."""
+    lines = text.splitlines()
+    found: list[Any] = []
+    for number, line in enumerate(lines):
+        if not _BLOCK_KEY.fullmatch(line) or len(found) == MAX_REPAIRED:
+            continue
+        block = _indented(lines[number + 1 :])
+        try:
+            found += parse_yaml("\n" * (number + 1) + "\n".join(block), text_type=Word)
+        except ValueError:
+            continue
+    return found
+
+
+def _indented(lines: Sequence[str]) -> list[str]:
+    """Return the first lines, as far as they are indented as the first of them that is not empty."""
+    first = next((line for line in lines if line.strip()), "")
+    indent = first[: len(first) - len(first.lstrip())]
+    return list(takewhile(lambda line: not line.strip() or line.startswith(indent), lines))
+
+
 def _located(words: Iterable[Word], lines: Sequence[str]) -> Iterator[Word]:
     """Yield words, each with the line on which it is found: YAML tells the line at which a scalar
     begins, and may fold its lines."""
@@ -157,8 +198,10 @@ def _of_document(document: Any) -> Iterator[ServerCommand]:
     found = list(_servers_of(document))
     images = [node for node in _scalars(document) if is_own_image(node)]
     bare = [server for server in found if not server.words and not server.settings]
-    if len(found) > len(bare) and any(server.label == _ONLY_IMAGE for server in bare):
-        found = [server for server in found if server.label != _ONLY_IMAGE]
+    if len(found) > len(bare):  # an image of a chart, or the base of another one
+        is_chart = isinstance(document, dict) and not {"kind", "services"} & document.keys()
+        uncertain = [s for s in bare if s.label == _ONLY_IMAGE or (is_chart and not s.is_certain)]
+        found = [server for server in found if server not in uncertain]
     yield from (replace(s, label="") if s.label == _ONLY_IMAGE else s for s in found)
     if not found and images and _leaves_command_open(document):
         image = images[0]
@@ -191,7 +234,8 @@ def _scalars(document: Any) -> Iterator[Word]:
 def _servers_of(document: Any) -> Iterator[ServerCommand]:
     """Yield the servers of the mappings and texts in a document. Aliases are followed once."""
     visited: set[int] = set()
-    waiting = [(document, _Scope(model=_model_of_document(document)))]
+    says_vllm = any("vllm" in text.lower() for text in _scalars(document))
+    waiting = [(document, _Scope(model=_model_of_document(document), says_vllm=says_vllm))]
     while waiting and len(visited) < MAX_NODES:
         node, scope = waiting.pop()
         if id(node) in visited:
@@ -268,10 +312,8 @@ def _of_mapping(node: Mapping[Any, Any], scope: _Scope) -> Iterator[ServerComman
         words = next((w for key in node if _is_list(str(key)) and (w := _words(node[key]))), [])
     if has_image or words:
         started = list(of_image(image, words, scope.variables))
-    named = (scope.variables.get(name) for name in ("MODEL_NAME", "MODEL", "MODEL_ID"))
-    if (model := next(filter(None, named), "")) and not is_own_image(image):
-        # An image that makes the command of its variables.
-        started = [s if s.words else replace(s, settings={"model": model}) for s in started]
+    if started and not is_own_image(image) and not any(server.words for server in started):
+        started = list(_of_variables(started, node, image, scope))
     if has_image and len(node) == 1:
         label = _ONLY_IMAGE
     if not started:
@@ -279,6 +321,25 @@ def _of_mapping(node: Mapping[Any, Any], scope: _Scope) -> Iterator[ServerComman
     else:
         started = [replace(s, complete=s.complete and not _has_options(node)) for s in started]
     yield from (replace(server, label=label) for server in started)
+
+
+def _of_variables(
+    started: list[ServerCommand], node: Mapping[Any, Any], image: str, scope: _Scope
+) -> Iterator[ServerCommand]:
+    """Yield the servers of an image that makes its command of variables, such as RunPod's worker; no
+    others without arguments, which may be built here, or be Ray's."""
+    names = ("MODEL_NAME", "MODEL_ID", "MODEL", "VLLM_MODEL", "LLM_MODEL_ID")
+    model = next(filter(None, map(scope.variables.get, names)), "")
+    if "build" in node or re.search(r"\bray", image):
+        return
+    is_plain = re.search(r"(?:^|/)vllm(?::|$)", image) is not None
+    for server in started:
+        if (
+            model
+            or is_plain
+            or (not server.is_certain and not server.complete and "entrypoint" in node)
+        ):
+            yield replace(server, settings={"model": model} if model else {})
 
 
 def _of_chart(
@@ -304,9 +365,11 @@ def _of_values(
     chart, an entry of a catalogue, engine arguments."""
     lists = {str(key): _words(node[key], str(key)) for key in node if _is_list(str(key))}
     more = next((words for words in lists.values() if words and words[0].startswith("-")), [])
-    telling = any(_TELLING.fullmatch(word.replace("_", "-")) for word in more)
+    kinds = (_TELLING, _USUAL) if scope.says_vllm else (_TELLING,)
+    telling = any(kind.fullmatch(word.replace("_", "-")) for word in more for kind in kinds)
     is_vllm = is_image(image) or _says_vllm(node)
-    if more and (is_vllm or telling) and not _is_other_backend(more):
+    is_other = _OTHER_ENGINE.search(image) is not None or _is_other_backend(more)
+    if more and (is_vllm or telling) and not is_other:
         model = _model(node) or scope.model
         settings = {"model": model} if model and not _names_model(more) else {}
         yield ServerCommand(

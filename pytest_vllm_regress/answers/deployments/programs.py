@@ -65,6 +65,11 @@ def of_python(text: str) -> Iterator[ServerCommand | Unreadable]:
     yield from found
 
 
+def _is_command(server: ServerCommand) -> bool:
+    """Return whether a text names a model or an option after ``vllm serve``: others are about it."""
+    return any(word.startswith(("-", "$")) or "/" in word for word in server.words)
+
+
 class _Program:
     def __init__(self, tree: ast.Module, text: str) -> None:
         self._tree = tree
@@ -112,7 +117,8 @@ class _Program:
             name = function.id if isinstance(function, ast.Name) else ""
         if name in ("extend", "append") and owner and value.args:
             added = value.args[0]
-            added = ast.List([added]) if name == "append" else added
+            if name == "append":
+                added = ast.copy_location(ast.List([added]), added)
             self._more.setdefault(owner, []).append((added, body == self._bodies.get(owner)))
         elif name in _PRINTS:
             self._left_out |= {id(part) for part in ast.walk(value)}
@@ -129,7 +135,7 @@ class _Program:
                 text = self._text(node)
                 if "vllm" in text and any(c.isspace() for c in text):
                     line = node.lineno
-                    yield from of_script(text, line)
+                    yield from filter(_is_command, of_script(text, line))
                     self._left_out |= {id(part) for part in ast.walk(node)}
             elif isinstance(node, (ast.Call, ast.Dict)):
                 yield from self._of_container(node)

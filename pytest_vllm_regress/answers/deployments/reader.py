@@ -33,6 +33,7 @@ from .shell import (
     MAX_COMMAND,
     commands,
     expanded,
+    is_own_image,
     of_image,
     of_script,
     servers,
@@ -247,7 +248,8 @@ def _of_dockerfile(text: str) -> Iterator[ServerCommand]:
             for server in of_script(match[0], line):
                 yield replace(server, at_build=True)
     if entrypoint is None:
-        for server in of_image(base, command, variables):
+        # Other images than vLLM's own may start anything.
+        for server in of_image(base, command, variables) if command or is_own_image(base) else ():
             yield replace(server, complete=server.complete and bool(server.words))
     else:
         for server in servers([*entrypoint, *command], variables):
