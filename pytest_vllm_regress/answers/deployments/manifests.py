@@ -108,7 +108,8 @@ def of_yaml(text: str) -> Iterator[ServerCommand | Unreadable]:
     for document, problem in _documents(text):
         if problem:
             yield Unreadable(problem)
-        for server in _of_document(document):
+        # The blocks of a broken document may overlap.
+        for server in dict.fromkeys(_of_document(document)):
             yield replace(
                 server,
                 words=tuple(_located(server.words, lines)),
@@ -132,9 +133,14 @@ def _documents(text: str) -> Iterator[tuple[Any, str]]:
             documents, why = parse_yaml(lines + part, text_type=Word), ""
         except ValueError as error:
             documents, why = _repaired(lines + part), _reason(error)
-        documents = documents or (_blocks(lines + part) if why else [])
+        if why and not any(map(_starts_server, documents)):
+            documents = _blocks(lines + part)
         yield from ((document, why) for document in documents or ([None] if why else []))
         problem = problem or why
+
+
+def _starts_server(document: Any) -> bool:
+    return next(_of_document(document), None) is not None
 
 
 def _reason(error: ValueError) -> str:
@@ -163,14 +169,16 @@ def _blocks(text: str) -> list[Any]:
     """Return the lists of containers and services in a text whose structure around them is wrong."""
     lines = text.splitlines()
     found: list[Any] = []
+    read_to = 0
     for number, line in enumerate(lines):
-        if not _BLOCK_KEY.fullmatch(line) or len(found) == MAX_REPAIRED:
+        if number < read_to or not _BLOCK_KEY.fullmatch(line) or len(found) == MAX_REPAIRED:
             continue
         block = _indented(lines[number + 1 :])
         try:
             found += parse_yaml("\n" * (number + 1) + "\n".join(block), text_type=Word)
         except ValueError:
             continue
+        read_to = number + 1 + len(block)
     return found
 
 
@@ -178,7 +186,12 @@ def _indented(lines: Sequence[str]) -> list[str]:
     """Return the first lines, as far as they are indented as the first of them that is not empty."""
     first = next((line for line in lines if line.strip()), "")
     indent = first[: len(first) - len(first.lstrip())]
-    return list(takewhile(lambda line: not line.strip() or line.startswith(indent), lines))
+    item = f"{indent}-" if first.startswith(f"{indent}-") else indent
+
+    def belongs(line: str) -> bool:
+        return not line.strip() or line.startswith((item, f"{indent} "))
+
+    return list(takewhile(belongs, lines))
 
 
 def _located(words: Iterable[Word], lines: Sequence[str]) -> Iterator[Word]:
@@ -202,12 +215,36 @@ def _of_document(document: Any) -> Iterator[ServerCommand]:
         is_chart = isinstance(document, dict) and not {"kind", "services"} & document.keys()
         uncertain = [s for s in bare if s.label == _ONLY_IMAGE or (is_chart and not s.is_certain)]
         found = [server for server in found if server not in uncertain]
-    yield from (replace(s, label="") if s.label == _ONLY_IMAGE else s for s in found)
+        found = _merged(found) if is_chart else found
+    for server in found:
+        label = "" if server.label == _ONLY_IMAGE else server.label
+        # The command of a bare image may be in a template.
+        is_open = not server.words and not server.settings and _has_template(document)
+        yield replace(server, label=label, complete=server.complete and not is_open)
     if not found and images and _leaves_command_open(document):
         image = images[0]
         yield ServerCommand(
             (), image.line, image=image.removeprefix("docker:"), is_certain=False, complete=False
         )
+
+
+def _has_template(document: Any) -> bool:
+    """Return whether a document only changes a template that is elsewhere: values of a chart, and
+    KServe's services."""
+    if not isinstance(document, dict):
+        return False
+    kind = str(document.get("kind", ""))
+    return kind.startswith("LLMInferenceService") or not {"kind", "services"} & document.keys()
+
+
+def _merged(found: list[ServerCommand]) -> list[ServerCommand]:
+    """Return the servers of a chart: arguments beside its only command belong to that one."""
+    certain = [server for server in found if server.is_certain and server.words]
+    more = [server for server in found if not server.is_certain and not server.label]
+    if len(certain) != 1 or len(certain) + len(more) != len(found):
+        return found
+    words = [word for server in (*certain, *more) for word in server.words]
+    return [replace(certain[0], words=tuple(words), complete=certain[0].complete and not more)]
 
 
 _ONLY_IMAGE = "\0image"
@@ -251,7 +288,7 @@ def _servers_of(document: Any) -> Iterator[ServerCommand]:
                     for key, value in node.items()
                     if (key not in _WORDS or isinstance(value, dict))
                     and not _TEXTS.fullmatch(str(key))
-                    and not (started and key in (*_IMAGES, "vllmConfig", "model"))
+                    and not (started and key in (*_IMAGES, "vllmConfig"))
                 ]
             )
         elif isinstance(node, list):
@@ -314,6 +351,8 @@ def _of_mapping(node: Mapping[Any, Any], scope: _Scope) -> Iterator[ServerComman
         started = list(of_image(image, words, scope.variables))
     if started and not is_own_image(image) and not any(server.words for server in started):
         started = list(_of_variables(started, node, image, scope))
+    if any(re.search(r"(?i)args|extra", name) for name in _own_variables(node)):
+        started = [s if s.words else replace(s, complete=False) for s in started]
     if has_image and len(node) == 1:
         label = _ONLY_IMAGE
     if not started:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from ...util.documents import parse_json
@@ -130,7 +131,8 @@ class _Program:
                 continue
             if isinstance(node, (ast.List, ast.Tuple)):
                 words = self._words(node, assigned.get(id(node), ""))
-                yield from servers(words)
+                for server in servers(words):  # without words, they are added elsewhere
+                    yield replace(server, complete=bool(server.words))
             elif isinstance(node, (ast.Constant, ast.JoinedStr, ast.BinOp)):
                 text = self._text(node)
                 if "vllm" in text and any(c.isspace() for c in text):

@@ -299,6 +299,33 @@ cmd += ["--enforce-eager" if FAST else "--no-enforce-eager"]
 NEMO = """
 deployment: {type: vllm, image: "vllm/vllm-openai:v0.9.1", hf_model_handle: org/m, tensor_parallel_size: 8}
 """
+BROKEN = """apiVersion: apps/v1
+    kind: Deployment
+    spec:
+      containers:
+        - name: a
+          image: vllm/vllm-openai:v0.9.1
+          args: [--model, org/m, --enable-lora]
+"""
+OVERLAY = """
+metadata: {name: vllm}
+containers:
+  - name: server
+    args: ["--model=$(MODEL)", "--tensor-parallel-size=2"]
+    env: [{name: MODEL, value: org/m}]
+"""
+KSERVE_LLM = """
+kind: LLMInferenceService
+spec:
+  model: {uri: "hf://org/m", name: org/m}
+  template:
+    containers: [{name: main, image: "vllm/vllm-openai-cpu:v0.9.1"}]
+"""
+PARTS = """
+image: {repository: vllm/vllm-openai, tag: v0.9.1}
+model: {args: [--max-model-len=8]}
+runtime: {command: [vllm, serve], args: [org/m, --enable-lora]}
+"""
 OTHER_DOCUMENT = "a: [\n---\n" + KSERVE
 LORA = {"model": "org/m", "enable_lora": True}
 FORMS = [
@@ -345,6 +372,10 @@ FORMS = [
     Form("pod.py", CREATE_POD, LORA, release="0.9.1"),
     Form("app.py", FAST, {"model": "org/m", "enforce_eager": True, "port": "80"}),
     Form("deploy.yaml", NEMO, {}, complete=False, release="0.9.1"),
+    Form("broken.yaml", BROKEN, LORA, complete=False, release="0.9.1"),
+    Form("patch.yaml", OVERLAY, {"model": "org/m", "tensor_parallel_size": "2"}),
+    Form("llm.yaml", KSERVE_LLM, {}, complete=False, release="0.9.1"),
+    Form("values.yaml", PARTS, {**LORA, "max_model_len": "8"}, complete=False, release="0.9.1"),
     Form("all.yaml", OTHER_DOCUMENT, {"enable_lora": True}, release="0.9.1"),
     Form("a.sh", 'V="${V:-0.9.1}"\ndocker run "vllm/vllm-openai:v$V" --model org/m --enable-lora', LORA, release="0.9.1"),
     Form("a.sh", "X=1\nif a; then\n  MORE='--api-key x'\nfi\nvllm serve org/m --enable-lora $MORE", LORA, complete=False),
@@ -373,6 +404,10 @@ def test_every_form_has_its_options_and_its_version(tmp_path: Path, form: Form) 
     [
         ("values.yaml", LLM_D_SIMULATOR),
         ("a.py", "from vllm import LLM\nLLM('org/m', enable_lora=True)"),
+        ("ci.yml", "jobs: {a: {steps: [{name: Dump vllm serve flags, run: ls}]}}"),
+        ("a.py", "p.add_argument('--x', help='options of vllm serve are taken')"),
+        ("build.yaml", "services: {a: {build: {context: vllm}, image: 'opea/vllm:latest'}}"),
+        ("Dockerfile", "FROM rocm/vllm-dev:1\nRUN pip list\n"),
         ("a.sh", "echo 'start with: vllm serve org/m'"),
         ("a.sh", "if pgrep -f 'vllm serve m'; then exit; fi"),
         ("kserve.yaml", "image: kserve/huggingfaceserver\nargs: [--backend=huggingface, --max-model-len=8]"),
