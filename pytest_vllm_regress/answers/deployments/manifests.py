@@ -214,7 +214,12 @@ def _of_document(document: Any) -> Iterator[ServerCommand]:
     if len(found) > len(bare):  # an image of a chart, or the base of another one
         is_chart = isinstance(document, dict) and not {"kind", "services"} & document.keys()
         uncertain = [s for s in bare if s.label == _ONLY_IMAGE or (is_chart and not s.is_certain)]
-        found = [server for server in found if server not in uncertain]
+        image = next((server.image for server in uncertain if server.image), "")
+        found = [
+            replace(server, image=server.image or image)
+            for server in found
+            if server not in uncertain
+        ]
         found = _merged(found) if is_chart else found
     for server in found:
         label = "" if server.label == _ONLY_IMAGE else server.label
