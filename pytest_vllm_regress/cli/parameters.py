@@ -5,6 +5,10 @@ The parameters of a function are those of its command; their names, types and de
 Two types are not for the command line: ``Invocation``, which are the options of ``vllm-regress``
 itself, and a frozen dataclass, whose fields are options that several commands share; its default is
 an instance.
+
+Where do I add an option? One of a single command: as a parameter of its function. One that several
+commands share: as a field of such a dataclass (``cli/context.py``). One of every command: as a
+parameter of ``front_door.root``. Its help stands in ``data/commands.toml``.
 """
 
 from __future__ import annotations

@@ -132,6 +132,13 @@ def inspect(name: str, python: Path, device: str) -> Target:
             f"the interpreter {python}{alias} has neither vLLM nor a structured-output package. Install one there, "
             "or name an environment: `vllm-regress env list` shows them"
         )
+    for package in {*RELEVANT, *VLLM}.intersection(installed.ambiguous):
+        found = installed.ambiguous[package]
+        raise UsageError(
+            f"{python}: {package} is recorded there in several versions "
+            f"({', '.join(sorted(one.version for one in found))}), so the installed one is not "
+            f"known: reinstall it, or delete the stale one of {', '.join(str(one.place) for one in found)}"
+        )
     return Target(name, python, choose(device, installed), installed)
 
 

@@ -14,7 +14,7 @@ import platform
 import re
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
@@ -84,6 +84,8 @@ class Installed:
     executable: str
     python: str
     packages: Mapping[str, str]
+    ambiguous: Mapping[str, tuple[Package, ...]] = field(default_factory=dict)
+    """Distributions that one folder has in several versions: it is not known which one is there."""
 
     @property
     def vllm_distribution(self) -> str | None:
@@ -128,6 +130,19 @@ class Interpreter:
             first.setdefault(package.name, package)
         return tuple(first.values())
 
+    def ambiguous(self) -> dict[str, tuple[Package, ...]]:
+        """Return the distributions of which one folder has the metadata of several versions, as
+        after an interrupted installation."""
+        by_place: dict[tuple[str, Path], list[Package]] = {}
+        for package in self.distributions():
+            if package.place is not None:
+                by_place.setdefault((package.name, package.place.parent), []).append(package)
+        return {
+            name: tuple(found)
+            for (name, _), found in by_place.items()
+            if len({package.version for package in found}) > 1
+        }
+
     def markers(self) -> dict[str, str]:
         """Return the values of PEP 508 markers that differ from the controller's."""
         return {
@@ -146,7 +161,12 @@ def read_installed(python: Path) -> Installed:
     """
     interpreter = open_interpreter(python, python_path="")
     versions = {package.name: package.version for package in interpreter.imported()}
-    return Installed(str(interpreter.python), interpreter.version, MappingProxyType(versions))
+    return Installed(
+        str(interpreter.python),
+        interpreter.version,
+        MappingProxyType(versions),
+        MappingProxyType(interpreter.ambiguous()),
+    )
 
 
 def run_isolated(

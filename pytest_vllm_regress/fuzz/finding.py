@@ -1,5 +1,9 @@
 """Findings as files: one envelope for all hunters, with the question and the problem of each.
 
+When are two findings the same? If title and ``identity`` agree, which make the file's name. A
+campaign also leaves out a problem that a known finding ``explains``: one of the same group, in a
+question that has at least its ``traits``.
+
 A file has everything that is needed to ask again, in another environment and on another machine.
 """
 

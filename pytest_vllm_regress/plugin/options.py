@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
+import sys
 from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -193,6 +194,10 @@ def resolve(config: pytest.Config) -> Settings:
     from ..util.files import expand_home
     from ..util.sizes import GIB, MIB
 
+    if sys.flags.optimize:
+        raise pytest.UsageError(
+            "python -O and PYTHONOPTIMIZE remove assertions, and with them failures: run pytest without"
+        )
     default = Settings()
     device = _value(config, "vllm_device") or default.device
     if _value(config, "vllm_gpu"):

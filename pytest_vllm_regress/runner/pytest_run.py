@@ -43,6 +43,7 @@ _FOREIGN = (
     "PYTEST_TIMEOUT",
     "PYTEST_CURRENT_TEST",
     "PYTEST_XDIST_WORKER",
+    "PYTHONOPTIMIZE",  # it removes assertions, and with them failures
 )
 _FIND_PACKAGE = "import sys; p = sys.argv.pop(1); p and sys.path.insert(0, p); "
 _LAST_LINES = 5

@@ -1,7 +1,7 @@
 """What Ray runs on the cluster's nodes: a task for each batch, and an actor that builds
 environments.
 
-Neither imports a target or runs pytest. A ``remote.guard`` does, with the environment variables of
+Neither imports a target or runs pytest. A guard (``runner/guard.py``) does, with the environment variables of
 the node, and survives what Ray kills.
 """
 

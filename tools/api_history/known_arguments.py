@@ -32,6 +32,8 @@ FEATURES = {
     "pooling in V0": "vllm.engine.llm_engine:PoolingParams",
     "pooling in V1": "vllm.v1.core.sched.output:NewRequestData.pooling_params",
     "priorities in V1": "vllm.v1.core.sched.request_queue",
+    "LoRA in V1": "vllm.v1.worker.lora_model_runner_mixin",
+    "speculative decoding in V1": "vllm.v1.spec_decode",
     "speculative decoding in V0": "vllm.spec_decode",
     "the tokenizer pool of Ray actors": (
         "vllm.transformers_utils.tokenizer_group.ray_tokenizer_group"

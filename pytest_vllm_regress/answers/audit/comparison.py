@@ -93,7 +93,7 @@ class Comparison:
         """Return the number of failures by effect, in words."""
         counts = ((effect, len(self.of(effect))) for effect in UpgradeEffect)
         return ", ".join(
-            f"{effect} {count}" for effect, count in counts if count or effect != "unknown"
+            f"{effect} {count}" for effect, count in counts if count or effect not in ("unknown", "new feature")
         )
 
     @property
@@ -199,7 +199,7 @@ def _version(side: Inventory) -> str:
 def not_recorded(inventory: Inventory, cases: Sequence[Case]) -> tuple[Case, ...]:
     """Return the cases of which only the range says whether the packages have the failure."""
     table = read_table(cases)
-    return tuple(case for case in cases if _latest(inventory, case, table) is None)
+    return tuple(case for case in cases if _latest(_recorded(inventory, case, table)) is None)
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,8 @@ def _effect(before: _Known, after: _Known) -> UpgradeEffect:
 
 
 def _known(inventory: Inventory, case: Case, table: VerdictTable) -> _Known:
-    if recorded := _latest(inventory, case, table):
+    entries = _recorded(inventory, case, table)
+    if recorded := _latest(entries):
         state = "observed" if recorded.shown else "passed"
         place = f"{recorded.environment} ({recorded.device}, {recorded.date})"
         return _Known(recorded.shown, f"{state} in {place}")
@@ -234,15 +235,21 @@ def _known(inventory: Inventory, case: Case, table: VerdictTable) -> _Known:
     if lacks := lacks_feature(case, findings[0].versions if findings else versions, table):
         return _Known(False, lacks, lacks=True)
     if findings:
-        return _Known(True, f"range: {findings[0].reason.removeprefix('affected: ')}")
+        not_run = "".join(sorted({f"; the release {e.cause.words}" for e in entries if e.cause}))
+        return _Known(True, f"range: {findings[0].reason.removeprefix('affected: ')}{not_run}")
     if unknown := unknown_packages(inventory, case):
         return _Known(None, f"no version of {' and '.join(unknown)} is known")
     return _Known(False, f"range: not in {case.affected_text()}")
 
 
-def _latest(inventory: Inventory, case: Case, table: VerdictTable) -> Recorded | None:
-    """Return the last result that tells something about the only package that decides, in its only
-    version.
+def _latest(entries: Iterable[Recorded]) -> Recorded | None:
+    """Return the last result that tells something."""
+    telling = [entry for entry in entries if entry.shown is not None]
+    return max(telling, key=lambda entry: entry.date, default=None)
+
+
+def _recorded(inventory: Inventory, case: Case, table: VerdictTable) -> list[Recorded]:
+    """Return what was recorded about the only package that decides, in its only version.
 
     For a release of vLLM of which no lock is known, that is a result with the packages of the day
     after the release.
@@ -254,10 +261,7 @@ def _latest(inventory: Inventory, case: Case, table: VerdictTable) -> Recorded |
     if inventory.release and unknown_packages(inventory, case):
         # Without overlays such as +transformers==5.23.0.
         plain = f"vllm-{Version(inventory.release).public}"
-        entries = [entry for entry in table.of_case(case.id) if entry.environment == plain]
-    elif len(case.affected) == len(versions) == 1 and (version := version_of(versions[0])):
-        entries = table.at(case.id, name, version.public)
-    else:
-        return None
-    telling = [entry for entry in entries if entry.shown is not None]
-    return max(telling, key=lambda entry: entry.date, default=None)
+        return [entry for entry in table.of_case(case.id) if entry.environment == plain]
+    if len(case.affected) == len(versions) == 1 and (version := version_of(versions[0])):
+        return table.at(case.id, name, version.public)
+    return []

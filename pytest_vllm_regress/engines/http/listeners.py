@@ -6,7 +6,8 @@ The port is free when it is chosen, but any user of the machine may bind it befo
 after vLLM has ended. The kernel's table gives the inode of the listening socket, and a process of
 the server must have a descriptor of it. The socket must be the same before and after a connection
 is made, so no other socket can have accepted the connection. The key is sent only after this check,
-which is made for each connection (``OwnListener.guard``); otherwise ``PortTaken`` is raised.
+which is made for each connection (``OwnListener.guard``); otherwise ``NotOurServer`` is raised, of which
+``transport.py`` makes ``PortTaken``.
 """
 
 from __future__ import annotations

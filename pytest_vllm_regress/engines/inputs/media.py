@@ -22,14 +22,14 @@ _MAX_AMPLITUDE = 2**15 - 1
 _FOLDER = "tensor/"
 
 
-def png_url(width: int, height: int, *, keep: int | None = None) -> str:
+def png_url(width: int, height: int, *, colour: bytes = _PIXEL, keep: int | None = None) -> str:
     """Return a ``data:`` URL of a PNG of one colour, ``width`` by ``height`` pixels, as the value
     of ``image_url`` in a chat request.
 
-    vLLM's caches distinguish images of different sizes. ``keep``: keep only this many bytes of the
-    file, as after an incomplete download.
+    ``colour``: red, green and blue. ``keep``: keep only this many bytes of the file, as after an
+    incomplete download.
     """
-    rows = b"".join(b"\x00" + _PIXEL * width for _ in range(height))
+    rows = b"".join(b"\x00" + colour * width for _ in range(height))
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     file = (
         _SIGNATURE

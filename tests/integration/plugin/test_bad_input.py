@@ -240,3 +240,13 @@ def test_a_refusal_in_a_users_fixture_keeps_its_line(
     done = pytester.runpytest_inprocess(f"--vllm-env={affected_target}")
     done.assert_outcomes(errors=1)
     done.stdout.fnmatch_lines(["*return vllm_engines(tensor_parallel=2)"])
+
+
+def test_an_interpreter_without_assertions_is_refused(
+    pytester: pytest.Pytester, affected_target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytester.makepyfile("def test(vllm_env): pass")
+    monkeypatch.setenv("PYTHONOPTIMIZE", "1")
+    result = pytester.runpytest_subprocess(f"--vllm-env={affected_target}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*remove assertions*"])

@@ -93,12 +93,28 @@ def prefer_v1(device_name: str) -> None:
     arg_utils._warn_or_fallback = falls_back_as_on_cuda
 
 
-def simulates_v1() -> bool:
-    """Return whether the simulated worker fits this vLLM's V1.
+def let_platform_support_v1(platform: Any) -> None:
+    """Make vLLM accept V1 on the platform class ``platform`` where it does not ask the platform.
 
-    Before 0.7.3 V1 had neither a worker to derive from nor rows of logprobs.
+    From 0.8.3 on it asks ``supports_v1``. In 0.8.1 and 0.8.2 the function that chooses the
+    generation wants a platform that is like CUDA. Other modules ask that, too, and import kernels
+    then, so the platform says yes only while that function runs.
     """
-    return importlib.util.find_spec("vllm.v1.worker.worker_base") is not None
+    from vllm.engine.arg_utils import EngineArgs
+
+    chooses: Any = getattr(EngineArgs, "_is_v1_supported_oracle", None)
+    asks_platform = any(hasattr(base, "supports_v1") for base in platform.__mro__[1:])
+    if chooses is None or asks_platform or chooses.__module__ == __name__:
+        return
+
+    def chooses_as_on_cuda(arguments: Any, model_config: Any) -> bool:
+        platform.is_cuda_alike = lambda _: True
+        try:
+            return bool(chooses(arguments, model_config))
+        finally:
+            del platform.is_cuda_alike
+
+    EngineArgs._is_v1_supported_oracle = chooses_as_on_cuda
 
 
 def generation_is_read_at_import() -> bool:

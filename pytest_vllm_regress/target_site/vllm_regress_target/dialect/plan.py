@@ -106,6 +106,8 @@ def _generation(spec: Spec, front: str, plan: Plan) -> None:
     pipeline = spec["pipeline_parallel_size"] > 1
     if generation == "V1" and pipeline and _v1_refuses_pipelines():
         raise known.missing_feature("pipeline parallelism in V1")
+    if generation == "V1" and spec["extra"].get("enable_lora") and _v1_refuses_adapters():
+        raise known.missing_feature("LoRA in V1")
     if (
         generation == "V1"
         and spec["extra"].get("scheduling_policy") == "priority"
@@ -126,13 +128,23 @@ def choose_generation(spec: Spec, plan: Plan) -> None:
 
 
 def _v1_refuses_pipelines() -> bool:
-    """Return whether V1's executor asserts that there is one stage only (0.7).
+    """Return whether V1's executor asserts that there is one stage only (0.7)."""
+    return _asserts("vllm.v1.executor.multiproc_executor", "not yet implemented in v1")
 
-    The assertion fails in a subprocess that kills its parents.
+
+def _v1_refuses_adapters() -> bool:
+    """Return whether V1's scheduler asserts that there is no LoRA (0.7.0 to 0.7.2)."""
+    return _asserts("vllm.v1.core.scheduler", "V1 does not support LoRA")
+
+
+def _asserts(module: str, message: str) -> bool:
+    """Return whether a module of vLLM has this message.
+
+    Asked before an engine starts, because the assertion fails in a subprocess that kills its
+    parents.
     """
     with suppress(ImportError, OSError):
-        source = inspect.getsource(importlib.import_module("vllm.v1.executor.multiproc_executor"))
-        return "not yet implemented in v1" in source
+        return message in inspect.getsource(importlib.import_module(module))
     return False
 
 

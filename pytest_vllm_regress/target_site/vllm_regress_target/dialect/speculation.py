@@ -2,7 +2,7 @@
 0.7, and how versions draft."""
 
 import importlib.util
-from typing import Any
+from typing import Any, Optional
 
 from .. import Unsupported
 from . import known
@@ -27,6 +27,8 @@ def translate(config: dict[str, Any], spec: dict[str, Any], fields: set[str]) ->
         )
     if spec["generation"] == "V0" and importlib.util.find_spec("vllm.spec_decode") is None:
         raise known.missing_feature("speculative decoding in V0")
+    if spec["generation"] == "V1" and importlib.util.find_spec("vllm.v1.spec_decode") is None:
+        raise known.missing_feature("speculative decoding in V1")
     if ARGUMENT in fields:
         return {ARGUMENT: dict(config)}
     if "speculative_model" not in fields:
@@ -47,6 +49,16 @@ def drafts_by_ngrams(config: Any) -> bool:
     return method == "ngram" or (
         method is None and getattr(config, "ngram_prompt_lookup_max", 0) > 0
     )
+
+
+def lookup_sizes(config: Any) -> tuple[Optional[int], Optional[int]]:
+    """Return the fewest and the most tokens that the n-gram proposer looks up; the fields were
+    renamed in 0.8.2."""
+    smallest, largest = (
+        getattr(config, f"prompt_lookup_{end}", getattr(config, f"ngram_prompt_lookup_{end}", None))
+        for end in ("min", "max")
+    )
+    return smallest, largest
 
 
 def disable_flash_attention_scorer(config: Any) -> None:

@@ -5,9 +5,12 @@ vLLM is imported inside the functions, because the agent imports this package be
 vLLM.
 """
 
+import functools
+import hashlib
 import importlib
 import inspect
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, fields
 from typing import Any, NamedTuple, Optional
@@ -36,11 +39,41 @@ def scheduler_class() -> Any:
     return Scheduler
 
 
+def worker_base() -> Any:
+    """Return the class from which V1 derives its workers."""
+    try:
+        from vllm.v1.worker.worker_base import WorkerBase
+    except ImportError:
+        return _WorkerBase
+    return WorkerBase
+
+
+class _WorkerBase:
+    """Replacement for that class up to 0.7.2, where GPU workers derive from nothing."""
+
+    def __init__(
+        self,
+        vllm_config: Any,
+        local_rank: int,
+        rank: int,
+        distributed_init_method: str,
+        is_driver_worker: bool = False,
+    ) -> None:
+        self.vllm_config = vllm_config
+        self.model_config = vllm_config.model_config
+        self.cache_config = vllm_config.cache_config
+        self.parallel_config = vllm_config.parallel_config
+        self.parallel_config.rank = rank
+        self.local_rank = local_rank
+        self.rank = rank
+        self.distributed_init_method = distributed_init_method
+
+
 class CachedRequest(NamedTuple):
     """A request that the scheduler has sent before and schedules again.
 
-    ``tokens`` are the output tokens that the scheduler sends with it: those after the computed ones
-    or, if the request sat out the previous step, all of them. ``end`` is the position after the
+    ``tokens`` are the output tokens that the scheduler sends with it: none up to 0.7.2, then those
+    after the computed ones or, if the request sat out the previous step, all of them. ``end`` is the position after the
     last of them. ``output_count`` is the number of output tokens to keep, None if the scheduler
     does not say.
     """
@@ -127,15 +160,50 @@ def embedded_prompt(new: Any) -> tuple[Any, Any]:
     return getattr(new, "prompt_embeds", None), getattr(new, "prompt_is_token_ids", None)
 
 
-def cached_requests(cached: Any) -> Iterator[CachedRequest]:
-    """Read the known requests of a scheduler output: a list of objects at first, one object of
-    columns in later versions."""
+def media(new: Any) -> Iterator[tuple[int, int, bytes]]:
+    """Yield the first position, the number of positions and a digest of each image or sound of a
+    new request.
+
+    The digest is the hash that vLLM makes of the content; V1 up to 0.9 has none if nothing is
+    cached, so that the tensors are hashed here.
+    """
+    features = getattr(new, "mm_features", None)
+    if features is not None:  # 0.11 and later
+        parts = [(part.mm_position, part.identifier, None) for part in features]
+    else:
+        places = getattr(new, "mm_positions", None) or ()
+        hashes, inputs = (
+            getattr(new, name, None) or [None] * len(places) for name in ("mm_hashes", "mm_inputs")
+        )
+        parts = list(zip(places, hashes, inputs))
+    for place, known, tensors in parts:
+        read: Any = place.get if isinstance(place, dict) else functools.partial(getattr, place)
+        digest = hashlib.blake2b(str(known).encode() if known else _bytes(tensors)).digest()
+        yield int(read("offset")), int(read("length")), digest
+
+
+def _bytes(value: Any) -> bytes:
+    """Return what tensors in mappings and lists contain."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return bytes(value.detach().to(torch.float32).cpu().contiguous().numpy().tobytes())
+    if hasattr(value, "items"):
+        return b"".join(_bytes(item) for _, item in sorted(value.items()))
+    return b"".join(map(_bytes, value)) if isinstance(value, (list, tuple)) else b""
+
+
+def cached_requests(scheduled: Any) -> Iterator[CachedRequest]:
+    """Read the known requests of a scheduler output: two lists of objects up to 0.7.1, then one
+    list, and one object of columns in later versions."""
+    cached = getattr(scheduled, "scheduled_cached_reqs", None)
+    if cached is None:
+        cached = scheduled.scheduled_resumed_reqs + scheduled.scheduled_running_reqs
     if isinstance(cached, list):
         for request in cached:
-            end = request.num_computed_tokens + len(request.new_token_ids)
-            yield CachedRequest(
-                request.req_id, request.num_computed_tokens, request.new_token_ids, end, None
-            )
+            tokens = getattr(request, "new_token_ids", [])
+            computed = request.num_computed_tokens
+            yield CachedRequest(request.req_id, computed, tokens, computed + len(tokens), None)
         return
     all_tokens = getattr(cached, "all_token_ids", None) or {}
     output_counts: Sequence[Optional[int]] = getattr(cached, "num_output_tokens", None) or [
@@ -170,9 +238,20 @@ def add_requests(rows: Any, requests: Sequence[Any], freed: list[int]) -> None:
         rows.condense()
 
 
-def refresh_metadata(rows: Any) -> None:
-    """Update the sampling metadata of the ``InputBatch`` from the output tokens of its requests."""
+def row_ids(rows: Any) -> list[str]:
+    """Return the requests of the ``InputBatch``; up to 0.7.2 it lists its empty rows, too."""
+    return list(rows.req_ids[: rows.num_reqs])
+
+
+def sampling_metadata(rows: Any, requests: Mapping[str, Any]) -> Any:
+    """Return the sampling metadata of the ``InputBatch``, updated from the output tokens of its
+    requests."""
+    if hasattr(rows, "make_sampling_metadata"):  # up to 0.7.2
+        return rows.make_sampling_metadata(
+            {request_id: request.output_token_ids for request_id, request in requests.items()}
+        )
     first_attribute(rows, "refresh_metadata", "refresh_sampling_metadata")()
+    return rows.sampling_metadata
 
 
 def sampler(model_config: Any) -> Any:
@@ -184,6 +263,19 @@ def sampler(model_config: Any) -> Any:
     )
 
 
+def sampled_tokens(output: Any) -> list[list[int]]:
+    """Return the tokens of each row of a sampler's output: a vector up to 0.7.2, then a matrix."""
+    tokens = output.sampled_token_ids
+    return list(tokens.reshape(len(tokens), -1).tolist())
+
+
+def logprobs_tensors() -> Any:
+    """Return vLLM's class of log-probabilities, or None: V1 returns none up to 0.7.2."""
+    from vllm.v1 import outputs
+
+    return getattr(outputs, "LogprobsTensors", None)
+
+
 def speculates(vllm_config: Any) -> bool:
     """Return whether the engine drafts tokens."""
     return getattr(vllm_config, "speculative_config", None) is not None
@@ -192,9 +284,7 @@ def speculates(vllm_config: Any) -> bool:
 def samples_separately() -> bool:
     """Return whether ``execute_model`` returns None and ``sample_tokens`` the output (0.11 and
     later)."""
-    from vllm.v1.worker.worker_base import WorkerBase
-
-    return hasattr(WorkerBase, "sample_tokens")
+    return hasattr(worker_base(), "sample_tokens")
 
 
 def masks_cover_drafts() -> bool:
@@ -210,9 +300,8 @@ def masks_cover_drafts() -> bool:
 
 def logprobs_by_request() -> bool:
     """Return whether log-probabilities may have several rows for each request."""
-    from vllm.v1.outputs import LogprobsTensors
-
-    return has_parameter(LogprobsTensors.tolists, "cu_num_generated_tokens")
+    tensors = logprobs_tensors()
+    return tensors is not None and has_parameter(tensors.tolists, "cu_num_generated_tokens")
 
 
 def draft_token_ids(request_ids: list[str], drafts: list[list[int]]) -> Any:
@@ -247,14 +336,16 @@ def model_runner_output(values: dict[str, Any]) -> Any:
         **empty,
         **values,
     }
-    if values["sampled_token_ids"] and "ndarray" in field_type(
-        ModelRunnerOutput, "sampled_token_ids"
-    ):
+    rows, rows_type = (
+        values["sampled_token_ids"],
+        field_type(ModelRunnerOutput, "sampled_token_ids"),
+    )
+    if rows and "ndarray" in rows_type:
         import numpy as np
 
-        values["sampled_token_ids"] = [
-            np.asarray(row, dtype=np.int32) for row in values["sampled_token_ids"]
-        ]
+        values["sampled_token_ids"] = [np.asarray(row, dtype=np.int32) for row in rows]
+    elif rows_type.count("ist[") == 1:  # up to 0.7.2 one token, which is ignored if there is none
+        values["sampled_token_ids"] = [row[0] if row else 0 for row in rows]
     return call_with(ModelRunnerOutput, values)
 
 
@@ -323,12 +414,13 @@ def _is_required(field: Any) -> bool:
 
 def compilation_times() -> Any:
     """Return what ``compile_or_warm_up_model`` returns when nothing was compiled."""
-    from vllm.v1.worker import worker_base
-
-    times = getattr(worker_base, "CompilationTimes", None)
+    base = worker_base()
+    times = getattr(sys.modules[base.__module__], "CompilationTimes", None)
     if times is not None:
         return times(0.0, 0.0)
-    returned = inspect.signature(worker_base.WorkerBase.compile_or_warm_up_model).return_annotation
+    if not hasattr(base, "compile_or_warm_up_model"):
+        return None
+    returned = inspect.signature(base.compile_or_warm_up_model).return_annotation
     return 0.0 if returned in (float, "float") else None
 
 

@@ -13,7 +13,7 @@ from vllm.sampling_params import SamplingType
 
 from ..dialect import worker_v1
 from .pooling import Pooling
-from .synthetic_logits import prompt_tokens
+from .synthetic_logits import prompt_tokens, with_media
 
 
 class PersistentBatch:
@@ -24,6 +24,7 @@ class PersistentBatch:
         prompts: the prompt tokens of each request. An embedded position has a number below zero.
         rows: vLLM's InputBatch: the requests scheduled in the current step, in the order of the
             logits' rows.
+        metadata: vLLM's SamplingMetadata of these rows.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class PersistentBatch:
         self.requests: dict[str, Any] = {}
         self.prompts: dict[str, list[int]] = {}
         self.rows = worker_v1.input_batch(vllm_config, device, vocab_size, block_size)
+        self.metadata: Any = None
 
     def update(self, scheduled: Any) -> None:
         """Apply one scheduler output: requests that finished, are new, continue, or are not
@@ -42,10 +44,9 @@ class PersistentBatch:
             self.requests[new.req_id] = worker_v1.request_state(
                 new, self._generator(new.sampling_params)
             )
-            self.prompts[new.req_id] = prompt_tokens(
-                new.prompt_token_ids, *worker_v1.embedded_prompt(new)
-            )
-        for cached in worker_v1.cached_requests(scheduled.scheduled_cached_reqs):
+            prompt = prompt_tokens(new.prompt_token_ids, *worker_v1.embedded_prompt(new))
+            self.prompts[new.req_id] = with_media(prompt, worker_v1.media(new))
+        for cached in worker_v1.cached_requests(scheduled):
             request = self.requests[cached.request_id]
             request.num_computed_tokens = cached.computed
             if cached.output_count is not None:
@@ -87,7 +88,7 @@ class PersistentBatch:
     def refresh(self) -> None:
         """Update the state of vLLM's logits processors and sampler after tokens were added to the
         requests."""
-        worker_v1.refresh_metadata(self.rows)
+        self.metadata = worker_v1.sampling_metadata(self.rows, self.requests)
 
 
 class PoolingBatch:
@@ -114,10 +115,10 @@ class PoolingBatch:
             self._prompts.pop(request_id, None)
             self._params.pop(request_id, None)
         for new in scheduled.scheduled_new_reqs:
-            self._prompts[new.req_id] = list(new.prompt_token_ids)
+            self._prompts[new.req_id] = with_media(list(new.prompt_token_ids), worker_v1.media(new))
             self._computed[new.req_id] = new.num_computed_tokens
             self._params[new.req_id] = getattr(new, "pooling_params", None), new.num_computed_tokens
-        for cached in worker_v1.cached_requests(scheduled.scheduled_cached_reqs):
+        for cached in worker_v1.cached_requests(scheduled):
             self._computed[cached.request_id] = cached.computed
         ids = list(scheduled.num_scheduled_tokens)
         return ids, [

@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from vllm.v1.outputs import LogprobsTensors
 
 from ..dialect import speculation, worker_v1
 from ..dialect.signatures import call_with
 
 BY_REQUEST = worker_v1.logprobs_by_request()
+LogprobsTensors: Any = worker_v1.logprobs_tensors()
 
 
 class Drafter:
@@ -68,9 +68,12 @@ class Drafter:
         return [list(map(int, draft)) for draft in call_with(self._proposer.propose, arguments)]
 
     def _draft_of_row(self, history: list[int]) -> list[int]:
+        smallest, largest = speculation.lookup_sizes(self._config)
         arguments = {
             "context_token_ids": np.asarray(history, dtype=np.int32),
-            "n": getattr(self._config, "ngram_prompt_lookup_min", None),
+            "n": smallest,
+            "min_n": smallest,
+            "max_n": largest,
             "k": min(self._config.num_speculative_tokens, self._length - len(history)),
         }
         draft = call_with(self._proposer.propose, arguments) if arguments["k"] > 0 else None

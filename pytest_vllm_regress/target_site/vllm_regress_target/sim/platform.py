@@ -7,7 +7,7 @@ import torch
 from vllm.platforms.interface import Platform, PlatformEnum
 
 from ..dialect import speculation
-from ..dialect.installed import prefer_v1, simulates_v1, uses_v1
+from ..dialect.installed import let_platform_support_v1, prefer_v1, uses_v1
 from ..dialect.signatures import SimulationGap
 from . import DEVICE_NAME
 
@@ -88,6 +88,11 @@ class SimPlatform(Platform):
         return True
 
     @classmethod
+    def pre_register_and_update(cls, parser: Optional[Any] = None) -> None:
+        """Called by vLLM before it chooses between V0 and V1."""
+        let_platform_support_v1(cls)
+
+    @classmethod
     def supports_v1(cls, model_config: Any) -> bool:
         if os.environ.get(PREFERS_V1) == "1":
             prefer_v1(cls.device_name)
@@ -110,8 +115,6 @@ class SimPlatform(Platform):
     @classmethod
     def check_and_update_config(cls, vllm_config: Any) -> None:
         """Set the worker class and reject options that need a real network."""
-        if uses_v1() and not simulates_v1():
-            raise SimulationGap("the V1 engine of vLLM before 0.7.3")
         parallel, speculative = (
             vllm_config.parallel_config,
             getattr(vllm_config, "speculative_config", None),
@@ -127,6 +130,8 @@ class SimPlatform(Platform):
         if speculative is not None and not speculation.drafts_by_ngrams(speculative):
             raise SimulationGap("drafts come from n-grams only: any other method needs a network")
         if getattr(vllm_config.scheduler_config, "num_scheduler_steps", 1) > 1:
+            if uses_v1():  # up to 0.7.3 it is the platform that says this, on CUDA too
+                raise NotImplementedError("V1 does not support multi-step scheduling")
             raise SimulationGap(
                 "multi-step scheduling (num_scheduler_steps > 1) runs inside the GPU model runner"
             )

@@ -174,3 +174,12 @@ def prompt_tokens(tokens: Any, embeddings: Any, are_tokens: Any = None) -> list[
     if tokens is None or are_tokens is None:
         return rows
     return [token if is_token else row for token, is_token, row in zip(tokens, are_tokens, rows)]
+
+
+def with_media(tokens: list[int], media: Iterable[tuple[int, int, bytes]]) -> list[int]:
+    """Return a prompt in which the positions of images and sounds, given as first position, number
+    and digest, have negative numbers that depend on the content: other pixels, another answer."""
+    for first, count, digest in media:
+        number = int.from_bytes(hashlib.blake2b(digest, digest_size=7).digest(), "little")
+        tokens[first : first + count] = [-1 - number] * count
+    return tokens

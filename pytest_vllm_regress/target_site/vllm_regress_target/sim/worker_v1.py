@@ -5,8 +5,7 @@ from typing import Any, Optional
 import torch
 from vllm.distributed import get_pp_group
 from vllm.sequence import IntermediateTensors
-from vllm.v1.outputs import LogprobsTensors, ModelRunnerOutput
-from vllm.v1.worker.worker_base import WorkerBase
+from vllm.v1.outputs import ModelRunnerOutput
 
 from ..dialect import worker_v1
 from ..dialect.pooling import task_names
@@ -18,12 +17,14 @@ from .platform import MEMORY
 from .worker import BLOCKS, SimWorker
 
 worker_v1.preload()
+WorkerBase: Any = worker_v1.worker_base()
 SAMPLES_SEPARATELY = worker_v1.samples_separately()
+LogprobsTensors: Any = worker_v1.logprobs_tensors()
 MASKS_COVER_DRAFTS = worker_v1.masks_cover_drafts()
 PROMPT_ROWS = 256  # prompt positions scored at once
 
 
-class SimWorkerV1(SimWorker, WorkerBase):
+class SimWorkerV1(SimWorker, WorkerBase):  # type: ignore[misc,unused-ignore]
     """One rank of a simulated V1 engine."""
 
     def __init__(
@@ -106,7 +107,9 @@ class SimWorkerV1(SimWorker, WorkerBase):
         """Store the numbers of blocks in vLLM's configuration. Nothing is allocated."""
         names = ("num_gpu_blocks", "num_cpu_blocks")
         for name, value in {**dict(zip(names, args)), **kwargs}.items():
-            if name in names:
+            if name in names and isinstance(
+                value, int
+            ):  # up to 0.7.2 V1 passes its own configuration
                 setattr(self.cache_config, name, value)
 
     def compile_or_warm_up_model(self) -> Any:
@@ -156,12 +159,13 @@ class SimWorkerV1(SimWorker, WorkerBase):
         drafts = getattr(scheduled, "scheduled_spec_decode_tokens", None) or {}
         masks = GrammarMasks(grammar, drafts, MASKS_COVER_DRAFTS)
         prompts = self._prompt_logprobs(scheduled)
-        scheduled_requests = [requests[request_id] for request_id in rows.req_ids]
+        ids = worker_v1.row_ids(rows)
+        scheduled_requests = [requests[request_id] for request_id in ids]
         # Rows whose prompt is not completely computed yet are sampled like the others; their tokens
         # are discarded.
         active = [
             index
-            for index, (request_id, request) in enumerate(zip(rows.req_ids, scheduled_requests))
+            for index, (request_id, request) in enumerate(zip(ids, scheduled_requests))
             if request.num_computed_tokens + scheduled.num_scheduled_tokens[request_id]
             >= request.num_tokens
         ]
@@ -169,15 +173,13 @@ class SimWorkerV1(SimWorker, WorkerBase):
         logprobs: list[Any] = []
         while active or not logprobs:
             output = self._sample_once(active, masks, len(logprobs))
-            tokens = output.sampled_token_ids.tolist()
+            tokens = worker_v1.sampled_tokens(output)
             for index in active:
                 sampled[index] += tokens[index]
                 scheduled_requests[index].output_token_ids.extend(tokens[index])
-            logprobs.append(output.logprobs_tensors)
+            logprobs.append(getattr(output, "logprobs_tensors", None))
             active = [
-                index
-                for index in active
-                if _follows_draft(drafts.get(rows.req_ids[index]), sampled[index])
+                index for index in active if _follows_draft(drafts.get(ids[index]), sampled[index])
             ]
             if active:
                 self._batch.refresh()
@@ -185,12 +187,12 @@ class SimWorkerV1(SimWorker, WorkerBase):
             prompt_tokens = self._batch.prompts
             histories = [
                 prompt_tokens[request_id] + requests[request_id].output_token_ids
-                for request_id in rows.req_ids
+                for request_id in ids
             ]
-            self._drafts = (list(rows.req_ids), self._drafter.propose(rows, sampled, histories))
+            self._drafts = (ids, self._drafter.propose(rows, sampled, histories))
         return worker_v1.model_runner_output(
             {
-                "req_ids": list(rows.req_ids),
+                "req_ids": ids,
                 "req_id_to_index": dict(rows.req_id_to_index),
                 "sampled_token_ids": sampled,
                 "logprobs": join_logprobs(logprobs, sampled),
@@ -205,11 +207,12 @@ class SimWorkerV1(SimWorker, WorkerBase):
         The random state of rows that are not `active` does not change.
         """
         rows, requests = self._batch.rows, self._batch.requests
-        rows_of_logits = [self._synthetic.blank()] * len(rows.req_ids)
+        ids = worker_v1.row_ids(rows)
+        rows_of_logits = [self._synthetic.blank()] * len(ids)
         for index in active:
-            request_id = rows.req_ids[index]
+            request_id = ids[index]
             request = requests[request_id]
-            adapter = self._adapters.fingerprint(request.lora_request)
+            adapter = self._adapters.fingerprint(getattr(request, "lora_request", None))
             rows_of_logits[index] = self._scripted.row(
                 request_id, self._batch.prompts[request_id], request.output_token_ids, adapter
             )
@@ -220,13 +223,14 @@ class SimWorkerV1(SimWorker, WorkerBase):
             index: generator for index, generator in rows.generators.items() if index not in active
         }
         states = {index: generator.get_state() for index, generator in inactive.items()}
-        sampled = self._sampler(logits=logits, sampling_metadata=rows.sampling_metadata)
+        sampled = self._sampler(logits=logits, sampling_metadata=self._batch.metadata)
         for index, state in states.items():
             inactive[index].set_state(state)
+        tokens = worker_v1.sampled_tokens(sampled)
         for index in active:
-            request_id = rows.req_ids[index]
+            request_id = ids[index]
             prompt, request = self._batch.prompts[request_id], requests[request_id]
-            for token in sampled.sampled_token_ids[index].tolist():
+            for token in tokens[index]:
                 self._scripted.check_sampled(
                     request_id, prompt, request.output_token_ids, token, original[index]
                 )
@@ -240,6 +244,8 @@ class SimWorkerV1(SimWorker, WorkerBase):
 
     def _prompt_logprobs(self, scheduled: Any) -> dict[str, Any]:
         logprobs: dict[str, Any] = {}
+        if LogprobsTensors is None:
+            return logprobs
         for request_id, count in scheduled.num_scheduled_tokens.items():
             prompt, request = self._batch.prompts[request_id], self._batch.requests[request_id]
             count_per_token = getattr(request.sampling_params, "prompt_logprobs", None)
@@ -253,18 +259,21 @@ class SimWorkerV1(SimWorker, WorkerBase):
                 continue
             every = self._synthetic.vocab_size
             logprobs[request_id] = self._score_prompt(
-                prompt, every if count_per_token == -1 else count_per_token
+                prompt,
+                # Not `prompt`, in which images have numbers that are no tokens.
+                list(request.prompt_token_ids or prompt),
+                every if count_per_token == -1 else count_per_token,
             )
         return logprobs
 
-    def _score_prompt(self, prompt: list[int], count: int) -> LogprobsTensors:
+    def _score_prompt(self, prompt: list[int], tokens: list[int], count: int) -> Any:
         parts = []
         for start in range(0, len(prompt) - 1, PROMPT_ROWS):
             stop = min(start + PROMPT_ROWS, len(prompt) - 1)
             scores = self._sampler.compute_logprobs(
                 torch.from_numpy(self._synthetic.within(prompt, start, stop))
             )
-            target = torch.tensor(prompt[start + 1 : stop + 1], dtype=torch.int64)
+            target = torch.tensor(tokens[start + 1 : stop + 1], dtype=torch.int64)
             parts.append(self._sampler.gather_logprobs(scores, count, target)[:3])
         if not parts:
             shape = (0, count + 1)

@@ -129,3 +129,32 @@ def test_engines_sleep_if_vllm_asks_the_platform(
     interface = SimpleNamespace(Platform=type("Platform", (), attributes))
     monkeypatch.setitem(sys.modules, "vllm.platforms.interface", interface)
     assert installed.can_sleep() is sleeps
+
+
+@pytest.mark.parametrize(
+    ("source", "refused"), [("assert lora, 'V1 does not support LoRA yet.'", True), ("", False)]
+)
+def test_adapters_are_not_applicable_where_v1_asserts_that_there_are_none(
+    source: str, refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = tmp_path / "vllm" / "v1" / "core" / "scheduler.py"
+    module.parent.mkdir(parents=True)
+    for folder in (module.parent, *module.parents[1:3]):
+        (folder / "__init__.py").touch()
+    module.write_text(source and f"def check(lora):\n    {source}\n")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "vllm"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(plan, "has_v1", lambda: True)
+    monkeypatch.setattr(plan, "known_environment", dict)
+    monkeypatch.setattr(installed, "version", lambda: "0.7.2")
+    spec = {**TWO_RANKS, "generation": "V1", "extra": {"enable_lora": True}}
+    engine_plan = plan.Plan({}, {}, [])
+    if refused:
+        with pytest.raises(Unsupported, match="LoRA in V1") as caught:
+            plan._generation(spec, "offline", engine_plan)
+        assert caught.value.claim == {"since": "0.7.3"}
+    else:
+        plan._generation(spec, "offline", engine_plan)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "vllm"]:
+        del sys.modules[name]

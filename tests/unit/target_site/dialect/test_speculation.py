@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
-from types import ModuleType
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,14 +33,42 @@ FLAT = {
 
 
 @pytest.fixture(autouse=True)
-def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pretend that vLLM 0.10.2 is installed, whose V0 has no speculative decoding."""
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Pretend that vLLM 0.10.2 is installed, whose V0 has no speculative decoding. Returns the
+    folder of its V1."""
     vllm: Any = ModuleType("vllm")
-    vllm.__version__, vllm.__path__ = "0.10.2", []
+    vllm.__version__, vllm.__path__ = "0.10.2", [str(tmp_path)]
     monkeypatch.setitem(sys.modules, "vllm", vllm)
+    (tmp_path / "v1").mkdir()
+    (tmp_path / "v1" / "__init__.py").touch()
+    yield tmp_path / "v1"
+    sys.modules.pop("vllm.v1", None)
 
 
-def test_since_0_8_there_is_one_argument() -> None:
+def test_v1_had_no_speculative_decoding_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["vllm"], "__version__", "0.7.2")
+    with pytest.raises(Unsupported, match="speculative decoding in V1") as caught:
+        speculation.translate(NGRAMS, {"device": "sim", "generation": "V1"}, FLAT)
+    assert caught.value.claim == {"since": "0.7.3"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "sizes"),
+    [
+        ({"ngram_prompt_lookup_min": 2, "ngram_prompt_lookup_max": 3}, (2, 3)),
+        ({"prompt_lookup_min": 2, "prompt_lookup_max": 3}, (2, 3)),
+        ({}, (None, None)),
+    ],
+)
+def test_the_sizes_of_a_lookup_were_renamed(
+    fields: dict[str, int], sizes: tuple[int | None, int | None]
+) -> None:
+    assert speculation.lookup_sizes(SimpleNamespace(**fields)) == sizes
+
+
+def test_since_0_8_there_is_one_argument(installed: Path) -> None:
+    (installed / "spec_decode.py").touch()
+    importlib.invalidate_caches()
     spec = {"device": "sim", "generation": "V1"}
     assert speculation.translate(NGRAMS, spec, {"speculative_config"}) == {
         "speculative_config": NGRAMS
