@@ -93,7 +93,9 @@ class Comparison:
         """Return the number of failures by effect, in words."""
         counts = ((effect, len(self.of(effect))) for effect in UpgradeEffect)
         return ", ".join(
-            f"{effect} {count}" for effect, count in counts if count or effect not in ("unknown", "new feature")
+            f"{effect} {count}"
+            for effect, count in counts
+            if count or effect not in ("unknown", "new feature")
         )
 
     @property
