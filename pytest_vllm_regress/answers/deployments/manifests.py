@@ -169,10 +169,11 @@ def _blocks(text: str) -> list[Any]:
     """Return the lists of containers and services in a text whose structure around them is wrong."""
     lines = text.splitlines()
     found: list[Any] = []
-    read_to = 0
+    read_to = tried = 0
     for number, line in enumerate(lines):
-        if number < read_to or not _BLOCK_KEY.fullmatch(line) or len(found) == MAX_REPAIRED:
+        if number < read_to or not _BLOCK_KEY.fullmatch(line) or tried == MAX_REPAIRED:
             continue
+        tried += 1
         block = _indented(lines[number + 1 :])
         try:
             found += parse_yaml("\n" * (number + 1) + "\n".join(block), text_type=Word)

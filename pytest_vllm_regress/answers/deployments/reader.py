@@ -89,7 +89,9 @@ _UNITS = (".service", ".conf", ".ini", ".container")
 _STARTS = re.compile(r"\bserve\b|\bapi_server\b|\bvllm-openai\b|docker|podman|nerdctl|vllm")
 """What a script or JSON has that starts a server. Others are not split into words, which takes time:
 logs, dashboards, records."""
-_IMAGE_IN_TEXT = re.compile(r"[\w.${}:/@-]*vllm[\w.-]*:[\w.${}:-]+")
+_IMAGE_IN_TEXT = re.compile(
+    r"(?<![\w.${}:/@-])[\w.${}:/@-]{0,300}vllm[\w.-]{0,100}:[\w.${}:-]{1,200}"
+)
 _VERSION = re.compile(
     r"""(?i)\bvllm_?version["']?\s*(?:[:=]|:-)\s*["']?v?(0\.\d+\.\d+(?:\.post\d+)?)(?![\w.])"""
 )

@@ -156,6 +156,8 @@ def test_text_without_sense_is_split_in_little_time(text: str) -> None:
         "docker run vllm/vllm-openai vllm serve " * 3000,
         "A+=(x)\n" * 3000 + 'vllm serve m "${A[@]}"',
         "if " * 20_000,
+        "vllm serve " + "{{" * 50_000,
+        "cat <<EOF | kubectl apply -f -\n" + "spec:\n" * 5000 + "kind: [\nEOF\n",
     ],
 )
 def test_repeated_commands_are_read_in_little_time(text: str) -> None:
