@@ -11,11 +11,16 @@ from typing import Literal
 from ..answers.audit import audit as answers
 from ..answers.audit.audit import Audit
 from ..answers.audit.matching import AuditMatch, Inventory, severity
-from ..answers.audit.target import ends_of_range, read_interpreter, read_side, read_target
+from ..answers.audit.target import (
+    built_in_locks,
+    ends_of_range,
+    read_interpreter,
+    read_side,
+    read_target,
+)
 from ..answers.audit.upgrades import overview, table
 from ..answers.deployments.configuration import Deployment, read_deployments
 from ..cases.model import Case
-from ..environments.recipes import find_file, load
 from ..errors import UsageError
 from ..util.validation import format_value
 from ..util.versions import specifiers_of
@@ -27,6 +32,7 @@ from .context import (
     print_json,
     print_text,
     say,
+    speaker,
     warn,
 )
 
@@ -92,6 +98,7 @@ def audit(
     else:
         for result in audits:
             _print(result, command.verbose)
+    speaker(format)(f"cases: {command.database()}")
     for note in dict.fromkeys(note for result in audits for note in result.notes):
         warn(f"note: {note}")
     return OK if all(result.clean for result in audits) else UNEXPECTED
@@ -129,7 +136,9 @@ def _own(serve: str | None, cases: tuple[Case, ...]) -> Inventory:
 def _environment(name: str, cases: tuple[Case, ...]) -> Inventory:
     from ..environments.sources import names_interpreter
 
-    if names_interpreter(name) or Path(name).exists():
+    # Only a path with a slash is started: the audited project may have a file with the name of an
+    # environment.
+    if names_interpreter(name):
         return read_interpreter(Path(name), cases)
     return read_side(name)
 
@@ -142,7 +151,7 @@ def _print_releases(cases: tuple[Case, ...], releases: str, *, as_json: bool) ->
             f"--releases {format_value(releases)}: not a PEP 440 specifier; allowed is for "
             "example '>=0.8,<0.12'"
         )
-    summary = overview(cases, load(find_file()).locks)
+    summary = overview(cases, built_in_locks())
     chosen = [entry for entry in summary if specifiers.contains(entry.version)]
     if as_json:
         print_json({"schema": SCHEMA_VERSION, "releases": [entry.to_json() for entry in chosen]})

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
+from .._version import __version__
 from ..errors import CaseFileError, UsageError
 from ..util.masking import mask, masker
 from ..util.sizes import size_of
@@ -58,10 +59,12 @@ class Invocation:
     """Options of ``vllm-regress`` itself.
 
     ``pytest_args`` are the arguments after ``--``, for pytest; those of ``ask`` are a command.
+    ``answers``: the command says what is known of something that others made.
     """
 
     cases_dir: Path | None
     pytest_args: tuple[str, ...]
+    answers: bool = False
     verbose: bool = False
     yes: bool = False
     sources: tuple[str, ...] = ()
@@ -132,15 +135,30 @@ class Invocation:
             raise typer.Exit(INTERRUPTED)
 
     def directory(self) -> Path:
+        """Return the directory of cases: the one that was named, else that of the project, else the
+        built-in one.
+
+        A command that answers does not look into the project, which may be what it judges: one
+        case there would replace everything that is known.
+        """
         from ..cases.loading import default_cases_dir
         from ..util.paths import shipped
 
         if self.cases_dir is not None:
             return self.cases_dir
+        if self.answers:
+            return shipped("cases")
         directory = default_cases_dir()
         if directory != shipped("cases"):
             warn(f"cases: {directory}")
         return directory
+
+    def database(self) -> str:
+        """Return which cases an answer is from, for the reader of a pipeline's log."""
+        count = len(self.loaded.cases)
+        if self.cases_dir is not None:
+            return f"{count} of {self.cases_dir}"
+        return f"the {count} built-in ones of vllm-regress {__version__}"
 
     @functools.cached_property
     def loaded(self) -> LoadedCases:

@@ -15,29 +15,42 @@ from .context import (
     warn,
 )
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 MAX_SHOWN = 300
+MAX_FOLLOW_UPS = 5
+UNDOCUMENTED = 5
+"""Exit code for a failure that no case documents."""
 
 
-def explain(command: Invocation, file: str, format: TextOrJson = "text") -> int:
-    """Say which documented failures a log shows, and what to do.
+def explain(command: Invocation, file: str, about: str = "", format: TextOrJson = "text") -> int:
+    """Say which documented failures and known causes a log shows, and what to do.
 
-    Names the lines that show each failure. Reads the log and runs nothing.
+    Names the lines that show each failure, the root cause first. Reads the log and runs nothing.
 
-    Exit codes: 0 no documented failure; 1 a documented failure; 2 usage or bad input; 4 internal
-    error.
+    Exit codes: 0 no failure; 1 a documented failure; 2 usage or bad input; 4 internal error; 5 only
+    failures that no case documents.
     """
 
     cases = command.cases()
     with log.opened(file, warn) as stream:
-        explanation = log.explain(stream, cases, "standard input" if file == "-" else file)
+        source = "standard input" if file == "-" else file
+        explanation = log.explain(stream, cases, source, about)
+    # Fixes of upstream that may concern `explanation.unexplained` are to be suggested here.
     if format == "json":
         print_json({"schema": SCHEMA_VERSION, **explanation.to_json()})
     else:
-        print_text("explain.txt", explanation=explanation, logged=_logged, MAX_SHOWN=MAX_SHOWN)
+        print_text(
+            "explain.txt",
+            explanation=explanation,
+            logged=_logged,
+            MAX_SHOWN=MAX_SHOWN,
+            MAX_FOLLOW_UPS=MAX_FOLLOW_UPS,
+        )
     for note in explanation.notes:
         warn(f"note: {note}")
-    return UNEXPECTED if explanation.findings else OK
+    if explanation.findings:
+        return UNEXPECTED
+    return UNDOCUMENTED if explanation.unknown else OK
 
 
 def _logged(name: str, text: str) -> str:

@@ -48,6 +48,7 @@ class CommandEntry:
 
     panel: str
     line: str
+    answers: bool = False
     starts: bool = False
     passes_on: bool = False
     resumes: bool = False
@@ -64,6 +65,8 @@ COMMANDS = {
 _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Errors that mean that output cannot be written: a full disk, an exceeded quota or file size, a
 closed terminal."""
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
+"""Errors of a network file system without a service for locks."""
 EPILOG = (
     "Exit codes: 0 all verdicts as expected; 1 some verdict is not expected, or nothing was decided; 2 usage or bad input; "
     "3 an environment could not be built; 4 internal error; 130 interrupted; "
@@ -197,6 +200,9 @@ def _run(arguments: Sequence[str] | None) -> int:
             else INTERNAL
         )
     except OSError as error:  # a full disk, a missing or protected file: no defect of this program
+        if reason := _reason_outside(error):
+            warn(f"vllm-regress: {reason}")
+            return USAGE
         if error.filename is None and error.errno not in _NOT_WRITTEN:
             return _internal_error()
         # Writing to an open file gives an error without a name. Our own files are written by
@@ -207,6 +213,25 @@ def _run(arguments: Sequence[str] | None) -> int:
     except Exception:
         return _internal_error()
     return OK
+
+
+def _reason_outside(error: OSError) -> str:
+    """Return what around this program explains an error that names no file; empty if nothing does."""
+    if isinstance(error, BlockingIOError) and error.filename is None:
+        return (
+            "no process could be started: the limit for processes of this user is reached. "
+            "End some, or raise it (ulimit -u)"
+        )
+    if error.errno in _NO_LOCKS and error.filename is None:
+        return (
+            f"a file cannot be locked: {error.strerror}. Set VLLM_REGRESS_CACHE to a folder of this "
+            "machine, whose file system has locks"
+        )
+    try:
+        os.getcwd()
+    except OSError as problem:
+        return f"the working directory: {problem.strerror}. It was perhaps removed: go elsewhere"
+    return ""
 
 
 def _internal_error() -> int:
@@ -259,7 +284,15 @@ def root(
             set_wheel_index(wheel_index)
     context.with_resource(logging_to(verbose, log_file, warn))
     LOGGER.info("vllm-regress %s: %s", __version__, shlex.join([*own_args, *pytest_args]))
-    context.obj = Invocation(cases, pytest_args, verbose > 0, yes, tuple(source or ()), wheel_index)
+    context.obj = Invocation(
+        cases,
+        pytest_args,
+        answers=command is not None and command.answers,
+        verbose=verbose > 0,
+        yes=yes,
+        sources=tuple(source or ()),
+        wheel_index=wheel_index,
+    )
 
 
 app.callback()(declared(root, "root", root))
@@ -270,14 +303,17 @@ def split_arguments(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...
     and those after ``--`` that are passed on."""
     words = list(arguments)
     at = words.index("--") if "--" in words else len(words)
-    head, tail = _options_first(words[:at]), words[at:]
-    if any(entry.passes_on and name in head for name, entry in COMMANDS.items()):
+    first, rest = _options_first(words[:at])
+    head, tail = [*first, *rest], words[at:]
+    # Only the first word is the command: an argument of `audit` may be the name of another one.
+    if rest and rest[0] in COMMANDS and COMMANDS[rest[0]].passes_on:
         return head, tuple(tail[1:])
     return [*head, *tail], ()
 
 
-def _options_first(words: Sequence[str]) -> list[str]:
-    """Move options of ``root`` to the front: nobody knows by heart which ones stand where."""
+def _options_first(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the options of ``root`` and the other words: nobody knows by heart which ones stand
+    where."""
     valued, flags = ("--cases", "--source", "--wheel-index", "--log-file"), ("--yes", "--verbose")
     first: list[str] = []
     rest: list[str] = []
@@ -288,7 +324,7 @@ def _options_first(words: Sequence[str]) -> list[str]:
             first += [word] if equals else [word, *itertools.islice(left, 1)]
         else:
             (first if word in flags or re.fullmatch(r"-(v+|y)", word) else rest).append(word)
-    return [*first, *rest]
+    return first, rest
 
 
 def _refuse_empty(arguments: Sequence[str]) -> None:

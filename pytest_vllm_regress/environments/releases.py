@@ -23,6 +23,8 @@ from .locks import lookup_cached, newest_by, release_date, resolved_versions
 
 TIMEOUT_S = 120
 """pip reads one page of the index, perhaps through a slow mirror."""
+MAX_RELEASES = 5000
+"""vLLM has about a hundred. Each one in a range becomes an environment."""
 RELEASES = DATA / "releases.json"
 """Written by tools/releases.py."""
 # Variables with pip's index and network settings, possibly with credentials.
@@ -56,6 +58,8 @@ def releases(package: str) -> tuple[Version, ...]:
         raise BuildError(
             f"the package index did not list the releases of {package} within {TIMEOUT_S} s"
         ) from None
+    except UsageError as error:
+        raise BuildError(f"the releases of {package} cannot be listed: {error}") from None
     if done.returncode != 0:
         reason = " ".join(line for line in done.stderr.splitlines() if "WARNING" not in line)[-600:]
         raise BuildError(
@@ -88,7 +92,11 @@ def pin_of(package: str, version: str, dependency: str) -> str | None:
 
 
 def parse(answer: str) -> tuple[Version, ...]:
-    """Return the stable versions in pip's JSON, oldest first."""
+    """Return the stable versions in pip's JSON, oldest first.
+
+    Without local ones (``0.8.4+cu118``), which no environment can be named after. Raises
+    ``BuildError`` for more than ``MAX_RELEASES``.
+    """
     try:
         texts = [str(version) for version in parse_json(answer)["versions"]]
     except (ValueError, TypeError, KeyError):
@@ -96,7 +104,12 @@ def parse(answer: str) -> tuple[Version, ...]:
             f"pip did not return a list of releases but {format_value(answer)}"
         ) from None
     versions = {version for text in texts if (version := version_of(text)) is not None}
-    return tuple(sorted(version for version in versions if not version.is_prerelease))
+    if len(versions) > MAX_RELEASES:
+        raise BuildError(
+            f"the package index lists {len(versions)} releases; {MAX_RELEASES} are the limit. Check the index settings of pip"
+        )
+    stable = (v for v in versions if not v.is_prerelease and v.local is None)
+    return tuple(sorted(stable))
 
 
 def releases_in(package: str, specifier: str) -> tuple[Version, ...]:

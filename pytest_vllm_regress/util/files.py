@@ -14,6 +14,7 @@ import stat
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import BinaryIO, Literal, cast
 
 from ..errors import UsageError
 
@@ -32,6 +33,8 @@ MAX_DEPTH = 100
 """Limit for folders in folders that somebody else made."""
 _FOLDER = _flags("RDONLY", "DIRECTORY")
 _LINK_ERRORS = (errno.ELOOP, errno.ENOTDIR)
+_HAS_DESCRIPTORS = os.open in os.supports_dir_fd
+"""Whether folders are opened part by part. On Windows a path is checked before it is used."""
 
 
 def expand_home(path: str | Path) -> Path:
@@ -40,6 +43,14 @@ def expand_home(path: str | Path) -> Path:
     It stays if there is no such user: no such file exists then.
     """
     return Path(os.path.expanduser(path))
+
+
+def existing_path(text: str) -> Path:
+    """Return the path as it stands if it exists, else with a leading ``~`` replaced.
+
+    A project may have a folder ``~``, whose files must not stand for those of the home directory.
+    """
+    return Path(text) if os.path.lexists(text) else expand_home(text)
 
 
 def read_bounded(
@@ -158,16 +169,27 @@ def is_special(path: Path) -> bool:
 def append_line(path: Path, line: str, *, truncate: bool = False) -> None:
     """Append a line to ``path`` and flush it to the disk. ``truncate``: remove earlier lines.
 
-    Raises ``UsageError`` if it cannot be written.
+    Raises ``UsageError`` if it cannot be written, or is a link: a record may lie in a folder that
+    somebody else prepared.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("wb" if truncate else "ab") as stream:
+        with open_own(path, "wb" if truncate else "ab") as stream:
             stream.write(line.encode() + b"\n")
             stream.flush()
             os.fsync(stream.fileno())
     except (OSError, ValueError) as error:
         raise _unwritable(path, error) from None
+
+
+def open_own(path: Path, mode: Literal["ab", "wb"]) -> BinaryIO:
+    """Open a file that is ours to write to. Raises ``OSError`` for a link, and for a pipe without a
+    reader."""
+
+    def opener(path: str, flags: int) -> int:
+        return os.open(path, flags | _flags("NOFOLLOW", "NONBLOCK", "NOCTTY"), 0o666)
+
+    return cast(BinaryIO, open(path, mode, opener=opener))
 
 
 def read_lines(path: Path, offset: int, limit: int) -> tuple[list[bytes], int]:
@@ -227,6 +249,10 @@ def read_below(folder: Path, path: str, limit: int, *, link_text: bool = False) 
     the way, and for more than ``limit`` bytes.
     """
     *folders, name = parts_below(path)
+    if not _HAS_DESCRIPTORS:
+        file = _without_links(folder, folders) / name
+        is_file = file.is_file() and not file.is_symlink()
+        return read_bounded(file, limit, what="a source file") if is_file else None
     try:
         with _open_folder(folder, folders) as parent:
             try:
@@ -262,6 +288,48 @@ def create_below(folder: Path, path: str, content: bytes) -> None:
         flags = _flags("WRONLY", "CREAT", "EXCL", "NOFOLLOW")
         with os.fdopen(os.open(name, flags, 0o666, dir_fd=parent), "wb") as stream:
             stream.write(content)
+
+
+def replace_below(folder: Path, path: str, content: bytes) -> None:
+    """Write a file below ``folder``, and the folders on the way. An earlier file, or a link in its
+    place, is replaced.
+
+    Raises ``UsageError`` for a path that leaves the folder, for a symbolic link in place of a folder
+    on the way, and if the file cannot be written.
+    """
+    *folders, name = parts_below(path)
+    if not _HAS_DESCRIPTORS:
+        write_atomically(_without_links(folder, folders) / name, content, sync=False)
+        return
+    part = f".{secrets.token_hex(8)}.part"
+    try:
+        with _open_folder(folder, folders, create=True) as parent:
+            flags = _flags("WRONLY", "CREAT", "EXCL", "NOFOLLOW")
+            try:
+                with os.fdopen(os.open(part, flags, 0o666, dir_fd=parent), "wb") as stream:
+                    stream.write(content)
+                os.replace(part, name, src_dir_fd=parent, dst_dir_fd=parent)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.unlink(part, dir_fd=parent)
+                raise
+    except OSError as error:
+        raise _unwritable(folder / path, error) from None
+
+
+def remove_below(folder: Path, path: str) -> None:
+    """Remove a file below ``folder`` as far as possible.
+
+    Raises ``UsageError`` for a path that leaves the folder, and for a symbolic link in place of a
+    folder on the way.
+    """
+    *folders, name = parts_below(path)
+    if not _HAS_DESCRIPTORS:
+        with contextlib.suppress(OSError):
+            (_without_links(folder, folders) / name).unlink()
+        return
+    with contextlib.suppress(OSError), _open_folder(folder, folders) as parent:
+        os.unlink(name, dir_fd=parent)
 
 
 def files_below(folder: Path, suffix: str = "") -> list[Path]:
@@ -335,6 +403,15 @@ def _open_folder(folder: Path, parts: Sequence[str], *, create: bool = False) ->
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def _without_links(folder: Path, parts: Sequence[str]) -> Path:
+    """Return the folder ``parts`` below ``folder``. Raises ``UsageError`` if a link or junction leads
+    elsewhere."""
+    path = folder.joinpath(*parts)
+    if path.resolve() != folder.resolve().joinpath(*parts):
+        raise UsageError(f"{path}: a link leads elsewhere. Replace it by the folder that it means")
+    return path
 
 
 def _read(path: Path, limit: int, error: type[UsageError]) -> bytes:

@@ -22,6 +22,7 @@ Text = TypeVar("Text", bound=str)
 _PLAIN_WORD = re.compile(r"[A-Za-z0-9,.;()'/+=-]*:?")
 _REFERENCE = re.compile(r"www\.|\b(?:GH|GHSA|CVE)-|\b[0-9a-f]{7,}\b|^[-+=]|^\d+[.)]$", re.I)
 """Words that GitHub turns into a link (for example a commit id), and the start of a list."""
+_ADDRESS = re.compile(r"https://[A-Za-z0-9.-]+(?::[0-9]+)?(?:/[^\s<>`]*)?")
 _WORKFLOW_COMMAND = re.compile(
     r"^([^\S\n]*+):(?=:[A-Za-z][\w-]*+(?: [^\n]*?)?::)|#(?=#\[)", re.MULTILINE
 )
@@ -121,6 +122,11 @@ def markdown_inline(text: str) -> str:
     return f"{fence} {line} {fence}"
 
 
+def markdown_address(text: str) -> str:
+    """Return ``text`` as a link that shows its address; as code if it is no address."""
+    return f"<{text}>" if _ADDRESS.fullmatch(text) and text.isprintable() else markdown_inline(text)
+
+
 def markdown_cell(text: str) -> str:
     """Like ``markdown_inline``, for a cell of a table: the column separator is escaped, which is
     necessary even in code."""
@@ -155,6 +161,7 @@ def toml_string(value: str) -> str:
 @functools.cache
 def _texts(folder: Path) -> Any:
     environment = templates(folder, keep_trailing_newline=True)
+    environment.filters["address"] = markdown_address
     environment.filters["inline"] = markdown_inline
     environment.filters["line"] = one_line
     environment.filters["block"] = markdown_block

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import http.server
 import io
+import itertools
 import os
+import resource
 import stat
 import sys
+import threading
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress.environments import uv
+from pytest_vllm_regress.cli import main
+from pytest_vllm_regress.environments import installed, uv
+from pytest_vllm_regress.environments.releases import releases
 from pytest_vllm_regress.errors import BuildError
-from pytest_vllm_regress.util.sizes import MIB
+from pytest_vllm_regress.util.sizes import GIB, MIB
 from tests.hostile.test_choices import fake
 from tests.integration.environments.conftest import Fake
 
@@ -72,6 +79,78 @@ def test_an_answer_without_end_does_not_take_all_memory(
     monkeypatch.setattr(uv, "MAX_MEMORY", 256 * MIB)
     with pytest.raises(BuildError, match="needs more memory"):
         uv.run(["pip", "compile"], doing="resolving")
+
+
+@pytest.fixture
+def index(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
+    """An index whose pages for every package are these parts; the last one is repeated without
+    end."""
+    parts: list[bytes] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            with contextlib.suppress(OSError):
+                for part in itertools.chain(parts, itertools.repeat(parts[-1])):
+                    if not part:
+                        return
+                    self.wfile.write(part)
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        for name in [name for name in os.environ if name.startswith("PIP_")]:
+            monkeypatch.delenv(name)
+        monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{server.server_port}/simple")
+        monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+        monkeypatch.setenv("PIP_NO_CACHE_DIR", "1")
+        yield parts
+        server.shutdown()
+
+
+def listing(*versions: str) -> bytes:
+    names = [f"vllm-{version}-py3-none-any.whl" for version in versions]
+    return "".join(f'<a href="{name}">{name}</a>\n' for name in names).encode()
+
+
+def test_a_list_of_releases_without_end_takes_little_memory(
+    index: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert installed._MAX_MEMORY <= 4 * GIB
+    monkeypatch.setattr(installed, "_MAX_MEMORY", 256 * MIB)
+    index.append(listing("0.8.4") * 10_000)
+    with pytest.raises(BuildError, match="cannot be listed"):
+        releases("vllm")
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 1024 * 1024  # KiB
+
+
+def test_releases_are_limited(index: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_vllm_regress.environments.releases.MAX_RELEASES", 3)
+    index += [listing("0.8.1", "0.8.2", "0.8.3", "0.8.4"), b""]
+    with pytest.raises(BuildError, match="4 releases; 3 are the limit"):
+        releases("vllm")
+
+
+def test_strange_releases_do_not_stop_a_matrix(
+    index: list[bytes], capsys: pytest.CaptureFixture[str]
+) -> None:
+    strange = (
+        "0.8.4+cu118",
+        "1!0.8.4",
+        "9" * 30,
+        "0.8.4\u0661",
+        "../0.8",
+        "-x",
+        "0.8.4;rm",
+        "0." * 999,
+    )
+    index += [listing("0.8.4", *strange), b""]
+    assert main(["matrix", "vllm-17173", "--releases", ">=0.8,<0.9", "--dry-run"]) == 0
+    assert "vllm-0.8.4" in capsys.readouterr().out
 
 
 def test_what_uv_installs_is_not_writable_by_others(fake: Fake) -> None:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
@@ -25,9 +25,11 @@ from ...cases.verdict import Verdict
 from ...environments.installed import VLLM
 from ...environments.releases import known_releases
 from ...errors import Cause, UsageError
-from ...runner.batch import Batch
 from ...util.versions import version_of
 from .verdict_table import Recorded, VerdictTable, read_table
+
+if TYPE_CHECKING:
+    from ...runner.batch import Batch
 
 Releases = Callable[[str], Sequence[Version]]
 """Stable releases of a package, oldest first."""

@@ -28,12 +28,14 @@ _COMMON = ("VLLM_USE_V1", "VLLM_WORKER_MULTIPROC_METHOD")
 def lacks_feature(case: Case, versions: Mapping[str, str], table: VerdictTable) -> str:
     """Return what the release lacks of the feature that fails; empty if it has it, or nothing says
     so."""
+    release = next((version_of(versions[name]) for name in VLLM if name in versions), None)
+    untested = release is not None and not _was_tested(case, release, table)
+    reason = _lacks(case, Version(release.public), history()) if release and untested else ""
+    if reason:
+        return reason
     if before_feature(case, versions, table):
         return "it does not have the feature that fails"
-    release = next((version_of(versions[name]) for name in VLLM if name in versions), None)
-    if release is None or _was_tested(case, release, table):
-        return ""
-    return _lacks(case, Version(release.public), history())
+    return ""
 
 
 def _was_tested(case: Case, release: Version, table: VerdictTable) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
@@ -27,11 +28,12 @@ from ...environments.installed import (
     scan,
 )
 from ...environments.names import missing_release, unavailable_reason, versions_named_by
-from ...environments.recipes import find_file, load
+from ...environments.recipes import LOCKS, find_file, load
 from ...environments.releases import known_releases
 from ...environments.sources import parse_name
 from ...errors import UsageError
-from ...util.files import expand_home
+from ...util.files import existing_path, expand_home
+from ...util.paths import shipped
 from ...util.validation import format_value
 from ...util.versions import is_version, requirement_of, specifiers_of, version_of
 from .matching import Inventory, can_show
@@ -53,11 +55,14 @@ def read_target(target: str, allowed: str = ALLOWED) -> Inventory:
     pinned requirement, or standard input (``-``).
 
     ``allowed``: the valid targets, for the message about a missing file.
+
+    ``vllm==0.8.4`` is always the requirement: a project could have a file of that name, and answer
+    for it. ``./vllm==0.8.4`` is the file.
     """
     if target == STDIN:
         return parse_list(sys.stdin.buffer.read(MAX_BYTES + 1), "standard input")
-    path = expand_home(target)
-    if not os.path.exists(path):
+    path = existing_path(target)
+    if _is_exact(requirement_of(target)) or not os.path.exists(path):
         return _pinned(target, allowed)
     if path.parent.name == "bin" and path.name.startswith(("python", "pypy")):
         environment = path.absolute().parent.parent
@@ -102,18 +107,20 @@ def read_side(target: str) -> Inventory:
     """Return the packages of a release (``0.8.4``), of an environment that has a lock
     (``vllm-0.8.4``), or of anything that ``audit`` accepts.
 
-    Raises ``UsageError`` for a release that does not exist, and for the name of an environment that
-    has no lock.
+    A file or folder with the name of a release or environment is named ``./0.8.4``. Raises
+    ``UsageError`` for a release that does not exist, and for the name of an environment that has no
+    lock.
     """
-    if os.path.exists(expand_home(target)):
-        return read_target(target, ALLOWED_SIDES)
-    locks = load(find_file()).locks
     if version := version_of(target):
         if reason := missing_release("vllm", version.public, ask=False):
             raise UsageError(f"{target}: {reason}")
-        return release(target, locks)
-    if target == os.path.basename(target) and (lock := locks / f"{target}.txt").is_file():
-        return replace(read_list(lock), source=target)
+        return release(target, built_in_locks())
+    if target == os.path.basename(target):
+        for locks in (built_in_locks(), load(find_file()).locks):
+            if (lock := locks / f"{target}.txt").is_file():
+                return replace(read_list(lock), source=target)
+    if os.path.exists(existing_path(target)):
+        return read_target(target, ALLOWED_SIDES)
     if parse_name(target) is not None or versions_named_by(target):
         raise UsageError(
             unavailable_reason(target, ask=False)
@@ -161,6 +168,15 @@ def _package(inventory: Inventory, name: str, version: str) -> Package | None:
     return package(name, version, path if path.is_file() else None, 1)
 
 
+def built_in_locks() -> Path:
+    """Return the folder of the locks that come with the package.
+
+    The locks of the project around the working directory must not say what a release has: the
+    project may be what is audited.
+    """
+    return shipped(LOCKS)
+
+
 def locked(folder: Path) -> dict[str, Path]:
     """Return the locks of plain releases in ``folder`` by version, oldest first."""
     locks = {}
@@ -196,9 +212,8 @@ def _pinned(target: str, allowed: str) -> Inventory:
     requirement = requirement_of(target)
     name = canonicalize_name(requirement.name) if requirement else ""
     pins = list(requirement.specifier) if requirement else []
-    is_exact = len(pins) == 1 and pins[0].operator in ("==", "===") and "*" not in pins[0].version
     problem = ""
-    if requirement is None or not is_exact:
+    if requirement is None or not _is_exact(requirement):
         problem = f"no such file. Give {allowed}"
         if name in VLLM or re.match(r"[\w.-]+(\[[\w.,-]*\])?\s*[=<>!~]", target):
             problem = "is neither a file nor an exact version. Give a version such as vllm==0.8.4"
@@ -210,5 +225,10 @@ def _pinned(target: str, allowed: str) -> Inventory:
         raise UsageError(f"{target}: {problem}")
     version = pins[0].version
     if name == "vllm":
-        return replace(release(version, load(find_file()).locks), source=target)
+        return replace(release(version, built_in_locks()), source=target)
     return parse_list(f"{requirement.name}=={version}\n".encode(), target)
+
+
+def _is_exact(requirement: Requirement | None) -> bool:
+    pins = list(requirement.specifier) if requirement else []
+    return len(pins) == 1 and pins[0].operator in ("==", "===") and "*" not in pins[0].version

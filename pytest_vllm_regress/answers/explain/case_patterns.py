@@ -30,6 +30,7 @@ _ASSERTION = re.compile(
     r"(?:\bAssertionError: |^Failed: |found in assertion, line \d+: )(.*)", re.DOTALL
 )
 _STACK = re.compile(r"\s+\S.{0,300} \([^()\s]+:\d+\)$")
+_SPANS = re.compile(r"\\n|\[\\s\\S\]")
 _EXCEPTION = re.compile(r"\b\w*(?:Error|Exception|Exit|Interrupt)\b")
 _NO_ANSWER = re.compile(r"no HTTP answer(?: within [\d.]+ s;|:) ?(.*)", re.DOTALL)
 _NO_HTTP = "no HTTP answer"
@@ -69,6 +70,28 @@ class PatternIndex:
             if not literals:
                 self._without_literal.append(case)
         self.too_slow: dict[str, str] = {}
+        self._logged = {
+            literal: cases
+            for literal, cases in self._by_literal.items()
+            if any(not self._parts[case] <= set(_OF_EXCEPTIONS) for case in cases)
+        }
+        """Those of cases that a line at the level INFO can show."""
+        self._spanning = [case for case in self._parts if _SPANS.search(case.symptom.pattern)]
+        self._begins = [
+            literal
+            for literal, cases in self._by_literal.items()
+            if not set(self._spanning).isdisjoint(cases)
+        ]
+
+    def begins(self, text: str) -> bool:
+        """Return whether a text that spans lines, such as a frame and its code, may begin here."""
+        return any(map(text.__contains__, self._begins))
+
+    def search_window(self, text: str) -> list[PatternMatch]:
+        """Return the cases whose pattern matches several lines together."""
+        texts: dict[Part, str] = {part: text for part in Part if part is not Part.ASSERTION}
+        matches = (self._match(case, 0, texts) for case in self._spanning)
+        return [match for match in matches if match is not None and "\n" in match.text]
 
     def line_literals(self) -> Iterator[bytes]:
         """Yield texts of which every line with a match contains one; lines with tracebacks must be
@@ -84,7 +107,8 @@ class PatternIndex:
         ``exceptions``: whether the line may belong to an exception.
         """
         places = dict.fromkeys(self._without_literal, 0)
-        for literal, cases in self._by_literal.items():
+        literals = self._by_literal if exceptions else self._logged
+        for literal, cases in literals.items():
             if literal in text:
                 places |= dict.fromkeys(cases, text.find(literal))
         if not places:

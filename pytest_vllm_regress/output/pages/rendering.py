@@ -13,10 +13,10 @@ them, and each text is truncated and its control characters are shown as escapes
 from __future__ import annotations
 
 import base64
-import contextlib
 import functools
 import hashlib
 import json
+import os
 import posixpath
 import re
 import time
@@ -35,17 +35,23 @@ from ...cases.proofs.proof import recorded_versions
 from ...cases.results import Cell, TestResult
 from ...cases.verdict import Verdict, excerpt
 from ...errors import UsageError
-from ...util.codec import load
-from ...util.files import parts_below, write_atomically
+from ...util.codec import decode
+from ...util.documents import parse_json
+from ...util.files import read_below, remove_below, replace_below
 from ...util.paths import DATA
 from ...util.text import printable, render_text, templates
 
 MAX_TEXT = 20_000
 MAX_LINE = 400
 LIST = ".vllm-regress-pages.json"
-"""The names of a folder's files are kept in it, so that the next time pages that are gone are
-removed, and nothing else."""
+"""The names of a folder's files and the hashes of their contents are kept in it, so that the next
+time pages are replaced, those that are gone are removed, and nothing else.
+
+The folder may come from somebody else, with a list of theirs. So a name in it is never enough: only
+a file whose content is the recorded one, and that no link leads to, is touched.
+"""
 _MAX_LIST = 4 * 1024 * 1024
+_MAX_PAGE = 256 * 1024 * 1024
 _SAFE_NAME = re.compile(r"[a-z0-9][a-z0-9._+-]{0,80}")
 
 
@@ -197,33 +203,83 @@ class ShownCell:
 
 
 def write_folder(folder: Path, files: Mapping[str, str | bytes]) -> None:
-    """Write the files below ``folder``, and remove those of an earlier time.
+    """Write the files below ``folder``, and remove those of an earlier time. No link is followed.
 
-    Raises ``UsageError`` for a folder that has other files and no pages of ours, and if writing
-    fails.
+    Raises ``UsageError``, before anything is written, for a folder that is a link, has files of
+    others where pages would be, or other files and no pages of ours; and if writing fails.
     """
+    if folder.is_symlink():
+        raise UsageError(f"{folder}: a symbolic link. Name the folder that it means")
     before = _written_before(folder)
-    for name, content in files.items():
-        write_atomically(folder.joinpath(*parts_below(name)), content, sync=False)
-    for name in before - set(files):
-        with contextlib.suppress(OSError):
-            folder.joinpath(*parts_below(name)).unlink()
-    write_atomically(folder / LIST, json.dumps(sorted(files), indent=0) + "\n")
+    contents = {
+        name: text.encode() if isinstance(text, str) else text for name, text in files.items()
+    }
+    unchanged = {name for name in {*contents, *before} if _is_unchanged(folder, name, before)}
+    for name in contents.keys() - unchanged:
+        if os.path.lexists(folder / name):
+            raise _other_files(folder, name)
+    folder.mkdir(parents=True, exist_ok=True)
+    hashes = {name: [hashlib.sha256(content).hexdigest()] for name, content in contents.items()}
+    either = {name: before.get(name, []) + hashes.get(name, []) for name in {*before, *hashes}}
+    _write_list(folder, either)  # an interrupted run is continued by the next one
+    for name, content in contents.items():
+        replace_below(folder, name, content)
+    for name in unchanged - contents.keys():
+        remove_below(folder, name)
+    _write_list(folder, hashes)
 
 
-def _written_before(folder: Path) -> set[str]:
-    if not (folder / LIST).is_file():
+def _write_list(folder: Path, hashes: Mapping[str, Sequence[str]]) -> None:
+    text = json.dumps(hashes, indent=0, sort_keys=True) + "\n"
+    replace_below(folder, LIST, text.encode())
+
+
+def _written_before(folder: Path) -> dict[str, list[str]]:
+    """Return the possible hashes of each file that an earlier run wrote, by name."""
+    content = read_below(folder, LIST, _MAX_LIST) if folder.is_dir() else None
+    if content is None:
         if folder.is_dir() and any(folder.iterdir()):
-            raise UsageError(
-                f"{folder}: has other files, which pages could overwrite. Choose a new or an empty "
-                "folder"
-            )
-        return set()
-    return set(load(list[str], folder / LIST, _MAX_LIST, what="a list of pages"))
+            raise _other_files(folder)
+        return {}
+    try:
+        document = parse_json(content)
+    except ValueError:
+        raise _other_files(folder, LIST) from None
+    return decode(dict[str, list[str]], document, folder / LIST)
 
 
-def broken_links(files: Mapping[str, str | bytes]) -> list[str]:
-    """Return a line for each link of the pages among ``files`` that leads nowhere.
+def _is_unchanged(folder: Path, name: str, hashes: Mapping[str, Sequence[str]]) -> bool:
+    """Return whether the file has the content that an earlier run wrote."""
+    content = read_below(folder, name, _MAX_PAGE) if folder.is_dir() else None
+    return content is not None and hashlib.sha256(content).hexdigest() in hashes.get(name, ())
+
+
+def _other_files(folder: Path, name: str = "") -> UsageError:
+    return UsageError(
+        f"{folder}: has other files{name and f' ({shown(name)})'}, which pages could overwrite. "
+        "Choose a new or an empty folder"
+    )
+
+
+@dataclass(frozen=True)
+class BrokenLink:
+    """A link of a page that leads nowhere."""
+
+    page: str
+    link: str
+    reason: str
+
+    def __str__(self) -> str:
+        return shown(f"{self.page}: {self.link}: {self.reason}")
+
+
+def links_of(html: str) -> Iterable[str]:
+    """Return the relative links of a page or of a part of one."""
+    return _PageLinks(html).links
+
+
+def broken_links(files: Mapping[str, str | bytes]) -> list[BrokenLink]:
+    """Return the links of the pages among ``files`` that lead nowhere.
 
     ``files``: content by path.
     """
@@ -239,9 +295,9 @@ def broken_links(files: Mapping[str, str | bytes]) -> list[str]:
             folder = posixpath.dirname(name)
             target = posixpath.normpath(posixpath.join(folder, path)) if path else name
             if target not in files:
-                broken.append(f"{name}: {link}: no such page")
+                broken.append(BrokenLink(name, link, "no such page"))
             elif anchor and target in pages and anchor not in pages[target].anchors:
-                broken.append(f"{name}: {link}: no such place in that page")
+                broken.append(BrokenLink(name, link, "no such place in that page"))
     return broken
 
 

@@ -7,8 +7,11 @@ and the locks.
 
 from __future__ import annotations
 
+import os
 import posixpath
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +29,7 @@ from .documents import RenderedDocument, Sources, documents_of, render_document
 from .knowledge import Knowledge
 from .rendering import (
     IN_RANGE,
+    BrokenLink,
     Column,
     Grid,
     Mark,
@@ -34,6 +38,7 @@ from .rendering import (
     broken_links,
     case_page,
     date_text,
+    links_of,
     place_of,
     render,
     shown,
@@ -44,48 +49,73 @@ DRIFT = "docs/records/drift.jsonl"
 """Where a checkout of the project has the record of `drift`."""
 
 
+@dataclass(frozen=True)
+class WrittenSite:
+    """How many files a site has, and what is wrong in the READMEs of its cases."""
+
+    files: int
+    notes: Sequence[str]
+
+
 def write_site(
     folder: Path, cases: Sequence[Case], locks: Path, project: Path | None = None
-) -> int:
-    """Write the site to ``folder`` and return the number of its files. ``project``: the folder with
-    ``docs``; None leaves them out.
+) -> WrittenSite:
+    """Write the site to ``folder``. ``project``: the folder with ``docs``; None leaves them out.
 
-    Raises ``UsageError`` if a link leads nowhere; then nothing is written.
+    Raises ``UsageError`` if a link leads nowhere; then nothing is written. What is wrong in the
+    README of a case is only noted, there and in the answer: cases may come from many people.
     """
-    files = build_site(cases, locks, project)
-    if broken := broken_links(files):
+    site = _build(cases, locks, project)
+    notes = [*site.problems.values(), *map(str, site.mark_broken_links())]
+    if broken := [link for link in broken_links(site.files) if str(link) not in notes]:
+        lines = map(str, broken[:50])
         raise UsageError(
-            "\n".join((f"{len(broken)} links lead nowhere; nothing was written", *broken[:50]))
+            "\n".join((f"{len(broken)} links lead nowhere; nothing was written", *lines))
         )
-    write_folder(folder, files)
-    return len(files)
+    write_folder(folder, site.files)
+    return WrittenSite(len(site.files), notes)
 
 
 def build_site(
     cases: Sequence[Case], locks: Path, project: Path | None = None, now: float | None = None
 ) -> dict[str, str | bytes]:
     """Return the content of all files by path. ``now``: in seconds since the epoch."""
+    return _build(cases, locks, project, now).files
+
+
+def _build(
+    cases: Sequence[Case], locks: Path, project: Path | None, now: float | None = None
+) -> _Site:
     table = read_table(cases)
     site = _Site(Knowledge(cases, table, locks), documents_of(project) if project else {})
     site.add("index.html", "index.html", grid=overview(site.knowledge), made=date_text(now))
     site.add_releases(open_drifts(project / DRIFT).entries if project else {})
     sources = Sources(project or Path(), _link_targets(cases, site.documents, project))
     for case in cases:
-        site.add_case(case, boundaries(case, table), _description(case, cases, sources))
+        try:
+            text = _description(case, cases, sources)
+        except UsageError as error:
+            text, site.problems[case.id] = None, str(error)
+        site.add_case(case, boundaries(case, table), text)
     for name, page in site.documents.items():
         document = render_document(sources, name, page)
         site.files |= document.files
         site.add(page, "document.html", title=document.title, content=document.html, images=True)
-    return site.files
+    return site
 
 
 class _Site:
-    """The files of a site, which grow page by page. ``documents``: as from ``documents_of``."""
+    """The files of a site, which grow page by page. ``documents``: as from ``documents_of``.
+
+    ``problems``: why the README of a case is not shown, by the case's id.
+    """
 
     def __init__(self, knowledge: Knowledge, documents: Mapping[str, str]) -> None:
         self.knowledge = knowledge
         self.documents = documents
         self.files: dict[str, str | bytes] = {}
+        self.problems: dict[str, str] = {}
+        self._described: dict[str, dict[str, Any]] = {}
         self._nav = [("Overview", "index.html"), ("Releases", "releases/index.html")]
         for entry in (("Documentation", "docs/index.html"), ("About", "README.html")):
             if entry[1] in documents.values():
@@ -105,13 +135,11 @@ class _Site:
         ]
         proof = recorded_proof(case)
         self.files |= text.files if text else {}
-        self.add(
-            case_page(case.id),
-            "case.html",
-            case_id=case.id,
-            case=case,
-            entries=entries,
-            record={
+        values: dict[str, Any] = {
+            "case_id": case.id,
+            "case": case,
+            "entries": entries,
+            "record": {
                 "states": self.knowledge.states(case),
                 "edges": _edges(self.knowledge, ends),
                 "boundaries": ends,
@@ -119,9 +147,26 @@ class _Site:
                 "events": self.knowledge.recorded[case.id],
                 "anchors": [entry.anchor for entry in entries],
                 "text": text.html if text else "",
+                "problem": self.problems.get(case.id, ""),
+                "broken": [],
             },
-            images=True,
-        )
+        }
+        self._described[case_page(case.id)] = values
+        self.add(case_page(case.id), "case.html", **values, images=True)
+
+    def mark_broken_links(self) -> list[BrokenLink]:
+        """Name on the page of each case the links of its README that lead nowhere, and return
+        them."""
+        marked: list[BrokenLink] = []
+        for page, links in groupby(broken_links(self.files), key=lambda link: link.page):
+            values = self._described.get(page)
+            own = links_of(values["record"]["text"]) if values else ()
+            broken = [link for link in links if link.link in own]
+            if values and broken:
+                record = {**values["record"], "broken": [link.link for link in broken]}
+                self.add(page, "case.html", **{**values, "record": record}, images=True)
+                marked += broken
+        return marked
 
     def add_releases(self, drifts: Mapping[str, Drift]) -> None:
         releases = {name: _failures(self.knowledge, name) for name in self.knowledge.releases}
@@ -241,7 +286,7 @@ def _description(case: Case, cases: Sequence[Case], sources: Sources) -> Rendere
     """Return the README of a case; without the project's documents its links lead only to other
     cases."""
     path = case.directory / "README.md"
-    if not path.exists():
+    if not os.path.lexists(path):
         return None
     if not sources.pages or not path.is_relative_to(sources.root):
         folder = case.directory.parent

@@ -28,7 +28,7 @@ from ...environments.install import ensure_packages
 from ...environments.installed import read_installed
 from ...errors import UsageError
 from ...util import codec
-from ...util.files import peek
+from ...util.files import open_own, peek
 from ...util.paths import DATA, PACKAGE, writable_root
 from ...util.rundir import RunDir
 from .replacing import RECORD, REPLACED, STARTS_SERVERS
@@ -401,7 +401,7 @@ def _pytest(
     """
     earlier = len(peek(record, _MAX_RECORD))
     size, since, allowed = record.stat().st_size, time.monotonic(), request.limits.collect_s
-    with log.open("ab") as output:
+    with open_own(log, "ab") as output:
         process = subprocess.Popen(
             _command(request, paths),
             env=_environment(request, run, record),

@@ -7,25 +7,38 @@ import datetime
 import html
 import re
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from markdown_it import MarkdownIt
+from msgspec.structs import replace
 
 from pytest_vllm_regress.answers.audit.audit import audit, to_sarif
 from pytest_vllm_regress.answers.audit.matching import find
 from pytest_vllm_regress.answers.audit.package_lists import parse_list
+from pytest_vllm_regress.cases.observation import Observation
+from pytest_vllm_regress.cases.proofs.proof import BisectedCommit, Proof, write_proof
+from pytest_vllm_regress.cases.proofs.rejudge import load_observations
 from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.scaffold import Draft, GitHubReport, create_case
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.environments.git import Commit, Repository
 from pytest_vllm_regress.environments.sources import PROJECTS
+from pytest_vllm_regress.errors import Kind, Masked, Part
 from pytest_vllm_regress.history.algorithm import CandidateState
 from pytest_vllm_regress.history.candidates import CandidateResult
 from pytest_vllm_regress.history.commits import CommitGroup, CommitHistory, Culprit
+from pytest_vllm_regress.output.export.issue import upstream_report
+from pytest_vllm_regress.output.export.standalone import (
+    NotExportable,
+    StandaloneScript,
+    export_script,
+)
 from pytest_vllm_regress.output.formats import markdown_text
 from pytest_vllm_regress.output.pages.run_page import page
 from pytest_vllm_regress.util.text import markdown_block
-from tests.helpers.cases import CaseFile
+from tests.helpers import ROOT
+from tests.helpers.cases import CaseFile, project_cases
 
 LIVE = (
     "thanks @user, see #12 and owner/repo#1",
@@ -157,3 +170,69 @@ def test_rules_for_code_scanning_and_pages_of_new_cases_quote(tmp_path: Path, te
         Draft(title=text, affected="=== @user"),
     )
     assert effects((new.directory / "README.md").read_text()) == []
+
+
+@pytest.mark.parametrize("form", ["bug", "ci-failure"])
+@pytest.mark.parametrize("text", LIVE)
+def test_the_texts_of_vllms_forms_quote(
+    tmp_path: Path, text: str, form: Literal["bug", "ci-failure"]
+) -> None:
+    address = "https://example.org/![x](https://evil.invalid/@user)"
+    case = CaseFile(title=text, upstream=[address], keys=f'fixed-by = ["{address}1"]').write(
+        tmp_path
+    )
+    commits = tuple(
+        BisectedCommit("fix", text[:100], "a" * 40, "b" * 40, text, place, 2, 1, 1.0, text)
+        for place in (text, address)
+    )
+    write_proof(case, Proof(case="demo", fingerprint="0" * 16, environments=(), commits=commits))
+    observed = Observation(Kind.EXCEPTION, text, parts={Part.EXCEPTION: Masked(text)})
+    one = TestResult(
+        "demo", text, Verdict.REPRODUCED, text, "sim", text, {text: text}, observation=observed
+    )
+    script = StandaloneScript(text, text, one)
+    report = upstream_report(form, script, case, [], ROOT / "locks", text)
+    own = re.sub(
+        r"\n- \[ \] Make sure .*|\[[x ]\]",
+        "",
+        report.replace("<details>", "").replace("</details>", ""),
+    )
+    own = re.sub(
+        r"<summary>.*?</summary>|a{40}|b{40}", "", own
+    )  # ids of commits are links on purpose
+    assert effects(own) == []
+
+
+@pytest.mark.parametrize(
+    "versions",
+    [
+        {"a @ https://evil.invalid/a.whl #": "1"},
+        {"-r evil.txt": "1"},
+        {"a\n": "1"},
+        {"a": "1; python_version > '3'"},
+        {"a": "1 @ https://evil.invalid/a.whl"},
+        {"": "1"},
+        {"a": ""},
+    ],
+    ids=ascii,
+)
+def test_recorded_versions_become_requirements_only_if_they_are_versions_of_packages(
+    versions: dict[str, str],
+) -> None:
+    case = next(case for case in project_cases() if case.id == "vllm-17173")
+    assert '"vllm==' in export_script(case).text
+    with pytest.MonkeyPatch.context() as patch:
+        runs = [
+            RunResult(
+                tuple(
+                    replace(result, versions={**result.versions, **versions})
+                    for result in run.results
+                )
+            )
+            for run in load_observations(case)
+        ]
+        patch.setattr(
+            "pytest_vllm_regress.output.export.standalone.load_observations", lambda case: runs
+        )
+        with pytest.raises(NotExportable, match="which is no version of a package"):
+            export_script(case)

@@ -202,7 +202,7 @@ def test_characters_that_the_stream_cannot_encode_are_escaped(
         encoding="utf-8",
     )
     status, output, errors = regress("explain", str(log), **variables)
-    assert (status, errors) == (0, "")
+    assert (status, errors) == (5, "")
     assert rb"ValueError: \u6ca1\u6709" in output
     status, output, errors = regress("show", "没", **variables)
     assert (status, output) == (2, b"")

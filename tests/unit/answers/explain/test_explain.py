@@ -3,11 +3,14 @@ made to do harm."""
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
+import lzma
 import os
 import re
 import shlex
+import threading
 import tracemalloc
 from pathlib import Path
 
@@ -17,7 +20,8 @@ from pytest_vllm_regress import cli
 from pytest_vllm_regress.answers.explain import case_patterns
 from pytest_vllm_regress.answers.explain.case_patterns import required_literals
 from pytest_vllm_regress.answers.explain.explanation import Certainty
-from pytest_vllm_regress.answers.explain.log_lines import BLOCK, source_of, strip_prefix
+from pytest_vllm_regress.answers.explain.log_lines import BLOCK
+from pytest_vllm_regress.answers.explain.prefixes import source_of, strip_prefix
 from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.util.patterns import PatternTooSlow
 from tests.helpers.cases import CaseFile
@@ -96,7 +100,7 @@ def test_the_command_for_a_new_case_can_be_run(
         + TRACEBACK.format(n=1).rpartition("ValueError")[0]
         + f"ValueError: {message}\n"
     )
-    assert cli.main(["--cases", str(death.directory.parent), "explain", str(log)]) == 0
+    assert cli.main(["--cases", str(death.directory.parent), "explain", str(log)]) == 5
     (line,) = (line for line in capsys.readouterr().out.splitlines() if "new case:" in line)
     assert line.endswith("--affected '==0.8.4' --affected-env vllm-0.8.4")
     words = shlex.split(line)
@@ -157,12 +161,9 @@ def test_a_documented_failure_and_what_follows_from_it_are_no_other_failures(dea
         "no room for block", 'the queue of "a" is gone'
     )
     assert explained(consequence + caused, death).unknown == ()
-    assert (
-        explained(
-            'Traceback (most recent call last):\n  File "my.py", line 1, in f\nKeyError: 1\n', death
-        ).unknown
-        == ()
-    )
+    other = 'Traceback (most recent call last):\n  File "my.py", line 1, in f\nKeyError: 1\n'
+    (failure,) = explained(other, death).unknown
+    assert (failure.signature.exception, failure.signature.frames) == ("KeyError", ())
 
 
 def test_an_exception_that_another_one_caused_is_not_counted_again() -> None:
@@ -355,14 +356,44 @@ def test_the_command_masks_secrets_escapes_control_characters_and_ends_with_1(
     assert "hunter2000" not in json.dumps(document)
 
 
-def test_the_command_ends_with_0_without_a_documented_failure_and_2_without_a_log(
+def test_the_command_ends_with_5_for_an_undocumented_failure_and_2_without_a_log(
     death: Case, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
     log.write_text(TRACEBACK.format(n=1))
     arguments = ["--cases", str(death.directory.parent), "explain"]
+    assert cli.main([*arguments, str(log)]) == 5
+    log.write_text("INFO: fine\n")
     assert cli.main([*arguments, str(log)]) == 0
+    assert cli.main([*arguments, "--about", "CUDA error: out of memory", str(log)]) == 5
     assert cli.main([*arguments, str(tmp_path / "none")]) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "encoded"),
+    [
+        ("plain", DIED.encode()),
+        ("log.gz", gzip.compress(DIED.encode())),
+        ("log.bz2", bz2.compress(DIED.encode())),
+        ("log.xz", lzma.compress(DIED.encode())),
+        ("windows", DIED.encode("utf-16")),
+    ],
+)
+def test_compressed_logs_and_those_of_windows_are_read(
+    name: str, encoded: bytes, death: Case, tmp_path: Path
+) -> None:
+    log = tmp_path / name
+    log.write_bytes(encoded)
+    assert cli.main(["--cases", str(death.directory.parent), "explain", str(log)]) == 1
+
+
+def test_a_pipe_is_read(death: Case, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=(DIED,))
+    writer.start()
+    assert cli.main(["--cases", str(death.directory.parent), "explain", str(pipe)]) == 1
+    writer.join()
 
 
 def test_what_is_no_text_log_is_named(
@@ -371,19 +402,60 @@ def test_what_is_no_text_log_is_named(
     arguments = ["--cases", str(death.directory.parent), "explain"]
     for name, content, status, words in (
         ("empty", b"", 0, "note: {} is empty"),
-        ("windows", DIED.encode("utf-16"), 2, "{}: is in UTF-16. Convert it first"),
-        (
-            "log.gz",
-            gzip.compress(DIED.encode()),
-            2,
-            "{}: is compressed by gzip. Unpack it first: gzip -cd LOG",
-        ),
+        ("log.zst", b"\x28\xb5\x2f\xfd....", 2, "{}: is compressed by zstd. Unpack it first: zstd"),
+        ("cut.gz", gzip.compress(DIED.encode() * 99)[:-20], 2, "{}: cannot be read: "),
         ("binary", DIED.encode() + b"\0\1", 2, "{}: is not text"),
     ):
         log = tmp_path / name
         log.write_bytes(content)
         assert cli.main([*arguments, str(log)]) == status
         assert words.format(log) in capsys.readouterr().err
-    os.mkfifo(tmp_path / "pipe")
-    assert cli.main([*arguments, str(tmp_path / "pipe")]) == 2
-    assert "not a regular file. Give a log, or - for standard input" in capsys.readouterr().err
+    assert cli.main([*arguments, str(tmp_path)]) == 2
+    assert "a folder. Give a log, or - for standard input" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("pattern", "log"),
+    [
+        (
+            "Got fatal signal from worker processes",
+            TRACEBACK.format(n=1) + "CRITICAL 11-23 17:35:54 [x.py:6] Got fatal signal from worker "
+            "processes, shutting down. See stack trace above for root cause issue.\n",
+        ),
+        (
+            'File "[^"]*default_worker\\.py", line',
+            "Traceback (most recent call last):\n"
+            '  File "/x/lib/python3.11/site-packages/ray/_private/workers/default_worker.py", line 3, in f\n'
+            "ValueError: something else\n",
+        ),
+        ("no room for queues", TRACEBACK.format(n=1) + "RuntimeError: no room for queues\n"),
+    ],
+    ids=["a follow-up of any death", "a frame of Ray", "after another root cause"],
+)
+def test_what_follows_from_another_failure_is_not_the_documented_one(
+    pattern: str, log: str, tmp_path: Path
+) -> None:
+    case = CaseFile(kind="engine-death", phase="request", pattern=pattern, omits="it").write(
+        tmp_path
+    )
+    explanation = explained(BANNER.format("0.8.4") + log, case)
+    assert explanation.findings == ()
+    assert [failure.signature.exception for failure in explanation.unknown] == ["ValueError"]
+
+
+def test_the_output_names_the_cause_what_to_do_and_what_follows(
+    death: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "log"
+    log.write_text(
+        "INFO: x\nOSError: [Errno 98] Address already in use\n"
+        "RuntimeError: Engine core initialization failed. See root cause above.\n"
+    )
+    assert cli.main(["--cases", str(death.directory.parent), "explain", str(log)]) == 5
+    lines = capsys.readouterr().out.splitlines()
+    assert "Cause: the port is already in use" in lines
+    assert any(line.startswith("  why:         line 2: OSError") for line in lines)
+    assert any("--port" in line for line in lines if line.startswith("  do: "))
+    assert (
+        "  line 3: RuntimeError: Engine core initialization failed. See root cause above." in lines
+    )

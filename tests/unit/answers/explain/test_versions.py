@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from pytest_vllm_regress.answers.explain.explanation import Certainty
+from pytest_vllm_regress.cases.loading import load_case
 from pytest_vllm_regress.cases.model import Case
+from tests.helpers.cases import CaseFile
 from tests.unit.answers.explain.conftest import BANNER, DIED, certainty, explained
 
 
@@ -37,6 +41,13 @@ def test_without_a_version_it_is_only_likely(death: Case) -> None:
         "vllm                 0.8.4",
         "2026-01-01T00:00:00.1Z INFO 01-01 00:00:00 [api_server.py:1043] vLLM API server version 0.8.4",
         "vLLM Version: 0.8.4",
+        "- **vLLM version**: 0.8.4",
+        "I use vllm v0.8.4 with two GPUs",
+        "vLLM 0.8.4, CUDA 12.4",
+        "image: example/cuda12.8-vllm0.8.4",
+        "2026-01-01 00:00:00,123 - vllm.engine - INFO - Initializing an LLM engine (v0.8.4) with config",
+        "[pip3] vllm==0.8.4",
+        "vLLM Version: 0.8.4.dev34+g5bfe0dea7",
         "image: docker.io/vllm/vllm-openai:v0.8.4",
         '  File "/x/environments/vllm-0.8.4-e4feb5527e/lib/python3.11/site-packages/vllm/a.py", line 1, in f',
         '  File "/x/site-packages/vllm-0.8.4.dist-info/METADATA"',
@@ -53,6 +64,7 @@ def test_versions_are_read_where_a_log_names_them(line: str, death: Case) -> Non
         " - vllm==0.8.4",
         "tool 1 requires vllm==0.8.4, but you have none",
         "vllm>=0.8.4",
+        "vLLM Version: 0.1.dev3151+g31c7178",
     ],
 )
 def test_versions_that_are_not_installed_do_not_count(line: str, death: Case) -> None:
@@ -101,3 +113,14 @@ def test_a_failure_before_and_after_an_upgrade_is_two_results(death: Case) -> No
 )  # fmt: skip
 def test_the_first_lines_of_current_servers_name_the_version(line: str, death: Case) -> None:
     assert certainty(f"{line}\n{DIED}", death) is Certainty.CERTAIN
+
+
+def test_a_package_that_the_log_does_not_name_is_missing_and_not_outside(tmp_path: Path) -> None:
+    case = CaseFile(kind="exception", pattern="is gone", affected="<0.8.5").write(tmp_path)
+    text = case.directory / "case.toml"
+    content = text.read_text().replace("[affected]", '[affected]\ntransformers = ">=5"')
+    text.write_text(content)
+    case = load_case(text)
+    assert certainty(DIED, case) is Certainty.LIKELY
+    assert certainty("transformers==5.1\n" + DIED, case) is Certainty.POSSIBLE
+    assert certainty("transformers==4.1\n" + DIED, case) is Certainty.OUTSIDE

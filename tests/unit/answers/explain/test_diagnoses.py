@@ -1,0 +1,52 @@
+"""The known causes: each recognizes its own examples, computes its numbers, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_vllm_regress.answers.explain.diagnoses import diagnoses
+from tests.unit.answers.explain.conftest import explained
+
+
+def diagnosed(text: str) -> str | None:
+    root = explained(text).failures.root
+    return root.diagnosed.name if root and root.diagnosed else None
+
+
+@pytest.mark.parametrize("name", diagnoses())
+def test_a_diagnosis_recognizes_its_examples_and_no_others(name: str) -> None:
+    diagnosis = diagnoses()[name]
+    for text in diagnosis.match:
+        assert diagnosed(text) == name, text
+    for text in diagnosis.other:
+        assert diagnosed(text) != name, text
+
+
+@pytest.mark.parametrize(
+    ("message", "step"),
+    [
+        (
+            "To serve at least one request with the model's max seq len (131072), (16.00 GiB KV cache "
+            "is needed, which is larger than the available KV cache memory (3.20 GiB).",
+            "--max-model-len 26208 fits",
+        ),
+        (
+            "The model's max seq len (131072) is larger than the maximum number of tokens that can "
+            "be stored in KV cache (40960).",
+            "--max-model-len 40960 fits",
+        ),
+        (
+            "Free memory on device (12.5/79.1 GiB) on startup is less than desired GPU memory",
+            "--gpu-memory-utilization 0.15 fits",
+        ),
+        ("LoRA rank 64 is greater than max_lora_rank 16.", "--max-lora-rank 64"),
+    ],
+)
+def test_numbers_are_computed_from_the_message(message: str, step: str) -> None:
+    root = explained(f"ValueError: {message}\n").failures.root
+    assert root is not None and root.diagnosed is not None
+    assert any(step in text for text in root.diagnosed.do)
+
+
+def test_a_documented_failure_is_not_claimed_after_another_root_cause() -> None:
+    assert diagnosed("ValueError: nothing that is known\n") is None
