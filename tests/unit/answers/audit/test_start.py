@@ -165,5 +165,5 @@ def test_compare_leaves_out_what_the_deployment_cannot_show(
     assert " not reachable" in output and len(output) < len(everything)
     cli.main([*arguments, "--serve", str(tmp_path / "a.sh"), "--format", "markdown"])
     comment, _, folded = capsys.readouterr().out.partition("<details>")
-    assert comment.count(" | vllm-") == 5 and " | vllm-" in folded
+    assert comment.count("\n| ") == 2 + 5 and "\n| " in folded  # a header has two lines
     assert "The deployment uses, and the new version does not have:" in comment
