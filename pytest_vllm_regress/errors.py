@@ -89,6 +89,11 @@ class UsageError(RegressError):
     machine does not have."""
 
 
+class DiskFull(UsageError):
+    """A file cannot be written: the disk is full, or a quota or the limit of a file's size is
+    reached."""
+
+
 class CaseFileError(UsageError):
     """A case file is malformed. The message names file, key, value, and the allowed values."""
 
@@ -104,6 +109,7 @@ class BuildFailure(enum.Enum):
     NOT_WRITABLE = "a folder cannot be written"
     INDEX_UNREACHABLE = "the package index cannot be reached"
     OUT_OF_MEMORY = "uv, or a build that it ran, needs more memory than it may use"
+    NO_UV = "uv cannot be executed"
     NO_PYTHON = "there is no such Python"
     UNRESOLVABLE = "the requirements cannot be resolved"
     WRONG_HASH = "a file's hash is not the lock's"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import json
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -179,6 +180,15 @@ class RunResult:
             "results": [result.to_json() for result in self.results],
             "problems": [truncate_middle(text, MAX_REASON) for text in self.problems],
         }
+
+
+def wall_time() -> float:
+    """Return the date for ``TestResult.started_at``, which is only shown: durations are measured
+    with the monotonic clock.
+
+    A machine without a battery may start before 1970, which a result file cannot say.
+    """
+    return max(0.0, time.time())
 
 
 def write_results(path: Path, run: RunResult) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Literal, TextIO
 
@@ -109,23 +111,37 @@ def bisect(
     return OK if report.found_change else UNEXPECTED if report.conclusive else UNBUILT
 
 
+Stream = Callable[[], TextIO | None]
+
+
 @contextlib.contextmanager
 def _output(
     options: RunOptions, case_id: str, show: Say, format: str
-) -> Iterator[tuple[Say, TextIO | None]]:
-    """Provide what builds and pytest write to: a function for their lines, a stream for the rest
-    (None: standard output). That is the case's file, or our own terminal with live output."""
+) -> Iterator[tuple[Say, Stream]]:
+    """Provide what builds and pytest write to: a function for their lines, and what returns a stream
+    for the rest (None: standard output). That is the case's file, or our own terminal with live
+    output."""
     if options.live:
-        yield show, None if format == "text" else sys.stderr
+        yield show, lambda: None if format == "text" else sys.stderr
         return
     path = output_file(case_id)
     path.parent.mkdir(parents=True, exist_ok=True)
     show(f"output of builds and pytest: {path} (-v shows it)")
-    with path.open("w", encoding="utf-8", errors="replace") as stream:
+    opening = threading.Lock()
+    with contextlib.ExitStack() as files:
+
+        @functools.cache
+        def opened() -> TextIO:
+            return files.enter_context(path.open("w", encoding="utf-8", errors="replace"))
+
+        def stream() -> TextIO:
+            """Not before it is needed: the same command may run, and this one be refused."""
+            with opening:  # the next environment is built in a thread
+                return opened()
 
         def say_to_file(line: str) -> None:
-            stream.write(f"{printable(mask(line))}\n")
-            stream.flush()
+            stream().write(f"{printable(mask(line))}\n")
+            stream().flush()
 
         yield say_to_file, stream
 
@@ -135,16 +151,24 @@ def _batch_runner(
     on: str | None,
     build: Callable[[str], None] | None,
     write: Say,
-    stream: TextIO | None,
+    stream: Stream,
 ) -> BatchRunner:
     """Run candidates here, with ``build``, or on the cluster ``on``."""
     executor: Executor
     progress: Callable[[], Progress]
     if build is not None:
-        start = partial(run_command, output=stream.buffer if stream else None)
+
+        def start(command: Sequence[str], environment: Mapping[str, str]) -> int:
+            file = stream()
+            return run_command(command, environment, output=file.buffer if file else None)
+
         executor = SequentialExecutor(build, start)
         progress = partial(BatchHeaders, write)
     else:
         executor = make_executor(on, None, write)
-        progress = partial(OutputInOrder, write, stream)
+
+        def output_in_order() -> Progress:
+            return OutputInOrder(write, stream())
+
+        progress = output_in_order
     return BatchRunner(executor, options, progress if options.live else lambda: WithBar(progress()))

@@ -210,6 +210,11 @@ def _run(arguments: Sequence[str] | None) -> int:
         name = "standard output" if error.filename is None else os.fsdecode(error.filename)
         warn(f"vllm-regress: {name}: {error.strerror}")
         return USAGE
+    except MemoryError:
+        warn(
+            "vllm-regress: this needs more memory than it may use: raise the limit (ulimit -v) or free some"
+        )
+        return USAGE
     except Exception:
         return _internal_error()
     return OK

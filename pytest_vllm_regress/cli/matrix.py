@@ -121,11 +121,16 @@ def matrix(
         if fresh:
             journal.close()
         outcome = run_batches(RunRequest(batches, executor, options, progress, journal))
-        files.save(outcome.run, command.cases, say)
-    print_to_console(outcome.run)
+        try:
+            files.save(outcome.run, command.cases, say)
+        finally:  # also on a full disk
+            print_to_console(outcome.run)
     if outcome.interrupted:
         raise KeyboardInterrupt
-    journal.close()
+    if outcome.lost:
+        say("the same command runs the cases again that this machine could not run")
+    else:
+        journal.close()
     return outcome.exit_code
 
 

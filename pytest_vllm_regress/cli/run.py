@@ -46,10 +46,12 @@ def run(
         executor = make_executor(on, jobs, say)
         request = RunRequest(batches, executor, options, batch_progress(options, say))
     outcome = run_batches(replace(request, rescue=files.rescue(warn)))
-    files.save(outcome.run, command.cases, say)
-    if command.verbose:
-        say(*observation_lines(outcome.run.results))
-    print_to_console(outcome.run)
+    try:
+        files.save(outcome.run, command.cases, say)
+    finally:  # also on a full disk
+        if command.verbose:
+            say(*observation_lines(outcome.run.results))
+        print_to_console(outcome.run)
     if outcome.interrupted:
         warn("interrupted: not everything was run")
     return outcome.exit_code

@@ -60,7 +60,8 @@ def try_(
     if outcome.interrupted:
         files.save(outcome.run, command.cases, show)
         raise KeyboardInterrupt
-    journal.close()
+    if not outcome.lost:
+        journal.close()
     effects = comparison.effects(outcome.run.results)
     if format == "json":
         names = ("effect", "before", "after", "tests", "why")

@@ -24,9 +24,9 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from ..errors import UsageError
+from ..errors import BuildError, BuildFailure, DiskFull, UsageError
 from ..util.documents import load_json
-from ..util.files import private_folder, read_bounded, remove_tree, write_atomically
+from ..util.files import is_full, private_folder, read_bounded, remove_tree, write_atomically
 from ..util.paths import (
     cache_root,
     can_write,
@@ -118,25 +118,22 @@ class EnvironmentCache:
             with self._read_only_lease(folder, progress) as python:
                 yield python
             return
-        lock = self._lock(recipe, folder, progress)
-        try:
-            is_new = not self._complete(folder)
-            if is_new:
-                logger.info(
-                    "%s: building in %s: %s",
-                    recipe.name,
-                    folder,
-                    self._why_not_built(recipe, folder),
-                )
-                self.sweep(keep=folder)
-                with interruptible():
-                    self._build(recipe, folder, base, progress)
-            else:
-                logger.info("%s: reusing %s", recipe.name, folder)
-            lease = os.open(folder / _LEASE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(lease, fcntl.LOCK_SH)
-        finally:
-            lock.release()
+        with _full_disk_as_build_error(recipe.name):
+            lock = self._lock(recipe, folder, progress)
+            try:
+                is_new = not self._complete(folder)
+                if is_new:
+                    why = self._why_not_built(recipe, folder)
+                    logger.info("%s: building in %s: %s", recipe.name, folder, why)
+                    self.sweep(keep=folder)
+                    with interruptible():
+                        self._build(recipe, folder, base, progress)
+                else:
+                    logger.info("%s: reusing %s", recipe.name, folder)
+                lease = os.open(folder / _LEASE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                fcntl.flock(lease, fcntl.LOCK_SH)
+            finally:
+                lock.release()
         try:
             os.utime(folder / _LEASE)
             if is_new:
@@ -173,6 +170,8 @@ class EnvironmentCache:
                     with contextlib.suppress(Timeout):
                         lock.acquire(timeout=uv.TICK_S)
         except OSError as error:
+            if is_full(error):
+                raise
             raise UsageError(
                 f"the cache {self.root} cannot be written: {error.strerror}. Set VLLM_REGRESS_CACHE to a writable path"
             ) from None
@@ -314,7 +313,7 @@ class EnvironmentCache:
                 progress(
                     f"{recipe.name}: the build was interrupted and its half-built environment removed"
                 )
-            if isinstance(error, OSError):
+            if isinstance(error, OSError) and not is_full(error):
                 raise uv.build_error(
                     f"{recipe.name}: building in {folder}", str(error), error.errno or 1
                 ) from None
@@ -387,6 +386,22 @@ class EnvironmentCache:
                 progress(
                     f"{environment.name}: removed from the cache, which is limited to {self._limit / GIB:.0f} GiB"
                 )
+
+
+@contextlib.contextmanager
+def _full_disk_as_build_error(name: str) -> Iterator[None]:
+    """Raise a full disk as the ``BuildError`` that it is, whatever could not be written: marker,
+    lock or lease. A run goes on with the environments that it has."""
+    try:
+        yield
+    except (OSError, DiskFull) as error:
+        if not is_full(error):
+            raise
+        failure = BuildFailure.DISK_FULL
+        raise BuildError(
+            f"{name}: {failure.value}: {error}. Free some space, or `vllm-regress env prune`",
+            failure,
+        ) from None
 
 
 def bytecode_folder(python: Path) -> Path | None:

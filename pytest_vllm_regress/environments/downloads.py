@@ -5,14 +5,15 @@ Sizes come from the package index; only metadata is fetched.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from ..errors import BuildError
+from ..errors import BuildError, BuildFailure
 from ..util.sizes import GIB
 from . import uv
 from .cache import EnvironmentCache
@@ -106,6 +107,36 @@ def downloads(names: Sequence[str], cache: EnvironmentCache | None = None) -> Do
         shutil.disk_usage(existing).free,
         cache.root.parent,
     )
+
+
+@dataclass
+class CarefulBuilds:
+    """Builds environments in ``cache``. Once a build has found the disk full, only those are begun
+    for which it has room: a build that fills the disk harms what runs beside it."""
+
+    cache: EnvironmentCache
+    full: bool = False
+
+    @contextlib.contextmanager
+    def lease(self, recipe: Recipe, progress: uv.Progress) -> Iterator[None]:
+        """As ``EnvironmentCache.lease``."""
+        with contextlib.ExitStack() as lease:
+            if self.full:
+                self._check_room(recipe)
+            try:
+                lease.enter_context(self.cache.lease(recipe, progress=progress))
+            except BuildError as error:
+                self.full |= error.failure is BuildFailure.DISK_FULL
+                raise
+            yield
+
+    def _check_room(self, recipe: Recipe) -> None:
+        needed = downloads([recipe.name], self.cache)
+        if needed and (needed.unknown or needed.size * DISK_FACTOR > needed.free):
+            raise BuildError(
+                f"{recipe.name}: not built, because the disk was full: {needed}",
+                BuildFailure.DISK_FULL,
+            )
 
 
 def contents(recipe: Recipe) -> Contents:

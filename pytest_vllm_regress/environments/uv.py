@@ -9,7 +9,6 @@ import os
 import platform
 import re
 import shlex
-import signal
 import subprocess
 import tempfile
 import threading
@@ -20,11 +19,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from filelock import FileLock, Timeout
-
 from ..errors import BuildError, BuildFailure, UsageError
 from ..util.deadline import Deadline, wait_readable
 from ..util.documents import parse_toml
+from ..util.exclusive import Exclusive
 from ..util.files import private_folder
 from ..util.masking import mask, mask_log, without_secrets
 from ..util.paths import has_home, writable_root
@@ -52,7 +50,7 @@ _NOT_INHERITED = (
 )
 _FAILURES = {
     BuildFailure.DISK_FULL: (
-        r"No space left on device|ENOSPC",
+        r"No space left on device|ENOSPC|Disk quota exceeded|File too large",
         "free some space, or `vllm-regress env prune`",
     ),
     BuildFailure.NOT_WRITABLE: (
@@ -130,32 +128,30 @@ def run(
     """Run uv, pass each line of its output to ``progress``, and return the output.
 
     Runs in the root directory, so that uv ignores the settings of a project around the working
-    directory. An interrupt, and a cancelled build (``cancelled_by``), first ends uv with everything
-    that it runs: they are a process group of their own. Raises ``BuildError`` with the step, the
+    directory. An interrupt, a cancelled build (``cancelled_by``) and the end of this process end uv
+    with everything that it runs. Raises ``BuildError`` with the step, the
     kind of failure, uv's message and advice.
     """
+    from ..util.supervised import NOT_EXECUTED, Supervised  # Linux only, as all that runs uv
+
     command = [program(), *map(str, arguments)]
     logger.info("%s: uv %s (in %s)", doing, mask(shlex.join(command[1:])), os.sep)
     with tempfile.TemporaryFile() as given:
         given.write((stdin or "").encode())
         given.seek(0)
-        process = subprocess.Popen(
+        process = Supervised(
             command,
+            max_data=MAX_MEMORY,
             stdin=given,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env=_environment(),
             cwd=os.sep,
-            start_new_session=True,
             umask=_umask(),
         )
     # Long enough for the listing of a large environment; an endless output does not fill the memory.
     lines: deque[str] = deque(maxlen=4000)
     try:
-        import resource  # Linux only, as is all that runs uv
-
-        with contextlib.suppress(ProcessLookupError):
-            resource.prlimit(process.pid, resource.RLIMIT_DATA, (MAX_MEMORY, MAX_MEMORY))
         for line in _lines(process):
             lines.append(line)
             if line and not line.lstrip().startswith(
@@ -164,13 +160,18 @@ def run(
                 progress(mask_log(line))
         status = process.wait()
     except BaseException:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        process.end()
         raise
     finally:
         if process.stdout is not None:
             process.stdout.close()
     output = "\n".join(lines)
+    if status == NOT_EXECUTED:
+        raise BuildError(
+            f"{doing}: {BuildFailure.NO_UV.value}: {mask(output)}. Check its permissions and what its "
+            "disk was mounted with, or install it again: `pip install --force-reinstall uv`",
+            BuildFailure.NO_UV,
+        )
     if status:
         logger.info("%s: uv ended with status %s", doing, status)
         raise build_error(doing, output, status)
@@ -280,13 +281,12 @@ def own_cache(folder: Path) -> Iterator[None]:
     other's environments against its disk limit.
     """
     private_folder(folder.parent)
-    lock = FileLock(f"{folder}.lock", thread_local=False)
+    lock = Exclusive(folder, "the limit of disk space")
     try:
-        lock.acquire(timeout=0)
-    except Timeout:
+        lock.acquire()
+    except UsageError as error:
         raise UsageError(
-            f"another `matrix --releases` or `drift` limits its disk space in {folder}, and two limits would not count each other's "
-            "environments. Run one after the other, or set VLLM_REGRESS_CACHE to another folder for one of them"
+            f"{error}. Two limits would not count each other's environments. Or set VLLM_REGRESS_CACHE to another folder for this one"
         ) from None
     before = os.environ.get("UV_CACHE_DIR")
     os.environ["UV_CACHE_DIR"] = str(folder)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import statistics
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ from pathlib import Path
 from ..cases.model import Case
 from ..cases.results import TestResult, verdict_of
 from ..cases.verdict import Verdict, excerpt
+from ..environments.uv import cancelled_by
 from ..errors import BuildError, Kind, RegressError
 from ..runner.batch import Batch, RunOutcome, digest
 from ..runner.progress import Say, about
@@ -164,14 +166,15 @@ class CandidateSearch:
                 f"{name} {result.state.value}" for name, result in self.results.entries.items()
             )
             self.runner.say(f"resumed: {', '.join(states)}")
-        builder = ThreadPoolExecutor(1, "build")
+        builder, over = ThreadPoolExecutor(1, "build"), threading.Event()
         try:
             while (index := algorithm.next_candidate(count, self.known(), plan.probes)) is not None:
                 for environment in self._likely_next(index):
-                    builder.submit(self._build_ahead, environment)
+                    builder.submit(self._build_ahead, environment, over)
                 result = self._try(plan.environments[index], self.runner.trials)
                 self._record(plan.candidates[index], result)
         finally:
+            over.set()  # or the end of the command would wait for a build that nobody needs
             builder.shutdown(wait=False, cancel_futures=True)
 
     def confirm(self, candidate: str, environment: str, runs: int) -> CandidateResult:
@@ -243,11 +246,12 @@ class CandidateSearch:
         )
         return list(dict.fromkeys(plan.environments[i] for i in following if i is not None))
 
-    def _build_ahead(self, environment: str) -> None:
+    def _build_ahead(self, environment: str, over: threading.Event) -> None:
         assert self.runner.build is not None
         logger.debug("build %s ahead", environment)
         try:
-            self.runner.build(environment)
+            with cancelled_by(over):
+                self.runner.build(environment)
         except RegressError as error:
             problem = "cannot be built" if isinstance(error, BuildError) else "cannot be used"
             self.runner.say(f"{environment} {problem}; it may not be needed")

@@ -116,6 +116,11 @@ class RangeEdit:
             )
         write_atomically(self.case.path, self.new_text)
 
+    def take_back(self) -> None:
+        """Undo ``write``, unless the file has changed since."""
+        if _read(self.case.path) == self.new_text:
+            write_atomically(self.case.path, self.text)
+
     def to_json(self) -> dict[str, Any]:
         """Return plain values for ``--json``."""
         return {

@@ -4,8 +4,9 @@ edits of case files; if requested, write the edits and the new verdicts."""
 from __future__ import annotations
 
 import collections
+import contextlib
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from ..environments.installed import GRAMMARS
 from ..runner.batch import Batch, RunOutcome
 from ..util.paths import writable_root
 from ..util.report import Report, Section, Table, to_markdown
+from ..util.signals import blocked
 from ..util.store import Store
 from ..util.text import markdown_block
 from .corrections import (
@@ -267,24 +269,37 @@ def look(looks: Sequence[Look], listed: ListedReleases, day: str, run: Run) -> W
         if outcomes[-1].interrupted:
             return None
     merged = merge_results(outcome.run for outcome in outcomes)
-    unbuilt = tuple(dict.fromkeys(name for outcome in outcomes for name in outcome.unbuilt))
+    unbuilt = tuple(
+        dict.fromkeys(name for outcome in outcomes for name in (*outcome.unbuilt, *outcome.lost))
+    )
     built = [entry for entry in (*looks, *neighbours) if entry.environment not in unbuilt]
     changes = changes_of(built, merged.results)
     return WatchReport(day, tuple(looks), merged, changes, _edits(built, merged, listed), unbuilt)
 
 
 def write_look(report: WatchReport) -> tuple[WatchReport, Path, int]:
-    """Apply the edits, and add the verdicts to the table beside the cases.
+    """Apply the edits, and add the verdicts to the table beside the cases: all or nothing.
 
     Return the report, the table's file and the number of new verdicts.
     """
-    for edit in report.edits:
-        edit.write()
     cases = {case.id: case for entry in report.looks for case in entry.cases}
-    cases |= {edit.case.id: load_case(edit.case.path) for edit in report.edits}
     folder = next(iter(cases.values())).directory.parent
-    count = verdict_table.record(folder, tuple(cases.values()), report.run.results)
+    with _all_or_nothing(report.edits):
+        cases |= {edit.case.id: load_case(edit.case.path) for edit in report.edits}
+        count = verdict_table.record(folder, tuple(cases.values()), report.run.results)
     return replace(report, written=True), folder / verdict_table.FILE, count
+
+
+@contextlib.contextmanager
+def _all_or_nothing(edits: Iterable[RangeEdit]) -> Iterator[None]:
+    """Write the edits. They are taken back if one cannot be written, or if the block fails; a signal
+    waits for the end of it."""
+    with contextlib.ExitStack() as taken_back, blocked():
+        for edit in edits:
+            edit.write()
+            taken_back.callback(edit.take_back)
+        yield
+        taken_back.pop_all()
 
 
 def _edits(looks: Sequence[Look], run: RunResult, listed: ListedReleases) -> tuple[RangeEdit, ...]:

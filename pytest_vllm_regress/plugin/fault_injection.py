@@ -64,10 +64,12 @@ class FaultInjection:
 
         It is forged, since a real start takes long.
         """
-        if not _BEFORE_REQUESTS.issuperset(self._phases):
-            return
+        if _BEFORE_REQUESTS.issuperset(self._phases):
+            self.forge(self._phases[0])
+
+    def forge(self, phase: str) -> None:
+        """Raise the impostor's failure without a request to the target."""
         self.injected = True
-        phase = self._phases[0]
         logged = {Part.LOG: Masked(self._flood)} if self._flood else {}
         kind, message = "ValueError", UNRELATED_MESSAGE
         match self.acts_as:

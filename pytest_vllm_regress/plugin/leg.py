@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ..cases.results import wall_time
 from ..engines.running import SchemaFilter
 from ..util.masking import mask
 from ..util.text import printable
@@ -63,7 +64,7 @@ class Leg:
     engine: Parts = field(default_factory=dict)
     dead: bool = False
     reports: list[pytest.TestReport] = field(default_factory=list)
-    started_at: float = field(default_factory=time.time)
+    started_at: float = field(default_factory=wall_time)
     started: float = field(default_factory=time.monotonic)
     control_used: bool = False
     changes: Mapping[str, Any] = field(default_factory=dict)

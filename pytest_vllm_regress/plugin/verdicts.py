@@ -255,7 +255,7 @@ def _result(item: pytest.Item, judged: JudgedLeg) -> TestResult:
         gpu=subject.gpu,
         variables={name: mask(value) for name, value in recorded_variables().items()},
         started_at=subject.started_at,
-        duration_s=round(time.time() - subject.started_at, 3),
+        duration_s=round(time.monotonic() - subject.started, 3),  # the date may be set meanwhile
         symptom="" if judged.observed.kind is Kind.PASSED else _first_line(judged.observed.summary),
         dossier=error_text + minimized,
         command=command,

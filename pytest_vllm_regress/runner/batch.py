@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 import shlex
 import signal
-import time
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -19,7 +18,7 @@ from typing import Protocol
 
 from ..cases.model import Case
 from ..cases.proofs.proof import AFFECTED, EXPECTED_VERDICTS
-from ..cases.results import RunResult, TestResult, read_appended_results, verdict_of
+from ..cases.results import RunResult, TestResult, read_appended_results, verdict_of, wall_time
 from ..cases.verdict import Verdict
 from ..errors import BuildError, Kind, UsageError
 from ..util import codec
@@ -197,11 +196,13 @@ class Executor(Protocol):
 @dataclass(frozen=True)
 class RunOutcome:
     """The judged results of a run, the environments that could not be built, and whether the run
-    was interrupted."""
+    was interrupted. ``lost``: environments in which the machine failed, by a full disk for example:
+    that says nothing about the cases, which the same command should run again."""
 
     run: RunResult
     unbuilt: tuple[str, ...] = ()
     interrupted: bool = False
+    lost: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -270,7 +271,7 @@ def inconclusive_results(batch: Batch, cases: Sequence[Case], why: str) -> tuple
             reason=why,
             device="unknown",
             environment=batch.environment,
-            started_at=time.time(),
+            started_at=wall_time(),
         )
         for case in cases
     )
@@ -284,6 +285,16 @@ def not_built(batch: Batch, error: BuildError) -> RunResult:
     why = "the environment could not be built: see the problem below"
     return RunResult(
         inconclusive_results(batch, batch.cases, why), (f"{batch.environment}: {error}",)
+    )
+
+
+def not_finished(batch: Batch, reported: RunResult, error: Exception) -> RunResult:
+    """Return the results of a batch that a full disk ended, with those that it had ``reported``."""
+    missing = batch.without({result.case_id for result in reported.results}).cases
+    why = "the run of this case could not be written: see the problem below"
+    return RunResult(
+        reported.results + inconclusive_results(batch, missing, why),
+        (*reported.problems, f"{batch.environment}: {error}"),
     )
 
 

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
+import shutil
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO
 
 from ..environments.uv import cancelled_by
-from ..errors import BuildError, UsageError
-from ..util.files import expand_home
-from .batch import Batch, BatchFiles, BatchState, BatchUpdate, RunOptions, not_built
+from ..errors import BuildError, BuildFailure, DiskFull, UsageError
+from ..util.files import expand_home, is_full
+from ..util.paths import writable_root
+from ..util.sizes import MIB
+from .batch import Batch, BatchFiles, BatchState, BatchUpdate, RunOptions, not_built, not_finished
 from .plan import Seconds, recorded_seconds
 from .progress import Say
 from .pytest_run import (
@@ -50,13 +55,35 @@ class SequentialExecutor:
         """As ``Executor``."""
         for batch in batches:
             yield BatchUpdate.started(batch)
-            try:
-                self.build(batch.environment)
-            except BuildError as error:
-                yield BatchUpdate(batch, not_built(batch, error), BatchState.UNBUILT)
-            else:
-                report = ReportReader(files.report(batch))
-                yield BatchUpdate(batch, run_batch(batch, options, self.start, report))
+            yield _guarded(functools.partial(self._run, batch, options, files), batch, files)
+
+    def _run(self, batch: Batch, options: RunOptions, files: BatchFiles) -> BatchUpdate:
+        self.build(batch.environment)
+        report = ReportReader(files.report(batch))
+        return BatchUpdate(batch, run_batch(batch, options, self.start, report))
+
+
+def _guarded(
+    run: Callable[[], BatchUpdate], batch: Batch, files: BatchFiles, say: Say = lambda line: None
+) -> BatchUpdate:
+    """Run a batch. An environment that cannot be built, and a full disk, make its cases
+    INCONCLUSIVE, and the other batches are run."""
+    try:
+        update = run()
+        if disk_is_full() and not all(result.verdict.expected for result in update.run.results):
+            return replace(update, state=BatchState.LOST)  # perhaps because of that
+        return update
+    except BuildError as error:
+        say(f"{batch.environment}: {error}")
+        full = error.failure is BuildFailure.DISK_FULL
+        state = BatchState.LOST if full else BatchState.UNBUILT
+        return BatchUpdate(batch, not_built(batch, error), state)
+    except (OSError, DiskFull) as error:
+        if not is_full(error):
+            raise
+        say(f"{batch.environment}: {error}")
+        reported = files.partial_results(batch)
+        return BatchUpdate(batch, not_finished(batch, reported, error), BatchState.LOST)
 
 
 @dataclass
@@ -115,9 +142,10 @@ class ThreadsExecutor:
                     sum(int(batch.workers or 1) for batch in running.values())
                 ):
                     batch = waiting.popleft()
-                    future = runner.submit(
+                    run = functools.partial(
                         self._run_batch, batch, built[batch.environment], options, files
                     )
+                    future = runner.submit(_guarded, run, batch, files, self.say)
                     running[future] = batch
                     build_ahead()
                 done, _ = wait(running, TICK_S, return_when=FIRST_COMPLETED)
@@ -156,11 +184,7 @@ class ThreadsExecutor:
     def _run_batch(
         self, batch: Batch, built: Future[None], options: RunOptions, files: BatchFiles
     ) -> BatchUpdate:
-        try:
-            built.result()
-        except BuildError as error:
-            self.say(f"{batch.environment}: {error}")
-            return BatchUpdate(batch, not_built(batch, error), BatchState.UNBUILT)
+        built.result()
         report = ReportReader(files.report(batch))
         files.directory.mkdir(parents=True, exist_ok=True)
         with files.log(batch).open("wb") as log:
@@ -196,18 +220,32 @@ class ThreadsExecutor:
             end_command(process)
 
 
+FULL_DISK_BYTES = 16 * MIB
+"""A disk with less free space counts as full: a failure there may have been caused by that."""
+
+
+def disk_is_full() -> bool:
+    """Return whether the disk of the cache, or that of temporary files, is full."""
+    return any(
+        shutil.disk_usage(path).free < FULL_DISK_BYTES
+        for path in (writable_root(), tempfile.gettempdir())
+    )
+
+
 def build_with_cache(say: Say) -> Callable[[str], None]:
     """Return a function that builds an environment by name in the user's cache, and accepts an
     interpreter's path as it is."""
     from ..environments.cache import EnvironmentCache
+    from ..environments.downloads import CarefulBuilds
     from ..environments.names import resolve
     from ..environments.sources import names_interpreter
 
-    cache = EnvironmentCache()
+    builds = CarefulBuilds(EnvironmentCache())
 
     def build(name: str) -> None:
         if not names_interpreter(name):
-            cache.ensure(resolve(name), progress=say)
+            with builds.lease(resolve(name), say):
+                pass
 
     return build
 

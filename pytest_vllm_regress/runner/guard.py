@@ -22,7 +22,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,15 +31,15 @@ from typing import NoReturn
 from ..cases.results import RunResult, TestResult
 from ..engines.processes.abandoned import remove_abandoned
 from ..engines.processes.logs import log_tail
-from ..errors import BuildError, RegressError
+from ..errors import BuildError, BuildFailure, RegressError
 from ..target_site.vllm_regress_target.nanny import become_subreaper, end_descendants
 from ..util import codec
 from ..util.paths import writable_root
 from ..util.rundir import scratch
 from ..util.signals import end_with_parent
-from ..util.sizes import GIB, MIB
+from ..util.sizes import GIB
 from .batch import BatchState
-from .executors import build_with_cache, check_environments
+from .executors import build_with_cache, check_environments, disk_is_full
 from .pytest_run import ReportReader, end_command, package_command, run_batch, start_command
 from .wire import (
     MAX_LOG,
@@ -62,8 +61,6 @@ POLL_S = 0.2
 """Seconds between two reads of pytest's report."""
 PYTEST_GRACE_S = 5.0
 """Seconds between SIGTERM and SIGKILL for a pytest that must end."""
-FULL_DISK_BYTES = 16 * MIB
-"""A disk with less free space counts as full: a failure there may have been caused by that."""
 _CHUNK = 1 << 16
 
 Send = Callable[[BatchReply], None]
@@ -179,8 +176,9 @@ def _run_here(line: bytes, node: Mapping[str, str], send: Send) -> BatchReply:
         with scratch() as folder, contextlib.chdir(folder):
             return _run_unpacked(request, folder, node, send)
     except BuildError as error:
+        full = error.failure is BuildFailure.DISK_FULL or disk_is_full()
         return BatchReply(
-            BatchState.LOST if _disk_is_full() else BatchState.UNBUILT, why=str(error), node=node
+            BatchState.LOST if full else BatchState.UNBUILT, why=str(error), node=node
         )
     except (RegressError, OSError) as error:
         return BatchReply(BatchState.LOST, why=str(error), node=node)
@@ -203,7 +201,7 @@ def _run_unpacked(
     run = run_batch(batch, options, watched.start, report, folder / "log")
     log = log_tail(folder / "log", MAX_LOG)
     if watched.lost or (
-        _disk_is_full() and not all(result.verdict.expected for result in run.results)
+        disk_is_full() and not all(result.verdict.expected for result in run.results)
     ):
         why = watched.lost or f"{writable_root()} or the temporary directory is full"
         return BatchReply(BatchState.LOST, why=why, node=node, log=log)
@@ -261,13 +259,6 @@ class _WatchedPytest:
 def _with_node(run: RunResult, node: Mapping[str, str]) -> RunResult:
     return replace(
         run, results=tuple(codec.replace(result, node=dict(node)) for result in run.results)
-    )
-
-
-def _disk_is_full() -> bool:
-    return any(
-        shutil.disk_usage(path).free < FULL_DISK_BYTES
-        for path in (writable_root(), tempfile.gettempdir())
     )
 
 

@@ -8,7 +8,6 @@ for pytest; ``--fresh`` discards its journal). Failures of a machine or a build 
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -104,9 +103,12 @@ class Journal:
     def close(self) -> None:
         """Remove everything: the run is complete, or is to start over."""
         self._store.lock()  # another run of the same command may be using it
-        shutil.rmtree(self.directory, ignore_errors=True)
+        for path in self.directory.glob("[!.]*"):
+            path.unlink(missing_ok=True)
         self._store.remove()
         self._store.close()
+        with contextlib.suppress(OSError):  # another run has begun
+            self.directory.rmdir()
 
     def _entry(self, batch: Batch, case: Case) -> JournalEntry | None:
         """Return the entry of the case's present version."""

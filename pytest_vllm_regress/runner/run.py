@@ -14,7 +14,7 @@ from pathlib import Path
 from ..cases.results import RunResult, merge_results, write_results
 from ..cases.stored import is_results_file
 from ..engines.processes.abandoned import remove_abandoned
-from ..errors import UsageError
+from ..errors import DiskFull, UsageError
 from ..util.files import check_writable
 from ..util.rundir import scratch
 from ..util.signals import blocked
@@ -145,6 +145,8 @@ class _Run:
             batch.key: [] for batch in self.request.batches
         }
         self._unbuilt: dict[str, None] = {}
+        self._journal_is_complete = True
+        self._lost: dict[str, None] = {}
 
     def run(self) -> RunOutcome:
         request, journal = self.request, self.request.journal
@@ -188,23 +190,35 @@ class _Run:
         self._results[batch.key].append(update.run)
         if update.state is BatchState.UNBUILT:
             self._unbuilt[batch.environment] = None
+        elif update.state is BatchState.LOST:
+            self._lost[batch.environment] = None
         elif update.state is BatchState.FINISHED and journal is not None:
-            journal.add(batch, update.run)
+            self._record(journal, batch, update.run)
             if update.last:
                 self.files.report(batch).unlink(missing_ok=True)
+
+    def _record(self, journal: Journal, batch: Batch, run: RunResult) -> None:
+        """Add results to the journal. On a full disk they are only in this process's memory."""
+        try:
+            journal.add(batch, run)
+        except DiskFull as error:
+            self._journal_is_complete = False
+            note = f"{batch.environment}: {error}: the same command runs these cases again"
+            self._results[batch.key].append(RunResult((), (note,)))
 
     def _finished_before_interruption(self, batch: Batch) -> list[RunResult]:
         """Return the results of an interrupted batch that count: cases that had ended, including
         those of a pytest that was stopped with the run."""
         journal = self.request.journal
-        if journal is not None:
-            results = [journal.finished(batch)]
-            complete = journal.remaining(batch) is None
-        else:
-            results = [*self._results[batch.key], self.files.partial_results(batch)]
-            complete = {case.id for case in batch.cases} <= {
-                result.case_id for run in self._results[batch.key] for result in run.results
-            }
+        if journal is not None and self._journal_is_complete:
+            with contextlib.suppress(DiskFull):
+                results = [journal.finished(batch)]
+                complete = journal.remaining(batch) is None
+                return results if complete else [*results, interruption_note(batch)]
+        results = [*self._results[batch.key], self.files.partial_results(batch)]
+        complete = {case.id for case in batch.cases} <= {
+            result.case_id for run in self._results[batch.key] for result in run.results
+        }
         return results if complete else [*results, interruption_note(batch)]
 
     def _outcome(
@@ -215,7 +229,8 @@ class _Run:
             apply_expectations(merge_results(results_of(batch)), batch, options)
             for batch in self.request.batches
         )
-        return RunOutcome(merge_results(runs), tuple(self._unbuilt), interrupted)
+        merged = merge_results(runs)
+        return RunOutcome(merged, tuple(self._unbuilt), interrupted, tuple(self._lost))
 
 
 KEPT_COPIES = 20
@@ -249,7 +264,8 @@ def save_results(
         write_results(cache / name, run)
         copied = True
         for oldest in sorted(cache.glob("vllm-regress-*.json"))[:-KEPT_COPIES]:
-            oldest.unlink(missing_ok=True)
+            if oldest.name != name:  # its date sorts first if the clock was set back
+                oldest.unlink(missing_ok=True)
     except (OSError, UsageError) as error:
         say(f"no copy was kept: {error}")
     if destination is None:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from ..environments import uv
 from ..environments.cache import EnvironmentCache
-from ..environments.downloads import DISK_FACTOR, Contents, contents
+from ..environments.downloads import DISK_FACTOR, CarefulBuilds, Contents, contents
 from ..environments.names import resolve
 from ..errors import BuildError, UsageError
 from ..util.sizes import GIB, disk_usage
@@ -116,6 +116,7 @@ class DiskBudget:
         self._leases: dict[str, contextlib.ExitStack] = {}
         self._done: list[str] = []
         self._changed = threading.Condition()
+        self._builds = CarefulBuilds(self.cache)
 
     def check(self) -> None:
         """Raise ``UsageError`` if an environment is larger than the limit, or the disk has less
@@ -149,7 +150,7 @@ class DiskBudget:
                 if self.downloads.exists():
                     try:
                         uv.empty_cache()
-                    except BuildError as error:  # the sweep's results must not be lost
+                    except (BuildError, OSError) as error:  # the sweep's results must not be lost
                         self.say(f"{self.downloads} is left, and counts in the next sweep: {error}")
 
     def build(self, name: str) -> None:
@@ -163,7 +164,7 @@ class DiskBudget:
                 while not self._changed.wait(uv.TICK_S):
                     uv.check_cancelled()
         with contextlib.ExitStack() as lease:
-            lease.enter_context(self.cache.lease(resolve(name), progress=self.say))
+            lease.enter_context(self._builds.lease(resolve(name), self.say))
             with self._changed:
                 self._leases[name] = lease.pop_all()
 

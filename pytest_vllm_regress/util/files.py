@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Literal, cast
 
-from ..errors import UsageError
+from ..errors import DiskFull, UsageError
 
 
 def _flags(*names: str) -> int:
@@ -115,7 +115,7 @@ def check_writable(path: Path) -> None:
         write_atomically(probe, " " * _PROBE_BYTES)
         probe.unlink()
     except UsageError as error:
-        raise UsageError(str(error).replace(str(probe), str(path))) from None
+        raise type(error)(str(error).replace(str(probe), str(path))) from None
 
 
 _PROBE_BYTES = 16 * 1024
@@ -202,7 +202,7 @@ def read_lines(path: Path, offset: int, limit: int) -> tuple[list[bytes], int]:
     if not path.exists():
         return [], offset
     try:
-        with open(path, "rb", opener=_open_nonblocking) as stream:
+        with open(path, "rb", opener=open_nonblocking) as stream:
             stream.seek(offset)
             content = stream.read(limit)
     except (OSError, ValueError) as problem:
@@ -416,24 +416,31 @@ def _without_links(folder: Path, parts: Sequence[str]) -> Path:
 
 def _read(path: Path, limit: int, error: type[UsageError]) -> bytes:
     try:
-        with open(path, "rb", opener=_open_nonblocking) as stream:
+        with open(path, "rb", opener=open_nonblocking) as stream:
             if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
                 raise error(f"{path}: not a regular file")
-            return stream.read(limit)
+            return stream.read(limit) or b""  # None: /proc/kmsg has nothing more to say now
     except (OSError, ValueError) as problem:
         raise error(f"{path}: cannot be read: {_reason(problem)}") from None
 
 
-def _open_nonblocking(path: str, flags: int) -> int:
-    """Open without blocking on a pipe that has no writer."""
+def open_nonblocking(path: str, flags: int) -> int:
+    """Open a file for ``open`` without waiting for the writer of a pipe, or for what the kernel will
+    log next: /proc/kmsg counts as a regular file."""
     return os.open(path, flags | _flags("NONBLOCK", "NOCTTY"))
 
 
+def is_full(error: BaseException) -> bool:
+    """Return whether an error means that a disk, a quota or the limit of a file's size is full."""
+    full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    return isinstance(error, DiskFull) or (isinstance(error, OSError) and error.errno in full)
+
+
 def _unwritable(path: Path, error: OSError | ValueError) -> UsageError:
-    is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return UsageError(
-        f"{path}: cannot be written: {_reason(error)}. {'Free some space' if is_full else 'Choose another path'}"
-    )
+    message = f"{path}: cannot be written: {_reason(error)}"
+    if is_full(error):
+        return DiskFull(f"{message}. Free some space")
+    return UsageError(f"{message}. Choose another path")
 
 
 def _reason(problem: OSError | ValueError) -> str:

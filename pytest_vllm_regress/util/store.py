@@ -13,11 +13,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-import filelock
-
 from ..errors import UsageError
 from . import codec
 from .documents import parse_json
+from .exclusive import Exclusive
 from .files import append_line, read_bounded, write_atomically
 from .validation import format_value
 
@@ -50,7 +49,10 @@ class Store(Generic[T]):
     ) -> None:
         self.path, self._kind, self._what, self._advice = path, kind, what, advice
         self._key = json.loads(json.dumps(codec.encode(key)))  # lists for tuples, as it is read
-        self._lock: filelock.BaseFileLock | None = None
+        self._lock = Exclusive(path, what)
+        self._is_locked = False
+        self._identity: tuple[int, int, int] | None = None
+        """The file as it was read."""
         self._size = 0
         """Bytes of the complete lines. What stands behind them was cut off by a crash."""
         self._fresh = fresh
@@ -78,22 +80,15 @@ class Store(Generic[T]):
 
         Two identical commands would otherwise append to one file, and remove it from each other.
         """
-        if self._lock is not None:
+        if self._is_locked:
             return
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        lock = filelock.FileLock(self.path.with_name(f".{self.path.name}.lock"))
-        try:
-            lock.acquire(blocking=False)
-        except filelock.Timeout:
-            raise UsageError(
-                f"{self.path}: {self._what} is in use by another run of the same command; wait for it"
-            ) from None
-        self._lock = lock
+        self._lock.acquire()
+        self._is_locked = True
         if self._fresh:
             self.remove()
         if not self.path.exists():
             self._entries, self._size = {}, 0
-        elif self.path.stat().st_size != self._size:
+        elif _identity(self.path) != self._identity:
             self._entries = self._read()  # what a run before added
 
     def add(self, name: str, entry: T) -> None:
@@ -129,15 +124,15 @@ class Store(Generic[T]):
 
     def close(self) -> None:
         """Let other runs use the file."""
-        if self._lock is not None:
-            Path(self._lock.lock_file).unlink(missing_ok=True)  # before anybody else can have it
+        if self._is_locked:
             self._lock.release()
-            self._lock = None
+            self._is_locked = False
 
     def _head(self) -> str:
         return _line({"store": self._what, "key": self._key})
 
     def _read(self) -> dict[str, T]:
+        self._identity = _identity(self.path)
         content = read_bounded(self.path, MAX_BYTES, what=self._what)
         complete = content[: content.rfind(b"\n") + 1]
         if not complete:
@@ -159,6 +154,11 @@ class Store(Generic[T]):
             raise UsageError(f"{self.path}: not {self._what} ({error}): {self._advice}") from None
         self._size = len(complete)
         return entries
+
+
+def _identity(path: Path) -> tuple[int, int, int]:
+    status = path.stat()
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _line(document: Mapping[str, Any]) -> str:

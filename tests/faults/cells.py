@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
+
 from pytest_vllm_regress.engines.processes import process_tree
 from pytest_vllm_regress.errors import ChildError, RegressError
 from pytest_vllm_regress.util.rundir import RunDir
@@ -83,6 +85,13 @@ def describe(error: BaseException) -> str:
     )[:160]
 
 
+def _is_spared(process: psutil.Process, spared: frozenset[int]) -> bool:
+    """Return whether a process, or what it is the nanny of, is spared."""
+    with contextlib.suppress(psutil.Error):
+        return not spared.isdisjoint({process.pid, *(child.pid for child in process.children())})
+    return process.pid in spared
+
+
 def survivors(
     run: RunDir,
     recorder: CellRecorder,
@@ -95,7 +104,9 @@ def survivors(
     That is: processes with its tag except ``spared``, shared memory except the earlier ``shared``,
     listening ports, and files that had to be removed.
     """
-    living = [process for process in process_tree.with_tag(run.tag) if process.pid not in spared]
+    living = [
+        process for process in process_tree.with_tag(run.tag) if not _is_spared(process, spared)
+    ]
     left = [
         f"process {process_tree.describe(process)}"
         for process in process_tree.wait_until_gone(living, GONE_S)

@@ -7,11 +7,15 @@ A path is a dotted name; ``()`` after a class means an instance of it: ``vllm.LL
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import ParamSpec, TypeVar
 
 from .definitions import Parameter, Signature, bases_of, is_class, signature_of
 from .store import History, definitions_at
 
+P = ParamSpec("P")
+T = TypeVar("T")
 MAX_STEPS = 24
 """Limit for aliases, bases and parts of a path that are followed."""
 _GENERATED = frozenset({"BaseModel", "Struct", "NamedTuple", "TypedDict", "OpenAIBaseModel"})
@@ -56,6 +60,25 @@ class Unknown(Exception):
     """The sources do not say: a name that is made at run time, or a class that is not vLLM's."""
 
 
+def _remembered(function: Callable[P, T]) -> Callable[P, T]:
+    """Return ``function`` with its results kept, also those that are a ``Missing`` or ``Unknown``."""
+
+    outcomes: dict[object, T | Missing | Unknown] = {}
+
+    def remembered(*args: P.args, **_: P.kwargs) -> T:
+        if args not in outcomes:
+            try:
+                outcomes[args] = function(*args, **_)
+            except (Missing, Unknown) as error:
+                outcomes[args] = error
+        result = outcomes[args]
+        if isinstance(result, (Missing, Unknown)):
+            raise result.with_traceback(None)
+        return result
+
+    return remembered
+
+
 class Lookup:
     """The API of one release."""
 
@@ -63,8 +86,12 @@ class Lookup:
         self._history, self._release = history, release
         self._open: set[tuple[str, str]] = set()
         """Attributes whose class is being looked up: one may be made of itself."""
-        self.find = functools.cache(self._find)
-        self.signature = functools.cache(self._signature)
+        # A project names the same things again and again, and their owners even more often.
+        self.find = _remembered(self._find)
+        self.member = _remembered(self._member)
+        self.signature = _remembered(self._signature)
+        self._symbols = functools.cache(self._read_symbols)
+        self._ancestors = functools.cache(self._read_ancestors)
 
     def has_module(self, module: str) -> bool:
         return self.table("modules", module) is not None
@@ -76,7 +103,7 @@ class Lookup:
     def _definition(self, module: str, name: str) -> str | None:
         return self._history.definition(module, name, self._release)
 
-    def _symbols(self, module: str) -> dict[str, str]:
+    def _read_symbols(self, module: str) -> dict[str, str]:
         return definitions_at(self._history.symbols(module), self._release)
 
     def _find(self, path: str) -> Symbol:
@@ -84,12 +111,9 @@ class Lookup:
 
         Raises ``Missing`` at the first part that does not exist, and ``Unknown``.
         """
-        symbol = Symbol("")
-        for part in path.split("."):
-            symbol = self._step(symbol, part.removesuffix("()"))
-            if part.endswith("()"):
-                symbol = self._called(symbol)
-        return symbol
+        owner, _, part = path.rpartition(".")
+        symbol = self._step(self.find(owner) if owner else Symbol(""), part.removesuffix("()"))
+        return self._called(symbol) if part.endswith("()") else symbol
 
     def _step(self, symbol: Symbol, name: str) -> Symbol:
         if not symbol.module:
@@ -131,7 +155,7 @@ class Lookup:
             symbol = Symbol(symbol.module, owner, definition)
         return replace(_class(symbol), instance=True)
 
-    def member(self, owner: Symbol, name: str) -> Symbol:
+    def _member(self, owner: Symbol, name: str) -> Symbol:
         """Return a member of a class or of an instance of it; for an attribute with a known class,
         an instance of that."""
         classes, is_open = self._ancestors(owner)
@@ -141,8 +165,9 @@ class Lookup:
                 return replace(symbol, instance=symbol.instance or owner.instance)
         makes_names = any(self._definition(c.module, f"{c.name}.__getattr__") for c in classes)
         in_subclass = owner.instance and self._in_subclass(owner, name)
-        if is_open or makes_names or name.startswith("__") or in_subclass:
-            raise Unknown
+        is_protocol = owner.instance and any("Protocol" in bases_of(c.definition) for c in classes)
+        if is_open or makes_names or name.startswith("__") or in_subclass or is_protocol:
+            raise Unknown  # what is annotated with a protocol is an implementation, with more
         raise Missing(owner, name)
 
     def _in_subclass(self, owner: Symbol, name: str) -> bool:
@@ -188,7 +213,7 @@ class Lookup:
             return _class(self._alias(definition[1:], MAX_STEPS))
         return _class(self._in_module(Symbol(module), name))
 
-    def _ancestors(self, owner: Symbol) -> tuple[list[Symbol], bool]:
+    def _read_ancestors(self, owner: Symbol) -> tuple[list[Symbol], bool]:
         """Return a class with its bases in vLLM, in the order of inheritance, and whether one of
         them is not in vLLM."""
         classes: dict[str, Symbol] = {}

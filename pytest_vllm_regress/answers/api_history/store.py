@@ -89,6 +89,7 @@ def history() -> History:
     return History.load()
 
 
+@functools.cache
 def member_of(module: str) -> str:
     """Return the member of the file with a module's symbols, one for each package, at most three
     names deep: smaller ones compress badly, larger ones take long to read."""

@@ -15,7 +15,7 @@ from typing import BinaryIO, cast
 
 from ...cases.model import Case
 from ...errors import UsageError
-from ...util.files import existing_path
+from ...util.files import existing_path, open_nonblocking
 from . import diagnoses
 from .case_patterns import PatternIndex, PatternMatch
 from .error_lines import (
@@ -88,7 +88,9 @@ def opened(file: str, warn: Callable[[str], None]) -> Iterator[BinaryIO]:
             f"{file}: {problem}. Give a log, or - for standard input: COMMAND | vllm-regress explain -"
         )
     try:
-        with path.open("rb") as stream:
+        # Special files such as /proc/kmsg would wait for ever; a pipe has more to come.
+        opener = None if path.is_fifo() else open_nonblocking
+        with open(path, "rb", opener=opener) as stream:
             yield _decoded(stream, file, warn)
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
@@ -11,12 +11,16 @@ from ...util.validation import did_you_mean, format_value
 from ...util.versions import specifiers_of
 from ..api_history.lookup import Missing, Unknown
 from ..api_history.store import MOVES, History, definitions_at
-from .check import UseChecker
-from .use import KINDS, Declared, Project, Use
+from .check import Status, UseChecker
+from .use import CODE, HEADLINE, KINDS, PARTS, Declared, Project, Use
 
 _USE_INSTEAD = re.compile(
     r"(?i)\b(?:use|using|by|with|to|renamed to)\s+(?:the\s+)?[`'\"]?(--[\w.-]+|VLLM_\w+|[a-zA-Z_][\w.]*)[`'\"]?"
 )
+LEAVE_OUT = "was removed; leave it out"
+_POLARITY = re.compile(r"(?:^|[-_])(?:(enable)|disable|no)(?=[-_])")
+_NAME = re.compile(r"--[\w.-]+|VLLM_\w+")
+_REMOVED = re.compile(r"(?i)deprecat|will be removed|has been removed|no longer")
 _ENGINE = ("LLM", "EngineArgs", "AsyncEngineArgs")
 
 
@@ -36,8 +40,13 @@ class MissingUse:
         """Whether something fails. A variable that vLLM does not read is only ignored."""
         return self.use.kind != "environment"
 
+    @property
+    def hint(self) -> str:
+        """What to do about it; empty if that is not known."""
+        return f"now {self.instead}" if self.instead not in ("", LEAVE_OUT) else self.instead
+
     def __str__(self) -> str:
-        return f"{self.use.place}: {self.text}{f' (now {self.instead})' if self.instead else ''}"
+        return f"{self.use.place}: {self.text}{f' ({self.hint})' if self.hint else ''}"
 
 
 @dataclass(frozen=True)
@@ -67,9 +76,32 @@ class UsesAnswer:
     broken: dict[Declared, tuple[str, ...]]
 
     @property
+    def parts(self) -> tuple[str, ...]:
+        """The parts of the project that use something, the first of which the headline is about."""
+        used = {use.part for use in self.project.uses if use.kind in HEADLINE}
+        return tuple(part for part in PARTS if part in used) or (CODE,)
+
+    def complete_for(self, part: str) -> tuple[str, ...]:
+        """Return the releases that have all imports, calls and options of a part of the project."""
+        return tuple(
+            release
+            for release, problems in self.problems.items()
+            if not any(p.use.part == part and p.use.kind in HEADLINE for p in problems)
+        )
+
+    @property
     def complete(self) -> tuple[str, ...]:
-        """Releases that have everything."""
-        return tuple(release for release, problems in self.problems.items() if not problems)
+        """Releases that have all imports, calls and options, without tests and examples."""
+        return self.complete_for(self.parts[0])
+
+    def lacking(self, kinds: Collection[str]) -> dict[str, tuple[str, ...]]:
+        """Return the uses of some kinds that releases lack, by name, with these releases."""
+        lacking: dict[str, dict[str, None]] = {}
+        for release, problems in self.problems.items():
+            for problem in problems:
+                if problem.use.kind in kinds:
+                    lacking.setdefault(problem.use.targets[0], {})[release] = None
+        return {name: tuple(releases) for name, releases in lacking.items()}
 
     @property
     def newest(self) -> str:
@@ -86,23 +118,48 @@ def answer(project: Project, history: History, ignore: Collection[str] = ()) -> 
     project = replace(project, notes=(*project.notes, *_needless(project, ignore)))
     known: list[Use] = []
     unknown: list[Use] = []
-    for use in project.uses:
+    for use in map(partial(_reachable, checker), project.uses):
         statuses = checker.statuses(use)
         if not _names(use).isdisjoint(ignore):
             continue
-        if any(status.sure and not status.missing for status in statuses):
+        if _is_known(use, statuses):
             known.append(use)
         elif not use.guarded and any(status.missing for status in statuses):
             unknown.append(use)
     problems = _problems(checker, known)
-    broken = {declared: _broken(declared, problems) for declared in project.declared}
-    return UsesAnswer(
+    result = UsesAnswer(
         project,
         problems,
         tuple({use.name: use for use in reversed(unknown)}.values()),
         tuple(deprecations(checker, known)),
-        {declared: releases for declared, releases in broken.items() if releases},
+        {},
     )
+    broken = {declared: _broken(declared, result) for declared in project.declared}
+    return replace(result, broken={declared: r for declared, r in broken.items() if r})
+
+
+def _is_known(use: Use, statuses: Sequence[Status]) -> bool:
+    """Return whether what a release lacks of a use counts: a name that no release has may be made
+    at run time, but a call of something that is named in full takes what its sources say."""
+    if use.kind == "version" or any(status.sure and not status.missing for status in statuses):
+        return True
+    is_named = not any("()" in target for target in use.targets)
+    return use.kind == "keyword" and is_named and all(status.sure for status in statuses)
+
+
+def _reachable(checker: UseChecker, use: Use) -> Use:
+    """Return a use, or that of the first attributes in its chain if no release has the whole: of
+    ``engine.engine.tokenizer`` it may not know the class of the second."""
+    if use.kind != "name" or not use.roots or _is_known(use, checker.statuses(use)):
+        return use
+    parts = use.targets[0].removeprefix(use.roots[0]).count(".")
+    targets = use.targets
+    for _ in range(parts - 1):
+        targets = tuple(target.rpartition(".")[0] for target in targets)
+        shorter = replace(use, targets=targets)
+        if _is_known(shorter, checker.statuses(shorter)):
+            return shorter
+    return use
 
 
 def _names(use: Use) -> set[str]:
@@ -132,15 +189,20 @@ def _problems(checker: UseChecker, uses: Iterable[Use]) -> dict[str, tuple[Missi
     }
 
 
-def _broken(declared: Declared, problems: dict[str, tuple[MissingUse, ...]]) -> tuple[str, ...]:
+def _broken(declared: Declared, answer: UsesAnswer) -> tuple[str, ...]:
     """Return the releases of a declared range in which something fails; a local range is about the
-    uses in its file."""
+    uses in its file, others are about the project without its tests and examples."""
     return tuple(
         release
-        for release in in_range(declared, problems)
+        for release in in_range(declared, answer.problems)
         if any(
-            problem.breaks and (not declared.local or problem.use.place.file == declared.place.file)
-            for problem in problems[release]
+            problem.breaks
+            and (
+                problem.use.place.file == declared.place.file
+                if declared.local
+                else problem.use.part == answer.parts[0]
+            )
+            for problem in answer.problems[release]
         )
     )
 
@@ -164,7 +226,14 @@ def instead(checker: UseChecker, use: Use, release: int) -> str:
         name, exists = use.detail, checker.keywords(use, release).__contains__
     else:
         return ""
-    return next(_advised(history, name, exists), "")
+    advised = next(_advised(history, name, exists), "")
+    return LEAVE_OUT if advised and _means_opposite(name, advised) else advised
+
+
+def _means_opposite(name: str, other: str) -> bool:
+    """Return whether one name enables what the other disables."""
+    one, two = _POLARITY.search(name), _POLARITY.search(other)
+    return one is not None and two is not None and bool(one[1]) != bool(two[1])
 
 
 def _advised(history: History, name: str, exists: Callable[[str], bool]) -> Iterator[str]:
@@ -206,10 +275,19 @@ def _concerns(use: Use, owners: set[str], message: str, owner: str) -> bool:
         case "option" if _is_field(owner, name.removeprefix("--").replace("-", "_")):
             return True
         case "option" | "environment":
-            advised = (match[1] for match in _USE_INSTEAD.finditer(message))
-            is_replacement = any(other.startswith(name) for other in advised)
-            return mentions(message, name) and not is_replacement
+            return name in _subjects(message)
     return False
+
+
+def _subjects(message: str) -> list[str]:
+    """Return the options and variables of which a message says that they will be removed: those in
+    front of the words that say so. Later ones replace them, or explain."""
+    removed = _REMOVED.search(message)
+    return (
+        [match[0].rstrip(".") for match in _NAME.finditer(message[: removed.start()])]
+        if removed
+        else []
+    )
 
 
 def _is_field(owner: str, name: str) -> bool:

@@ -202,7 +202,12 @@ def spellings(use: Use) -> set[str]:
     return {stem, f"{stem}_total"}
 
 
+def _version(use: Use, lookup: Lookup) -> Status:
+    return Status("the project raises an exception: it does not support this release")
+
+
 _CHECKS: Mapping[str, Callable[[Use, Lookup], Status]] = {
+    "version": _version,
     "name": _name,
     "keyword": _keyword,
     "call": _call,

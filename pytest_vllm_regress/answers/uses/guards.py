@@ -12,7 +12,7 @@ from operator import eq, ge, gt, le, lt, ne
 from packaging.version import Version
 
 from ...util.versions import version_of
-from ..api_history.definitions import last_name, text_of
+from ..api_history.definitions import inner_statements, last_name, text_of
 
 Releases = frozenset[int]
 Branches = tuple[Releases, Releases]
@@ -24,6 +24,11 @@ Names = dict[str, Paths]
 MAX_PATH = 300
 VERSION = "@version"
 """What a name is bound to that holds the version of vLLM."""
+DISTRIBUTION = "@distribution"
+"""What a name is bound to that holds the name of the package, "vllm"."""
+VERSION_OF = "@version of"
+"""What the name of a function is bound to that returns the version of a package."""
+_READS_VERSION = re.compile(r"(?i)version|distribution")
 _OPERATORS = {"<": lt, "<=": le, ">": gt, ">=": ge, "==": eq, "!=": ne}
 _SIGNS = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="}
 _MIRRORED = str.maketrans("<>", "><")
@@ -33,7 +38,7 @@ _COMPARING = {
     re.compile(r"(?i)version_is$|is_version$|version_eq|equal"): eq,
 }
 """Names of functions that compare the version, and how."""
-_VERSION_NAME = re.compile(r"(?i)_*vllm_*(?:base_*)?ver(?:sion)?")
+_VERSION_NAME = re.compile(r"(?i)_*(?:(?:get|installed|current)_)*vllm_*(?:base_*)?ver(?:sion)?")
 _V1_NAME = re.compile(r"_*(?:is|use|using)_(?:vllm_)?v1(?:_engine)?")
 _V1_VARIABLE = "vllm.envs.VLLM_USE_V1"
 _VERSION_PARTS = ("base_version", "release", "public", "version")
@@ -41,7 +46,7 @@ _WRAPPERS = ("Version", "parse", "parse_version", "str", "StrictVersion", "Loose
 
 
 @dataclass(frozen=True)
-class _Kept:
+class KeptTest:
     """What the code keeps of a test in a name.
 
     ``outcome``: None if it is true or false for any release. ``signature``: of what it is one.
@@ -71,22 +76,23 @@ class VersionTests:
         self.all: Releases = frozenset(range(len(releases)))
         self._any = self.all, self.all
         self._v0 = v0
-        self.kept: dict[str, _Kept] = {}
+        self.kept: dict[str, KeptTest] = {}
         """The tests that the code keeps in names."""
 
     def keep(self, name: str, value: ast.expr | None, names: Names) -> None:
         """Note the test that the code keeps in a name, if ``value`` is one."""
         self.kept.pop(name, None)
-        if isinstance(value, (ast.Compare, ast.BoolOp, ast.UnaryOp, ast.Call, ast.Attribute)):
+        kinds = (ast.Compare, ast.BoolOp, ast.UnaryOp, ast.Call, ast.Attribute, ast.Name)
+        if isinstance(value, kinds):
             outcome = self.outcome(value, names)
             is_object = isinstance(value, (ast.Call, ast.Attribute))
-            self.kept[name] = _Kept(
+            self.kept[name] = KeptTest(
                 outcome if outcome != self._any else None,
                 probed_names(value) if any(map(_is_probe, ast.walk(value))) else frozenset(),
                 self._signature(value, names) if is_object else (),
             )
 
-    def after_handler(self, before: Mapping[str, _Kept], body: Sequence[ast.stmt]) -> None:
+    def after_handler(self, before: Mapping[str, KeptTest], body: Sequence[ast.stmt]) -> None:
         """Keep outcomes of a ``try`` also where a handler assigns a constant to the name:
 
         ``is_old = False``.
@@ -136,9 +142,15 @@ class VersionTests:
                 if paths and name:
                     return self._asked("name", tuple(f"{path}.{name}" for path in paths), "")
                 return self._called(test)
+            case ast.Call(ast.Name(name)) if (kept := self.kept.get(f"{name}()")) and kept.outcome:
+                return kept.outcome
             case ast.Call():
                 return self._called(test)
         return self._any
+
+    def is_open(self, outcome: Branches) -> bool:
+        """Return whether a test says nothing about the release."""
+        return outcome == self._any
 
     def _signature(self, node: ast.expr, names: Names) -> Paths:
         """Return of what an expression has the signature; nothing if it has none."""
@@ -190,7 +202,7 @@ def resolve(node: ast.expr | None, names: Names, own: Mapping[str, Paths] | None
         case ast.Name("self"):
             return own.get("", ())
         case ast.Name(name):
-            return tuple(path for path in names.get(name, ()) if path != VERSION)
+            return tuple(path for path in names.get(name, ()) if not path.startswith("@"))
         case ast.Await(value):
             return resolve(value, names, own)
         case ast.Attribute(ast.Name("self"), name) if name in own:
@@ -214,11 +226,48 @@ def is_version(node: ast.expr | None, names: Names) -> bool:
             return "vllm" in names.get(owner, (owner,))
         case ast.Attribute(value, name):
             return name in _VERSION_PARTS and is_version(value, names)
-        case ast.Call(function, [ast.Constant(distribution), *_]):
-            return distribution == "vllm" and "version" in last_name(function)
+        case ast.Call(function, []) if _VERSION_NAME.fullmatch(last_name(function)):
+            return True
+        case ast.Call(ast.Name(function), []) if VERSION in names.get(f"{function}()", ()):
+            return True
         case ast.Call(function, [first, *_]):
-            return last_name(function) in _WRAPPERS and is_version(first, names)
+            name = last_name(function)
+            returns_version = "version" in name or VERSION_OF in names.get(name, ())
+            of_vllm = returns_version and is_distribution(first, names)
+            return of_vllm or (name in _WRAPPERS and is_version(first, names))
     return False
+
+
+def is_distribution(node: ast.expr | None, names: Names) -> bool:
+    """Return whether an expression is the name of the package: "vllm"."""
+    name = node.id if isinstance(node, ast.Name) else ""
+    return text_of(node) == "vllm" or DISTRIBUTION in names.get(name, ())
+
+
+def returned(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.expr]:
+    """Return what a function may return, without ``None`` and what functions inside of it return."""
+    values, todo = [], list[ast.AST](function.body)
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.Return) and node.value is not None:
+            values.append(node.value)
+        elif isinstance(node, ast.stmt) and not isinstance(
+            node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+        ):
+            todo += inner_statements(node)
+    return [value for value in values if not (isinstance(value, ast.Constant) and not value.value)]
+
+
+def returns_version_of_argument(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Return whether a function returns the version of the package that its argument names."""
+    parameters = {argument.arg for argument in function.args.args}
+    return any(
+        isinstance(node, ast.Call)
+        and _READS_VERSION.search(last_name(node.func)) is not None
+        and any(isinstance(a, ast.Name) and a.id in parameters for a in node.args[:1])
+        for value in returned(function)
+        for node in ast.walk(value)
+    )
 
 
 def _is_v1(test: ast.expr, names: Names) -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -38,9 +38,11 @@ class ChosenFunction:
     def __init__(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         self._first, self._last = node.lineno, node.end_lineno or node.lineno
         self.live: Releases = frozenset()
+        self.is_mentioned = False
 
     def mention(self, line: int, live: Releases) -> None:
         if line not in self:
+            self.is_mentioned = True
             self.live |= live
 
     def __contains__(self, line: int) -> bool:
@@ -101,11 +103,29 @@ def loaded_for(
             if not (added := loaded[importer] & live) <= loaded[file]:
                 loaded[file] |= added
                 todo.append(file)
+    reached = _reached(imports.keys() - restricted, loads)
     beside: dict[str, Releases] = defaultdict(frozenset)
     for file in imported:
         beside[_folder(file)] |= loaded[file]
     loaded |= {file: beside[_folder(file)] for file in unused & restricted}
-    return {file: live for file, live in loaded.items() if live and live != releases}
+    # Files that only import each other are loaded in a way that is not known.
+    return {
+        file: live
+        for file, live in loaded.items()
+        if live != releases and (live or file in reached or file in unused)
+    }
+
+
+def _reached(files: Iterable[str], loads: Mapping[str, Sequence[tuple[str, Releases]]]) -> set[str]:
+    """Return the files that are loaded by ``files`` for whatever release."""
+    reached: set[str] = set()
+    todo = list(files)
+    while todo:
+        file = todo.pop()
+        if file not in reached:
+            reached.add(file)
+            todo += [other for other, _ in loads.get(file, ())]
+    return reached
 
 
 def _folder(file: str) -> str:
@@ -116,10 +136,12 @@ def chosen_functions(
     functions: Mapping[str, Mapping[str, ChosenFunction]],
     imports: Mapping[str, Sequence[Import]],
     releases: Releases,
+    imported_elsewhere: Collection[str] = (),
 ) -> dict[str, list[ChosenFunction]]:
     """Return by file the functions that the file uses for some releases only, and that no other
-    file imports."""
-    imported = {
+    file imports. ``imports`` lacks files that do not mention vLLM: ``imported_elsewhere`` are the
+    names that those import."""
+    imported = set(imported_elsewhere) | {
         statement.name.rpartition(".")[2]
         for statements in imports.values()
         for statement in statements
@@ -128,10 +150,9 @@ def chosen_functions(
         file: [
             function
             for name, function in named.items()
-            if function.live and function.live != releases and name not in imported
+            if function.is_mentioned and function.live != releases and name not in imported
         ]
         for file, named in functions.items()
-        if "vllm" in file.lower()
     }
 
 

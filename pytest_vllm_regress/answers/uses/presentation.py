@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 from ...util.report import Report, Section, Table
 from .. import sarif
 from .answer import UsesAnswer, in_range
-from .use import Use
+from .use import HEADLINE, PARTS, Use
 
 if TYPE_CHECKING:
     from .smoke import Smoke
 
 SCHEMA_VERSION = 1
 MAX_LISTED = 100
+MAX_NAMED = 20
 _SARIF_HELP = (
     "Change the code, ask for the version, or narrow the range of vLLM that the project declares."
 )
@@ -33,21 +34,10 @@ def span(releases: Collection[str], all_releases: Sequence[str]) -> str:
 
 def report(answer: UsesAnswer, source: str, smokes: Sequence[Smoke] = ()) -> Report:
     """Return the answer, and what was tried, for people."""
-    releases = list(answer.problems)
-    complete = span(answer.complete, releases) or "no release"
-    count = f"{len(answer.complete)} of {len(releases)} releases, {releases[0]} to {releases[-1]}"
-    sections = [
-        Section(parts=((f"everything exists in: {complete} ({count})", *_declared(answer)),))
-    ]
+    sections = [Section(parts=(tuple(_headline(answer)),))]
     if first := list(first_missing(answer))[:MAX_LISTED]:
         sections.append(Section("first thing missing", (Table(_HEADER, first),)))
-    unknown = [f"{use.place}: {use.name}" for use in answer.unknown]
-    lists: dict[str, Sequence[object]] = {
-        f"missing in the newest release, {answer.newest}": answer.problems[answer.newest],
-        "will be removed": answer.deprecated,
-        "in no release, so not counted (made at run time, or not vLLM's)": unknown,
-    }
-    for title, items in lists.items():
+    for title, items in _lists(answer).items():
         more = [f"and {len(items) - MAX_LISTED} more"] if len(items) > MAX_LISTED else []
         if items:
             lines = (*map(str, items[:MAX_LISTED]), *more)
@@ -60,13 +50,54 @@ def report(answer: UsesAnswer, source: str, smokes: Sequence[Smoke] = ()) -> Rep
     return Report(f"{source}: {uses} of vLLM in {files}", sections)
 
 
+def _headline(answer: UsesAnswer) -> Iterator[str]:
+    releases = list(answer.problems)
+    complete = span(answer.complete, releases) or "no release"
+    count = f"{len(answer.complete)} of {len(releases)} releases, {releases[0]} to {releases[-1]}"
+    yield f"everything exists in: {complete} ({count})"
+    for part in answer.parts[1:]:
+        if (complete_for := answer.complete_for(part)) != answer.complete:
+            yield f"{part}: everything exists in {span(complete_for, releases) or 'no release'}"
+    for kinds, says in (
+        (("route", "metric"), "does not exist in"),
+        (("environment",), "is ignored by"),
+    ):
+        for name, lacking in list(answer.lacking(kinds).items())[:MAX_NAMED]:
+            yield f"{name} {says} {span(lacking, releases)}"
+    yield from _declared(answer)
+
+
+def _lists(answer: UsesAnswer) -> dict[str, Sequence[object]]:
+    """Return the titles of lists, and what is in these."""
+    problems = answer.problems[answer.newest]
+    breaking = [problem for problem in problems if problem.breaks]
+    missing = {
+        part: [problem for problem in breaking if problem.use.part == part] for part in PARTS
+    }
+    title = f"missing in the newest release, {answer.newest}"
+    main = answer.parts[0]
+    return {
+        title: missing.pop(main),
+        **{f"{title}: {part}": listed for part, listed in missing.items()},
+        f"ignored by {answer.newest}": [problem for problem in problems if not problem.breaks],
+        "will be removed": answer.deprecated,
+        "in no release, so not counted (made at run time, or not vLLM's)": [
+            f"{use.place}: {use.name}" for use in answer.unknown
+        ],
+    }
+
+
 _HEADER = ("vLLM", "where", "what", "now", "more")
 
 
 def first_missing(answer: UsesAnswer) -> Iterator[tuple[str, ...]]:
     """Yield rows: releases, the first thing that they lack, and how many more they lack; those with
-    the same are together."""
-    lacking = [(release, problems) for release, problems in answer.problems.items() if problems]
+    the same are together. They are about what the headline is about."""
+    counted = {
+        release: [p for p in problems if p.use.part == answer.parts[0] and p.use.kind in HEADLINE]
+        for release, problems in answer.problems.items()
+    }
+    lacking = [(release, problems) for release, problems in counted.items() if problems]
     for _, group in groupby(
         lacking, key=lambda item: (item[1][0].use.place, item[1][0].text, len(item[1]))
     ):
@@ -131,6 +162,7 @@ def to_json(answer: UsesAnswer, source: str, smokes: Sequence[Smoke] = ()) -> di
         "files": project.files,
         "uses": len(project.uses),
         "complete": list(answer.complete),
+        "parts": {part: list(answer.complete_for(part)) for part in answer.parts},
         "declared": [
             {
                 **asdict(declared),
@@ -154,7 +186,7 @@ def to_json(answer: UsesAnswer, source: str, smokes: Sequence[Smoke] = ()) -> di
 
 
 def _use(use: Use) -> dict[str, Any]:
-    return {"use": use.name, "kind": use.kind, **vars(use.place)}
+    return {"use": use.name, "kind": use.kind, "part": use.part, **vars(use.place)}
 
 
 def _run(smoke: Smoke) -> dict[str, Any]:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ast
-import configparser
 import os
 import re
+import subprocess
+import sys
+import time
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
@@ -18,15 +22,15 @@ from ...errors import UsageError
 from ...util.documents import parse_json, parse_toml
 from ...util.files import MAX_DEPTH, read_below
 from ...util.versions import requirement_of, specifiers_of, version_of
-from ..api_history.definitions import is_class
+from ..api_history.definitions import absolute, is_class, module_name
 from ..api_history.store import History, intervals
 from ..deployments.reader import DeploymentFinding, Pin, is_dockerfile, read
 from .check import UseChecker
 from .guards import Branches, VersionTests
 from .own_modules import ChosenFunction, Import, chosen_functions, is_program, loaded_for
-from .python import PythonReader, TooMuchWork
+from .python import NOTHING, Exported, PythonReader, TooMuchWork
 from .strings import StringReader
-from .use import Declared, Place, Project, Use
+from .use import HEADLINE, TESTS, Declared, Place, Project, Use
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)*")
 _CARET = re.compile(r"\^\s*(\d+(?:\.\d+)*)")
@@ -48,7 +52,7 @@ def declared_in(text: str, file: str) -> list[Declared]:
     """
     try:
         specifiers = dict.fromkeys(_specifiers(text, file))
-    except (SyntaxError, RecursionError, MemoryError, configparser.Error) as error:
+    except (SyntaxError, RecursionError, MemoryError) as error:
         raise ValueError(str(error)) from None
     if not specifiers and (malformed := _MALFORMED.search(text)) and _is_list(file):
         raise MalformedRequirement(f"{malformed[0].strip()!r} is not a valid requirement")
@@ -72,9 +76,11 @@ def _specifiers(text: str, file: str) -> Iterator[str]:
     if name == "pyproject.toml":
         todo.append(parse_toml(text))
     elif name == "setup.cfg":
-        parser = configparser.RawConfigParser()
-        parser.read_string(text)
-        todo += [list(section.values()) for section in parser.values()]
+        # Line by line: configparser takes time with the square of the errors in a file.
+        lines = (line.strip() for line in text.splitlines())
+        todo.append(
+            [line if line[:4].lower() == "vllm" else line.partition("=")[2] for line in lines]
+        )
     elif name == "setup.py":
         todo.append(
             [node.value for node in ast.walk(_parsed(text)) if isinstance(node, ast.Constant)]
@@ -143,6 +149,29 @@ MAX_USES = 50_000
 MAX_WORK = 100_000_000
 """Limit for all files together, see ``python.MAX_WORK``."""
 MAX_DECLARED = 1000
+MAX_SECONDS = 300
+MAX_FIELDS = 1000
+"""Braces in Python source above which a process with limits parses it first."""
+PARSE_SECONDS, PARSE_MEMORY = 5, 1024 * 1024 * 1024
+MAX_PARSING = 30.0
+"""Seconds that these processes may take for one project."""
+MAX_IMPORTED = 3
+"""Length of a chain of the project's own modules in which the version is looked for."""
+_PARSE = """
+import ast, resource, sys
+seconds, memory = map(int, sys.argv[1:])
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+try:
+    ast.parse(sys.stdin.buffer.read())
+except (SyntaxError, ValueError, RecursionError):
+    pass  # which is quick as well
+"""
+_F_STRING = re.compile(r"(?i)\b(?:f|rf|fr)['\"]")
+_ROUTE = re.compile(rb"""(?m)(?:^[ \t]*@[\w.]+|\.add_[a-z_]+)\(\s*["'](/[^"'\n]{1,100})["']""")
+_IMPORTED = re.compile(rb"(?m)^[ \t]*from[ \t]+[\w.]+[ \t]+import[ \t]+(\([^()]*\)|[^\n(]*)")
+_IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 _SKIPPED = frozenset(("node_modules", "site-packages", "__pycache__", "venv", "build", "dist"))
 _READ = re.compile(
     r"Makefile|.*\.(?:py|ipynb|sh|bash|ya?ml|tpl|env|json|service|txt|in|cfg|toml)", re.DOTALL
@@ -173,7 +202,7 @@ class _Unreadable(Exception):
 class ProjectReader:
     """Collects the uses and the declared ranges in the files of one project."""
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: History, clock: Callable[[], float] = time.monotonic) -> None:
         self._history = history
         self._v0 = releases_with_v0(history)
         self._checker = UseChecker(history)
@@ -184,10 +213,22 @@ class ProjectReader:
         self._uses: dict[Use, None] = {}
         self._declared: dict[Declared, None] = {}
         self._notes: list[str] = []
-        self._count = self._bytes = self._work = 0
+        self._count = self._bytes = self._work = self._late = 0
+        self._clock, self._began = clock, clock()
+        self._folder = Path()
+        self._exported: dict[str, Exported] = {}
+        self._modules: dict[str, tuple[PythonReader, list[Use]]] = {}
+        self._depth = 0
+        self._parsing = 0.0
+        self._imported_elsewhere: set[str] = set()
 
     def read(self, folder: Path, name: str) -> None:
-        """Read one file. One that is too large or cannot be parsed is left out with a note."""
+        """Read one file. One that is too large or cannot be parsed is left out with a note, and so
+        are those after ``MAX_SECONDS``."""
+        if self._clock() - self._began > MAX_SECONDS:
+            self._late += 1
+            return
+        self._folder = folder
         try:
             content = read_below(folder, name, MAX_FILE)
         except (UsageError, OSError) as error:
@@ -196,6 +237,7 @@ class ProjectReader:
         self._count += 1
         self._bytes += len(content or b"")
         if content is None or b"vllm" not in content.lower():
+            self._skim(content or b"", name)
             return
         if self._bytes > MAX_TOTAL:
             raise UsageError(f"{folder}: has more than {MAX_TOTAL} bytes; give a part of it")
@@ -210,6 +252,15 @@ class ProjectReader:
                 f"{folder}: has more than {MAX_USES} uses, or takes too much work; give a part of it"
             )
         self._declare(text, name, findings)
+
+    def _skim(self, content: bytes, name: str) -> None:
+        """Note what a file that does not mention vLLM says about other files: routes of the
+        project's own server, and what it imports from them."""
+        if name.endswith(".py"):
+            for route in _ROUTE.findall(content):
+                self._strings.define(route.decode(errors="replace"))
+            for names in _IMPORTED.findall(content):
+                self._imported_elsewhere |= set(_IDENTIFIER.findall(names.decode(errors="replace")))
 
     def _declare(self, text: str, name: str, findings: Iterable[DeploymentFinding]) -> None:
         try:
@@ -235,11 +286,24 @@ class ProjectReader:
         if not self._count:
             what = "no Python files, notebooks, configuration, requirements or scripts"
             self._notes.append(f"nothing to read: {what}")
+        if self._late:
+            self._notes.insert(
+                0,
+                f"left out: {self._late} files, after {MAX_SECONDS} s; give a part of the project",
+            )
         notes = self._notes[:MAX_NOTES]
         if len(self._notes) > MAX_NOTES:
             notes.append(f"{len(self._notes) - MAX_NOTES} more files were left out")
-        own = self._strings.own_routes
-        uses = [use for use in self._uses if use.kind != "route" or use.targets[0] not in own]
+        with_vllm = {use.place.file for use in self._uses if use.kind in HEADLINE}
+        uses = [
+            use
+            for use in self._uses
+            # A test that does not run vLLM has answers of its own making.
+            if use.kind not in ("route", "metric")
+            or not (
+                self._strings.is_own(use) or (use.part == TESTS and use.place.file not in with_vllm)
+            )
+        ]
         return Project(
             tuple(self._where_loaded(uses)),
             tuple(self._declared),
@@ -253,7 +317,9 @@ class ProjectReader:
         only are restricted to these."""
         everywhere = frozenset(range(len(self._history.releases)))
         loaded = loaded_for(self._imports, self._programs, everywhere)
-        chosen = chosen_functions(self._functions, self._imports, everywhere)
+        chosen = chosen_functions(
+            self._functions, self._imports, everywhere, self._imported_elsewhere
+        )
         for use in uses:
             before = everywhere if use.live is None else use.live
             file, line = use.place.file, use.place.line
@@ -265,8 +331,8 @@ class ProjectReader:
         self, text: str, name: str, findings: Iterable[DeploymentFinding]
     ) -> Iterator[Use]:
         if name.endswith(".py"):
-            reader = self._reader(name)
-            yield from self._python(text, reader)
+            reader, uses = self._module(text, name)
+            yield from uses
             self._imports[name], self._functions[name] = reader.imports, reader.functions
             self._programs += [name] * is_program(text)
         elif name.endswith(".ipynb"):
@@ -275,16 +341,25 @@ class ProjectReader:
             for finding in findings:
                 yield from self._strings.read(finding, name)
 
+    def _module(self, text: str, name: str) -> tuple[PythonReader, list[Use]]:
+        """Return the reader of a module, which was read at most once, and its uses."""
+        if name not in self._modules:
+            reader = self._reader(name)
+            self._modules[name] = reader, self._python(text, reader)
+        return self._modules[name]
+
     def _python(self, text: str, reader: PythonReader, cell: int = 0) -> list[Use]:
         if len(text) > MAX_PYTHON or max(map(len, text.split("\n"))) > MAX_LINE:
             raise _Unreadable(f"has more than {MAX_PYTHON} characters, or {MAX_LINE} in a line")
+        if text.count("{") > MAX_FIELDS and _F_STRING.search(text):
+            self._try_to_parse(text)
         try:
             tree = _parsed(text)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             raise _Unreadable("cannot be parsed") from None
         try:
             before = reader.work
-            return reader.read(tree, cell)
+            return reader.read(tree, cell, text)
         except RecursionError:
             raise _Unreadable("is nested too deeply") from None
         except TooMuchWork:
@@ -293,6 +368,56 @@ class ProjectReader:
             ) from None
         finally:
             self._work += reader.work - before
+
+    def _try_to_parse(self, text: str) -> None:
+        """Parse Python source in a process with limits. Raises ``_Unreadable`` above them."""
+        before = self._clock()
+        command = [sys.executable, "-I", "-c", _PARSE, str(PARSE_SECONDS), str(PARSE_MEMORY)]
+        if self._parsing < MAX_PARSING:
+            process = subprocess.run(
+                command,
+                input=text.encode(errors="replace"),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                check=False,
+            )
+            self._parsing += self._clock() - before
+            if process.returncode == 0:
+                return
+        raise _Unreadable(
+            f"cannot be parsed within {PARSE_SECONDS} s and {PARSE_MEMORY // 2**20} MiB (large f-strings)"
+        )
+
+    def _exports(self, node: ast.ImportFrom, file: str) -> Exported:
+        """Return what is known of the names in the project's module that a statement imports."""
+        name = absolute(module_name(file), file.endswith("__init__.py"), node.level, node.module)
+        path = name.replace(".", "/")
+        if not path:
+            return NOTHING
+        folders = (
+            [""] if node.level else [*accumulate(file.split("/")[:-1], "{}{}/".format), "src/"]
+        )
+        for folder in ["", *folders]:
+            for candidate in (f"{folder}{path}.py", f"{folder}{path}/__init__.py"):
+                if candidate in self._exported:
+                    return self._exported[candidate]
+                if os.path.isfile(self._folder / candidate):
+                    return self._exported_by(candidate)
+        return NOTHING
+
+    def _exported_by(self, file: str) -> Exported:
+        self._exported[file] = NOTHING  # for modules that import each other
+        try:
+            content = read_below(self._folder, file, MAX_FILE)
+        except (UsageError, OSError):
+            return NOTHING
+        if content and b"vllm" in content and self._depth < MAX_IMPORTED:
+            self._depth += 1
+            with suppress(_Unreadable):
+                text = content.decode("utf-8-sig", errors="replace")
+                self._exported[file] = self._module(text, file)[0].exported
+            self._depth -= 1
+        return self._exported[file]
 
     def _notebook(self, text: str, name: str) -> Iterator[Use]:
         try:
@@ -309,7 +434,7 @@ class ProjectReader:
 
     def _reader(self, name: str) -> PythonReader:
         tests = VersionTests(self._history.releases, self._v0, self._asked)
-        return PythonReader(name, tests, self._strings)
+        return PythonReader(name, tests, self._strings, self._exports)
 
     def _asked(self, kind: str, targets: tuple[str, ...], detail: str) -> Branches:
         """Return the releases for which a test for an attribute or a parameter is true, and those

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 
-from ..api_history.definitions import options_in, text_of
+from ..api_history.definitions import last_name, options_in, text_of
 from ..api_history.option_names import OptionNames, closest
 from ..api_history.store import History
 from ..deployments.reader import (
@@ -40,6 +40,43 @@ MAX_COMMANDS = 1000
 MAX_UNKNOWN = 500
 """Names that no release has of which it is found out whether they resemble a known one."""
 _PREFIX = "VLLM_"
+NEAR = 3
+"""Lines before and after a string outside of functions that say to which server it speaks."""
+_OTHER_SERVER = re.compile(
+    r"(?i)sglang|sgl_|(?:^|[^a-z])tgi(?:[^a-z]|$)|text[_-]?generation[_-]?inference|ollama|lmdeploy|turbomind|tensorrt|trt[_-]?llm|triton"
+    r"|llama[_.-]?cpp|llamafile|lm[_-]?studio|koboldcpp|exllama|deepspeed|infinity_emb|localai|litellm|anthropic|azure|cohere|huggingface_hub"
+)
+_REGISTERS = re.compile(
+    r"add_(?:api_|url_|web_?socket_)*(?:route|rule|get|post|put|delete)|add_api_websocket_route|(?:API|WebSocket)?Route|Mount"
+)
+_MAKES_METRIC = re.compile(r"(?i)gauge|counter|histogram|summary|metric$|metricfamily|family$")
+_OTHER_IMAGE = re.compile(r"^(?!.*\bvllm/vllm-openai).*[a-z]")
+_SETS = re.compile(r"\s*(?:export\s+)?VLLM_[A-Z0-9_]+\s*(?:=\S*\s*)?$|\s*export\s+VLLM_\w+=")
+"""A string that is the name of a variable, or sets one."""
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What is around a string. ``names``: of its file, classes and functions; ``lines``: of the
+    file, in lower case, of which ``first`` to ``last`` are near."""
+
+    names: tuple[str, ...]
+    lines: Sequence[str]
+    first: int
+    last: int
+
+    def speak_to_vllm(self, text: str) -> bool:
+        """Return whether there is evidence that the address in a text is vLLM's. Other servers and
+        the project itself have routes of the same names."""
+        if any(_OTHER_SERVER.search(name) for name in self.names):
+            return False
+        named = "vllm" in self.names[0].rpartition("/")[2].lower()
+        if named or any("vllm" in name.lower() for name in self.names[1:]):
+            return True
+        near = self.lines[self.first : self.last]
+        if any(_OTHER_SERVER.search(line) for line in near):
+            return False
+        return ":8000/" in text or any("vllm" in line for line in near)
 
 
 class StringReader:
@@ -60,20 +97,48 @@ class StringReader:
             name.removeprefix(_PREFIX) for name in self._environment if name.startswith(_PREFIX)
         ]
         self._resembling: dict[str, bool] = {}
-        self.own_routes: set[str] = set()
+        self._defined: set[str] = set()
+        self._prefixes: set[str] = set()
+        self._own_metrics: set[str] = set()
         self.commands: dict[Command, None] = {}
 
-    def define(self, decorator: ast.expr) -> None:
-        """Note the route that a decorator, or a call such as ``add_api_route``, defines in the
-        project's own server."""
-        if (
-            isinstance(decorator, ast.Call)
-            and decorator.args
-            and (route := text_of(decorator.args[0])).startswith("/")
-        ):
-            self.own_routes.add(route.rstrip("/"))
+    def define(self, route: str) -> None:
+        """Note a route of the project's own server."""
+        if route.startswith("/"):
+            self._defined.add(route.rstrip("/"))
 
-    def uses_in(self, node: ast.AST, place: Place) -> list[Use]:
+    def define_by(self, call: ast.expr, *, decorates: bool = False) -> None:
+        """Note the routes and metrics that a decorator or a call registers in the project's own
+        server: ``@app.get("/x")``, ``app.get("/x")(f)``, ``app.add_api_route("/x", f)``,
+        ``Gauge("vllm:x", ...)``."""
+        if not isinstance(call, ast.Call):
+            return
+        name, first = last_name(call.func), text_of(call.args[0]) if call.args else ""
+        named = {word.arg: text_of(word.value) for word in call.keywords}
+        if decorates or _REGISTERS.fullmatch(name):
+            self.define(first or named.get("path") or named.get("rule") or "")
+        if isinstance(call.func, ast.Call) and call.func.args:
+            self.define(text_of(call.func.args[0]))
+        if (prefix := named.get("prefix") or named.get("url_prefix") or "").startswith("/"):
+            self._prefixes.add(prefix.rstrip("/"))
+        metric = first or named.get("name") or ""
+        if metric.startswith("vllm:") and _MAKES_METRIC.search(name):
+            self._own_metrics |= set(self._metric_names(metric))
+
+    def is_own(self, use: Use) -> bool:
+        """Return whether a route or metric is one that the project registers itself."""
+        name = use.targets[0]
+        if use.kind == "metric":
+            return name in self._own_metrics
+        return use.kind == "route" and (
+            name in self._defined
+            or any(
+                name.startswith(prefix) and name.removeprefix(prefix) in self._defined
+                for prefix in self._prefixes
+            )
+        )
+
+    def uses_in(self, node: ast.AST, place: Place, around: Surroundings) -> list[Use]:
         """Return the uses in one node of Python source: a string, or a list of words that starts
         the server."""
         if isinstance(node, (ast.List, ast.Tuple)):
@@ -82,14 +147,19 @@ class StringReader:
         text = text_of(node) if isinstance(node, (ast.Constant, ast.JoinedStr)) else ""
         if not text or len(text) > MAX_STRING:
             return []
-        uses = [use for kind, name in names_in(text) for use in self._named(kind, name, place)]
-        if _DOTTED.fullmatch(text):
-            uses.append(Use("name", (text,), place))
+        uses = [Use("name", (text,), place)] if _DOTTED.fullmatch(text) else []
+        starts = False
         if "vllm" in text and " " in text.strip():  # a command may go on in the next line
             command = split(text.replace("\n", " "), place.line)
             for words in commands(command):
                 for server in servers(words):
+                    starts = True
                     uses += self._options(server, place, alone=False)
+        for kind, name in names_in(text):
+            # A variable in a sentence is explained, not set.
+            is_set = kind != "environment" or starts or _SETS.match(text)
+            if is_set and (kind != "route" or around.speak_to_vllm(text)):
+                uses += self._named(kind, name, place)
         return uses
 
     def read(self, finding: DeploymentFinding, file: str) -> Iterator[Use]:
@@ -98,7 +168,9 @@ class StringReader:
             yield from self._named(finding.kind, finding.name, Place(file, finding.line))
         elif isinstance(finding, ServerCommand):
             place = Place(file, finding.line)
-            yield from self._options(finding, place, alone=finding.is_certain)
+            other = bool(_OTHER_IMAGE.search(finding.image))
+            for use in self._options(finding, place, alone=finding.is_certain):
+                yield replace(use, other_image=other)
 
     def _named(self, kind: str, name: str, place: Place) -> Iterator[Use]:
         """Yield a use of a variable, metric or route, if there is one of this name."""
@@ -107,14 +179,18 @@ class StringReader:
             case "environment":
                 known = name in self._environment or self._resembles(name)
             case "metric":
-                stems = (name.removesuffix(suffix) for suffix in _SUFFIXES)
-                found = (stem for stem in (name, *stems, f"{name}_total") if stem in self._metrics)
+                found = (stem for stem in self._metric_names(name) if stem in self._metrics)
                 name = next(found, "")
             case "route":
                 name = name.rstrip("/.")
                 known = name in self._routes and name not in _GENERIC_ROUTES
         if name and known:
             yield Use(kind, (name,), place)
+
+    def _metric_names(self, name: str) -> Iterator[str]:
+        """Yield the names that a metric may have in the sources, of which the client library makes
+        ``name``."""
+        yield from (name, *(name.removesuffix(suffix) for suffix in _SUFFIXES), f"{name}_total")
 
     def _options(self, server: ServerCommand, place: Place, *, alone: bool = True) -> Iterator[Use]:
         """Yield the options of a server, each with its place. Notes the command, which is at

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 from ..api_history.definitions import Signature
 
 KINDS = (
+    "version",
     "name",
     "keyword",
     "call",
@@ -17,6 +19,25 @@ KINDS = (
     "environment",
     "route",
     "metric",
+)
+
+HEADLINE = frozenset(
+    ("version", "name", "keyword", "call", "override", "option", "choice", "parser")
+)
+"""Kinds without which the project fails to load, or to start the server. What a route or a metric
+is needed for, its name does not say; a variable that a release does not read is ignored."""
+CODE, TESTS, EXAMPLES, OTHER_IMAGE = PARTS = (
+    "code",
+    "tests",
+    "examples",
+    "manifests with another image",
+)
+"""Parts of a project that are answered separately."""
+_TESTS = re.compile(
+    r"(?i)(?:^|/)(?:[\w.-]*[_-])?tests?(?:[_-][\w.-]*)?/|(?:^|/)(?:test_[^/]*|[^/]*_test|conftest)\.py$"
+)
+_EXAMPLES = re.compile(
+    r"(?i)(?:^|/)(?:examples?|demos?|samples?|tutorials?|cookbooks?|benchmarks?|docs?)/"
 )
 
 
@@ -65,6 +86,7 @@ class Use:
     ``instead_of``: this use only matters where one of those does not exist (the handler of an
     ``except ImportError``).
     ``guarded``: the project handles it if this does not exist.
+    ``other_image``: it stands in the manifest of an image that is not vLLM's own.
     """
 
     kind: str
@@ -77,12 +99,24 @@ class Use:
     live: frozenset[int] | None = None
     instead_of: tuple[Use, ...] = ()
     guarded: bool = False
+    other_image: bool = False
+
+    @property
+    def part(self) -> str:
+        """The part of the project that it belongs to."""
+        if self.other_image:
+            return OTHER_IMAGE
+        if _TESTS.search(self.place.file):
+            return TESTS
+        return EXAMPLES if _EXAMPLES.search(self.place.file) else CODE
 
     @property
     def bare(self) -> Use:
         """What is used, without where and under which conditions."""
         place = Place("", 0)
-        return replace(self, place=place, live=None, instead_of=(), guarded=False)
+        return replace(
+            self, place=place, live=None, instead_of=(), guarded=False, other_image=False
+        )
 
     @property
     def name(self) -> str:

@@ -145,23 +145,30 @@ def of_builds(cache: EnvironmentCache | None = None) -> Iterator[Remnant]:
 
 
 def _orphans(abandoned: Mapping[str, int]) -> Iterator[tuple[psutil.Process, str, float]]:
-    """Yield this user's live processes with the tag of a run whose controller has ended, each with
-    the owner in words and the owner's start time.
+    """Yield this user's live processes with the tag of a run whose controller has ended, and those
+    below them, each with the owner in words and the owner's start time.
 
-    The tag names the owner. ``abandoned`` maps the tags of xdist workers' runs to their
-    controllers: the worker may outlive its controller.
+    The tag names the owner. vLLM's title of a process overwrites it, and a nanny that is ended in
+    the middle of its work leaves such processes to init. ``abandoned`` maps the tags of xdist
+    workers' runs to their controllers: the worker may outlive its controller.
     """
+    seen: set[psutil.Process] = set()
     for process, tag in process_tree.tagged():
         with suppress(OSError, psutil.Error):
             owner = Owner.from_tag(tag)
-            if (
-                owner is None
-                or process.uids().real != os.getuid()
-                or not same_namespace(process.pid)
-            ):
+            if owner is None or not _is_own(process):
                 continue
             if owner.state() is State.GONE or tag in abandoned:
-                yield process, _controller(abandoned.get(tag, owner.pid)), owner.since
+                for one in filter(_is_own, (process, *process_tree.below(process))):
+                    if one not in seen:
+                        seen.add(one)
+                        yield one, _controller(abandoned.get(tag, owner.pid)), owner.since
+
+
+def _is_own(process: psutil.Process) -> bool:
+    with suppress(psutil.Error):
+        return process.uids().real == os.getuid() and same_namespace(process.pid)
+    return False
 
 
 def _changed_since(path: Path, since: float) -> bool:

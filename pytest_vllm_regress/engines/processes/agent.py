@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 
 from ...environments.cache import bytecode_folder
-from ...errors import RemoteError, UsageError
+from ...errors import ChildDied, RemoteError, UsageError
 from ...target_site.vllm_regress_target.limits import PYTEST_OPTIONS
 from ...target_site.vllm_regress_target.nanny import TAG
 from ...target_site.vllm_regress_target.protocol import Frame, FrameSocket
@@ -27,7 +27,8 @@ from ...util.files import remove_tree
 from ...util.masking import register_all, without_secrets
 from ...util.paths import PACKAGE, writable_root
 from ...util.rundir import RunDir
-from . import process_tree
+from ...util.supervised import NOT_EXECUTED, Supervised
+from . import logs, process_tree
 from .channel import Channel
 from .child import Child, Loan
 from .child_processes import EngineProcesses
@@ -35,6 +36,8 @@ from .early_exit import Wait
 from .failures import ChildFacts, ChildFailures
 from .logs import LogWindow
 
+_NANNIES_S = 10.0
+"""Seconds for the nannies of its children when the agent has ended."""
 KEPT_LOGS = 100
 """Logs of this many children are kept until the agent's end; beyond that, only those of children
 that still run."""
@@ -97,7 +100,8 @@ class Agent:
         self.limit = self.limit_name = ""  # an agent has no limits
         self._inherited = inherited
         self._limits, self._limit_options = dict(limits), dict(limit_options)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Supervised | None = None  # the nanny of the agent
+        self._pid: int | None = None
         self._channel: Channel | None = None
         self._numbers = itertools.count(1)
         self._inspected: set[str] = set()
@@ -124,15 +128,15 @@ class Agent:
         )
         try:
             with self.log.open("ab") as log:
-                self._process = subprocess.Popen(
+                self._process = Supervised(
                     command,
+                    grace_s=_NANNIES_S,
                     pass_fds=[child_end.fileno()],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
                     env=self.child_environment(),
                     cwd=self.run.path,
-                    start_new_session=True,
                 )
         except OSError as error:
             parent_end.close()
@@ -142,9 +146,17 @@ class Agent:
         finally:
             child_end.close()
         self._channel = Channel(FrameSocket(parent_end))
-        self._channel.receive(
-            Wait(deadline, self._failures), lambda frame: frame.get("event") == "ready"
-        )
+        nanny = self._process
+        try:
+            ready = self._channel.receive(
+                Wait(deadline, self._failures), lambda frame: frame.get("event") == "ready"
+            )
+        except ChildDied:
+            if nanny.returncode == NOT_EXECUTED:
+                why = logs.log_tail(self.log).strip()
+                raise UsageError(f"cannot start the interpreter {why}") from None
+            raise
+        self._pid = int(ready["pid"])
 
     def warm(self, deadline: Deadline) -> None:
         """Import vLLM in the agent, once.
@@ -257,7 +269,12 @@ class Agent:
     @property
     def pid(self) -> int | None:
         """The agent's process id, None before its start and after its end."""
-        return None if self._process is None else self._process.pid
+        return None if self._process is None else self._pid
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The process ids of the agent's nanny and of the agent itself."""
+        return () if self._process is None else (self._process.pid, self._pid or 0)
 
     @property
     def has_children(self) -> bool:
@@ -357,8 +374,7 @@ class Agent:
 
     def processes(self) -> list[psutil.Process]:
         """Return the agent and everything below it."""
-        process = process_tree.find(self._process.pid) if self._process and self.alive else None
-        return [process, *process_tree.below(process)] if process else []
+        return process_tree.descendants(self._process.pid) if self._process and self.alive else []
 
 
 def _ray_on_loopback() -> dict[str, str]:

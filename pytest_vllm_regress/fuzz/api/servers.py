@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import posixpath
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from urllib.parse import unquote
 
 import httpx
 
@@ -21,7 +24,7 @@ from ...engines.server import Server
 from ...engines.session import Session
 from ...engines.settings import Limits
 from ...engines.spec import EngineSpec
-from ...errors import ChildError, LimitExceeded, Unsupported
+from ...errors import ChildError, LimitExceeded, Unsupported, UsageError
 from ...surveys.states.growth import Growth, measure_growth
 from ...util import codec
 from ...util.codec import load
@@ -268,7 +271,11 @@ class ApiLane:
         return reply
 
     def _send(self, server: AskedServer, question: ApiRequest) -> ApiReply:
-        """Send a request and read the answer, for at most ``seconds`` in all."""
+        """Send a request and read the answer, for at most ``seconds`` in all.
+
+        Raises ``UsageError`` for one that no campaign sends: a finding may be anybody's file.
+        """
+        _check_asked(question)
         request = _request(question, server.adapter)
         until = time.monotonic() + self._seconds
         status, kind, body, failure, ended = None, "", bytearray(), "", True
@@ -314,6 +321,18 @@ class ApiLane:
             except httpx.TransportError:
                 works = False
             return "" if works else server.ended() or "dead"
+
+
+def _check_asked(question: ApiRequest) -> None:
+    """The servers are in development mode, whose routes call any method of the engine."""
+    path = re.split("[?#]", question.path, maxsplit=1)[0]
+    spellings = {path, posixpath.normpath(path)}  # httpx removes dots, the server unquotes
+    routes = {"/" + unquote(spelling).strip("/") for spelling in spellings}
+    if path.startswith(("//", "/\\")) or not routes.isdisjoint(NOT_ASKED):
+        raise UsageError(
+            f"{question.method} {question.path[:200]}: not sent, because it would change the server "
+            "for all later requests, or go to another one"
+        )
 
 
 def _load_adapter(server: AskedServer) -> None:

@@ -31,6 +31,7 @@ from ...util import codec
 from ...util.files import open_own, peek
 from ...util.paths import DATA, PACKAGE, writable_root
 from ...util.rundir import RunDir
+from ...util.supervised import Supervised
 from .replacing import RECORD, REPLACED, STARTS_SERVERS
 from .settings import DEVICE, DOSSIERS, ENVIRONMENT, PREFERS_V1, REUSE, hub_folder
 from .tree import TestTree
@@ -402,14 +403,13 @@ def _pytest(
     earlier = len(peek(record, _MAX_RECORD))
     size, since, allowed = record.stat().st_size, time.monotonic(), request.limits.collect_s
     with open_own(log, "ab") as output:
-        process = subprocess.Popen(
+        process = Supervised(
             _command(request, paths),
             env=_environment(request, run, record),
             cwd=request.tree.root,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            start_new_session=True,
         )
     try:
         while process.poll() is None:
@@ -423,7 +423,7 @@ def _pytest(
         return _FINISHED in peek(record, _MAX_RECORD)[earlier:].splitlines()
     finally:
         _end_all(run)
-        process.wait()
+        process.end()
         drop_torn_line(record)
 
 

@@ -8,6 +8,9 @@ controller asks for it (``end``). Neither the child nor vLLM takes part. If the 
 killed, the controller notices the closed lifeline and ends the child (``processes/child_processes.py``);
 if both are killed, the next run ends what carries the run's tag (``processes/abandoned.py``).
 
+A command that is no child of an agent, such as uv or upstream's pytest, has a nanny, too (``main``;
+``util/supervised.py`` starts it), and an agent has one.
+
 The nanny is a child subreaper, so every process that the child starts remains its descendant, even
 re-parented or in another session. It does not import vLLM and starts no thread.
 """
@@ -15,8 +18,10 @@ re-parented or in another session. It does not import vLLM and starts no thread.
 import ctypes
 import os
 import re
+import resource
 import select
 import signal
+import sys
 import time
 from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -26,7 +31,10 @@ from .limits import Limits, OptionNames, breach, trim
 from .protocol import Frame, FrameSocket, PeerClosed, ProtocolViolation
 
 TAG = "VLLM_REGRESS_TAG"
-_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+NOT_EXECUTED = 126
+"""Exit status of the nanny of a command that cannot be executed."""
+_ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _SWEEP_S = 5.0
 """Seconds for which ``end_descendants`` keeps killing: dying processes may have forked new ones.
 
@@ -199,6 +207,102 @@ def _reap(lifeline: FrameSocket, child: int) -> None:
         if pid == child:
             code = os.waitstatus_to_exitcode(status)
             lifeline.send({"event": "exit", "code": code})
+
+
+def main() -> None:
+    """Run the command ``sys.argv[4:]`` and exit with its status; SIGTERM, or the end of all writers
+    of the pipe ``sys.argv[1]``, kills it. What it has started is killed then.
+
+    ``sys.argv[2]``: seconds before that, 0 for any command but an agent: the nannies of its children
+    end them in that time, or without limit if only the agent has ended. ``sys.argv[3]``: limit of
+    the command's data in bytes, 0 for none.
+    """
+    lifeline, grace_s, data = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
+    os.set_inheritable(lifeline, False)
+    become_subreaper()
+    wake_r, wake_w = os.pipe()
+    os.set_blocking(wake_w, False)
+    signal.set_wakeup_fd(wake_w)
+    for number in (signal.SIGCHLD, *_ENDING):
+        signal.signal(number, lambda *_: None)
+    child = os.fork()
+    if child == 0:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        os.setsid()
+        _execute(sys.argv[4:], data)
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        if fd > 2 and fd not in (lifeline, wake_r, wake_w):
+            with suppress(OSError):  # the listing's own
+                os.close(fd)  # or the end of the command would not be seen there
+    status = _wait_for(child, lifeline, wake_r)
+    if status is None:
+        os.kill(child, signal.SIGKILL)  # not reaped, so its pid is its own
+    if status is None or not grace_s or select.select([lifeline], [], [], 0)[0]:
+        _wait_for_nannies(grace_s)
+        end_descendants()
+    if status is not None and os.WIFSIGNALED(status):
+        _end_by(os.WTERMSIG(status))
+    os._exit(1 if status is None else os.WEXITSTATUS(status))
+
+
+def _wait_for(child: int, lifeline: int, wake: int) -> Optional[int]:
+    """Return the status of the child when it has ended; None if all must end."""
+    poll = select.poll()
+    poll.register(lifeline, select.POLLIN)
+    poll.register(wake, select.POLLIN)
+    status = None
+    while status is None:
+        ready = [fd for fd, _ in poll.poll()]
+        if lifeline in ready or (wake in ready and set(os.read(wake, 4096)) & set(_ENDING)):
+            return None
+        status = _reaped().get(child)
+    return status
+
+
+def _wait_for_nannies(seconds: float) -> None:
+    """Wait until the nannies of an agent that has ended have ended, too, at most ``seconds``."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and any(map(_is_nanny, descendants(os.getpid()))):
+        _reaped()
+        time.sleep(0.02)
+
+
+def _is_nanny(pid: int) -> bool:
+    """Return whether a process is a fork of an agent, or was started to be a nanny."""
+    with suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as cmdline:
+        return b"\0vllm_regress_target.agent\0" in cmdline.read()
+    return False
+
+
+def _end_by(number: int) -> None:
+    """End this process by the signal that ended the command."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with suppress(OSError):  # SIGKILL has no handler
+        signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
+def _execute(command: list[str], data: int) -> None:
+    """Replace this process by the command, or exit with ``NOT_EXECUTED`` and the reason."""
+    try:
+        if data:
+            resource.setrlimit(resource.RLIMIT_DATA, (data, data))
+        os.execvp(command[0], command)
+    except OSError as error:
+        os.write(2, f"{command[0]}: {error.strerror}\n".encode())
+    os._exit(NOT_EXECUTED)
+
+
+def _reaped() -> dict[int, int]:
+    """Reap what has ended; return the status of each process by pid."""
+    ended: dict[int, int] = {}
+    with suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                break
+            ended[pid] = status
+    return ended
 
 
 def descendants(root: int) -> list[int]:

@@ -128,7 +128,7 @@ class TestInterruption:
         process = start(program)
         place = cache.place(RECIPE)
         wait_for((place / "lib/python3.11/site-packages/half").exists, "the build to be half done")
-        wait_for(lambda: len(started_by(process)) == 2, "uv to start a process")
+        wait_for(lambda: len(started_by(process)) == 3, "the nanny, uv, and its process")
         family = started_by(process)
         process.send_signal(number)
         output = until(process, "interrupted and its half-built environment removed")

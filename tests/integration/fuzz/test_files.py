@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pytest_vllm_regress.cases.proofs.impostors import MIN_REJECTED, read_impostor_runs
 from pytest_vllm_regress.cli import main
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.fuzz.finding import Problem, ReplayAnswer
@@ -214,6 +215,14 @@ def test_fuzz_writes_findings_that_replay_and_become_cases(
     assert "vllm_grammar" in next(case.glob("test_*.py")).read_text()
     assert main(["--cases", "cases", "run", "--env", str(target)]) == 0
     assert "REPRODUCED" in capsys.readouterr().out
+    # As `validate` proves it.
+    main(
+        ["--cases", "cases", "run", "--env", str(target), "--", f"--vllm-impostors={tmp_path}/met"]
+    )
+    (met,) = (tmp_path / "met").iterdir()
+    runs = read_impostor_runs(met)
+    assert len(runs) == MIN_REJECTED
+    assert not [run.flaw for run in runs if run.flaw]
 
 
 def test_a_finding_without_its_backend_cannot_run(

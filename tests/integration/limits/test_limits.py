@@ -53,7 +53,7 @@ def ask(child: Child, function: str, **arguments: Any) -> Any:
 
 def nothing_left(agent: Agent) -> bool:
     return not process_tree.wait_until_gone(
-        [p for p in process_tree.with_tag(agent.run.tag) if p.pid != agent.pid], 60
+        [p for p in process_tree.with_tag(agent.run.tag) if p.pid not in agent.pids], 60
     )
 
 

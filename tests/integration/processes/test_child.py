@@ -62,7 +62,7 @@ def gone(pid: int) -> bool:
 def nothing_left(agent: Agent) -> bool:
     """Return whether the agent is the only live process of its run."""
     return not process_tree.wait_until_gone(
-        [p for p in process_tree.with_tag(agent.run.tag) if p.pid != agent.pid], ENDED_S
+        [p for p in process_tree.with_tag(agent.run.tag) if p.pid not in agent.pids], ENDED_S
     )
 
 

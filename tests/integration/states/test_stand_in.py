@@ -59,7 +59,7 @@ class StandIns:
             assert not listeners.on_port(port)
         tagged = process_tree.with_tag(self._agent.run.tag)
         assert not process_tree.wait_until_gone(
-            [p for p in tagged if p.pid != self._agent.pid], LONG_S
+            [p for p in tagged if p.pid not in self._agent.pids], LONG_S
         )
 
 

@@ -246,7 +246,7 @@ def test_the_file_of_something_else_is_refused_unless_the_search_starts_over(
 def test_the_same_search_is_refused_while_it_runs(tmp_path: Path) -> None:
     running = open_results(["demo"], tmp_path / "n.jsonl")
     for fresh in (False, True):
-        with pytest.raises(UsageError, match="in use by another run of the same command"):
+        with pytest.raises(UsageError, match="in use by process"):
             open_results(["demo"], tmp_path / "n.jsonl", fresh=fresh)
     running.close()
     open_results(["demo"], tmp_path / "n.jsonl").close()

@@ -15,7 +15,7 @@ from pytest_vllm_regress.cases.loading import load_case
 from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
-from pytest_vllm_regress.errors import CaseFileError
+from pytest_vllm_regress.errors import CaseFileError, UsageError
 from pytest_vllm_regress.history.corrections import WatchedRelease
 from pytest_vllm_regress.history.watch import WatchReport, look, plan, write_look
 from pytest_vllm_regress.runner.batch import Batch, RunOutcome
@@ -168,6 +168,26 @@ def test_a_case_file_that_changed_meanwhile_is_not_overwritten(back: Case) -> No
     with pytest.raises(CaseFileError, match="changed during the run"):
         write_look(report)
     assert "||" not in back.path.read_text()
+
+
+@pytest.mark.parametrize("harm", ["a case file has changed", "the table cannot be written"])
+def test_all_edits_are_written_or_none(
+    back: Case, fixed_case: Case, harm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcomes = {("back", "vllm-0.34.0"): Verdict.REGRESSED}
+    outcomes |= {("gone", "vllm-0.34.0"): Verdict.UNEXPECTEDLY_FIXED}
+    report = watched([back, fixed_case], Runs({**outcomes}))
+    _, second = report.edits
+    if harm == "a case file has changed":
+        second.case.path.write_text(f"{second.text}# mine\n")
+    else:
+        table = back.directory.parent / "verdicts.json"
+        table.mkdir()
+        (table / "file").touch()
+    before = {edit.case.id: edit.case.path.read_text() for edit in report.edits}
+    with pytest.raises(UsageError):
+        write_look(report)
+    assert {edit.case.id: edit.case.path.read_text() for edit in report.edits} == before
 
 
 def test_an_unclear_verdict_is_a_change_without_an_edit(back: Case) -> None:

@@ -110,7 +110,7 @@ def test_a_look_with_a_failed_build_is_not_the_last_of_the_day(
 
 def test_one_run_at_a_time(seen: Callable[[], SeenReleases], tmp_path: Path) -> None:
     seen()
-    with pytest.raises(UsageError, match="in use by another run of the same command"):
+    with pytest.raises(UsageError, match="in use by process"):
         SeenReleases(tmp_path / "watch.jsonl")
 
 

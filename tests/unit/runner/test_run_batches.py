@@ -502,7 +502,7 @@ def test_the_same_run_is_refused_while_it_runs(cases: tuple[Case, ...], journal:
     run(journal, FakePytest(), [batch("a", cases)])
     same = Journal(journal.directory.parent, ["key"])
     for use in (same.begin, same.close):
-        with pytest.raises(UsageError, match="in use by another run of the same command"):
+        with pytest.raises(UsageError, match="in use by process"):
             use()
     journal.close()
     assert not journal.directory.exists()

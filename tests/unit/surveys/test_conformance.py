@@ -181,7 +181,7 @@ def test_the_same_survey_is_refused_while_it_runs(
     with command.resumed(open_runs, ["a"], fresh=False):
         for more in ([], ["--fresh"]):
             assert main(["survey", "conformance", "--env", "a", *more]) == 2
-            assert "in use by another run of the same command" in capsys.readouterr().err
+            assert "in use by process" in capsys.readouterr().err
     assert suite == {}
     assert main(["survey", "conformance", "--env", "a"]) == 0
 

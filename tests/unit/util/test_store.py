@@ -110,7 +110,7 @@ def _refused(path: Path) -> bool:
     try:
         store(path).lock()
     except UsageError as error:
-        return "in use by another run" in str(error)
+        return "in use by process" in str(error)
     return False
 
 

@@ -142,6 +142,8 @@ def test_usage_errors(arguments: list[str]) -> None:
         ("pyproject.toml", '[tool.poetry.dependencies]\nvllm = {version = ">=0.8"}', [">=0.8"]),
         ("pyproject.toml", 'dependencies = ["vllm-ascend==1", "vllm"]', []),
         ("setup.py", "setup(install_requires=['vllm<=0.9'])", ["<=0.9"]),
+        ("setup.cfg", "[options]\ninstall_requires = vllm<=0.9\n", ["<=0.9"]),
+        ("setup.cfg", "nonsense [\n  vllm>=0.8 # newest\n", [">=0.8"]),
         ("deps/requirements/gpu.txt", "vllm>=0.8 \\\n  --hash=sha256:1\n", [">=0.8"]),
         ("notes.txt", "vllm==0.8", []),
     ],
@@ -152,7 +154,7 @@ def test_declared_ranges(name: str, text: str, specifiers: list[str]) -> None:
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("pyproject.toml", "vllm [\n"), ("setup.cfg", "vllm\n"), ("setup.py", "vllm(")],
+    [("pyproject.toml", "vllm [\n"), ("setup.py", "vllm(")],
 )
 def test_a_file_with_ranges_that_cannot_be_parsed_is_noted(
     tmp_path: Path, two_releases: History, name: str, text: str

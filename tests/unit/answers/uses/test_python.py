@@ -53,6 +53,22 @@ def lacking(tmp_path: Path, history: History, source: str) -> list[str]:
         (f"try:\n    {OLD}\nexcept ImportError as e:\n    raise RuntimeError from e", "the module vllm.utils has no get_port"),
         (f"try:\n    {OLD}\nexcept ModuleNotFoundError:\n    get_port = None", "the module vllm.utils has no get_port"),
         (f"try:\n    {OLD}\nexcept ImportError:\n    pass\nget_port()", "the module vllm.utils has no get_port"),
+        (f"for x in y:\n    break\nelse:\n    {OLD}", "the module vllm.utils has no get_port"),
+        (f"while x:\n    continue\nelse:\n    {OLD}", "the module vllm.utils has no get_port"),
+        (f"try:\n    {OLD}\nexcept ImportError:\n    if x:\n        raise\n    else:\n        sys.exit(1)", "the module vllm.utils has no get_port"),
+        ("from vllm import LLM\nLLM('m').engine.executor.unknown.name", "the class vllm.llm.Engine has no executor"),
+        (
+            "from vllm import LLM\nclass A:\n    def __init__(self): self.k = {'old_option': 1}\n    def f(self): return LLM('m', **self.k)",
+            "vllm.llm.LLM takes no old_option",
+        ),
+        (
+            "from vllm import LLM\nclass A:\n    def f(self): return LLM('m', **self.k)\n    @property"
+            "\n    def k(self):\n        d = dict(seed=1)\n        d.update(old_option=1)\n        return d",
+            "vllm.llm.LLM takes no old_option",
+        ),
+        ("from vllm import LLM\ndef k(): return {'seed': 1} | {'old_option': 1}\nLLM('m', **k())", "vllm.llm.LLM takes no old_option"),
+        ("from vllm import LLM\nd = {'old_option': 1}\nLLM('m', **{'seed': 1, **d})", "vllm.llm.LLM takes no old_option"),
+        ("from vllm import LLM\nd = {}\nd.setdefault('old_option', 1)\nLLM('m', **d)", "vllm.llm.LLM takes no old_option"),
     ],
 )  # fmt: skip
 def test_what_breaks(tmp_path: Path, two_releases: History, source: str, text: str) -> None:
@@ -114,6 +130,21 @@ def test_a_call_must_fit_the_signature(tmp_path: Path, two_releases: History) ->
         "import vllm\nself.app.post('/v1/old')(self.x)\nurl = f'{base}/v1/old'",
         "import vllm\nlogging.getLogger('vllm.utils.get_port')",
         "from . import vllm\nvllm.utils.get_port()",
+        f"import vllm\ndef old():\n    {OLD}\ndef new(): ...\nf = new if Version(vllm.__version__) >= Version('2.0') else old",
+        "import vllm\nimport vllm.utils as u\nx = Version(vllm.__version__) < Version('2.0') and u.get_port()",
+        f"def v(name):\n    return version(name)\nV = v('vllm')\nif V == '1.0':\n    {OLD}",
+        f"def v(name):\n    try:\n        return version(name)\n    except ValueError:\n        return None\nNAME = 'vllm'\n"
+        f"V = v(NAME)\nif parse(V) < parse('2'):\n    {OLD}",
+        f"import vllm\ndef is_old():\n    return Version(vllm.__version__) < Version('2.0')\nif is_old():\n    {OLD}",
+        f"import vllm\ndef never():\n    {OLD}\nif vllm.__version__ == '0.1':\n    never()",
+        "from vllm import LLM\nd = {'old_option': 1}\nd.pop('old_option')\nLLM('m', **d)",
+        "import os\nos.environ.get('VLLM_OLD')",
+        "import os\nif 'VLLM_OLD' in os.environ and os.environ['VLLM_OLD']: ...",
+        "import vllm\nprint('Set VLLM_OLD=1 to use the old way')",
+        "import vllm\ndef generate_sglang(base):\n    return post(f'{base}/v1/old')",
+        "import vllm\nclass Handler:\n    def do_POST(self):\n        if self.path == '/v1/old': return vllm",
+        "import vllm\nGauge('vllm:old', 'of the project itself')",
+        "import vllm\nmetrics.Family(name='vllm:old')",
         "from vllm_ascend import get_port",
     ],
 )  # fmt: skip
@@ -121,12 +152,90 @@ def test_what_is_no_breakage(tmp_path: Path, two_releases: History, source: str)
     assert lacking(tmp_path, two_releases, source) == []
 
 
-def test_a_name_of_another_file_is_no_guard(tmp_path: Path, two_releases: History) -> None:
-    first = "import vllm\nNEW = Version(vllm.__version__) < Version('2')"
+COMPAT = """
+import vllm
+IS_OLD = Version(vllm.__version__) < Version('2')
+UNRELATED = other()
+INSTALLED = vllm.__version__
+def is_new(): return not IS_OLD
+def version_of(name): return version(name)
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "is_guarded"),
+    [
+        (f"from pkg.compat import IS_OLD\nif IS_OLD:\n    {OLD}", True),
+        (f"from .compat import IS_OLD as old\nif old:\n    {OLD}", True),
+        (f"from .compat import INSTALLED\nif Version(INSTALLED) < Version('2'):\n    {OLD}", True),
+        (f"from .compat import is_new\nif not is_new():\n    {OLD}", True),
+        (f"from .compat import version_of\nif version_of('vllm') == '1.0':\n    {OLD}", True),
+        (f"from . import IS_OLD\nif IS_OLD:\n    {OLD}", True),
+        (f"from .compat import UNRELATED\nif UNRELATED:\n    {OLD}", False),
+        (f"from .compat import version_of\nif version_of('torch') == '1.0':\n    {OLD}", False),
+        (f"from elsewhere.compat import IS_OLD\nif IS_OLD:\n    {OLD}", False),
+    ],
+)
+def test_version_tests_of_the_project_s_own_modules_are_known(
+    tmp_path: Path, two_releases: History, source: str, is_guarded: bool
+) -> None:
+    files = {
+        "src/pkg/__init__.py": "from .compat import IS_OLD  # vllm",
+        "src/pkg/compat.py": COMPAT,
+        "src/pkg/user.py": source,
+    }
+    lacks = missing(answer_for(tmp_path, two_releases, files))["2.0"]
+    assert lacks == ([] if is_guarded else ["the module vllm.utils has no get_port"])
+
+
+def test_what_another_module_imports_from_vllm_is_followed(
+    tmp_path: Path, two_releases: History
+) -> None:
+    files = {
+        "a.py": "from vllm import LLM",
+        "b.py": "from a import LLM  # vllm\nLLM('m', old_option=1)",
+    }
+    lacks = missing(answer_for(tmp_path, two_releases, files))["2.0"]
+    assert lacks == ["vllm.llm.LLM takes no old_option"]
+
+
+@pytest.mark.parametrize(
+    ("source", "complete"),
+    [
+        ("if V == '1.0':\n    pass\nelse:\n    raise ValueError", ["1.0"]),
+        (
+            "if V == '0.6.3':\n    pass\nelif V >= '2.0':\n    pass\nelse:\n    raise ValueError",
+            ["2.0"],
+        ),
+        ("if V == '0.6.3':\n    pass\nelse:\n    raise ValueError", []),
+        ("if V == '1.0':\n    pass\nelif not other():\n    raise ValueError", ["1.0", "2.0"]),
+        ("def f():\n    if V != '1.0':\n        raise ValueError", ["1.0", "2.0"]),
+        (
+            "try:\n    if V != '1.0':\n        raise ValueError\nexcept ValueError: ...",
+            ["1.0", "2.0"],
+        ),
+    ],
+)
+def test_a_release_for_which_a_module_raises_on_import_is_not_supported(
+    tmp_path: Path, two_releases: History, source: str, complete: list[str]
+) -> None:
+    result = answer_for(tmp_path, two_releases, {"a.py": f"V = version('vllm')\n{source}"})
+    assert list(result.complete) == complete
+
+
+def test_a_keyword_that_no_release_takes_is_missing(tmp_path: Path, two_releases: History) -> None:
     result = answer_for(
-        tmp_path, two_releases, {"a.py": first, "b.py": f"from a import NEW\nif NEW:\n    {OLD}"}
+        tmp_path, two_releases, {"a.py": "from vllm import Params\nParams(never=1)"}
     )
-    assert missing(result)["2.0"] == ["the module vllm.utils has no get_port"]
+    assert missing(result)["1.0"] == missing(result)["2.0"] == ["vllm.params.Params takes no never"]
+    assert result.complete == ()
+
+
+def test_what_is_annotated_with_a_protocol_may_have_more(tmp_path: Path) -> None:
+    client = "class Client(Protocol):\n    x: int = 1\n    y: int = 2"
+    history = history_of({"1": {"m.py": client}, "2": {"m.py": client.replace("y", "z")}})
+    source = "from vllm.m import Client\ndef f(c: Client): return c.y"
+    assert missing(answer_for(tmp_path, history, {"a.py": source})) == {"1": [], "2": []}
 
 
 def test_a_method_that_vllm_adds_later_is_the_project_s_own_before(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def test_the_budget_counts_over_resumptions(
 def test_a_campaign_is_not_run_twice_at_a_time(tmp_path: Path) -> None:
     campaign = Campaign(hunter(Process()), PLAN, tmp_path, lambda line: None)
     campaign._journal.lock()
-    with pytest.raises(UsageError, match="in use by another run"):
+    with pytest.raises(UsageError, match="in use by process"):
         run(Process(), tmp_path)
     campaign._journal.close()
 
