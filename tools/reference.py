@@ -33,6 +33,7 @@ WORDS = {
     "--ignore": "what does not count: by its id or name",
     "--jobs": "how many run at the same time",
     "--only": "only this part of the work",
+    "--serve": "a deployment, as a command line or a file, by which the answer is narrowed. It is read, not run",
     "--out": "where the main output goes. Where a command writes several formats, the ending "
     "decides which one, and the option is repeatable: `.json` results, `.html` a page, `.md` "
     "Markdown, `.xml` JUnit, `.diff` edits. A folder for commands that write folders",

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from ..answers.audit import audit as answers
 from ..answers.audit.audit import Audit
 from ..answers.audit.matching import AuditMatch, Inventory, severity
-from ..answers.audit.target import built_in_locks, read_interpreter, read_side, read_target
+from ..answers.audit.target import (
+    built_in_locks,
+    ends_of_range,
+    read_interpreter,
+    read_side,
+    read_target,
+)
 from ..answers.audit.upgrades import overview, table
 from ..answers.deployments.configuration import Deployment, read_deployments
 from ..answers.fixes.index import fix_index
@@ -66,10 +73,6 @@ def audit(
         return OK
     ignored = set(ignore or ())
     answers.check_ignored(ignored, cases)
-    inventories = [
-        *map(read_target, targets or ()),
-        *(_environment(name, cases) for name in environments or ()),
-    ] or [read_interpreter(Path(sys.executable), cases)]
     host = None
     if preflight:
         # What reads GPUs is imported only for this.
@@ -77,7 +80,17 @@ def audit(
 
         host = inspect_host()
     deployments = read_deployments(serve) if serve is not None else ()
-    audits = [answers.audit(entry, cases, host, ignored, deployments) for entry in inventories]
+    inventories = [
+        part
+        for inventory in (
+            *map(read_target, targets or ()),
+            *(_environment(name, cases) for name in environments or ()),
+        )
+        for part in ends_of_range(inventory)
+    ]
+    pairs = [(inventory, deployments) for inventory in inventories]
+    pairs = pairs or list(_named_by(deployments)) or [(_own(serve, cases), deployments)]
+    audits = [answers.audit(entry, cases, host, ignored, places) for entry, places in pairs]
     if format == "sarif":
         from ..answers.audit.audit import to_sarif
 
@@ -85,9 +98,9 @@ def audit(
     elif format == "json":
         print_json({"schema": SCHEMA_VERSION, "targets": [result.to_json() for result in audits]})
     else:
-        for inventory, result in zip(inventories, audits, strict=True):
+        for (inventory, places), result in zip(pairs, audits, strict=True):
             _print(result, command.verbose)
-            _print_fixes(inventory, deployments, all_of_them=command.verbose)
+            _print_fixes(inventory, places, all_of_them=command.verbose)
     speaker(format)(f"cases: {command.database()}")
     for note in dict.fromkeys(note for result in audits for note in result.notes):
         warn(f"note: {note}")
@@ -116,6 +129,35 @@ def _print_fixes(
                     for fix in group
                 )
             )
+
+
+def _named_by(
+    deployments: tuple[Deployment, ...],
+) -> Iterator[tuple[Inventory, tuple[Deployment, ...]]]:
+    """Yield the releases that deployments name, each with the deployments that it is in: those that
+    name no release are in all."""
+    named = {(place.distribution, place.release): None for place in deployments if place.release}
+    for distribution, release in named:
+        places = tuple(
+            place
+            for place in deployments
+            if not place.release or (place.distribution, place.release) == (distribution, release)
+        )
+        inventory = read_target(f"{distribution}=={release}")
+        source = f"{inventory.source} (named by {places[0].source.partition(' (')[0]})"
+        yield replace(inventory, source=source), places
+
+
+def _own(serve: str | None, cases: tuple[Case, ...]) -> Inventory:
+    try:
+        return read_interpreter(Path(sys.executable), cases)
+    except UsageError:
+        if serve is None:
+            raise
+        raise UsageError(
+            f"--serve {format_value(serve)}: names no version of vLLM (an image's tag, or a requirement with ==), and this "
+            "interpreter has none. Name one before --serve, such as vllm==0.11.0"
+        ) from None
 
 
 def _environment(name: str, cases: tuple[Case, ...]) -> Inventory:

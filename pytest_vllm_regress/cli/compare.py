@@ -11,6 +11,7 @@ from ..answers.audit.matching import Inventory, severity
 from ..answers.audit.target import read_sides
 from ..answers.fixes.index import Fix, fix_index
 from ..answers.fixes.overview import between, by_subsystem, counts, vllm_version
+from ..answers.deployments.configuration import read_deployments
 from ..cases.model import Case
 from ..cases.results import TestResult
 from ..errors import UsageError
@@ -28,26 +29,33 @@ from .context import (
 
 
 def compare(
-    command: Invocation, before: str, after: str, format: Format = "text", run: bool = False
+    command: Invocation,
+    before: str,
+    after: str,
+    format: Format = "text",
+    run: bool = False,
+    serve: str | None = None,
 ) -> int:
     """Say what a change of versions breaks, fixes and leaves.
 
-    Reads recorded results and ranges, and runs only with --run.
+    Reads recorded results and ranges, and runs only with --run. With --serve it leaves out what the
+    deployment cannot show, and lists what it uses and the new version does not have.
 
-    Exit codes: 0 nothing new breaks; 1 the change has a failure that was not there before; 2 usage
-    or bad input; 4 internal error.
+    Exit codes: 0 nothing new breaks; 1 something that worked before fails, or the deployment uses
+    what is gone; 2 usage or bad input; 4 internal error.
     """
 
     cases = command.cases()
     old, new = read_sides(before, after)
-    result = comparison.compare(old, new, cases)
+    deployments = read_deployments(serve) if serve is not None else ()
+    result = comparison.compare(old, new, cases, (), deployments)
     if run:
         concerned = [change.case for change in result.changes]
         missing = {
             _environment(name): comparison.not_recorded(side, concerned)
             for name, side in ((before, old), (after, new))
         }
-        result = comparison.compare(old, new, cases, _run(command, missing))
+        result = comparison.compare(old, new, cases, _run(command, missing), deployments)
     fixes = _fixes(old, new)
     if format == "json":
         names = {name: [fix.name for fix in group] for name, group in fixes}
@@ -55,18 +63,21 @@ def compare(
     elif format == "markdown":
         say(result.markdown())
     else:
+        for use in result.used:
+            say(f"no longer there: {use}")
         rows = [
             (change.effect, change.case.id, severity(change.case), change.after, change.case.title)
             for change in result.changes
         ]
         print_columns(("effect", "case", "severity", "after the change", "failure"), rows)
-        say(f"{result.before} to {result.after}: {result.counts()}")
+        left_out = f"; {result.unreachable} not reachable" if result.unreachable else ""
+        say(f"{result.before} to {result.after}: {result.counts()}{left_out}")
         if fixes:
             total = sum(len(group) for _, group in fixes)
             say(f"upstream names {total} fixes in between (not proven here): {counts(fixes)}")
     for note in result.notes:
         warn(f"note: {note}")
-    return UNEXPECTED if result.of(comparison.UpgradeEffect.BREAKS) else OK
+    return UNEXPECTED if result.worse else OK
 
 
 def _fixes(old: Inventory, new: Inventory) -> list[tuple[str, list[Fix]]]:

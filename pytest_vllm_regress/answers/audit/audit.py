@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
@@ -13,18 +14,20 @@ from ...cases.model import Case
 from ...environments.installed import VLLM
 from ...errors import UsageError
 from ...util.validation import did_you_mean, format_value
-from ...util.versions import version_of
+from ...util.versions import is_version, version_of
 from ..deployments.configuration import Deployment
 from ..deployments.relevance import Reach, Relevance, relevance
 from ..sarif import SarifResult, SarifRule
 from ..sarif import to_sarif as log_of
-from .boundaries import before_feature, observation
+from .boundaries import observation
+from .features import lacks_feature
 from .matching import AuditMatch, Inventory, find, notes, relevant
 from .upgrades import UpgradeAdvice, better
 from .verdict_table import read_table
 
 if TYPE_CHECKING:
     from .preflight import Concern, Host
+    from .start import StartCheck
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,8 @@ class Audit:
     ``ignored``: ids that were found and do not count.
     ``relevance``: by id, whether a deployment can show the failure; empty if none was given.
     ``better``: which release to switch to.
+    ``start``: whether the deployment starts; None without one, or if nothing is known of the
+    release.
     """
 
     source: str
@@ -47,11 +52,14 @@ class Audit:
     ignored: tuple[str, ...]
     relevance: Mapping[str, Relevance]
     better: UpgradeAdvice | None = None
+    start: StartCheck | None = None
 
     @property
     def clean(self) -> bool:
-        """Whether there are no findings that the deployment can show, and no concerns that count."""
-        return not self.counted and not any(concern.counts for concern in self.concerns)
+        """Whether there are no findings that the deployment can show, no concerns that count, and
+        nothing because of which it does not start."""
+        refused = self.start is not None and self.start.refused
+        return not (self.counted or refused or any(c.counts for c in self.concerns))
 
     @property
     def counted(self) -> tuple[AuditMatch, ...]:
@@ -74,6 +82,7 @@ class Audit:
             "versions": self.versions,
             "findings": [f.to_json() | relevance.get(f.case.id, {}) for f in self.findings],
             "better": self.better,
+            "start": self.start,
             "preflight": [concern.to_json() for concern in self.concerns],
             "notes": self.notes,
             "ignored": self.ignored,
@@ -95,7 +104,7 @@ def audit(
     concerns = _preflight(inventory, host) if host is not None else ()
     in_range = find(inventory, cases)
     table = read_table([finding.case for finding in in_range])
-    found = [f for f in in_range if not before_feature(f.case, f.versions, table)]
+    found = [f for f in in_range if not lacks_feature(f.case, f.versions, table)]
     kept = [
         replace(finding, observed=observation(finding.case, finding.versions, table))
         for finding in found
@@ -119,7 +128,18 @@ def audit(
         result,
         findings=tuple(sorted(kept, key=lambda finding: result.reach_of(finding).rank)),
         better=better(result.counted, [case for case in cases if case.id not in ignore]),
+        start=_start(inventory, deployments),
     )
+
+
+def _start(inventory: Inventory, deployments: Sequence[Deployment]) -> StartCheck | None:
+    texts = (text for name in VLLM for text in inventory.versions.get(name, ()))
+    release = next((text for text in texts if is_version(text)), "")
+    if not deployments or not release:
+        return None
+    from .start import check_start  # which opens the history
+
+    return check_start(tuple(deployments), release)
 
 
 def _notes_on(deployments: Sequence[Deployment], inventory: Inventory) -> Iterator[str]:
@@ -161,6 +181,13 @@ def to_sarif(audits: Sequence[Audit]) -> dict[str, Any]:
 
 
 def _results(audit: Audit) -> Iterator[SarifResult]:
+    for problem in audit.start.problems if audit.start else ():
+        rule = SarifRule(
+            "will-not-start", "the release lacks what the deployment names", "", ("vllm",)
+        )
+        file = Path(problem.source.partition(" (")[0])
+        place, level = file if file.exists() else None, "error" if problem.certain else "warning"
+        yield SarifResult(rule, level, str(problem), place, max(problem.line, 1), audit.source)
     for finding in audit.counted:
         case, package = finding.case, finding.package
         message = f"{case.title} ({finding.reason.removeprefix('affected: ')}). {_fixed(case)}"

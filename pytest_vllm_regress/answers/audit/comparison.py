@@ -6,7 +6,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
@@ -16,18 +16,25 @@ from ...environments.installed import VLLM
 from ...util.report import markdown_table
 from ...util.text import markdown_cell
 from ...util.versions import version_of
-from .boundaries import before_feature
+from ..deployments.configuration import Deployment
+from ..deployments.relevance import Reach, Relevance, relevance
+from .features import lacks_feature
 from .matching import Inventory, case_fields, find, notes, relevant, severity, unknown_packages
 from .verdict_table import Recorded, VerdictTable, read_table
+
+if TYPE_CHECKING:
+    from .start import ChangedUse
 
 
 class UpgradeEffect(enum.StrEnum):
     """Effect of the change on a failure, the most important first.
 
+    BREAKS: something that worked before. NEW_FEATURE: the older side does not have what fails.
     UNKNOWN: one side does not say which version of a package it has.
     """
 
     BREAKS = "breaks"
+    NEW_FEATURE = "new feature"
     LEAVES = "leaves"
     FIXES = "fixes"
     UNKNOWN = "unknown"
@@ -35,12 +42,16 @@ class UpgradeEffect(enum.StrEnum):
 
 @dataclass(frozen=True)
 class ComparedCase:
-    """A failure that one side or both have. ``before`` and ``after``: how that is known."""
+    """A failure that one side or both have. ``before`` and ``after``: how that is known.
+
+    ``relevance``: whether a deployment can show it; None without one.
+    """
 
     case: Case
     effect: UpgradeEffect
     before: str
     after: str
+    relevance: Relevance | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {**vars(self), **case_fields(self.case, "title", "severity", "workaround")}
@@ -49,13 +60,19 @@ class ComparedCase:
 @dataclass(frozen=True)
 class Comparison:
     """Two inventories, the versions of the packages that cases are about, and the changes, what
-    breaks first."""
+    breaks first.
+
+    ``unreachable``: how many changes were left out because the deployment cannot show them.
+    ``used``: what the deployment uses and the newer side no longer has.
+    """
 
     before: str
     after: str
     versions: tuple[Mapping[str, str], Mapping[str, str]]
     changes: tuple[ComparedCase, ...]
     notes: tuple[str, ...]
+    unreachable: int = 0
+    used: tuple[ChangedUse, ...] = ()
 
     def of(self, effect: UpgradeEffect) -> tuple[ComparedCase, ...]:
         """Return the changes with this effect."""
@@ -67,6 +84,8 @@ class Comparison:
             "before": {"source": self.before, "versions": before},
             "after": {"source": self.after, "versions": after},
             "changes": [change.to_json() for change in self.changes],
+            "unreachable": self.unreachable,
+            "no_longer_there": self.used,
             "notes": self.notes,
         }
 
@@ -74,45 +93,109 @@ class Comparison:
         """Return the number of failures by effect, in words."""
         counts = ((effect, len(self.of(effect))) for effect in UpgradeEffect)
         return ", ".join(
-            f"{effect} {count}" for effect, count in counts if count or effect != "unknown"
+            f"{effect} {count}"
+            for effect, count in counts
+            if count or effect not in ("unknown", "new feature")
         )
 
+    @property
+    def worse(self) -> bool:
+        """Whether something that worked no longer does, or what the deployment uses is gone. A new
+        feature with a failure is no step back."""
+        gone = any(use.breaks for use in self.used)
+        return gone or bool(self.of(UpgradeEffect.BREAKS))
+
     def markdown(self) -> str:
-        """Return a comment for a pull request: what breaks and what is fixed, and the number of
-        failures that stay."""
+        """Return a comment for a pull request: what the deployment uses and is gone, the most
+        important failures, and the other ones folded."""
         title = f"**Documented vLLM failures, {markdown_cell(self.before)} to {markdown_cell(self.after)}**: {self.counts()}"
+        gone = [f"- {markdown_cell(str(use))}" for use in self.used]
+        parts = [title]
+        if gone:
+            parts += ["", "The deployment uses, and the new version does not have:", "", *gone]
+        order = (UpgradeEffect.BREAKS, UpgradeEffect.NEW_FEATURE, UpgradeEffect.FIXES)
+        sides = ("after", "after", "before")
         rows = [
             (effect, change.case.id, severity(change.case), change.case.title, known)
-            for effect, side in ((UpgradeEffect.BREAKS, "after"), (UpgradeEffect.FIXES, "before"))
+            for effect, side in zip(order, sides, strict=True)
             for change in self.of(effect)
             for known in [getattr(change, side)]
         ]
         header = ("effect", "case", "severity", "failure", "known by")
-        return "\n".join([title, *(["", *markdown_table(header, rows)] if rows else [])])
+        if rows:
+            parts += ["", *markdown_table(header, rows[:MAX_FIRST])]
+        if len(rows) > MAX_FIRST:
+            more = f"<details><summary>{len(rows) - MAX_FIRST} more</summary>"
+            parts += ["", more, "", *markdown_table(header, rows[MAX_FIRST:]), "", "</details>"]
+        return "\n".join(parts)
+
+
+MAX_FIRST = 5
+"""Failures that a comment shows without being unfolded."""
 
 
 def compare(
-    before: Inventory, after: Inventory, cases: Sequence[Case], results: Iterable[TestResult] = ()
+    before: Inventory,
+    after: Inventory,
+    cases: Sequence[Case],
+    results: Iterable[TestResult] = (),
+    deployments: Sequence[Deployment] = (),
 ) -> Comparison:
     """Return what the change from ``before`` to ``after`` does to each failure that one of them
-    has. ``results``: of a run just now."""
+    has. ``results``: of a run just now. ``deployments``: what they cannot show is left out."""
     table = read_table(cases).with_results(results)
-    changes = [
-        ComparedCase(case, _effect(old, new), old_reason, new_reason)
+    found = [
+        ComparedCase(case, effect, old.reason, new.reason, _relevance(case, side, deployments))
         for case in cases
-        for old, old_reason in [_known(before, case, table)]
-        for new, new_reason in [_known(after, case, table)]
-        if old or new
+        for old in [_known(before, case, table)]
+        for new in [_known(after, case, table)]
+        if old.shown or new.shown
+        for effect in [_effect(old, new)]
+        for side in [before if effect is UpgradeEffect.FIXES else after]
     ]
+    changes = [c for c in found if c.relevance is None or c.relevance.reach in _SHOWN]
     ranks = list(UpgradeEffect)
-    changes.sort(key=lambda c: (ranks.index(c.effect), severity(c.case).rank, c.case.id))
+    changes.sort(
+        key=lambda c: (
+            ranks.index(c.effect),
+            c.relevance.reach.rank if c.relevance else 0,
+            severity(c.case).rank,
+            c.case.id,
+        )
+    )
     return Comparison(
         before.source,
         after.source,
         (relevant(before, cases), relevant(after, cases)),
         tuple(changes),
         tuple(dict.fromkeys((*notes(before, cases), *notes(after, cases)))),
+        unreachable=len(found) - len(changes),
+        used=_no_longer_there(before, after, deployments),
     )
+
+
+_SHOWN = (Reach.REACHABLE, Reach.UNKNOWN)
+
+
+def _relevance(case: Case, side: Inventory, deployments: Sequence[Deployment]) -> Relevance | None:
+    versions = {name: listed[0] for name, listed in side.versions.items()}
+    return relevance(case, versions, deployments) if deployments else None
+
+
+def _no_longer_there(
+    before: Inventory, after: Inventory, deployments: Sequence[Deployment]
+) -> tuple[ChangedUse, ...]:
+    old, new = (_version(side) for side in (before, after))
+    if not deployments or not old or not new:
+        return ()
+    from .start import changed_uses  # which opens the history
+
+    return changed_uses(tuple(deployments), old, new)
+
+
+def _version(side: Inventory) -> str:
+    texts = (text for name in VLLM for text in side.versions.get(name, ()))
+    return next((text for text in texts if version_of(text) is not None), "")
 
 
 def not_recorded(inventory: Inventory, cases: Sequence[Case]) -> tuple[Case, ...]:
@@ -121,31 +204,44 @@ def not_recorded(inventory: Inventory, cases: Sequence[Case]) -> tuple[Case, ...
     return tuple(case for case in cases if _latest(_recorded(inventory, case, table)) is None)
 
 
-def _effect(before: bool | None, after: bool | None) -> UpgradeEffect:
-    if before is None or after is None:
+@dataclass(frozen=True)
+class _Known:
+    """Whether packages have a failure (None: not known), and how that is known or why not.
+
+    ``lacks``: they do not have the feature that fails.
+    """
+
+    shown: bool | None
+    reason: str
+    lacks: bool = False
+
+
+def _effect(before: _Known, after: _Known) -> UpgradeEffect:
+    if before.shown is None or after.shown is None:
         return UpgradeEffect.UNKNOWN
-    if before and after:
+    if before.shown and after.shown:
         return UpgradeEffect.LEAVES
-    return UpgradeEffect.BREAKS if after else UpgradeEffect.FIXES
+    if after.shown:
+        return UpgradeEffect.NEW_FEATURE if before.lacks else UpgradeEffect.BREAKS
+    return UpgradeEffect.FIXES
 
 
-def _known(inventory: Inventory, case: Case, table: VerdictTable) -> tuple[bool | None, str]:
-    """Return whether the packages have the failure (None: not known), and how that is known or why
-    not."""
+def _known(inventory: Inventory, case: Case, table: VerdictTable) -> _Known:
     entries = _recorded(inventory, case, table)
     if recorded := _latest(entries):
         state = "observed" if recorded.shown else "passed"
         place = f"{recorded.environment} ({recorded.device}, {recorded.date})"
-        return recorded.shown, f"{state} in {place}"
+        return _Known(recorded.shown, f"{state} in {place}")
+    versions = {name: listed[0] for name, listed in inventory.versions.items()}
     findings = find(inventory, [case])
-    if findings and before_feature(case, findings[0].versions, table):
-        return False, "it does not have the feature that fails"
+    if lacks := lacks_feature(case, findings[0].versions if findings else versions, table):
+        return _Known(False, lacks, lacks=True)
     if findings:
-        not_run = sorted({f"; the release {e.cause.words}" for e in entries if e.cause})
-        return True, f"range: {findings[0].reason.removeprefix('affected: ')}{''.join(not_run)}"
+        not_run = "".join(sorted({f"; the release {e.cause.words}" for e in entries if e.cause}))
+        return _Known(True, f"range: {findings[0].reason.removeprefix('affected: ')}{not_run}")
     if unknown := unknown_packages(inventory, case):
-        return None, f"no version of {' and '.join(unknown)} is known"
-    return False, f"range: not in {case.affected_text()}"
+        return _Known(None, f"no version of {' and '.join(unknown)} is known")
+    return _Known(False, f"range: not in {case.affected_text()}")
 
 
 def _latest(entries: Iterable[Recorded]) -> Recorded | None:

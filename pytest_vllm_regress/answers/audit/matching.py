@@ -85,6 +85,7 @@ class Inventory:
     ``unread``: places of lines that are neither a requirement nor an option.
     ``release``: the release of vLLM, if the user named one instead of packages.
     ``left_out``: included files that were not read, and why.
+    ``ranges``: specifiers of requirements without an exact version, by package; empty for any.
     """
 
     source: str
@@ -94,6 +95,7 @@ class Inventory:
     unread: tuple[str, ...] = ()
     release: str = ""
     left_out: tuple[str, ...] = ()
+    ranges: Mapping[str, str] = field(default_factory=dict)
 
     @functools.cached_property
     def versions(self) -> dict[str, tuple[str, ...]]:

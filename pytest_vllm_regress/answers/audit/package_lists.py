@@ -1,4 +1,5 @@
-"""Read lists of packages: requirements, `pip freeze`, `pip list`, lock files, SBOMs in JSON."""
+"""Read lists of packages: requirements, `pip freeze`, `pip list`, lock files, SBOMs; other files that
+name packages become such lists first (``project_files``)."""
 
 from __future__ import annotations
 
@@ -18,13 +19,15 @@ from ...util.files import read_bounded
 from ...util.validation import format_value
 from ...util.versions import is_version, marker_holds, requirement_of
 from .matching import Inventory
+from .project_files import requirements_in
 
 MAX_BYTES = 128 * 1024 * 1024
 MAX_INCLUDED = 1024 * 1024
 MAX_INCLUDES = 20
 _KNOWN = (
     "requirements.txt, `pip freeze`, `pip list`, `pip inspect`, `pip install --report`, `conda list`, uv.lock, pylock.toml, poetry.lock, "
-    "pdm.lock, Pipfile.lock, a CycloneDX, SPDX or Syft SBOM in JSON"
+    "pdm.lock, Pipfile.lock, pyproject.toml, environment.yml, vLLM's `collect_env`, a Dockerfile or script that installs vLLM or names its image, "
+    "a CycloneDX, SPDX or Syft SBOM"
 )
 _LISTS = ("package", "packages", "artifacts", "installed", "install", "@graph", "components")
 """Of uv.lock and poetry.lock; of pylock.toml and SPDX 2; of Syft; of `pip inspect`; of `pip install
@@ -62,7 +65,8 @@ def parse_list(content: bytes, source: str, path: Path | None = None) -> Invento
         )
     try:
         text = content.decode("utf-8-sig")
-        document = _document(text, path)
+        requirements = requirements_in(text, source)
+        document = _document(text, path) if requirements is None else None
     except UnicodeDecodeError:
         raise UsageError(
             f"{source}: not text. Allowed are {_KNOWN}; `vllm-regress audit --env PATH` reads an interpreter"
@@ -70,7 +74,9 @@ def parse_list(content: bytes, source: str, path: Path | None = None) -> Invento
     except ValueError as error:
         raise UsageError(f"{source}: not valid: {error}. Allowed are {_KNOWN}") from None
     reader = _LineReader(source, path, constraints=_LineReader(source, path))
-    if document is None:
+    if requirements is not None:
+        packages = [p for line, one in requirements for p in reader.read(one, source, path, line)]
+    elif document is None:
         packages = [*reader.read(text, source, path), *reader.constrained()]
     else:
         lines = _lines_of_names(text)
@@ -85,6 +91,7 @@ def parse_list(content: bytes, source: str, path: Path | None = None) -> Invento
         reader.unpinned,
         unread=tuple(reader.unread),
         left_out=tuple(reader.left_out),
+        ranges=reader.ranges,
     )
     if not inventory.packages and not inventory.unpinned:
         # Unreadable lines are counted but not shown: the file may be any file.
@@ -174,6 +181,7 @@ class _LineReader:
         self, source: str, path: Path | None, constraints: _LineReader | None = None
     ) -> None:
         self.unpinned: dict[str, str] = {}
+        self.ranges: dict[str, str] = {}
         self.unread: list[str] = []
         self.left_out: list[str] = []
         self._source = source
@@ -182,9 +190,10 @@ class _LineReader:
         self._constraints = constraints
         self._constraining: list[Package] = []
 
-    def read(self, text: str, source: str, path: Path | None) -> Iterator[Package]:
-        """Yield the packages in ``text``, the content of the file ``path``."""
-        for number, line in _logical_lines(text):
+    def read(self, text: str, source: str, path: Path | None, first: int = 1) -> Iterator[Package]:
+        """Yield the packages in ``text``, the content of the file ``path`` from the line ``first``
+        on."""
+        for number, line in _logical_lines(text, first):
             if include := _INCLUDE.match(line):
                 if include["constraints"] and self._constraints is not None:
                     # Constraints name no packages of their own, so that it is enough to note a
@@ -206,7 +215,11 @@ class _LineReader:
             elif pinned := package(*parsed, path, number):
                 yield pinned
             elif package(parsed[0], "0"):
-                self.unpinned.setdefault(canonicalize_name(parsed[0]), format_value(line))
+                name = canonicalize_name(parsed[0])
+                self.unpinned.setdefault(name, format_value(line))
+                requirement = requirement_of(line)
+                if requirement is not None and requirement.url is None:
+                    self.ranges.setdefault(name, str(requirement.specifier))
 
     def constrained(self) -> Iterator[Package]:
         """Yield the versions that constraints give to packages that the list names without one.
@@ -239,15 +252,15 @@ class _LineReader:
         yield from self.read(content.decode("utf-8", errors="replace"), str(included), included)
 
 
-def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+def _logical_lines(text: str, first: int) -> Iterator[tuple[int, str]]:
     """Yield the logical lines of a requirements file with their line numbers: continuations joined,
     comments and trailing options removed.
 
     A comment of `pip freeze` that names an editable install becomes its requirement.
     """
     parts: list[str] = []
-    start = 1
-    for number, line in enumerate(text.splitlines(), start=1):
+    start = first
+    for number, line in enumerate(text.splitlines(), start=first):
         start = start if parts else number
         parts.append(line.rstrip("\\"))
         if line.endswith("\\"):

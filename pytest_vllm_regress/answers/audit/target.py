@@ -20,19 +20,22 @@ from packaging.version import Version
 from ...cases.model import Case
 from ...environments.installed import (
     VLLM,
+    Package,
     is_environment,
     open_environment,
     open_interpreter,
+    package,
     scan,
 )
 from ...environments.names import missing_release, unavailable_reason, versions_named_by
 from ...environments.recipes import LOCKS, find_file, load
+from ...environments.releases import known_releases
 from ...environments.sources import parse_name
 from ...errors import UsageError
 from ...util.files import existing_path, expand_home
 from ...util.paths import shipped
 from ...util.validation import format_value
-from ...util.versions import is_version, requirement_of, version_of
+from ...util.versions import is_version, requirement_of, specifiers_of, version_of
 from .matching import Inventory, can_show
 from .package_lists import MAX_BYTES, may_apply, parse_list, read_list
 
@@ -125,6 +128,44 @@ def read_side(target: str) -> Inventory:
             f"Give a release (0.8.4), a list of packages, or the interpreter that `vllm-regress env build {target}` prints"
         )
     return read_target(target, ALLOWED_SIDES)
+
+
+def ends_of_range(inventory: Inventory) -> tuple[Inventory, ...]:
+    """Return the inventory; if it leaves the version of vLLM to a range, one with the oldest known
+    release in it and one with the newest, which is what an installation gets.
+
+    Raises ``UsageError`` if no known release is in the range.
+    """
+    name = next((name for name in VLLM if name in inventory.ranges), "")
+    if not name or not inventory.versions.keys().isdisjoint(VLLM):
+        return (inventory,)
+    text = inventory.ranges[name]
+    specifiers = specifiers_of(text)
+    releases = [] if specifiers is None else list(specifiers.filter(known_releases(name)))
+    if not releases:
+        raise UsageError(
+            f"{inventory.source}: no known release of {name} is in {text}, so there is nothing to check"
+        )
+    ends = [("newest", releases[-1])]
+    if text and releases[0] != releases[-1]:  # without a range the oldest is nobody's
+        ends.append(("oldest", releases[0]))
+    return tuple(
+        replace(
+            inventory,
+            source=f"{inventory.source} ({name} {release}, the {end} that {text or 'no range'} allows)",
+            packages=(
+                *inventory.packages,
+                *filter(None, [_package(inventory, name, str(release))]),
+            ),
+            unpinned={key: line for key, line in inventory.unpinned.items() if key != name},
+        )
+        for end, release in ends
+    )
+
+
+def _package(inventory: Inventory, name: str, version: str) -> Package | None:
+    path = Path(inventory.source)
+    return package(name, version, path if path.is_file() else None, 1)
 
 
 def built_in_locks() -> Path:

@@ -33,6 +33,8 @@ class UpgradeAdvice:
     ``fewest``: the later release with the fewest of the failures found (None: no later release is
     known). ``kept``: their ids.
     ``other``: number of other documented failures of the release that is advised.
+    ``distribution``: what to install, the one that is installed. ``found``: number of the failures
+    found. ``workarounds``: how many of ``kept`` have one.
     """
 
     without: str | None
@@ -40,17 +42,22 @@ class UpgradeAdvice:
     other: int
     fewest: str | None
     kept: tuple[str, ...]
+    distribution: str = "vllm"
+    found: int = 0
+    workarounds: int = 0
 
     def __str__(self) -> str:
-        none = f"no {'later ' if self.without else ''}release is without all of these"
+        left = len(self.kept)
+        gone = self.found - left
         if self.without and not self.earlier:
-            text = f"vllm {self.without} is the nearest release without any of these"
+            text = f"upgrade to {self.distribution} {self.without}: all {self.found} gone"
         elif self.without:
-            text = f"{none}; the nearest earlier one that is: vllm {self.without}"
-        elif self.fewest:
-            text = f"{none}; of the later ones vllm {self.fewest} has the fewest, {len(self.kept)}: {', '.join(self.kept)}"
+            text = f"go back to {self.distribution} {self.without}: all {self.found} gone; no later release is without all of them"
+        elif self.fewest and gone:
+            ways = f"workaround for {self.workarounds}" if self.workarounds else "no workaround"
+            text = f"upgrade to {self.distribution} {self.fewest}: {gone} of {self.found} gone; {left} remain, {ways}"
         else:
-            return none
+            return "no release is without all of these"
         return f"{text} ({self.other or 'no'} other documented failure{'' if self.other == 1 else 's'})"
 
 
@@ -96,7 +103,7 @@ def better(findings: Sequence[AuditMatch], cases: Sequence[Case]) -> UpgradeAdvi
         return tuple(case.id for case in candidates if release and case.is_affected(versions))
 
     affecting = [finding.case for finding in of_vllm]
-    kept = {release: having(release, affecting) for release in _candidates(cases)}
+    kept = {release: having(release, affecting) for release in _candidates(cases, build)}
     later = sorted(release for release in kept if release > current)
     earlier = sorted((release for release in kept if release < current), reverse=True)
     without = next((release for release in (*later, *earlier) if not kept[release]), None)
@@ -108,16 +115,21 @@ def better(findings: Sequence[AuditMatch], cases: Sequence[Case]) -> UpgradeAdvi
         other=len({*having(without or fewest, cases)} - {f.case.id for f in findings}),
         fewest=str(fewest) if fewest else None,
         kept=kept[fewest] if fewest else (),
+        distribution=build,
+        found=len(affecting),
+        workarounds=sum(
+            bool(case.workaround) for case in affecting if fewest and case.id in kept[fewest]
+        ),
     )
 
 
-def _candidates(cases: Iterable[Case]) -> tuple[Version, ...]:
-    """Return the known releases since the earliest one that a case names, and newer releases that
-    only cases name."""
-    known, named = known_releases("vllm"), named_releases(cases)
+def _candidates(cases: Iterable[Case], build: str) -> tuple[Version, ...]:
+    """Return the known releases of a distribution since the earliest one that a case names; of vLLM
+    itself also newer releases that only cases name."""
+    known, named = known_releases(build) or known_releases("vllm"), named_releases(cases)
     return (
         *(release for release in known if release >= named[0]),
-        *(release for release in named if release > known[-1]),
+        *(release for release in named if build == "vllm" and release > known[-1]),
     )
 
 

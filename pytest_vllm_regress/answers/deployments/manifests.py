@@ -1,0 +1,584 @@
+"""Servers in YAML: compose files, Kubernetes manifests and custom resources, Helm values, workflows,
+catalogues of models, and scripts in any of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
+from typing import Any
+
+from ...util.documents import MAX_NODES, YamlSyntaxError, parse_yaml
+from .findings import UNSET, ServerCommand, Unreadable, Word, literal
+from .shell import expanded, is_image, is_own_image, of_image, of_script, servers, split
+
+MAX_BLOCK = 400
+"""Lines of a YAML scalar that are searched for a word."""
+MAX_REPAIRED = 20
+MAX_REPAIRED_TEXT = 100_000
+"""Lines that are left out of YAML which cannot be parsed, and the size of a text that is parsed so
+often."""
+MAX_DOCUMENTS = 500
+_BLOCK_KEY = re.compile(
+    r"[ \t]*(?:- )?(?:containers|services|modelSpec|predictor|spec):[ \t]*(?:#.*)?"
+)
+_TEMPLATE = re.compile(r"\{\{[^{}]*\}\}|\{%[^{}]*%\}")
+_STANDS_FOR_TEMPLATE = "$TEMPLATE"
+_ONLY_TEMPLATES = re.compile(r"(?m)^[ \t]*(?:\$TEMPLATE[ \t]*)+$|^\{\w+\}[ \t]*$")
+
+_WORDS = ("entrypoint", "command", "args", "extraArgs")
+_MORE_WORDS = re.compile(r"(?i)(?:.*[a-z_-])?(?:args|arguments|parameters|flags)")
+_OF_OTHERS = re.compile(r"(?i).*(?:install|build|router|docker_?build|helm|mount).*")
+_LABELS = ("name", "container_name")
+_ENVIRONMENTS = ("environment", "env", "envs", "envVars")
+_IMAGES = ("image", "imageName", "image_name", "containerImage", "image_id")
+_OF_CONTAINERS = ("image", "imageName", "containerImage")
+_TEXTS = re.compile(
+    r"(?i)(?:display_?)?name|run-name|description|title|notes?|comment|readme|summary|message"
+)
+"""Keys of texts for people."""
+_MODEL_KEY = re.compile(
+    r"(?i)(?:\w*_)?model_?(?:id|name|url|uri|path|repo)?|(?:hugging_?face|hf)_?(?:repo|model)_?(?:id)?|storage_?uri|uri|url|repo_?id"
+)
+_MODEL_NAME = re.compile(r"(?:hf://)?([\w.-]+/[\w.-]+|/[\w./-]+)/?")
+_CHART = {
+    "enableLoRA": "enable_lora",
+    "enableTool": "enable_auto_tool_choice",
+    "modelURL": "model",
+    "toolCallParser": "tool_call_parser",
+}
+"""Settings of vLLM's Helm chart and operator beside ``vllmConfig``, and what they mean."""
+_OF_KUBERNETES = re.compile(
+    r"(?i)name|namespace|repository|tag|image\w*|replica\w*|request\w*|limit\w*|resources|pvc\w*|storage\w*|node\w*|env\w*"
+    r"|labels|annotations|\w*secret\w*|hf_?token|api_?key|toleration\w*|affinity|service\w*|priority\w*|shm\w*|init\w*|extra(?:volume|port)\w*"
+    r"|\w*probe\w*|runtime\w*|security\w*|pod\w*|container\w*|volume\w*|autoscal\w*|keda\w*|strategy|\w*port|type|kind|apiversion|metadata"
+    r"|model|vllmconfig|modelurl|device\w*|serviceaccount\w*|raySpec|health\w*|scheduler\w*"
+)
+"""Keys beside ``vllmConfig`` that add no option."""
+_LOOKS_LIKE_OPTION = re.compile(
+    r"(?i).*(?:lora|parser|tool_?call|parallel|quantiz|max_?model|max_?num|gpu_?mem|dtype|reasoning|specul"
+    r"|prefix_?cach|chunked|chat_?template|kv_?(?:cache|transfer)|served_?(?:model)?_?name|enforce_?eager|trust_?remote"
+    r"|extra_?(?:args|flags)).*"
+)
+_TELLING = re.compile(
+    r"--(?:max-model-len|gpu-memory-utilization|enforce-eager|max-num-seqs|max-num-batched-tokens?|tool-call-parser"
+    r"|enable-auto-tool-choice|enable-prefix-caching|enable-chunked-prefill|kv-transfer-config|max-seq-len-to-capture|swap-space)(?:=.*)?"
+)
+"""Options that hardly any other server has."""
+_USUAL = re.compile(
+    r"--(?:tensor-parallel-size|pipeline-parallel-size|served-model-name|quantization|dtype|trust-remote-code|enable-lora)(?:=.*)?"
+)
+"""Options that say enough where vLLM is named, too."""
+
+
+_ENGINE_ARGUMENTS = re.compile(
+    r"(?i)vllm_?(?:config|args|arguments|kwargs|options|server_args)|engine_?(?:kwargs|args|config)|server[_-]arguments|arguments"
+)
+_TELLING_NAMES = {
+    "max_model_len",
+    "gpu_memory_utilization",
+    "tensor_parallel_size",
+    "enforce_eager",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "trust_remote_code",
+}
+
+
+_OTHER_ENGINE = re.compile(
+    r"inference-sim|simulat|router|sglang|lmdeploy|text-generation|triton|ollama|trt"
+)
+"""Images of other servers, which have options of the same names."""
+
+
+@dataclass(frozen=True)
+class _Scope:
+    """What the mappings around a node say: variables, and a model. ``says_vllm``: the document names
+    vLLM somewhere."""
+
+    variables: Mapping[str, str] = field(default_factory=dict, hash=False)
+    model: str = ""
+    says_vllm: bool = False
+
+
+def of_yaml(text: str) -> Iterator[ServerCommand | Unreadable]:
+    """Yield the servers of all documents. One that cannot be parsed is repaired by itself."""
+    lines = text.splitlines()
+    for document, problem in _documents(text):
+        if problem:
+            yield Unreadable(problem)
+        # The blocks of a broken document may overlap.
+        for server in dict.fromkeys(_of_document(document)):
+            yield replace(
+                server,
+                words=tuple(_located(server.words, lines)),
+                complete=server.complete and not problem,
+            )
+
+
+def _documents(text: str) -> Iterator[tuple[Any, str]]:
+    """Yield the documents; of one that cannot be parsed what can be read of it, and why."""
+    try:
+        yield from ((document, "") for document in parse_yaml(text, text_type=Word))
+        return
+    except ValueError as error:
+        problem = _reason(error)
+    parts = re.split(r"(?m)^---.*\n", text)
+    at = 0
+    for part in parts if 1 < len(parts) <= MAX_DOCUMENTS else [text]:
+        lines = "\n" * at  # so that words have their lines
+        at += part.count("\n") + 1
+        try:
+            documents, why = parse_yaml(lines + part, text_type=Word), ""
+        except ValueError as error:
+            documents, why = _repaired(lines + part), _reason(error)
+        if why and not any(map(_starts_server, documents)):
+            documents = _blocks(lines + part)
+        yield from ((document, why) for document in documents or ([None] if why else []))
+        problem = problem or why
+
+
+def _starts_server(document: Any) -> bool:
+    return next(_of_document(document), None) is not None
+
+
+def _reason(error: ValueError) -> str:
+    return " ".join(str(error).split())[:200]
+
+
+def _repaired(text: str) -> list[Any]:
+    """Return what can be read of a text that is no YAML: without its templates, and without the
+    lines that cannot be parsed."""
+    text = _TEMPLATE.sub(lambda match: _STANDS_FOR_TEMPLATE + "\n" * match[0].count("\n"), text)
+    lines = _ONLY_TEMPLATES.sub("", text).splitlines()
+    for _ in range(MAX_REPAIRED if len(text) <= MAX_REPAIRED_TEXT else 1):
+        try:
+            return parse_yaml("\n".join(lines), text_type=Word)
+        except YamlSyntaxError as error:
+            at = min(error.line, len(lines)) - 1
+            while at > 0 and not lines[at].strip():  # an error may be noticed later
+                at -= 1
+            lines[at] = ""
+        except ValueError:
+            break
+    return []
+
+
+def _blocks(text: str) -> list[Any]:
+    """Return the lists of containers and services in a text whose structure around them is wrong."""
+    lines = text.splitlines()
+    found: list[Any] = []
+    read_to = tried = 0
+    for number, line in enumerate(lines):
+        if number < read_to or not _BLOCK_KEY.fullmatch(line) or tried == MAX_REPAIRED:
+            continue
+        tried += 1
+        block = _indented(lines[number + 1 :])
+        try:
+            found += parse_yaml("\n" * (number + 1) + "\n".join(block), text_type=Word)
+        except ValueError:
+            continue
+        read_to = number + 1 + len(block)
+    return found
+
+
+def _indented(lines: Sequence[str]) -> list[str]:
+    """Return the first lines, as far as they are indented as the first of them that is not empty."""
+    first = next((line for line in lines if line.strip()), "")
+    indent = first[: len(first) - len(first.lstrip())]
+    item = f"{indent}-" if first.startswith(f"{indent}-") else indent
+
+    def belongs(line: str) -> bool:
+        return not line.strip() or line.startswith((item, f"{indent} "))
+
+    return list(takewhile(belongs, lines))
+
+
+def _located(words: Iterable[Word], lines: Sequence[str]) -> Iterator[Word]:
+    """Yield words, each with the line on which it is found: YAML tells the line at which a scalar
+    begins, and may fold its lines."""
+    begins = at = 0
+    for word in words:
+        begins, at = word.line, max(at, word.line) if word.line == begins else word.line
+        end = min(at + MAX_BLOCK, len(lines) + 1)
+        at = next((number for number in range(at, end) if word in lines[number - 1]), at)
+        yield Word(word, at, word.quoted)
+
+
+def _of_document(document: Any) -> Iterator[ServerCommand]:
+    """Yield the servers of a document. If there is none, but vLLM's own image is named beside what
+    is left to a template, it starts one that is not known."""
+    found = list(_servers_of(document))
+    images = [node for node in _scalars(document) if is_own_image(node)]
+    bare = [server for server in found if not server.words and not server.settings]
+    if len(found) > len(bare):  # an image of a chart, or the base of another one
+        is_chart = isinstance(document, dict) and not {"kind", "services"} & document.keys()
+        uncertain = [s for s in bare if s.label == _ONLY_IMAGE or (is_chart and not s.is_certain)]
+        image = next((server.image for server in uncertain if server.image), "")
+        found = [
+            replace(server, image=server.image or image)
+            for server in found
+            if server not in uncertain
+        ]
+        found = _merged(found) if is_chart else found
+    for server in found:
+        label = "" if server.label == _ONLY_IMAGE else server.label
+        # The command of a bare image may be in a template.
+        is_open = not server.words and not server.settings and _has_template(document)
+        yield replace(server, label=label, complete=server.complete and not is_open)
+    if not found and images and _leaves_command_open(document):
+        image = images[0]
+        yield ServerCommand(
+            (), image.line, image=image.removeprefix("docker:"), is_certain=False, complete=False
+        )
+
+
+def _has_template(document: Any) -> bool:
+    """Return whether a document only changes a template that is elsewhere: values of a chart, and
+    KServe's services."""
+    if not isinstance(document, dict):
+        return False
+    kind = str(document.get("kind", ""))
+    return kind.startswith("LLMInferenceService") or not {"kind", "services"} & document.keys()
+
+
+def _merged(found: list[ServerCommand]) -> list[ServerCommand]:
+    """Return the servers of a chart: arguments beside its only command belong to that one."""
+    certain = [server for server in found if server.is_certain and server.words]
+    more = [server for server in found if not server.is_certain and not server.label]
+    if len(certain) != 1 or len(certain) + len(more) != len(found):
+        return found
+    words = [word for server in (*certain, *more) for word in server.words]
+    return [replace(certain[0], words=tuple(words), complete=certain[0].complete and not more)]
+
+
+_ONLY_IMAGE = "\0image"
+"""The label of a mapping that has an image and nothing else: it may be the base of another one."""
+
+
+def _leaves_command_open(document: Any) -> bool:
+    run = document.get("run") if isinstance(document, dict) else None
+    return isinstance(run, str) and re.fullmatch(r"\s*(?:\{\w+\}|\$\w+)?\s*", run) is not None
+
+
+def _scalars(document: Any) -> Iterator[Word]:
+    visited: set[int] = set()
+    waiting = [document]
+    while waiting and len(visited) < MAX_NODES:
+        node = waiting.pop()
+        if isinstance(node, Word):
+            yield node
+        elif isinstance(node, (dict, list)) and id(node) not in visited:
+            visited.add(id(node))
+            waiting += node.values() if isinstance(node, dict) else node
+
+
+def _servers_of(document: Any) -> Iterator[ServerCommand]:
+    """Yield the servers of the mappings and texts in a document. Aliases are followed once."""
+    visited: set[int] = set()
+    says_vllm = any("vllm" in text.lower() for text in _scalars(document))
+    waiting = [(document, _Scope(model=_model_of_document(document), says_vllm=says_vllm))]
+    while waiting and len(visited) < MAX_NODES:
+        node, scope = waiting.pop()
+        if id(node) in visited:
+            continue
+        visited.add(id(node))
+        if isinstance(node, dict):
+            scope = replace(scope, variables={**scope.variables, **_own_variables(node)})
+            started = list(_of_mapping(node, scope))
+            yield from started
+            waiting += reversed(
+                [
+                    (value, scope)
+                    for key, value in node.items()
+                    if (key not in _WORDS or isinstance(value, dict))
+                    and not _TEXTS.fullmatch(str(key))
+                    and not (started and key in (*_IMAGES, "vllmConfig"))
+                ]
+            )
+        elif isinstance(node, list):
+            started = list(servers(_words(node), scope.variables)) or list(_of_patch(node))
+            yield from started
+            items = [item for item in node if not started or isinstance(item, dict)]
+            waiting += reversed([(item, scope) for item in items])
+        elif isinstance(node, Word) and re.search(r"vllm|/args", node) and re.search(r"\s", node):
+            yield from _of_text(node, scope)
+
+
+def _of_patch(operations: list[Any]) -> Iterator[ServerCommand]:
+    """Yield the server whose arguments a list of JSON patches adds or replaces."""
+    words: list[Word] = []
+    for operation in operations:
+        if not isinstance(operation, dict) or "op" not in operation:
+            return
+        if re.search(r"/args(?:/|$)", str(operation.get("path"))):
+            value = operation.get("value")
+            words += _words([value] if isinstance(value, Word) else value)
+    if any(_TELLING.fullmatch(word.replace("_", "-")) for word in words):
+        yield ServerCommand(tuple(words), words[0].line, is_certain=False, complete=False)
+
+
+def _of_text(text: Word, scope: _Scope) -> Iterator[ServerCommand]:
+    """Yield the servers of a script, or of a manifest in a manifest, such as a patch."""
+    if "\n" in text and re.match(r"\s*(?:#.*\n\s*)*(?:---\s*)?(?:- )?[\w.-]+:(?:\s|$)", text):
+        try:
+            documents = parse_yaml(str(text), text_type=Word)
+        except ValueError:
+            documents = []
+        if documents and all(isinstance(document, (dict, list)) for document in documents):
+            for document in documents:
+                for server in _servers_of(document):
+                    yield replace(server, complete=False)  # more is in what it changes
+            return
+    yield from of_script(text, text.line, scope.variables)
+
+
+def _own_variables(node: Mapping[Any, Any]) -> dict[str, str]:
+    values = (_variables(node.get(key)) for key in _ENVIRONMENTS)
+    return {name: text for variables in values for name, text in variables.items()}
+
+
+def _of_mapping(node: Mapping[Any, Any], scope: _Scope) -> Iterator[ServerCommand]:
+    label = next((node[key] for key in _LABELS if isinstance(node.get(key), str)), "")
+    image = _image(node)
+    config = node.get("vllmConfig", {} if {"modelURL", "repository"} <= node.keys() else None)
+    if isinstance(config, dict):
+        yield _of_chart(node, config, scope, image, label)
+        return
+    words = [word for key in _WORDS for word in _words(node.get(key), key)]
+    words = [part for word in words for part in expanded(word, _known(scope))]
+    # In the values of a chart more may be elsewhere.
+    has_image = any(isinstance(node.get(key), str) for key in _OF_CONTAINERS)
+    started: list[ServerCommand] = []
+    if has_image and not words:  # RunPod's dockerArgs
+        words = next((w for key in node if _is_list(str(key)) and (w := _words(node[key]))), [])
+    if has_image or words:
+        started = list(of_image(image, words, scope.variables))
+    if started and not is_own_image(image) and not any(server.words for server in started):
+        started = list(_of_variables(started, node, image, scope))
+    if any(re.search(r"(?i)args|extra", name) for name in _own_variables(node)):
+        started = [s if s.words else replace(s, complete=False) for s in started]
+    if has_image and len(node) == 1:
+        label = _ONLY_IMAGE
+    if not started:
+        started = list(_of_values(node, scope, image, words))
+    else:
+        started = [replace(s, complete=s.complete and not _has_options(node)) for s in started]
+    yield from (replace(server, label=label) for server in started)
+
+
+def _of_variables(
+    started: list[ServerCommand], node: Mapping[Any, Any], image: str, scope: _Scope
+) -> Iterator[ServerCommand]:
+    """Yield the servers of an image that makes its command of variables, such as RunPod's worker; no
+    others without arguments, which may be built here, or be Ray's."""
+    names = ("MODEL_NAME", "MODEL_ID", "MODEL", "VLLM_MODEL", "LLM_MODEL_ID")
+    model = next(filter(None, map(scope.variables.get, names)), "")
+    if "build" in node or re.search(r"\bray", image):
+        return
+    is_plain = re.search(r"(?:^|/)vllm(?::|$)", image) is not None
+    for server in started:
+        if (
+            model
+            or is_plain
+            or (not server.is_certain and not server.complete and "entrypoint" in node)
+        ):
+            yield replace(server, settings={"model": model} if model else {})
+
+
+def _of_chart(
+    node: Mapping[Any, Any], config: Mapping[Any, Any], scope: _Scope, image: Word, label: str
+) -> ServerCommand:
+    """Return the server of vLLM's own Helm chart or operator."""
+    line = next((key.line for key in node if isinstance(key, Word)), 1)
+    model = node.get("model")
+    chart = {**(model if isinstance(model, dict) else {}), **node}
+    settings = {option: chart[key] for key, option in _CHART.items() if chart.get(key)}
+    settings |= {str(key): config[key] for key in config if key != "extraArgs"}
+    words = _words(config.get("extraArgs"))
+    complete = all(key in _CHART or _OF_KUBERNETES.fullmatch(str(key)) for key in chart)
+    return ServerCommand(
+        tuple(words), line, scope.variables, image, label, settings, complete=complete
+    )
+
+
+def _of_values(
+    node: Mapping[Any, Any], scope: _Scope, image: Word, words: Sequence[Word]
+) -> Iterator[ServerCommand]:
+    """Yield the server of a mapping whose words or keys become a command elsewhere: values of a
+    chart, an entry of a catalogue, engine arguments."""
+    lists = {str(key): _words(node[key], str(key)) for key in node if _is_list(str(key))}
+    more = next((words for words in lists.values() if words and words[0].startswith("-")), [])
+    kinds = (_TELLING, _USUAL) if scope.says_vllm else (_TELLING,)
+    telling = any(kind.fullmatch(word.replace("_", "-")) for word in more for kind in kinds)
+    is_vllm = is_image(image) or _says_vllm(node)
+    is_other = _OTHER_ENGINE.search(image) is not None or _is_other_backend(more)
+    if more and (is_vllm or telling) and not is_other:
+        model = _model(node) or scope.model
+        settings = {"model": model} if model and not _names_model(more) else {}
+        yield ServerCommand(
+            tuple(part for word in more for part in expanded(word, _known(scope))),
+            more[0].line,
+            scope.variables,
+            image,
+            settings=settings,
+            is_certain=False,
+            complete=not _has_options(node),
+        )
+    elif (given := _engine_arguments(node)) is not None:
+        model = scope.model
+        yield ServerCommand(
+            (),
+            next((key.line for key in node if isinstance(key, Word)), 1),
+            scope.variables,
+            settings={**({"model": model} if model else {}), **given},
+            is_certain=False,
+        )
+    elif _names_engine(node) and not more and not words and (model := _model(node)):
+        line = next((key.line for key in node if isinstance(key, Word)), 1)
+        yield ServerCommand(
+            (),
+            line,
+            scope.variables,
+            image,
+            settings={"model": model},
+            is_certain=False,
+            complete=not _has_options(node),
+        )
+    elif (isinstance(node.get("image"), dict) and is_image(image) and not words) or _is_role(node):
+        model = _model(node) or scope.model
+        yield ServerCommand(
+            (),
+            image.line,
+            scope.variables,
+            image,
+            settings={"model": model} if model else {},
+            is_certain=False,
+            complete=False,
+        )
+
+
+def _names_engine(node: Mapping[Any, Any]) -> bool:
+    return any(str(node.get(key)).lower() == "vllm" for key in ("engine", "backend"))
+
+
+def _engine_arguments(node: Mapping[Any, Any]) -> dict[str, Any] | None:
+    """Return the options of a mapping below a key such as ``vllm_config`` or ``engine_kwargs``,
+    where they have their own names; None if there is none."""
+    for key, value in node.items():
+        if isinstance(value, dict) and _ENGINE_ARGUMENTS.fullmatch(str(key)):
+            names = {str(name).replace("-", "_") for name in value}
+            if "vllm" in str(key).lower() or names & _TELLING_NAMES:
+                return {str(name): option for name, option in value.items() if option is not None}
+    return None
+
+
+def _is_role(node: Mapping[Any, Any]) -> bool:
+    """Return whether a mapping has the variables of a role that serves: ``vllm_model`` and others."""
+    names = [str(key) for key in node if str(key).startswith("vllm_")]
+    return len(names) >= 3 and any(re.fullmatch(r"vllm_model(?:_\w+)?", name) for name in names)
+
+
+def _is_list(key: str) -> bool:
+    return _MORE_WORDS.fullmatch(key) is not None and not _OF_OTHERS.fullmatch(key)
+
+
+def _is_other_backend(words: Sequence[Word]) -> bool:
+    """Return whether arguments choose another engine than vLLM (KServe's own server)."""
+    return any(re.fullmatch(r"--backend=(?!vllm|auto).*", word) for word in words)
+
+
+def _names_model(words: Sequence[Word]) -> bool:
+    return any(re.fullmatch(r"--model(?:=.*)?", word) for word in words)
+
+
+def _has_options(node: Mapping[Any, Any]) -> bool:
+    """Return whether a key, which was not understood, looks like an option."""
+    ignored = {*_WORDS, *_IMAGES, *_LABELS, *_ENVIRONMENTS}
+    return any(
+        key not in ignored
+        and _LOOKS_LIKE_OPTION.fullmatch(str(key))
+        and not _is_list(str(key))
+        and not _MODEL_KEY.fullmatch(str(key))
+        for key in node
+    ) or ("vllm_model" in node)
+
+
+def _says_vllm(node: Mapping[Any, Any]) -> bool:
+    """Return whether a mapping says ``engine: vllm``, ``backend: vllm``, ``modelCommand: vllmServe``
+    or names such an image."""
+    values = (value for key, value in node.items() if key not in _LABELS)
+    return any(
+        isinstance(value, str) and re.fullmatch(r"(?i)vllm(?:serve|[\w-]*runtime)?", value)
+        for value in values
+    )
+
+
+def _model(node: Any, depth: int = 3) -> str:
+    """Return the model that a mapping names: below a key for one, the name of a repository or a
+    path."""
+    for key, value in node.items() if isinstance(node, dict) and depth else ():
+        if isinstance(value, str) and _MODEL_KEY.fullmatch(str(key)):
+            if match := _MODEL_NAME.fullmatch(value):
+                return match[1]
+        elif isinstance(value, dict) and re.search(r"(?i)model|storage|predictor|spec", str(key)):
+            for name in ("id", "name", "modelURL"):
+                if isinstance(value.get(name), str) and (m := _MODEL_NAME.fullmatch(value[name])):
+                    return m[1]
+            if found := _model(value, depth - 1):
+                return found
+    return ""
+
+
+def _model_of_document(document: Any) -> str:
+    return _model(document) if isinstance(document, dict) else ""
+
+
+def _image(node: Mapping[Any, Any]) -> Word:
+    """Return the image of a container, also one that is given as a repository and a tag."""
+    image = next((node[key] for key in _IMAGES if node.get(key)), node)
+    if isinstance(image, Mapping):
+        text = ":".join(
+            str(image[key]) for key in ("repository", "tag") if image.get(key) is not None
+        )
+        registry = image.get("registry")
+        text = f"{registry}/{text}" if isinstance(registry, str) and text else text
+        return Word(text, getattr(image.get("repository"), "line", 1))
+    return Word(image.removeprefix("docker:"), image.line) if isinstance(image, Word) else Word("")
+
+
+def _words(value: Any, key: str = "command") -> list[Word]:
+    if isinstance(value, Word):
+        return split(value, value.line, newlines_end=False)
+    words: list[Word] = []
+    for item in value if isinstance(value, list) else []:
+        if isinstance(item, Word):
+            one = key not in _WORDS and item.startswith("--") and " " in item and "=" not in item
+            words += split(item, item.line) if one else [Word(item, item.line, True)]
+        elif not isinstance(item, (dict, list, type(None))):
+            words.append(Word(str(item), words[-1].line if words else 1))
+    return words
+
+
+def _known(scope: _Scope) -> dict[str, Word | list[Word] | None]:
+    return {name: Word(value) for name, value in scope.variables.items() if value != UNSET}
+
+
+def _variables(value: Any) -> dict[str, str]:
+    """Return variables from a mapping, from texts ``NAME=value``, or from Kubernetes' list of name
+    and value."""
+    if isinstance(value, dict):
+        return {
+            str(name): literal(str(text))
+            for name, text in value.items()
+            if not isinstance(text, (dict, list))
+        }
+    variables = {}
+    for entry in value if isinstance(value, list) else ():
+        if isinstance(entry, str) and "=" in entry:
+            name, _, text = entry.partition("=")
+            variables[name] = literal(text)
+        elif isinstance(entry, dict) and "name" in entry:
+            variables[str(entry["name"])] = literal(str(entry.get("value", UNSET)))
+    return variables

@@ -1,0 +1,234 @@
+"""Servers in Python source, as Modal's: lists of words, commands in strings, and engine arguments of
+vLLM's own application; and in the cells of notebooks."""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from ...util.documents import parse_json
+from .findings import ServerCommand, Unreadable, Word, literal
+from .shell import is_image, of_image, of_script, servers, split
+
+_PRINTS = ("print", "info", "debug", "warning", "error", "log", "echo")
+_IMAGE_KEYS = ("imagename", "image", "dockerimage", "containerimage")
+_ARGUMENT_KEYS = ("dockerargs", "dockerstartcmd", "args")
+_FROM_ENVIRONMENT = ("get", "getenv")
+MAX_DEPTH = 20
+
+
+def of_notebook(text: str) -> Iterator[ServerCommand | Unreadable]:
+    """Yield the servers that the cells start: commands behind ``!``, and cells of a shell."""
+    try:
+        document = parse_json(text)
+    except ValueError as error:
+        yield Unreadable(str(error)[:200])
+        return
+    cells = document.get("cells") if isinstance(document, dict) else None
+    for cell in cells if isinstance(cells, list) else []:
+        source = cell.get("source") if isinstance(cell, dict) else None
+        if source and cell.get("cell_type") == "code":
+            lines = "".join(map(str, source)) if isinstance(source, list) else str(source)
+            yield from _of_cell(lines)
+
+
+def _of_cell(text: str) -> Iterator[ServerCommand]:
+    first = text.lstrip().partition("\n")[0]
+    if first.startswith(("%%bash", "%%sh", "%%script", "%%shell", "%%writefile")):
+        yield from of_script(text.lstrip().partition("\n")[2])
+        return
+    shell, goes_on = [], False
+    for line in text.split("\n"):
+        goes_on = goes_on or line.lstrip().startswith("!")
+        shell.append(line.lstrip(" !") if goes_on else "")
+        goes_on = goes_on and line.rstrip().endswith("\\")
+    yield from of_script("\n".join(shell))
+    python = [line if not line.lstrip().startswith(("!", "%")) else "" for line in text.split("\n")]
+    if "vllm" in text and not any(shell):
+        yield from (
+            found for found in of_python("\n".join(python)) if isinstance(found, ServerCommand)
+        )
+
+
+def of_python(text: str) -> Iterator[ServerCommand | Unreadable]:
+    """Yield the servers that a program starts. A variable that has one value is replaced by it."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)
+            tree = ast.parse(text)
+        found = list(_Program(tree, text).servers())
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        yield Unreadable(f"not valid Python: {str(error)[:200]}")
+        return
+    yield from found
+
+
+def _is_command(server: ServerCommand) -> bool:
+    """Return whether a text names a model or an option after ``vllm serve``: others are about it."""
+    return any(word.startswith(("-", "$")) or "/" in word for word in server.words)
+
+
+class _Program:
+    def __init__(self, tree: ast.Module, text: str) -> None:
+        self._tree = tree
+        self._serves = "vllm.entrypoints" in text
+        self._names: dict[str, ast.expr | None] = {}
+        self._more: dict[str, list[tuple[ast.expr, bool]]] = {}
+        self._left_out: set[int] = set()
+        self._bodies: dict[str, int] = {}
+        self._read(tree, 0)
+
+    def _read(self, node: ast.AST, body: int) -> None:
+        """Note the values of variables, what is added to lists, and texts that are no commands."""
+        for name, value in ast.iter_fields(node):
+            for child in value if isinstance(value, list) else [value]:
+                if isinstance(child, ast.AST):
+                    self._note(child, id(value) if isinstance(value, list) else body)
+                    inner = id(value) if name in ("body", "orelse", "handlers") else body
+                    self._read(child, inner)
+
+    def _note(self, node: ast.AST, body: int) -> None:
+        if isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for target in targets:
+                if isinstance(target, ast.Name) and node.value is not None:
+                    known = self._names.get(target.id, node.value)
+                    same = known is not None and ast.dump(known) == ast.dump(node.value)
+                    self._names[target.id] = node.value if same else None
+                    self._bodies[target.id] = body
+        elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+            name = node.target.id
+            self._more.setdefault(name, []).append((node.value, body == self._bodies.get(name)))
+        elif isinstance(node, ast.Expr):
+            self._note_statement(node.value, body)
+
+    def _note_statement(self, value: ast.expr, body: int) -> None:
+        if isinstance(value, ast.Constant):  # a docstring
+            self._left_out.add(id(value))
+        if not isinstance(value, ast.Call):
+            return
+        function, owner = value.func, ""
+        if isinstance(function, ast.Attribute):
+            name = function.attr
+            owner = function.value.id if isinstance(function.value, ast.Name) else ""
+        else:
+            name = function.id if isinstance(function, ast.Name) else ""
+        if name in ("extend", "append") and owner and value.args:
+            added = value.args[0]
+            if name == "append":
+                added = ast.copy_location(ast.List([added]), added)
+            self._more.setdefault(owner, []).append((added, body == self._bodies.get(owner)))
+        elif name in _PRINTS:
+            self._left_out |= {id(part) for part in ast.walk(value)}
+
+    def servers(self) -> Iterator[ServerCommand]:
+        assigned = {id(value): name for name, value in self._names.items() if value is not None}
+        for node in ast.walk(self._tree):
+            if id(node) in self._left_out:
+                continue
+            if isinstance(node, (ast.List, ast.Tuple)):
+                words = self._words(node, assigned.get(id(node), ""))
+                for server in servers(words):  # without words, they are added elsewhere
+                    yield replace(server, complete=bool(server.words))
+            elif isinstance(node, (ast.Constant, ast.JoinedStr, ast.BinOp)):
+                text = self._text(node)
+                if "vllm" in text and any(c.isspace() for c in text):
+                    line = node.lineno
+                    yield from filter(_is_command, of_script(text, line))
+                    self._left_out |= {id(part) for part in ast.walk(node)}
+            elif isinstance(node, (ast.Call, ast.Dict)):
+                yield from self._of_container(node)
+                if isinstance(node, ast.Call) and self._serves:
+                    yield from self._of_arguments(node)
+
+    def _words(self, node: ast.List | ast.Tuple, name: str) -> list[Word]:
+        """Return the words of a list, with what is added to its variable."""
+        words: list[Word] = []
+        for item in node.elts:
+            if isinstance(item, ast.Starred):
+                words += self._listed(item.value)
+            else:
+                words.append(Word(self._text(item) or "$VALUE", item.lineno, True))
+        for added, certain in self._more.get(name, ()) if name else ():
+            words += self._listed(added) if certain else [Word("$MORE_ARGS", node.lineno)]
+        return words
+
+    def _listed(self, node: ast.expr) -> list[Word]:
+        value = self._names.get(node.id) if isinstance(node, ast.Name) else node
+        if isinstance(value, (ast.List, ast.Tuple)):
+            return [Word(self._text(item) or "$VALUE", node.lineno, True) for item in value.elts]
+        return [Word("$MORE_ARGS", getattr(node, "lineno", 1))]
+
+    def _of_container(self, node: ast.Call | ast.Dict) -> Iterator[ServerCommand]:
+        """Yield the server of a container that is described by keywords or keys: RunPod's
+        ``create_pod(image_name=..., docker_args=...)``."""
+        if isinstance(node, ast.Call):
+            pairs = [(keyword.arg or "", keyword.value) for keyword in node.keywords]
+        else:
+            keys = [key.value if isinstance(key, ast.Constant) else "" for key in node.keys]
+            pairs = [(str(key), value) for key, value in zip(keys, node.values, strict=True)]
+        texts = {key.lower().replace("_", ""): value for key, value in pairs}
+        image = next((self._text(texts[key]) for key in _IMAGE_KEYS if key in texts), "")
+        arguments = next((self._text(texts[key]) for key in _ARGUMENT_KEYS if key in texts), "")
+        if arguments and is_image(image):
+            line = node.lineno
+            yield from of_image(Word(image, line), split(arguments, line), {})
+
+    def _of_arguments(self, node: ast.Call) -> Iterator[ServerCommand]:
+        """Yield the server of vLLM's application around ``AsyncEngineArgs(...)``."""
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        if name not in ("AsyncEngineArgs", "EngineArgs"):
+            return
+        settings: dict[str, Any] = {
+            keyword.arg: keyword.value.value
+            if isinstance(keyword.value, ast.Constant)
+            else literal(self._text(keyword.value) or "$VALUE")
+            for keyword in node.keywords
+            if keyword.arg
+        }
+        complete = all(keyword.arg for keyword in node.keywords) and not node.args
+        yield ServerCommand((), node.lineno, settings=settings, complete=complete)
+
+    def _text(self, node: ast.AST | None, depth: int = 0) -> str:
+        """Return the text of an expression, with ``$NAME`` for what is not known; empty for what is
+        no text at all."""
+        if depth > MAX_DEPTH:
+            return ""
+        if isinstance(node, ast.Constant):
+            return str(node.value) if isinstance(node.value, (str, int, float)) else ""
+        if isinstance(node, ast.JoinedStr):
+            return "".join(self._text(part, depth + 1) for part in node.values)
+        if isinstance(node, ast.FormattedValue):
+            return self._text(node.value, depth + 1) or "$VALUE"
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+            return self._text(node.left, depth + 1) + self._text(node.right, depth + 1)
+        if isinstance(node, ast.Name):
+            value = self._names.get(node.id)
+            text = "" if isinstance(value, (ast.List, ast.Dict)) else self._text(value, depth + 1)
+            return text or f"${node.id}"
+        if isinstance(node, ast.Attribute):
+            return "python" if node.attr == "executable" else f"${node.attr}"
+        if isinstance(node, ast.IfExp):
+            return self._of_condition(node, depth)
+        if isinstance(node, ast.Call):
+            return self._of_call(node, depth)
+        return ""
+
+    def _of_condition(self, node: ast.IfExp, depth: int) -> str:
+        test = self._names.get(node.test.id) if isinstance(node.test, ast.Name) else node.test
+        if isinstance(test, ast.Constant):
+            return self._text(node.body if test.value else node.orelse, depth + 1)
+        return "$VALUE"
+
+    def _of_call(self, node: ast.Call, depth: int) -> str:
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        if name in ("str", "quote", "Path") and node.args:
+            return self._text(node.args[0], depth + 1)
+        if name in _FROM_ENVIRONMENT and node.args and isinstance(node.args[0], ast.Constant):
+            default = self._text(node.args[1], depth + 1) if len(node.args) > 1 else ""
+            name = str(node.args[0].value)
+            return f"${{{name}:-{default}}}" if default else f"${name}"
+        return "" if name in ("join", "run", "Popen") else "$VALUE"

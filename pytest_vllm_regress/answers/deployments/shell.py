@@ -1,0 +1,366 @@
+"""Servers that commands of a shell start: words, variables, arrays, nested shells, containers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain, takewhile
+
+from .findings import UNSET, ServerCommand, Word, literal
+
+MAX_COMMAND = 64 * 1024
+"""Characters to which a word may grow when variables are replaced: each may hold two others."""
+MAX_WORDS = 5_000
+"""Words of a command, after its arrays and variables are replaced."""
+MAX_NESTED = 5
+"""Scripts within words of scripts, as in ``sh -c "..."``, and containers in containers."""
+
+# Programs and images
+_MODULE = re.compile(r"vllm\.entrypoints\.(?:openai\.)?api_server")
+_PROGRAM_NAMES = ("vllm", "vllm.entrypoints.cli.main")
+_OWN_IMAGE = re.compile(r"(?:^|[/-])vllm-openai(?:-\w+)*(?:[:@}]|$)")
+_IMAGE = re.compile(r"(?:^|[/-])vllm(?:[-/:@}]|$)")
+_OTHER_IMAGE = re.compile(
+    r"vllm[\w-]*-(?:router|bench\w*|tests?|sim|simulator|client|exporter|operator|proxy|gateway|ui|router\w*)\b"
+)
+_PROGRAM = re.compile(
+    r"(?:.*/)?(?:(?:ba|da|z|k)?sh|python[\d.]*|sleep|tail|env|ray|tini|nvidia-smi|pip3?|\w+\.(?:sh|py))|/(?:usr/)?s?bin/.*"
+)
+"""The first word after an image that replaces its entrypoint, so that it starts no server."""
+_START_SCRIPT = re.compile(
+    r"(?:.*/)?(?!(?:.*[_-])?(?:ray|worker|bench|test|download|check|health|init))[\w-]*"
+    r"(?:(?:start|serve|launch|run|entrypoint)[\w-]*\.(?:sh|py)|vllm[\w-]*entrypoint[\w-]*|entrypoint[\w-]*vllm[\w-]*)"
+)
+"""A script elsewhere that probably starts the server, if an image or its name says vLLM."""
+_ENGINES = ("docker", "podman", "nerdctl")
+_IMAGE_RUNNERS = ("apptainer", "singularity")
+_IMAGE_FILE = re.compile(r"(?:docker://)?(.*vllm[\w.:/-]*?)(?:_(v?\d[\w.]*?))?(?:\.sif)?")
+_FLAGS = re.compile(
+    r"-[ditP]+|-q|--(?:detach|interactive|tty|rm|init|privileged|read-only|publish-all|no-healthcheck|oom-kill-disable|quiet|replace)"
+)
+"""Options of ``docker run`` that take no value."""
+
+# Words of a shell
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=.*", re.DOTALL)
+_REFERENCE = re.compile(r"\$(?:(\w+)|\{(\w+)(?::-[^{}]*)?\}|\((\w+)\))")
+_ARRAY = re.compile(
+    r"\$\{(\w+)\[[@*]\](?:[:+-][^{}]*)?\}|\$\{\w+\[[@*]\]\+\"?\$\{(\w+)\[[@*]\]\}\"?\}"
+)
+_SEARCHES = ("pkill", "pgrep", "grep", "echo", "printf", "log", "info", "warn")
+"""Commands whose words are no commands."""
+_DECLARES = ("export", "declare", "local", "readonly", "set", "env")
+_OPENS, _CLOSES = ("if", "case", "while", "until", "for", "select"), ("fi", "esac", "done")
+_KEYWORDS = ("if", "then", "else", "elif", "do", "while", "until", "!", "{", "time")
+_PART = re.compile(
+    r"""(?P<blank>(?:[ \t\r`]|\\[ \t\r]*\n|\\[ \t])+)"""  # `\ ` is what YAML makes of `\` in a folded scalar
+    r"""|(?P<redirection>(?<!\S)(?:\d?>>?|<<?<?-?|&>)(?:&\d|&?[ \t]*[^\s;|&]+))"""
+    r"""|(?P<end>\n|&&|\|\|?|;;?|&|[()])"""
+    r"""|(?P<comment>(?<!\S)\#[^\n]*)"""
+    r"""|(?P<plain>(?:\{\{[^{}]*\}\}|\$\([^()\n]*\)|\$\{[^{}\n]*(?:\{[^{}\n]*\}[^{}\n]*)?\}|[^\s\\'"|&;()`{$]+|[{$]|(?<=[a-z])'(?=[a-z]))+)"""
+    r"""|'(?P<single>[^']*)'|"(?P<double>(?:[^"\\]|\\.)*)"|\\(?P<escaped>.)|(?P<other>.)""",
+    re.DOTALL,
+)
+_IN_TEMPLATE = re.compile(r"\{\{[^{}]*\}\}")
+_ESCAPED = re.compile(r'\\(?:\n|(["\\]))')
+_END = ";"
+
+Known = dict[str, "Word | list[Word] | None"]
+"""Values of variables; a list for an array, None for a variable with several values."""
+
+
+def split(text: str, line: int = 1, *, newlines_end: bool = True) -> list[Word]:
+    """Return the words of a text as a shell splits it, without redirections and comments.
+
+    The ends of commands are words, too. Quotes that do not match are left out. ``newlines_end``:
+    whether a line's end is one of them.
+    """
+    words: list[Word] = []
+    parts: list[str] = []
+    start, quoted = line, False
+    for match in chain(_PART.finditer(text), [None]):
+        kind = match.lastgroup if match else "end"
+        if kind not in ("blank", "redirection", "end", "comment"):
+            assert match is not None and kind is not None
+            start = start if parts else line
+            quoted = quoted or kind in ("single", "double")
+            part = match[kind]
+            parts.append(_ESCAPED.sub(r"\1", part) if kind == "double" else part)
+        elif parts:
+            if quoted or any(part not in "'\"" for part in parts):
+                words.append(Word("".join(parts), start, quoted))
+            parts, quoted = [], False
+        if match:
+            line += match[0].count("\n")
+            if kind == "end" and (newlines_end or match[0] != "\n"):
+                words.append(Word(_END, line, sign=match[0]))
+    return words
+
+
+def commands(words: Iterable[Word]) -> Iterator[list[Word]]:
+    """Yield the words of each command."""
+    yield from (command for _, command in _commands(words))
+
+
+def _commands(words: Iterable[Word]) -> Iterator[tuple[str, list[Word]]]:
+    """Yield the words of each command, and the sign before it."""
+    command: list[Word] = []
+    before = "\n"
+    for word in words:
+        if not word.sign:
+            command.append(word)
+        elif command:
+            yield before, command
+            command, before = [], word.sign
+        elif before not in ("&&", "||"):  # a line may end after these
+            before = word.sign
+    if command:
+        yield before, command
+
+
+def _arrays(words: Sequence[Word]) -> Iterator[tuple[Word, list[Word] | None]]:
+    """Yield the words, and for each that assigns an array its items."""
+    at = 0
+    while at < len(words):
+        word = words[at]
+        opens = words[at + 1].sign == "(" if at + 1 < len(words) else False
+        if opens and not word.quoted and re.fullmatch(r"\w+\+?=", word):
+            items = list(takewhile(lambda item: item.sign != ")", words[at + 2 :]))
+            yield word, [item for item in items if not item.sign]
+            at += len(items) + 3
+        else:
+            yield word, None
+            at += 1
+
+
+def of_script(
+    text: str,
+    line: int = 1,
+    variables: Mapping[str, str] | None = None,
+    depth: int = 0,
+) -> Iterator[ServerCommand]:
+    """Yield the servers that a script starts. A variable that has one value is replaced by it.
+
+    ``variables``: of its environment.
+    """
+    script = _Script(variables or {}, depth)
+    tokens: list[Word] = []
+    for word, items in _arrays(split(text, line)):
+        if items is None:
+            tokens.append(word)
+        else:
+            yield from script.run(tokens)
+            tokens = []
+            script.assign_array(word, items)
+    yield from script.run(tokens)
+
+
+class _Script:
+    """The state of a script: its variables, and whether a command may be left out."""
+
+    def __init__(self, variables: Mapping[str, str], depth: int) -> None:
+        self.known: Known = {
+            name: Word(value) for name, value in variables.items() if value != UNSET
+        }
+        self.exported = dict(variables)
+        self._depth = depth
+        self._branches = 0
+        self._sign = "\n"
+
+    def run(self, words: Sequence[Word]) -> Iterator[ServerCommand]:
+        for sign, command in _commands(words):
+            self._sign = sign
+            yield from self._command(command)
+        if words:
+            self._sign = words[-1].sign or self._sign
+
+    def _command(self, command: list[Word]) -> Iterator[ServerCommand]:
+        while command and command[0] in (*_KEYWORDS, *_OPENS, *_CLOSES) and not command[0].quoted:
+            self._branches += (command[0] in _OPENS) - (command[0] in _CLOSES)
+            if command[0] in ("for", "case", "select"):
+                command = []
+            command = command[1:]
+        words = [word for part in command for word in expanded(part, self.known)][:MAX_WORDS]
+        yield from servers(words, self.exported, self._depth)
+        declares = words[0] if words and words[0] in _DECLARES else ""
+        assigned = words[bool(declares) :]
+        if all(map(_ASSIGNMENT.fullmatch, assigned)):
+            for word in assigned:
+                name, _, value = word.partition("=")
+                self._assign(name, Word(value, word.line, word.quoted))
+                if declares == "export":
+                    self.exported[name] = literal(value)
+
+    @property
+    def _is_conditional(self) -> bool:
+        return self._branches > 0 or self._sign in ("&&", "||")
+
+    def _assign(self, name: str, value: Word) -> None:
+        if name.endswith("+"):
+            name = name[:-1]
+            before = self.known.get(name)
+            value = Word(f"{before if isinstance(before, Word) else ''}{value}", value.line)
+        before = self.known.get(name)
+        if not self._is_conditional:
+            self.known[name] = value if len(value) <= MAX_COMMAND else None
+        elif isinstance(before, Word) and value.startswith(before) and value != before:
+            self.known[name] = Word(f"{before} ${name}", value.line)  # maybe with more
+        elif before != value:
+            self.known[name] = None
+
+    def assign_array(self, word: Word, items: Sequence[Word]) -> None:
+        name = word.rstrip("+=")
+        before = self.known.get(name, [] if "+" in word else None)
+        values = [value for item in items for value in expanded(item, self.known)]
+        if not self._is_conditional:
+            start = before if "+" in word and isinstance(before, list) else []
+            self.known[name] = [*start, *values][:MAX_WORDS]
+        elif "+" in word and isinstance(before, list):
+            self.known[name] = [*before, Word(f"${name}", word.line)]  # maybe with more
+        else:
+            self.known[name] = None
+
+
+def servers(
+    words: Sequence[Word], variables: Mapping[str, str] | None = None, depth: int = 0
+) -> Iterator[ServerCommand]:
+    """Yield the servers that a command starts, also through a shell or a container engine."""
+    assigned = dict(variables or {})
+    for index, word in enumerate(words if words and words[0] not in _SEARCHES else ()):
+        program = word.rpartition("/")[2]
+        is_script = index > 0 and re.fullmatch(r"-\w*c", words[index - 1]) is not None
+        if _ASSIGNMENT.fullmatch(word) and not is_script:
+            name, _, value = word.partition("=")
+            assigned[name] = literal(value)
+        elif re.search(r"\s", _IN_TEMPLATE.sub("", word)):
+            if "vllm" in word and depth < MAX_NESTED:
+                yield from of_script(word, word.line, assigned, depth + 1)
+        elif (is_module := _MODULE.fullmatch(word)) or (
+            program in _PROGRAM_NAMES and "serve" in words[index + 1 : index + 2]
+        ):
+            arguments = _to_end(words[index + (1 if is_module else 2) :])
+            yield ServerCommand(arguments, word.line, assigned)
+            return
+        elif program in _ENGINES and "run" in words[index + 1 : index + 3]:
+            if depth < MAX_NESTED:
+                arguments = _to_end(words[words.index("run", index) + 1 :])
+                yield from _of_container(arguments, assigned, depth + 1)
+            return  # what follows are its words, read once
+        elif program in _IMAGE_RUNNERS and (found := _image_file(words, index)):
+            for server in of_image(found[0], _to_end(words[found[1] + 1 :]), assigned, depth=depth):
+                yield replace(server, complete=server.complete and bool(server.words))
+            return
+
+
+def _image_file(words: Sequence[Word], start: int) -> tuple[Word, int] | None:
+    """Return the image that Apptainer runs, with the name that it has as a container's, and its
+    place."""
+    if "run" not in words[start + 1 : start + 3]:
+        return None
+    for index, word in enumerate(words[start:], start):
+        match = _IMAGE_FILE.fullmatch(word)
+        if match and (word.endswith(".sif") or word.startswith("docker://")):
+            name = f"{match[1]}:{match[2]}" if match[2] else match[1]
+            return Word(name, word.line), index
+    return None
+
+
+def _of_container(
+    words: Sequence[Word], variables: Mapping[str, str], depth: int
+) -> Iterator[ServerCommand]:
+    """Yield the servers of the words after ``docker run``: options, an image, and its arguments."""
+    assigned = dict(variables)
+    entrypoint: list[Word] = []
+    at = 0
+    while at < len(words) and (words[at].startswith("-") or _holds_options(words[at])):
+        word = words[at]
+        option, equals, value = word.partition("=")
+        takes_next = word.startswith("-") and not equals and not _FLAGS.fullmatch(option)
+        if takes_next and not any(map(_OWN_IMAGE.search, words[at + 1 : at + 2])):
+            at += 1
+            value = words[at] if at < len(words) else ""
+        if option in ("-e", "--env"):
+            name, equals, text = value.partition("=")
+            assigned[name] = literal(text) if equals else UNSET
+        elif option == "--entrypoint":
+            entrypoint = [Word(value, word.line)]
+        at += 1
+    if at < len(words):
+        yield from of_image(words[at], words[at + 1 :], assigned, entrypoint, depth)
+
+
+def _holds_options(word: Word) -> bool:
+    """Return whether a bare variable before the image holds more options of the engine."""
+    return (
+        re.fullmatch(r"(?i)\$\{?\w*(?:arg|opt|flag|extra|mount|volume|env|gpu)\w*\}?", word)
+        is not None
+    )
+
+
+def of_image(
+    image: Word,
+    words: Sequence[Word],
+    variables: Mapping[str, str],
+    entrypoint: Sequence[Word] = (),
+    depth: int = 0,
+) -> Iterator[ServerCommand]:
+    """Yield the servers of a container: those that its words start, or else the image's own."""
+    started = list(servers([*entrypoint, *words], variables, depth))
+    first = words[0] if words else Word("-", image.line)
+    is_own, is_vllm = _OWN_IMAGE.search(image) is not None, is_image(image)
+    runs_server = first.startswith("-") or (is_own and not _PROGRAM.fullmatch(first))
+    if not started and starts_elsewhere([*entrypoint, *words], is_vllm):
+        started = [ServerCommand((), first.line, variables, is_certain=False, complete=False)]
+    elif not started and not entrypoint and runs_server and is_vllm:
+        arguments = _to_end(words[1:] if first == "serve" else words)
+        started = [
+            ServerCommand(
+                arguments, first.line, variables, is_certain=is_own, complete=is_own or bool(words)
+            )
+        ]
+    yield from (replace(server, image=str(image)) for server in started)
+
+
+def is_image(image: str) -> bool:
+    """Return whether the name of an image says that it serves with vLLM."""
+    return _IMAGE.search(image) is not None and not _OTHER_IMAGE.search(image)
+
+
+def starts_elsewhere(words: Sequence[Word], is_vllm: bool) -> bool:
+    """Return whether a command runs a script, which is not in the file, that probably starts the
+    server."""
+    scripts = [part for word in words for part in word.split()]
+    return any(
+        _START_SCRIPT.fullmatch(part) and (is_vllm or "vllm" in part.rpartition("/")[2])
+        for part in scripts[:50]
+    )
+
+
+def is_own_image(image: str) -> bool:
+    return _OWN_IMAGE.search(image) is not None
+
+
+def _to_end(words: Sequence[Word]) -> tuple[Word, ...]:
+    """Return the words before the end of a command; a list in YAML has it as a word."""
+    return tuple(takewhile(lambda word: word not in ("&&", _END, "|", "||", "&"), words))
+
+
+def expanded(word: Word, known: Mapping[str, Word | list[Word] | None]) -> list[Word]:
+    """Return a word with the known variables replaced: several words if it is an array, or one
+    without quotes."""
+    if "$" not in word:
+        return [word]
+    if array := _ARRAY.fullmatch(word):
+        items = known.get(array[1] or array[2])
+        return items if isinstance(items, list) else [Word(word, word.line)]
+    whole = _REFERENCE.fullmatch(word)
+    value = known.get(next(filter(None, whole.groups()))) if whole else None
+    if isinstance(value, Word) and not word.quoted:
+        return split(value, value.line)
+    text = _REFERENCE.sub(lambda match: _value(match, known), word)
+    return [Word(text, word.line, word.quoted) if len(text) <= MAX_COMMAND else word]
+
+
+def _value(match: re.Match[str], known: Mapping[str, Word | list[Word] | None]) -> str:
+    value = known.get(next(filter(None, match.groups())))
+    return value if isinstance(value, str) else match[0]

