@@ -9,9 +9,9 @@ from pathlib import Path
 from ..answers.audit import comparison
 from ..answers.audit.matching import Inventory, severity
 from ..answers.audit.target import read_sides
+from ..answers.deployments.configuration import read_deployments
 from ..answers.fixes.index import Fix, fix_index
 from ..answers.fixes.overview import between, by_subsystem, counts, vllm_version
-from ..answers.deployments.configuration import read_deployments
 from ..cases.model import Case
 from ..cases.results import TestResult
 from ..errors import UsageError
