@@ -7,7 +7,6 @@ import os
 from pathlib import Path
 
 import filelock
-import psutil
 
 from ..errors import UsageError
 
@@ -51,6 +50,8 @@ class Exclusive:
         raise filelock.Timeout(self._lock.lock_file)
 
     def _other(self) -> str:
+        import psutil  # only for this message
+
         try:
             pid = int(self._holder.read_text())
             command = " ".join(psutil.Process(pid).cmdline()[:1])

@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import UsageError
-from ..target_site.vllm_regress_target.nanny import SEGMENTS
 from . import codec
 from .files import peek, remove_tree
 from .signals import blocked
@@ -198,6 +197,8 @@ class RunDir:
 
         Compares inodes, because names are reused.
         """
+        from ..target_site.vllm_regress_target.nanny import SEGMENTS  # Linux only
+
         segments: dict[Path, None] = {}
         for line in peek(self.path / SEGMENTS, _MAX_SEGMENTS).splitlines():
             inode, _, name = line.partition(" ")
