@@ -194,8 +194,15 @@ def test_a_variant_that_is_not_affected_does_not_spoil_the_evidence(make_case: M
 
 def test_named_environments_expect_what_the_verdict_says(make_case: MakeCase) -> None:
     case = make_case("a")
+    for verdict, status in ((Verdict.FIXED, 0), (Verdict.REGRESSED, 1)):
+        answers = {"x": (RunResult((result(case, "x", verdict),)), 0)}
+        assert run(plan_batches([case], ["x"]), answers)[0].exit_code == status
+
+
+def test_a_run_that_decides_nothing_is_no_success(make_case: MakeCase) -> None:
+    case = make_case("a")
     answers = {"x": (RunResult((result(case, "x", Verdict.NOT_APPLICABLE),)), 0)}
-    assert run(plan_batches([case], ["x"]), answers)[0].exit_code == 0
+    assert run(plan_batches([case], ["x"]), answers)[0].exit_code == 1
 
 
 @pytest.mark.parametrize(
