@@ -125,6 +125,11 @@ def matrix(
             files.save(outcome.run, command.cases, say)
         finally:  # also on a full disk
             print_to_console(outcome.run)
+    return _ended(outcome, journal)
+
+
+def _ended(outcome: RunOutcome, journal: Journal) -> int:
+    """Forget the progress of a matrix that is complete, and return the exit code."""
     if outcome.interrupted:
         raise KeyboardInterrupt
     if outcome.lost:
