@@ -14,7 +14,7 @@ from ..environments.sources import names_interpreter
 from ..errors import UsageError
 from ..output.formats import OutputFiles
 from ..output.table import print_to_console
-from ..runner.batch import Batch, Executor
+from ..runner.batch import Batch, Executor, RunOutcome
 from ..runner.executors import ThreadsExecutor, check_environments
 from ..runner.journal import Journal
 from ..runner.plan import named_environments, plan_batches
