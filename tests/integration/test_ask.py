@@ -44,13 +44,14 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[EngineSpec]:
     """Replaces servers; holds the specs that were started."""
     specs: list[EngineSpec] = []
 
-    def server(
-        self: Session, target: Target, spec: EngineSpec, *, user: str, fresh: bool
+    def start(
+        self: Session, front: str, target: Target, spec: EngineSpec, *, user: str, fresh: bool
     ) -> SimpleNamespace:
+        assert front == "serve"
         specs.append(spec)
         return SERVER
 
-    monkeypatch.setattr(Session, "server", server)
+    monkeypatch.setattr(Session, "start", start)
     return specs
 
 

@@ -158,10 +158,10 @@ def test_a_report_names_the_releases_and_commits_at_the_ends(
     text = capsys.readouterr().out
     assert "Last bad release: vllm 0.8.4. First good release: 0.8.5 (both were run)" in text
     assert re.search(
-        r"First good commit: vllm [0-9a-f]{40} .*/pull/16863; last bad commit: its parent [0-9a-f]{40} ",
+        r"First good commit: vllm [0-9a-f]{40} .*/pull/16863>; last bad commit: its parent [0-9a-f]{40} ",
         text,
     )
-    assert "First bad release: vllm 0.7.3. Last good release: 0.7.2 (" in text
+    assert "First bad release: vllm 0.7.0. Last good release: 0.6.6.post1 (" in text
 
 
 class OneEnvironment(EnvironmentCache):

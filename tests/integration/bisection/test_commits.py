@@ -295,17 +295,22 @@ def test_the_command_continues_from_releases_to_the_commit(
     monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(bisection, "releases", lambda package: tuple(map(Version, ("0.1", "0.2"))))
     monkeypatch.setattr(bisection.ReleaseAnswer, "_day", lambda self, version: "2025-03-01")
-    started: list[Any] = []
+    outputs: list[Any] = []
     bars: list[bool] = []
+
+    def run_command(command: object, environment: object, output: object = None) -> int:
+        outputs.append(output)
+        return 0
 
     def runner(
         executor: SequentialExecutor, options: object, progress: Callable[[], Progress]
     ) -> Both:
-        started.append(executor.start)
+        executor.start([], {})  # as for a batch
         bars.append(isinstance(progress(), WithBar))
         return Both(builder)
 
     monkeypatch.setattr("pytest_vllm_regress.cli.bisect.BatchRunner", runner)
+    monkeypatch.setattr("pytest_vllm_regress.cli.bisect.run_command", run_command)
     ran = [
         "--cases",
         str(case.directory.parent),
@@ -328,18 +333,18 @@ def test_the_command_continues_from_releases_to_the_commit(
     file = tmp_path / "cache" / "bisect" / "demo.log"
     assert f"output of builds and pytest: {file}" in output
     assert "0.1: bad in 0 s; at most 1 step left, about 0 s (REPRODUCED: as seen)" in output
-    assert [start.keywords["output"].name for start in started] == [str(file)] * 3
+    assert [output.name for output in outputs] == [str(file)] * 3
     capsys.readouterr()
     assert cli.main(["-v", *ran, "--source", str(builder.place), "--find", "fix"]) == 0
-    assert started[-1].keywords == {"output": None}  # our own terminal
+    assert outputs[3] is None  # our own terminal
     assert bars == [True, True, True, False]
     capsys.readouterr()
     assert cli.main([*ran, "--source", str(builder.place), "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["commits"][0]["candidates"] == 5
-    assert started[-1].keywords["output"].name == str(file)
+    assert outputs[-1].name == str(file)
     assert cli.main(["-v", *ran, "--source", str(builder.place), "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)
-    assert started[-1].keywords["output"] is sys.stderr.buffer
+    assert outputs[-1] is sys.stderr.buffer
 
 
 @pytest.mark.parametrize("at", [1, 2, 100, 255, 256, 318, 319])
