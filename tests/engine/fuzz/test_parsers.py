@@ -42,7 +42,7 @@ def test_a_documented_failure_is_found_again(
 ) -> None:
     require_environment(environment)
     hunter = ParserHunter.of([session], environment, names=(parser,))
-    campaign = Campaign(hunter, CampaignPlan(examples=30), tmp_path, lambda line: None)
+    campaign = Campaign(hunter, CampaignPlan(examples=200), tmp_path, lambda line: None)
     with hunter.lanes:
         campaign.run()
     assert kind in {finding.problem.kind for finding in campaign.findings}, case

@@ -178,8 +178,13 @@ def prompt_tokens(tokens: Any, embeddings: Any, are_tokens: Any = None) -> list[
 
 def with_media(tokens: list[int], media: Iterable[tuple[int, int, bytes]]) -> list[int]:
     """Return a prompt in which the positions of images and sounds, given as first position, number
-    and digest, have negative numbers that depend on the content: other pixels, another answer."""
+    and digest, have negative numbers that depend on the content: other pixels, another answer.
+
+    Positions beyond the prompt are those of an encoder: they leave the decoder's prompt alone.
+    """
     for first, count, digest in media:
+        if first + count > len(tokens):
+            continue
         number = int.from_bytes(hashlib.blake2b(digest, digest_size=7).digest(), "little")
         tokens[first : first + count] = [-1 - number] * count
     return tokens
