@@ -181,7 +181,8 @@ def release_date(package: str, version: str) -> datetime.date:
     key = f"{package}=={version}"
 
     def find() -> str:
-        options = ("--no-deps", "--python-version", "3.11")
+        # Wheels only: for the metadata of a source distribution its code would run.
+        options = ("--no-deps", "--only-binary", ":all:", "--python-version", "3.11")
         try:
             (entry, *_), _ = uv.pylock(key, *options, doing=f"looking for {key}")
         except BuildError as error:
