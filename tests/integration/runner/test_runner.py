@@ -369,7 +369,7 @@ def test_ctrl_c_in_the_second_case_keeps_the_first(
     try:
         _wait_for((tmp_path / "armed").exists, 60)
         process.send_signal(signal.SIGINT)
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=180)
     finally:
         process.kill()
     assert process.returncode == 130
