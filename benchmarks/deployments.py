@@ -41,7 +41,7 @@ RELEASES = ("0.8.5", "0.10.2", "0.19.0")
 
 @dataclass
 class Result:
-    """What became of a file. ``problems``: how what was read differs from the label."""
+    """How well a file was read. ``problems``: where the answer differs from the label."""
 
     sample: dict[str, Any]
     outcome: str = "right"

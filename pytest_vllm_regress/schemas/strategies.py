@@ -114,7 +114,7 @@ def _kinds(place: _Place) -> list[NodeKind]:
         for kind, *features in (*_LEAVES, *(_NESTED if place.may_nest else ()))
         if not place.profile.features.isdisjoint(features)
     ]
-    # Prefer objects, above all at the root: structured output mostly asks for objects.
+    # Prefer objects, above all at the root: most requests for structured output ask for one.
     if _object in kinds:
         kinds += [_object] * (8 if place.depth == 0 else 2)
     return kinds

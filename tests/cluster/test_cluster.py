@@ -41,7 +41,7 @@ def test_the_cluster_gives_the_same_verdicts_as_one_machine(
 
 
 def finished(folder: Path) -> list[str]:
-    """Return the names of the cells that the journals in the folder have results of."""
+    """Return the names of the cells whose results are in the journals of the folder."""
     return [
         name
         for file in folder.rglob("cases.jsonl")

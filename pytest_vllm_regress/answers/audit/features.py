@@ -21,7 +21,7 @@ _IN_TITLE = re.compile(r"(?<![\w-])(--[a-z][a-z0-9-]+|/v\d/[a-z_/]+)")
 """An option or a route that is the subject of a case."""
 _FIRST_WITH_TOOLS = Version("0.6")
 _FIRST_WITH_V1 = Version("0.6.4")
-"""Releases older than the history in which tool calls and the V1 engine appeared."""
+"""Releases before the API history begins, in which tool calls and the V1 engine appeared."""
 _COMMON = ("VLLM_USE_V1", "VLLM_WORKER_MULTIPROC_METHOD")
 
 

@@ -75,7 +75,7 @@ class UnknownFailure:
 
     @property
     def chain(self) -> tuple[tuple[int, str], ...]:
-        """Lines and texts of the exceptions before and after it in its chain."""
+        """Lines and texts of the other exceptions of its chain."""
         return tuple(
             (other.last, mask(other.text[:_MAX_MESSAGE]))
             for other in self.failure.ends()

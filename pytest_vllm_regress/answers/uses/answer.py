@@ -77,7 +77,7 @@ class UsesAnswer:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The parts of the project that use something, the first of which the headline is about."""
+        """The parts of the project that use vLLM; the headline is about the first."""
         used = {use.part for use in self.project.uses if use.kind in HEADLINE}
         return tuple(part for part in PARTS if part in used) or (CODE,)
 

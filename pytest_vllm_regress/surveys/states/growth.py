@@ -216,7 +216,7 @@ class MemoryRow:
 Send = Callable[[Server, int], None]
 """Sends the request with this number and returns after its answer.
 
-Raises ``NotAtWork`` if the answer is not what the kind of request gets.
+Raises ``NotAtWork`` if the answer is not the one that this kind of request expects.
 """
 
 
