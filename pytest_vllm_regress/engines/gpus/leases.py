@@ -250,7 +250,9 @@ class GpuLeases:
         entry = self._folder / "waiting" / ticket
         entry.parent.mkdir(exist_ok=True)
         entry.with_suffix(".gpus").write_text(" ".join(device.uuid for device in devices))
-        with FileLock(entry.with_suffix(".lock")):
+        with FileLock(entry.with_suffix(".new")) as lock:
+            # Visible once it is locked: to other runs an unlocked entry is one of a killed process.
+            Path(lock.lock_file).rename(entry.with_suffix(".lock"))
             try:
                 yield
             finally:

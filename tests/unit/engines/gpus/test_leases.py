@@ -8,9 +8,12 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from filelock import AcquireReturnProxy, UnixFileLock
 
+from pytest_vllm_regress.engines.gpus import leases
 from pytest_vllm_regress.engines.gpus.leases import GpuLease, GpuLeases
 from pytest_vllm_regress.engines.gpus.nvml import Gpu, Usage
 from pytest_vllm_regress.errors import DeviceBusy, Unsupported
@@ -153,8 +156,8 @@ def test_the_longest_waiting_run_is_next(
         GpuLeases(tmp_path, query_usage=card.look, report=reports.append, same_pids=True),
     )
     held = take(holder, card)
-    leases: list[GpuLease] = []
-    waiting = threading.Thread(target=lambda: leases.append(take(waiter, card, seconds=60)))
+    leased: list[GpuLease] = []
+    waiting = threading.Thread(target=lambda: leased.append(take(waiter, card, seconds=60)))
     assert not holder.requested_by_others()
     waiting.start()
     while not holder.requested_by_others():
@@ -167,9 +170,30 @@ def test_the_longest_waiting_run_is_next(
     with pytest.raises(DeviceBusy):
         take(holder, card, seconds=0)
     waiting.join()
-    assert indices(leases[0]) == [0]
+    assert indices(leased[0]) == [0]
     assert not holder.requested_by_others()
     assert list((tmp_path / "waiting").iterdir()) == []
+
+
+def test_a_request_is_not_taken_for_a_killed_run_while_it_is_made(
+    card: Card, run: Callable[[], GpuLeases], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another run may look when the file of a request exists and is not locked yet."""
+    card.devices = card.devices[:1]
+    holder = run()
+    held = take(holder, card)
+
+    class SeenBeforeItIsLocked(UnixFileLock):
+        def acquire(self, timeout: float | None = None, **options: Any) -> AcquireReturnProxy:
+            if timeout is None and "waiting" in self.lock_file:
+                Path(self.lock_file).touch()
+                holder.requested_by_others()
+            return super().acquire(timeout, **options)
+
+    monkeypatch.setattr(leases, "FileLock", SeenBeforeItIsLocked)
+    with run()._queue(card.devices, leases._ticket()):
+        assert holder.requested_by_others()
+    held.release(soon())
 
 
 def test_a_killed_waiter_does_not_block_others(
