@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from filelock import AcquireReturnProxy, UnixFileLock
+from filelock import UnixFileLock
 
 from pytest_vllm_regress.engines.gpus import leases
 from pytest_vllm_regress.engines.gpus.leases import GpuLease, GpuLeases
@@ -183,14 +183,15 @@ def test_a_request_is_not_taken_for_a_killed_run_while_it_is_made(
     holder = run()
     held = take(holder, card)
 
-    class SeenBeforeItIsLocked(UnixFileLock):
-        def acquire(self, timeout: float | None = None, **options: Any) -> AcquireReturnProxy:
-            if timeout is None and "waiting" in self.lock_file:
-                Path(self.lock_file).touch()
-                holder.requested_by_others()
-            return super().acquire(timeout, **options)
+    acquire = UnixFileLock.acquire
 
-    monkeypatch.setattr(leases, "FileLock", SeenBeforeItIsLocked)
+    def seen_first(lock: UnixFileLock, timeout: float | None = None, **options: Any) -> object:
+        if timeout is None and "waiting" in lock.lock_file:
+            Path(lock.lock_file).touch()
+            holder.requested_by_others()
+        return acquire(lock, timeout, **options)
+
+    monkeypatch.setattr(UnixFileLock, "acquire", seen_first)
     with run()._queue(card.devices, leases._ticket()):
         assert holder.requested_by_others()
     held.release(soon())
