@@ -8,7 +8,7 @@ import pytest
 from pytest_vllm_regress import AtWork, Server
 
 # Before 0.8 the V1 engine ignores `scheduler_cls`.
-pytestmark = [pytest.mark.vllm_case("vllm-11737-sigkill"), pytest.mark.vllm_requires(vllm=">=0.8")]
+pytestmark = [pytest.mark.vllm_case("vllm-11737-sigkill"), pytest.mark.vllm_requires(vllm=">=0.8", cause="harness")]
 
 
 @pytest.mark.vllm_engine(

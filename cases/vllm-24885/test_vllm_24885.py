@@ -17,7 +17,8 @@ TOKENS = 100
 
 # Before 0.8 the V1 engine ignores `scheduler_cls`, so the stream would end before the signal arrives.
 @pytest.mark.vllm_case("vllm-24885")
-@pytest.mark.vllm_requires(vllm=">=0.8,<0.18")
+@pytest.mark.vllm_requires(vllm="<0.18")
+@pytest.mark.vllm_requires(vllm=">=0.8", cause="harness")
 def test_a_stream_is_finished_after_sigterm(vllm_server: Server, vllm_at_work: AtWork) -> None:
     finish_a_stream(vllm_server, vllm_at_work)
 

@@ -11,7 +11,7 @@ import pytest
 from pytest_vllm_regress import AtWork, Server
 
 # Before 0.8 the V1 engine ignores `scheduler_cls`, so the request would finish before its client disconnects.
-pytestmark = [pytest.mark.vllm_case("vllm-42794"), pytest.mark.vllm_requires(vllm=">=0.8")]
+pytestmark = [pytest.mark.vllm_case("vllm-42794"), pytest.mark.vllm_requires(vllm=">=0.8", cause="harness")]
 GOES_AFTER_S = 1
 TOKENS = 400  # at 20 ms each
 

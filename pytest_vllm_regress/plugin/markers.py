@@ -78,7 +78,8 @@ def _marked_case(item: pytest.Item, marker: pytest.Mark) -> MarkedCase:
 def check_requirements(item: pytest.Item, target: Target) -> None:
     """Marker ``vllm_requires``: raises ``Unsupported`` where the target lacks something.
 
-    ``cause="failure"``: elsewhere another failure is in the way, and nothing is known of this one.
+    ``cause="failure"``: elsewhere another failure is in the way. ``cause="harness"``: what the test
+    uses to provoke the failure does not work there. In both, nothing is known of this failure.
     """
     for marker in item.iter_markers("vllm_requires"):
         if marker.args:
@@ -87,9 +88,9 @@ def check_requirements(item: pytest.Item, target: Target) -> None:
             )
         packages = dict(marker.kwargs)
         cause = packages.pop("cause", None)
-        if cause not in (None, Cause.FAILURE):
+        if cause not in (None, Cause.FAILURE, Cause.HARNESS):
             raise pytest.UsageError(
-                f"{item.nodeid}: vllm_requires(cause={cause!r}): only 'failure' is allowed"
+                f"{item.nodeid}: vllm_requires(cause={cause!r}): only 'failure' and 'harness' are allowed"
             )
         for name, specifier in packages.items():
             package = name.replace("_", "-").lower()

@@ -87,5 +87,5 @@ def test_a_requirement_says_what_its_absence_means(required: dict[str, str], cau
 
 
 def test_other_causes_are_refused() -> None:
-    with pytest.raises(pytest.UsageError, match="only 'failure' is allowed"):
+    with pytest.raises(pytest.UsageError, match="only 'failure' and 'harness' are allowed"):
         check({"vllm": "0.8.5"}, vllm=">=0.9", cause="release")
