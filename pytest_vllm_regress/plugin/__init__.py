@@ -18,7 +18,7 @@ MARKERS = (
     "vllm_engine(front='offline', fresh=False, timeout=None, **axes): the engine for this test; a list of values makes an axis, e.g. "
     "tensor_parallel_size=[1, 2]",
     "vllm_requires(**packages, cause=None): skip unless the target environment has these, e.g. vllm='>=0.8,<0.9 || >=0.12', ray='*'; "
-    "cause='failure': elsewhere another failure is in the way",
+    "cause='failure': elsewhere another failure is in the way, cause='harness': what the test uses does not work there",
 )
 
 

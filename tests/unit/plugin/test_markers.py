@@ -78,6 +78,7 @@ def test_requirements_that_are_not_met(versions: dict[str, str], has: str) -> No
         ({"vllm": ">=0.9"}, Cause.RELEASE),
         ({"ray": "*"}, Cause.PACKAGE),
         ({"vllm": ">=0.9", "cause": "failure"}, Cause.FAILURE),
+        ({"vllm": ">=0.9", "cause": "harness"}, Cause.HARNESS),
     ],
 )
 def test_a_requirement_says_what_its_absence_means(required: dict[str, str], cause: Cause) -> None:
