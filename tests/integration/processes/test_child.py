@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,8 @@ from pytest_vllm_regress.engines.processes.child import Child
 from pytest_vllm_regress.errors import ChildDied, DeadlineExceeded, ProtocolError, RemoteError
 from pytest_vllm_regress.target_site.vllm_regress_target.nanny import Segments, descendants
 from pytest_vllm_regress.util.deadline import Deadline
+from pytest_vllm_regress.util.rundir import RunDir
+from tests.conftest import MakeTarget
 
 PROBE = Path(__file__).with_name("probe.py")
 DEADLINE_S = 0.5
@@ -378,3 +381,29 @@ def test_what_a_forked_child_forks_stays_frozen(
     """
     child = agent.start_child("probe", Deadline.after("start", 60), start_method=start_method)
     assert (ask(child, "thawed") > 0) is thaws
+
+
+def test_an_agent_that_is_interrupted_at_work_ends_at_once(
+    make_target: MakeTarget, run_dir: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = make_target(vllm="0.8.4")
+    (module,) = python.parents[1].glob("lib/python3.*/site-packages/vllm.py")
+    importing = tmp_path / "importing"
+    module.write_text(f"open({str(importing)!r}, 'w').close()\nimport time\ntime.sleep(600)\n")
+    monkeypatch.setattr("pytest_vllm_regress.engines.processes.agent._END_S", 120.0)
+    agent = Agent(python, run_dir)
+    agent.start(Deadline.after("import", 60))
+    own = threading.get_ident()
+
+    def interrupt() -> None:
+        while not importing.exists():
+            time.sleep(0.01)
+        signal.pthread_kill(own, signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        agent.warm(Deadline.after("import", 60))
+    began = time.monotonic()
+    agent.stop()
+    assert time.monotonic() - began < 60
+    assert process_tree.with_tag(run_dir.tag) == []
