@@ -53,6 +53,18 @@ def existing_path(text: str) -> Path:
     return Path(text) if os.path.lexists(text) else expand_home(text)
 
 
+def why_missing(path: str | Path) -> str:
+    """Return why nothing is found at ``path``: there is no such file, or this user may not look."""
+    try:
+        os.lstat(path)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+            return error.strerror or str(error)
+    except ValueError:  # a null byte
+        pass
+    return "no such file"
+
+
 def read_bounded(
     path: Path, limit: int, *, what: str = "a file", error: type[UsageError] = UsageError
 ) -> bytes:
