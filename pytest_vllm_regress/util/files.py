@@ -12,7 +12,7 @@ import secrets
 import shutil
 import stat
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Literal, cast
 
@@ -89,9 +89,15 @@ def peek(path: Path, limit: int) -> str:
         return ""
 
 
-def write_atomically(path: Path, content: str | bytes, *, sync: bool = True) -> None:
+def write_atomically(
+    path: Path,
+    content: str | bytes,
+    *,
+    sync: bool = True,
+    check: Callable[[], None] = lambda: None,
+) -> None:
     """Replace the content of ``path`` atomically. The umask decides who may read it. ``sync``: wait
-    until the content is on the disk.
+    until the content is on the disk. ``check``: called at the last moment, may raise.
 
     Raises ``UsageError`` if it cannot be written.
     """
@@ -106,12 +112,15 @@ def write_atomically(path: Path, content: str | bytes, *, sync: bool = True) -> 
             stream.flush()
             if sync:
                 os.fsync(stream.fileno())
+        check()
         os.replace(temporary, path)
-    except (OSError, ValueError) as error:
+    except BaseException as error:
         if temporary is not None:
             with contextlib.suppress(OSError, ValueError):
                 temporary.unlink(missing_ok=True)
-        raise _unwritable(path, error) from None
+        if isinstance(error, (OSError, ValueError)):
+            raise _unwritable(path, error) from None
+        raise
 
 
 def check_writable(path: Path) -> None:

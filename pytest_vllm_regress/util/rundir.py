@@ -102,7 +102,11 @@ class Owner:
             os.getpid()
         ):  # one of the two is in a container: the pid is meaningless here
             return State.UNKNOWN
-        return State.ALIVE if start_ticks(self.pid) == self.ticks else State.GONE
+        ticks = start_ticks(self.pid)
+        if ticks == self.ticks:
+            return State.ALIVE
+        # In another time namespace the same process has another start time.
+        return State.GONE if ticks is None or _same_clock(self.pid) else State.UNKNOWN
 
 
 def start_ticks(pid: int) -> int | None:
@@ -126,6 +130,13 @@ def _namespace(pid: int) -> int:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/ns/pid").stat().st_ino
     return 0
+
+
+def _same_clock(pid: int) -> bool:
+    """Return whether the process is in this process's time namespace."""
+    with contextlib.suppress(OSError):
+        return os.path.samefile(f"/proc/{pid}/ns/time", "/proc/self/ns/time")
+    return True  # the kernel has none
 
 
 def _boot_id() -> str:

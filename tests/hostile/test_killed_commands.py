@@ -52,6 +52,7 @@ TARGET_COMMANDS = {
     "fuzz engines": "fuzz engines --env {python}",
     "fuzz lifecycle": "fuzz lifecycle --env {python}",
     "fuzz parsers": "fuzz parsers --env {python}",
+    "fuzz schemas": "fuzz schemas --env {python}",
 }
 INDEX_COMMANDS = {
     "env build": "env build vllm-0.8.4",
@@ -60,6 +61,8 @@ INDEX_COMMANDS = {
     "bisect": "--cases cases bisect demo --releases >=0.8",
     "validate": "--cases cases validate demo",
     "compare": "--cases cases compare vllm-0.8.4 vllm-0.8.5 --run",
+    "try": "--cases cases try tree demo",
+    "watch": "--cases cases watch demo",
 }
 
 
@@ -150,8 +153,8 @@ def test_nothing_in_a_target_survives_a_command(
     python = make_target(vllm="0.8.4", xgrammar="0.1")
     daemon = STARTS_A_DAEMON.format(marker=str(place.marker))
     code = MAIN
-    (module,) = python.parents[1].glob("lib/python3.*/site-packages/vllm.py")
-    module.write_text(daemon)
+    for module in python.parents[1].glob("lib/python3.*/site-packages/*.py"):
+        module.write_text(daemon)
     if name == "survey upstream":
         files = {"tests/test_one.py": "import vllm\n"}
         RepositoryBuilder(place.root / "clone").commit("tests", files)
@@ -219,6 +222,12 @@ def test_no_installation_survives_a_command(
     address, asked = silent_index
     uses = {"UV_DEFAULT_INDEX": address, "UV_INDEX_URL": address}
     uses |= {"UV_CACHE_DIR": str(place.root / "uv"), "NO_PROXY": "127.0.0.1"}
+    if name == "try":
+        tree = RepositoryBuilder(place.root / "tree")
+        tree.commit("first", {"vllm/__init__.py": ""})
+        (tree.place / "vllm" / "__init__.py").write_text("# a patch\n")
+    if name == "watch":  # which asks pip
+        uses["PIP_INDEX_URL"] = address
     with place.started(INDEX_COMMANDS[name], **uses) as process:
         place.wait(process, asked.is_set)
         assert place.kill(process, number) == []

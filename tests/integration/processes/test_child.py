@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from pytest_vllm_regress.engines.processes import child_processes, process_tree
+from pytest_vllm_regress.engines.processes import child_processes, dossier, process_tree
 from pytest_vllm_regress.engines.processes.agent import TARGET_SITE, Agent
 from pytest_vllm_regress.engines.processes.child import Child
 from pytest_vllm_regress.errors import ChildDied, DeadlineExceeded, ProtocolError, RemoteError
@@ -28,6 +28,17 @@ from tests.conftest import MakeTarget
 
 PROBE = Path(__file__).with_name("probe.py")
 DEADLINE_S = 0.5
+REFUSED = """Error: Failed to open it
+
+Caused by:
+    0: Permission denied (os error 13)
+    1: Permission denied (os error 13)
+
+Stack backtrace:
+   0: py_spy::python_spy::PythonSpy::new
+   1: main
+"""
+"""What py-spy prints."""
 ENDED_S = 30.0
 """Limit for what ends in a second or two on an idle machine.
 
@@ -89,6 +100,19 @@ def test_hang_ends_at_its_deadline_with_a_dossier(
     assert caught.value.phase == "probe"
     assert function in caught.value.detail or "no stack" in caught.value.detail
     assert nothing_left(agent)
+
+
+def test_why_there_is_no_stack_is_said(
+    child: Child, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the kernel does not let processes read each other."""
+    py_spy = tmp_path / "py-spy"
+    py_spy.write_text(f"#!/bin/sh\ncat >&2 <<'E'\n{REFUSED}E\nexit 1\n")
+    py_spy.chmod(0o755)
+    monkeypatch.setattr(dossier, "py_spy", lambda: str(py_spy))
+    with pytest.raises(DeadlineExceeded) as caught:
+        ask(child, "hang", DEADLINE_S)
+    assert "(no stack: Failed to open it; Permission denied (os error 13))" in caught.value.detail
 
 
 @pytest.mark.parametrize(
