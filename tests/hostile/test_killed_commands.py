@@ -18,6 +18,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from pytest_vllm_regress.output.export.standalone import MODULES
+from pytest_vllm_regress.util.paths import PACKAGE
 from tests.conftest import MakeTarget
 from tests.helpers.cases import CaseFile
 from tests.helpers.repositories import RepositoryBuilder
@@ -40,6 +42,7 @@ from pytest_vllm_regress.surveys.upstream import tests
 tests._ensure_beside = lambda *arguments: Path({{beside!r}})
 {MAIN}
 """
+SERVER = PACKAGE / "output" / "export" / "data" / "server.py.txt"
 TARGET_COMMANDS = {
     "run": "--cases cases run demo --env {python}",
     "matrix": "--cases cases matrix demo --env {python}",
@@ -193,6 +196,22 @@ def test_doctor_sees_what_has_no_tag_below_a_nanny_that_cannot_work(
             removing.wait()
         psutil.wait_procs([nanny, daemon], 30)
         assert place.marked() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["TERM", "KILL"])
+def test_the_server_of_an_exported_script_ends_with_it(
+    place: Place, make_target: MakeTarget, number: signal.Signals
+) -> None:
+    python = make_target()
+    server = f"import pathlib, time; pathlib.Path({str(place.marker)!r}).touch(); time.sleep(600)"
+    (python.parent / "vllm").write_text(server)
+    code = "".join(f"import {module}\n" for module in MODULES)
+    code += f"sys.executable = {str(python)!r}\n"
+    code += f"model_path, SERVE_ARGUMENTS = (lambda: 'm'), [{str(place.marker)!r}]\n"
+    code += SERVER.read_text() + "with Server():\n    pass\n"
+    with place.started("", code) as process:
+        place.wait(process, place.marker.exists)
+        assert place.kill(process, number) == []
 
 
 @pytest.fixture
