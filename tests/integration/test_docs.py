@@ -210,9 +210,10 @@ def test_the_readme_shows_what_the_commands_print(
     project = tmp_path / "path" / "to" / "project"
     project.mkdir(parents=True)
     (project / "app.py").write_text(
-        "from vllm import LLM\n"
+        "from vllm import LLM, SamplingParams\n"
         "from vllm.sampling_params import StructuredOutputsParams\n\n"
         'llm = LLM("Qwen/Qwen2.5-7B-Instruct", swap_space=4)\n'
+        'params = SamplingParams(structured_outputs=StructuredOutputsParams(json={"type": "object"}))\n'
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
