@@ -194,10 +194,15 @@ class RunDir:
     def ray(self) -> Path:
         return self.path / "ray"
 
+    @property
+    def exists(self) -> bool:
+        """Whether the directory is there. One that a process which still writes to it has created
+        again does not count."""
+        return (self.path / _OWNER).exists()
+
     def check(self) -> None:
-        """Raise ``UsageError`` if the directory is gone, even where a process that still writes to
-        it has created it again."""
-        if not (self.path / _OWNER).exists():
+        """Raise ``UsageError`` if the directory is gone."""
+        if not self.exists:
             raise UsageError(
                 f"the run directory {self.path} was removed while it was in use, perhaps by a program that cleans {self.path.parent}. "
                 "Run again; if it happens again, set TMPDIR to a folder that nothing cleans"
