@@ -3,6 +3,7 @@ found by the literal texts of each pattern."""
 
 from __future__ import annotations
 
+import functools
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -40,11 +41,42 @@ _ASSERTIONS = (b"AssertionError: ", b"Failed: ", b"found in assertion")
 
 @dataclass(frozen=True)
 class PatternMatch:
-    """A case whose pattern matches a line of the kind ``part``."""
+    """A case of which a line of the kind ``part`` shows the symptom, or what it prints.
+
+    ``printed``: the text is that of ``[symptom.log]``.
+    """
 
     case: Case
     part: Part
     text: str
+    printed: bool = False
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """A pattern of a case. ``parts``: the kinds of lines that count; none for what a server or a
+    client prints, which counts in any line."""
+
+    case: Case
+    pattern: str
+    parts: frozenset[Part]
+
+    @property
+    def spans_lines(self) -> bool:
+        return _SPANS.search(self.pattern) is not None
+
+    def texts(self, text: str) -> Mapping[Part, str]:
+        """Return the texts of a line in which the pattern counts."""
+        if not self.parts:
+            return {Part.LOG: text}
+        return {part: found for part, found in _texts_by_part(text) if part in self.parts}
+
+
+def _wanted(cases: Iterable[Case]) -> Iterator[_Wanted]:
+    for case in cases:
+        if case.log:
+            yield _Wanted(case, case.log.pattern, frozenset())
+        yield _Wanted(case, case.symptom.pattern, _parts(case))
 
 
 class PatternIndex:
@@ -57,30 +89,30 @@ class PatternIndex:
         self, cases: Iterable[Case], clock: Callable[[], float] = time.process_time
     ) -> None:
         self._clock = clock
-        self._parts = {case: _parts(case) for case in cases}
-        self._seconds = dict.fromkeys(self._parts, 0.0)
-        self._by_literal: dict[str, list[Case]] = {}
-        self._without_literal: list[Case] = []
-        for case in self._parts:
-            literals = required_literals(case.symptom.pattern)
+        self.too_slow: dict[str, str] = {}
+        self._seconds: dict[str, float] = {}
+        self._by_literal: dict[str, list[_Wanted]] = {}
+        self._without_literal: list[_Wanted] = []
+        wanted = list(_wanted(cases))
+        for entry in wanted:
+            literals = required_literals(entry.pattern)
             for literal in literals:
                 # The time is printed between the words of "no HTTP answer: ...".
                 printed = _NO_HTTP if literal.startswith(_NO_HTTP) else literal
-                self._by_literal.setdefault(printed, []).append(case)
+                self._by_literal.setdefault(printed, []).append(entry)
             if not literals:
-                self._without_literal.append(case)
-        self.too_slow: dict[str, str] = {}
+                self._without_literal.append(entry)
         self._logged = {
-            literal: cases
-            for literal, cases in self._by_literal.items()
-            if any(not self._parts[case] <= set(_OF_EXCEPTIONS) for case in cases)
+            literal: entries
+            for literal, entries in self._by_literal.items()
+            if any(not entry.parts or entry.parts - set(_OF_EXCEPTIONS) for entry in entries)
         }
         """Those of cases that a line at the level INFO can show."""
-        self._spanning = [case for case in self._parts if _SPANS.search(case.symptom.pattern)]
+        self._spanning = [entry for entry in wanted if entry.spans_lines]
         self._begins = [
             literal
-            for literal, cases in self._by_literal.items()
-            if not set(self._spanning).isdisjoint(cases)
+            for entry in self._spanning
+            for literal in required_literals(_SPANS.split(entry.pattern)[0])
         ]
 
     def begins(self, text: str) -> bool:
@@ -89,54 +121,63 @@ class PatternIndex:
 
     def search_window(self, text: str) -> list[PatternMatch]:
         """Return the cases whose pattern matches several lines together."""
-        texts: dict[Part, str] = {part: text for part in Part if part is not Part.ASSERTION}
-        matches = (self._match(case, 0, texts) for case in self._spanning)
+        parts = [part for part in Part if part is not Part.ASSERTION]
+        matches = [
+            self._match(entry, 0, dict.fromkeys(entry.parts.intersection(parts) or parts, text))
+            for entry in self._spanning
+        ]
         return [match for match in matches if match is not None and "\n" in match.text]
 
     def line_literals(self) -> Iterator[bytes]:
         """Yield texts of which every line with a match contains one; lines with tracebacks must be
         searched, too."""
         yield from _ASSERTIONS
-        for literal, cases in self._by_literal.items():
-            if any(self._parts[case] != {Part.ASSERTION} for case in cases):
+        yield from (literal.encode("utf-8") for literal in self._begins)
+        for literal, entries in self._by_literal.items():
+            if any(entry.parts != {Part.ASSERTION} for entry in entries):
                 yield literal.encode("utf-8")
 
     def search(self, text: str, exceptions: bool = True) -> list[PatternMatch]:
-        """Return the cases whose pattern matches a line (without its prefix).
+        """Return the cases that a line shows (without its prefix), each once.
 
         ``exceptions``: whether the line may belong to an exception.
         """
         places = dict.fromkeys(self._without_literal, 0)
         literals = self._by_literal if exceptions else self._logged
-        for literal, cases in literals.items():
+        for literal, entries in literals.items():
             if literal in text:
-                places |= dict.fromkeys(cases, text.find(literal))
-        if not places:
-            return []
-        texts = _texts_by_part(text)
-        if not exceptions:
-            texts = {part: found for part, found in texts.items() if part not in _OF_EXCEPTIONS}
-        matches = (self._match(case, at, texts) for case, at in places.items())
-        return [match for match in matches if match is not None]
+                places |= dict.fromkeys(entries, text.find(literal))
+        found: dict[str, PatternMatch] = {}
+        for entry, at in places.items():
+            texts = entry.texts(text)
+            if entry.parts and not exceptions:
+                texts = {part: t for part, t in texts.items() if part not in _OF_EXCEPTIONS}
+            match = self._match(entry, at, texts)
+            if match and (match.printed or entry.case.id not in found):
+                found[entry.case.id] = match
+        return list(found.values())
 
-    def _match(self, case: Case, at: int, texts: Mapping[Part, str]) -> PatternMatch | None:
+    def _match(self, entry: _Wanted, at: int, texts: Mapping[Part, str]) -> PatternMatch | None:
+        case = entry.case
         for part, text in texts.items():
-            if part in self._parts[case] and case.id not in self.too_slow:
-                begin = max(0, at - MAX_TEXT // 2) if len(text) > MAX_TEXT else 0
-                searched = text[begin : begin + MAX_TEXT]
-                started = self._clock()
-                try:
-                    span = search(case.symptom.pattern, searched)
-                except PatternError as error:
-                    self.too_slow[case.id] = str(error)
-                    continue
-                self._seconds[case] += self._clock() - started
-                if self._seconds[case] > MAX_SECONDS:
-                    self.too_slow[case.id] = (
-                        f"the searches for its pattern took more than {MAX_SECONDS:g} s together"
-                    )
-                if span is not None:
-                    return PatternMatch(case, part, searched[slice(*span)])
+            if case.id in self.too_slow:
+                return None
+            begin = max(0, at - MAX_TEXT // 2) if len(text) > MAX_TEXT else 0
+            searched = text[begin : begin + MAX_TEXT]
+            started = self._clock()
+            try:
+                span = search(entry.pattern, searched)
+            except PatternError as error:
+                self.too_slow[case.id] = str(error)
+                return None
+            seconds = self._seconds.get(case.id, 0.0) + self._clock() - started
+            self._seconds[case.id] = seconds
+            if seconds > MAX_SECONDS:
+                self.too_slow[case.id] = (
+                    f"the searches for its pattern took more than {MAX_SECONDS:g} s together"
+                )
+            if span is not None:
+                return PatternMatch(case, part, searched[slice(*span)], not entry.parts)
         return None
 
 
@@ -144,18 +185,19 @@ def _parts(case: Case) -> frozenset[Part]:
     return frozenset(part for kind in case.symptom.kinds for part in case.symptom.parts_for(kind))
 
 
-def _texts_by_part(text: str) -> Mapping[Part, str]:
+@functools.lru_cache(maxsize=8)
+def _texts_by_part(text: str) -> tuple[tuple[Part, str], ...]:
     """Return the text of a line that a pattern may match, by part of a failure."""
     if match := _ASSERTION.search(text):
-        return {Part.ASSERTION: match[1]}
+        return ((Part.ASSERTION, match[1]),)
     if match := _NO_ANSWER.search(text):
-        return {Part.ANSWER: f"no HTTP answer: {match[1]}"}
+        return ((Part.ANSWER, f"no HTTP answer: {match[1]}"),)
     if _STACK.match(text):
-        return {Part.STACKS: text}
-    texts = {Part.LOG: text}
+        return ((Part.STACKS, text),)
+    parts = [Part.LOG]
     if _EXCEPTION.search(text):
-        texts |= {Part.EXCEPTION: text, Part.TRACEBACK: text}
-    return texts
+        parts += [Part.EXCEPTION, Part.TRACEBACK]
+    return tuple((part, text) for part in parts)
 
 
 def required_literals(pattern: str) -> tuple[str, ...]:

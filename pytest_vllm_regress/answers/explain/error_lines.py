@@ -42,12 +42,14 @@ _QUOTED = re.compile(
 )
 """What prose quotes as the message of an error."""
 _ANNOUNCED = re.compile(
-    r"(?:.{0,200}\b(?:this|following) (?:errors?|exception)(?: messages?)?"
+    r"(?!The above)(?:.{0,200}\b(?:this|following) (?:errors?|exception)(?: messages?)?"
     r"|\W*(?:the |my |current |full |got )*(?:error|exception)"
     r"(?: messages?| logs?| output| info\w*| details?)?(?: (?:is|was|from [\w.]+))?\W*:)\W{0,4}$",
     re.IGNORECASE,
 )
-_COMMAND = re.compile(r"[-$#<>{}!|*]|(?:curl|python3?|docker|vllm|pip|import|from|def|bash|sh) ")
+_COMMAND = re.compile(
+    r"[-$#<>{}!|*]|(?:curl|python3?|docker|vllm|pip|import|from|def|bash|sh|Traceback) "
+)
 REQUEST = "Received request "
 """Start of the line in which vLLM logs a prompt, which may contain any text."""
 _WRITTEN = re.compile(

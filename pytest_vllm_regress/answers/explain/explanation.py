@@ -24,6 +24,8 @@ from .failures import RankedFailures, UnknownFailure
 from .log_lines import NamedVersion
 from .tracebacks import FailureForm, LoggedFailure, read_failures
 
+_CLIENTS = ("openai", "anthropic")
+"""Packages whose exceptions repeat what a server answered."""
 _LAST_CALLS = 3
 """Innermost functions of vLLM that say where an exception was raised."""
 MAX_LINES = 20
@@ -211,7 +213,7 @@ def _finding(shown: CaseOccurrences, named: frozenset[str]) -> LogMatch | None:
     doubt = ""
     if first.match.part is Part.ASSERTION:
         doubt = "the text is that of an assertion in the case's own test"
-    elif first.failure and first.failure.is_of_another_program(packages_of(case)):
+    elif first.failure and first.failure.is_of_another_program({*packages_of(case), *_CLIENTS}):
         doubt = "the traceback is that of another program"
     if doubt and certainty is not Certainty.OUTSIDE and case.id not in named:
         certainty, reason = Certainty.POSSIBLE, f"{reason}; {doubt}"

@@ -144,6 +144,8 @@ class _LogReader:
         """An error whose message goes on in the next line."""
         self._window: list[str] = []
         """Lines since one with which a text that spans lines may begin."""
+        self._window_left = 0
+        """Lines after which no text that spans lines can end any more."""
         self._cut: list[int] = []
         """First lines of tracebacks without an exception."""
         self._announced = 0
@@ -206,7 +208,7 @@ class _LogReader:
             self._matched[source] = number, frozenset(match.case.id for match in matches)
         if failure is not None:
             last, ids = self._matched.get(source, (0, frozenset()))
-            if last < failure.first:
+            if last < min(link.first for link in failure.chain()):
                 self._unknown.add(failure, versions)
             elif len(self._matched_failures) < MAX_RECORDS:
                 self._matched_failures.append((ids, failure, versions))
@@ -221,12 +223,17 @@ class _LogReader:
         matches = self._index.search(line.text, exceptions=not line.is_quiet)
         if self._tracebacks.is_foreign_frame(line.text):
             matches = []
-        if not self._window and not self._index.begins(line.text):
-            return matches
-        self._window.append(line.text)
-        matches += self._index.search_window("\n".join(self._window))
-        if matches or len(self._window) >= MAX_WINDOW:
+        self._window_left -= 1
+        if self._index.begins(line.text):
+            self._window_left = MAX_WINDOW
+        elif self._window_left <= 0:
             self._window.clear()
+            return matches
+        self._window = [*self._window[1 - MAX_WINDOW :], line.text]
+        matches += self._index.search_window("\n".join(self._window))
+        if matches:
+            self._window.clear()
+            self._window_left = 0
         return matches
 
     def _reported(self, line: LogLine, number: int) -> LoggedFailure | None:
