@@ -281,6 +281,7 @@ class _LogReader:
             key = case_id, tuple(sorted(versions.items()))
             entry = merged.setdefault(key, CaseOccurrences(shown.case, versions))
             entry.add(shown.kept, shown.count)
+        self._unknown.complete(self._versions.completed)
         named = frozenset(self._named)
         findings = findings_of(list(merged.values()), named)
         findings = credible(findings, self._unknown.ranked().root, named)

@@ -50,3 +50,39 @@ def test_numbers_are_computed_from_the_message(message: str, step: str) -> None:
 
 def test_a_documented_failure_is_not_claimed_after_another_root_cause() -> None:
     assert diagnosed("ValueError: nothing that is known\n") is None
+
+
+UNSUPPORTED = "ValueError: Model architectures ['{}'] are not supported for now.\n"
+UNKNOWN = "vllm: error: unrecognized arguments: {}\n"
+
+
+@pytest.mark.parametrize(
+    ("version", "message", "step"),
+    [
+        ("0.9.2", UNSUPPORTED.format("GptOssForCausalLM"), 'pip install "vllm>=0.10.1"'),
+        ("0.10.1.dev34+g5bfe0dea7", UNSUPPORTED.format("GptOssForCausalLM"), '"vllm>=0.10.1"'),
+        ("0.33.0", UNSUPPORTED.format("ZebraForCausalLM"), "No release up to "),
+        ("0.8.4", UNKNOWN.format("--async-scheduling"), 'pip install "vllm>=0.10.0"'),
+        ("0.33.0", UNKNOWN.format("--swap-space 4"), "--swap-space was removed in "),
+        ("0.8.4", UNKNOWN.format("--max-model-length"), "Perhaps --max-model-len is meant"),
+        (
+            "0.8.4",
+            "TypeError: EngineArgs.__init__() got an unexpected keyword argument 'async_scheduling'\n",
+            'pip install "vllm>=0.10.0"',
+        ),
+    ],
+)
+@pytest.mark.parametrize("is_late", [False, True], ids=["before", "after"])
+def test_the_first_release_that_has_it_is_named(
+    version: str, message: str, step: str, is_late: bool
+) -> None:
+    named = f"vllm=={version}\n"
+    root = explained(message + named if is_late else named + message).failures.root
+    assert root is not None and root.diagnosed is not None
+    assert step in root.diagnosed.do[0]
+
+
+def test_no_release_is_named_for_what_the_installed_one_has() -> None:
+    root = explained("vllm==0.8.4\n" + UNSUPPORTED.format("LlamaForCausalLM")).failures.root
+    assert root is not None and root.diagnosed is not None
+    assert not any("LlamaForCausalLM" in step for step in root.diagnosed.do)
