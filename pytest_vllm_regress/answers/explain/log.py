@@ -5,13 +5,15 @@ from __future__ import annotations
 import bz2
 import codecs
 import contextlib
+import functools
 import gzip
+import importlib
 import io
 import lzma
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 from ...cases.model import Case
 from ...errors import UsageError
@@ -51,11 +53,34 @@ MAX_RECORDS = 1000
 """Maximum number of combinations of case, container and versions."""
 Versions = tuple[tuple[str, str], ...]
 _LOOKED_AT = 4096
-_ZSTD = b"\x28\xb5\x2f\xfd"
+
+
+@functools.cache
+def _zstd_library() -> Any:
+    """Return Python 3.14's module for zstd, or the one of the extra, or None."""
+    for name in ("compression.zstd", "zstandard"):
+        with contextlib.suppress(ImportError):
+            return importlib.import_module(name)
+    return None
+
+
+def _zstd(stream: BinaryIO) -> object:
+    library = _zstd_library()
+    if library is None:
+        raise UsageError(
+            "a log that zstd compressed needs Python 3.14 or pip install 'pytest-vllm-regress[zstd]'. "
+            "Or unpack it: zstd -cd LOG | vllm-regress explain -"
+        )
+    if hasattr(library, "ZstdFile"):
+        return library.open(stream, "rb")
+    return library.ZstdDecompressor().stream_reader(stream, read_across_frames=True)
+
+
 _COMPRESSED: Mapping[bytes, Callable[[BinaryIO], object]] = {
     b"\x1f\x8b": gzip.open,
     b"BZh": bz2.open,
     b"\xfd7zXZ\0": lzma.open,
+    b"\x28\xb5\x2f\xfd": _zstd,
 }
 """Compression formats by the first bytes of a file."""
 
@@ -75,6 +100,11 @@ class _Recoded(io.RawIOBase):
         return b""
 
 
+def _read_errors() -> tuple[type[Exception], ...]:
+    zstd = [library.ZstdError] if (library := _zstd_library()) else []
+    return (OSError, EOFError, lzma.LZMAError, zlib.error, *zstd)
+
+
 @contextlib.contextmanager
 def opened(file: str, warn: Callable[[str], None]) -> Iterator[BinaryIO]:
     """Open a log to read; "-" is standard input. Compressed logs and UTF-16 are decoded."""
@@ -92,7 +122,7 @@ def opened(file: str, warn: Callable[[str], None]) -> Iterator[BinaryIO]:
         opener = None if path.is_fifo() else open_nonblocking
         with open(path, "rb", opener=opener) as stream:
             yield _decoded(stream, file, warn)
-    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+    except _read_errors() as error:
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"{file}: cannot be read: {reason}") from None
 
@@ -107,10 +137,6 @@ def _decoded(stream: BinaryIO, source: str, warn: Callable[[str], None]) -> Bina
         warn(f"note: {source} is empty")
     if beginning.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return cast(BinaryIO, _Recoded(stream))
-    if beginning.startswith(_ZSTD):
-        raise UsageError(
-            f"{source}: is compressed by zstd. Unpack it first: zstd -cd LOG | vllm-regress explain -"
-        )
     for start, unpack in _COMPRESSED.items():
         if beginning.startswith(start):
             return cast(BinaryIO, unpack(stream))

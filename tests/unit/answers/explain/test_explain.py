@@ -18,6 +18,7 @@ import pytest
 
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.answers.explain import case_patterns
+from pytest_vllm_regress.answers.explain import log as log_module
 from pytest_vllm_regress.answers.explain.case_patterns import required_literals
 from pytest_vllm_regress.answers.explain.explanation import Certainty
 from pytest_vllm_regress.answers.explain.log_lines import BLOCK
@@ -387,6 +388,20 @@ def test_compressed_logs_and_those_of_windows_are_read(
     assert cli.main(["--cases", str(death.directory.parent), "explain", str(log)]) == 1
 
 
+def test_logs_that_zstd_compressed_are_read_or_the_library_is_named(
+    death: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    zstd = log_module._zstd_library()
+    packed = tmp_path / "log.zst"
+    # Two frames, as tools write that compress in parallel.
+    packed.write_bytes(zstd.compress(b"x\n" * 9) + zstd.compress(DIED.encode()))
+    arguments = ["--cases", str(death.directory.parent), "explain", str(packed)]
+    assert cli.main(arguments) == 1
+    monkeypatch.setattr(log_module, "_zstd_library", lambda: None)
+    assert cli.main(arguments) == 2
+    assert "pip install 'pytest-vllm-regress[zstd]'" in capsys.readouterr().err
+
+
 def test_a_pipe_is_read(death: Case, tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -402,7 +417,7 @@ def test_what_is_no_text_log_is_named(
     arguments = ["--cases", str(death.directory.parent), "explain"]
     for name, content, status, words in (
         ("empty", b"", 0, "note: {} is empty"),
-        ("log.zst", b"\x28\xb5\x2f\xfd....", 2, "{}: is compressed by zstd. Unpack it first: zstd"),
+        ("log.zst", b"\x28\xb5\x2f\xfd....", 2, "{}: cannot be read: "),
         ("cut.gz", gzip.compress(DIED.encode() * 99)[:-20], 2, "{}: cannot be read: "),
         ("binary", DIED.encode() + b"\0\1", 2, "{}: is not text"),
     ):
