@@ -36,6 +36,10 @@ _EXCEPTION = re.compile(r"\b\w*(?:Error|Exception|Exit|Interrupt)\b")
 _NO_ANSWER = re.compile(r"no HTTP answer(?: within [\d.]+ s;|:) ?(.*)", re.DOTALL)
 _NO_HTTP = "no HTTP answer"
 _OF_EXCEPTIONS = (Part.EXCEPTION, Part.TRACEBACK, Part.ASSERTION)
+_COMMON = "rror"
+"""A text by which lines are selected anyway."""
+_EXCEPTIONS = (b"Error", b"Exception", b"Exit", b"Interrupt")
+"""Texts of which every line with an exception contains one: see ``_EXCEPTION``."""
 _ASSERTIONS = (b"AssertionError: ", b"Failed: ", b"found in assertion")
 
 
@@ -93,8 +97,8 @@ class PatternIndex:
         self._seconds: dict[str, float] = {}
         self._by_literal: dict[str, list[_Wanted]] = {}
         self._without_literal: list[_Wanted] = []
-        wanted = list(_wanted(cases))
-        for entry in wanted:
+        self._all = tuple(_wanted(cases))
+        for entry in self._all:
             literals = required_literals(entry.pattern)
             for literal in literals:
                 # The time is printed between the words of "no HTTP answer: ...".
@@ -108,7 +112,7 @@ class PatternIndex:
             if any(not entry.parts or entry.parts - set(_OF_EXCEPTIONS) for entry in entries)
         }
         """Those of cases that a line at the level INFO can show."""
-        self._spanning = [entry for entry in wanted if entry.spans_lines]
+        self._spanning = [entry for entry in self._all if entry.spans_lines]
         self._begins = [
             literal
             for entry in self._spanning
@@ -132,10 +136,12 @@ class PatternIndex:
         """Yield texts of which every line with a match contains one; lines with tracebacks must be
         searched, too."""
         yield from _ASSERTIONS
-        yield from (literal.encode("utf-8") for literal in self._begins)
-        for literal, entries in self._by_literal.items():
-            if any(entry.parts != {Part.ASSERTION} for entry in entries):
-                yield literal.encode("utf-8")
+        yield from _EXCEPTIONS
+        for entry in self._all:
+            if not entry.parts or entry.parts - set(_OF_EXCEPTIONS):
+                for literal in required_literals(entry.pattern, preferred=_COMMON):
+                    printed = _NO_HTTP if literal.startswith(_NO_HTTP) else literal
+                    yield printed.encode("utf-8")
 
     def search(self, text: str, exceptions: bool = True) -> list[PatternMatch]:
         """Return the cases that a line shows (without its prefix), each once.
@@ -144,9 +150,8 @@ class PatternIndex:
         """
         places = dict.fromkeys(self._without_literal, 0)
         literals = self._by_literal if exceptions else self._logged
-        for literal, entries in literals.items():
-            if literal in text:
-                places |= dict.fromkeys(entries, text.find(literal))
+        for literal in [literal for literal in literals if literal in text]:
+            places |= dict.fromkeys(literals[literal], text.find(literal))
         found: dict[str, PatternMatch] = {}
         for entry, at in places.items():
             texts = entry.texts(text)
@@ -200,9 +205,9 @@ def _texts_by_part(text: str) -> tuple[tuple[Part, str], ...]:
     return tuple((part, text) for part in parts)
 
 
-def required_literals(pattern: str) -> tuple[str, ...]:
+def required_literals(pattern: str, preferred: str = "") -> tuple[str, ...]:
     """Return texts of which every match contains at least one; empty if no text of ``SHORTEST``
-    characters is certain."""
+    characters is certain. ``preferred``: a text that is better than any longer one."""
     alternatives: list[list[str]] = [[""]]
     depth = 0
     for token in _TOKEN.finditer(pattern):
@@ -223,5 +228,8 @@ def required_literals(pattern: str) -> tuple[str, ...]:
             if kind == "many":
                 runs[-1] = runs[-1][:-1]
             runs.append("")
-    longest = tuple(max(runs, key=len) for runs in alternatives)
+    longest = tuple(
+        max(runs, key=lambda run: (bool(preferred) and preferred in run, len(run)))
+        for runs in alternatives
+    )
     return longest if all(len(text) >= SHORTEST for text in longest) else ()

@@ -248,7 +248,7 @@ def _architecture(values: Mapping[str, str], version: str) -> dict[str, str]:
 
 def _option(values: Mapping[str, str], version: str) -> dict[str, str]:
     """Return since when there is an option, or which one resembles a name that none has."""
-    if "request" in values:
+    if "request" in values or "option" not in values:
         return {}
     word = f"--{values['option'].lstrip('-').replace('_', '-')}"
     names = OptionNames.of(history())

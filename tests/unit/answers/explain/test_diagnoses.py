@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_vllm_regress.answers.explain.case_patterns import required_literals
 from pytest_vllm_regress.answers.explain.diagnoses import diagnoses
 from tests.unit.answers.explain.conftest import explained
 
@@ -86,3 +87,14 @@ def test_no_release_is_named_for_what_the_installed_one_has() -> None:
     root = explained("vllm==0.8.4\n" + UNSUPPORTED.format("LlamaForCausalLM")).failures.root
     assert root is not None and root.diagnosed is not None
     assert not any("LlamaForCausalLM" in step for step in root.diagnosed.do)
+
+
+@pytest.mark.parametrize("name", diagnoses())
+def test_a_part_of_a_known_text_is_read_without_what_is_missing(name: str) -> None:
+    """Regression: "unrecognized arguments: x" without an option ended in a KeyError."""
+    diagnosis = diagnoses()[name]
+    for pattern in (*diagnosis.seen, *diagnosis.lines):
+        for literal in required_literals(pattern):
+            root = explained(f"ValueError: {literal} {literal}\n").failures.root
+            if root and root.diagnosed:
+                assert "{" not in root.diagnosed.cause
