@@ -46,6 +46,8 @@ from .tracebacks import FRAME_LITERALS, PHASE_LITERALS, FailureForm, LoggedFailu
 
 MAX_WINDOW = 40
 """Lines in which a text that spans lines must end."""
+MAX_CONTINUED = 3
+"""Lines after an error in which its message goes on."""
 MAX_ANNOUNCED = 3
 """Lines after "the error is:" in which the error stands."""
 MAX_NOTED = 5
@@ -143,6 +145,12 @@ def _decoded(stream: BinaryIO, source: str, warn: Callable[[str], None]) -> Bina
     if b"\0" in beginning:
         raise UsageError(f"{source}: is not text: it contains NUL bytes")
     return stream
+
+
+def _names_a_field_later(message: str) -> bool:
+    """Return whether a message of pydantic goes on in the next line, with the field and what is
+    wrong with it."""
+    return " validation error" in message and "[type=" not in message
 
 
 def explain(stream: BinaryIO, cases: Sequence[Case], source: str, about: str = "") -> Explanation:
@@ -268,11 +276,13 @@ class _LogReader:
             return None
         if (begun := self._begun) is not None and line.text.strip():
             self._begun = None
-            if number <= begun.last + 2:
+            if number <= begun.last + MAX_CONTINUED:
                 begun.message = f"{begun.message} {line.text.strip()}"[:1_500]
+                self._begun = begun if _names_a_field_later(begun.message) else None
         phase = self._tracebacks.phase()
         if failure := read_error(line, number, phase):
-            self._begun = failure if failure.message.endswith(("{", ":", "[", "(")) else None
+            goes_on = failure.message.endswith(("{", ":", "[", "("))
+            self._begun = failure if goes_on or _names_a_field_later(failure.message) else None
             return failure
         if announces(line.text):
             self._announced = number
