@@ -32,13 +32,13 @@ _ASSERTION = re.compile(
 )
 _STACK = re.compile(r"\s+\S.{0,300} \([^()\s]+:\d+\)$")
 _SPANS = re.compile(r"\\n|\[\\s\\S\]")
-_EXCEPTION = re.compile(r"\b\w*(?:Error|Exception|Exit|Interrupt)\b")
+_EXCEPTION = re.compile(r"\b(?:\w*(?:Error|Exception)|SystemExit|KeyboardInterrupt)\b")
 _NO_ANSWER = re.compile(r"no HTTP answer(?: within [\d.]+ s;|:) ?(.*)", re.DOTALL)
 _NO_HTTP = "no HTTP answer"
 _OF_EXCEPTIONS = (Part.EXCEPTION, Part.TRACEBACK, Part.ASSERTION)
 _COMMON = "rror"
 """A text by which lines are selected anyway."""
-_EXCEPTIONS = (b"Error", b"Exception", b"Exit", b"Interrupt")
+_EXCEPTIONS = (b"Error", b"Exception", b"SystemExit", b"KeyboardInterrupt")
 """Texts of which every line with an exception contains one: see ``_EXCEPTION``."""
 _ASSERTIONS = (b"AssertionError: ", b"Failed: ", b"found in assertion")
 

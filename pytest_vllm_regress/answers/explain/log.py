@@ -195,7 +195,6 @@ class _LogReader:
 
     def read(self, stream: BinaryIO) -> None:
         literals = (
-            b"cases/",
             *FRAME_LITERALS,
             *ERROR_LITERALS,
             *diagnoses.line_literals(late=True),
@@ -203,7 +202,7 @@ class _LogReader:
             *VERSION_LITERALS,
             *PHASE_LITERALS,
         )
-        rare = (*RARE_LITERALS, *WRITTEN_LITERALS, *diagnoses.line_literals(late=False))
+        rare = (b"cases/", *RARE_LITERALS, *WRITTEN_LITERALS, *diagnoses.line_literals(late=False))
         beginning = (*literals, *rare)
         for number, line in selected_lines(stream, literals, self._needs_more, beginning):
             for text in lines_in(line):
@@ -279,6 +278,8 @@ class _LogReader:
             if number <= begun.last + MAX_CONTINUED:
                 begun.message = f"{begun.message} {line.text.strip()}"[:1_500]
                 self._begun = begun if _names_a_field_later(begun.message) else None
+        if line.is_quiet:
+            return None
         phase = self._tracebacks.phase()
         if failure := read_error(line, number, phase):
             goes_on = failure.message.endswith(("{", ":", "[", "("))

