@@ -25,7 +25,7 @@ _INSIDE = re.compile(rf"(?<![\w.:'\"])({_NAME})(?:: ?(?!:)|\((?=['\"]))(\S.*)")
 _BARE = re.compile(rf"(?!Error|Exception)({_NAME})\s*$")
 _ASSERT = re.compile(r"E? *(assert \S.*)")
 _GENERIC = re.compile(
-    r"[`'\"*(-]{0,8}(?:[\w./-]+(?::\d+)*: )*(?:vllm(?: \w+)?: |cc1plus: |\w[\w .-]{0,30}: |(?:CUDA|HIP|NCCL|cuBLAS|Triton) )?"
+    r"[`'\"*(-]{0,8}(?:[\w./-]+(?::\d+)*: )*(?:vllm(?: \w+)?: |cc1plus: |\w[\w .-]{0,30}: |(?:CUDA|HIP|NCCL|cuBLAS|Triton|rocblas\w*|hipblas\w*) )?"
     r"((?:fatal )?error(?: \w+)?: ?\S.*|Fatal Python error: .*|CMake Error.*|argument \S+: invalid.*)"
     r"|(?:[\w./-]+: )*(terminate called .*|what\(\): .*|.*\bAssertion [`'].*|Assertion .* failed.*)",
     re.IGNORECASE,
