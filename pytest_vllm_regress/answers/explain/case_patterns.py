@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 
 from ...cases.model import Case
@@ -35,12 +35,12 @@ _SPANS = re.compile(r"\\n|\[\\s\\S\]")
 _EXCEPTION = re.compile(r"\b(?:\w*(?:Error|Exception)|SystemExit|KeyboardInterrupt)\b")
 _NO_ANSWER = re.compile(r"no HTTP answer(?: within [\d.]+ s;|:) ?(.*)", re.DOTALL)
 _NO_HTTP = "no HTTP answer"
-_OF_EXCEPTIONS = (Part.EXCEPTION, Part.TRACEBACK, Part.ASSERTION)
+_OF_EXCEPTIONS = frozenset({Part.EXCEPTION, Part.TRACEBACK, Part.ASSERTION})
 _COMMON = "rror"
 """A text by which lines are selected anyway."""
-_EXCEPTIONS = (b"Error", b"Exception", b"SystemExit", b"KeyboardInterrupt")
+_EXCEPTIONS = ("Error", "Exception", "SystemExit", "KeyboardInterrupt")
 """Texts of which every line with an exception contains one: see ``_EXCEPTION``."""
-_ASSERTIONS = (b"AssertionError: ", b"Failed: ", b"found in assertion")
+_ASSERTIONS = ("AssertionError: ", "Failed: ", "found in assertion")
 
 
 @dataclass(frozen=True)
@@ -106,11 +106,8 @@ class PatternIndex:
                 self._by_literal.setdefault(printed, []).append(entry)
             if not literals:
                 self._without_literal.append(entry)
-        self._logged = {
-            literal: entries
-            for literal, entries in self._by_literal.items()
-            if any(not entry.parts or entry.parts - set(_OF_EXCEPTIONS) for entry in entries)
-        }
+        self._not_asserted = self._beside({Part.ASSERTION})
+        self._logged = self._beside(_OF_EXCEPTIONS)
         """Those of cases that a line at the level INFO can show."""
         self._spanning = [entry for entry in self._all if entry.spans_lines]
         self._begins = [
@@ -118,6 +115,14 @@ class PatternIndex:
             for entry in self._spanning
             for literal in required_literals(_SPANS.split(entry.pattern)[0])
         ]
+
+    def _beside(self, parts: Set[Part]) -> dict[str, list[_Wanted]]:
+        """Return the literals of patterns that count in other lines than those of ``parts``."""
+        return {
+            literal: entries
+            for literal, entries in self._by_literal.items()
+            if any(not entry.parts or entry.parts - parts for entry in entries)
+        }
 
     def begins(self, text: str) -> bool:
         """Return whether a text that spans lines, such as a frame and its code, may begin here."""
@@ -135,10 +140,9 @@ class PatternIndex:
     def line_literals(self) -> Iterator[bytes]:
         """Yield texts of which every line with a match contains one; lines with tracebacks must be
         searched, too."""
-        yield from _ASSERTIONS
-        yield from _EXCEPTIONS
+        yield from (text.encode() for text in (*_ASSERTIONS, *_EXCEPTIONS))
         for entry in self._all:
-            if not entry.parts or entry.parts - set(_OF_EXCEPTIONS):
+            if not entry.parts or entry.parts - _OF_EXCEPTIONS:
                 for literal in required_literals(entry.pattern, preferred=_COMMON):
                     printed = _NO_HTTP if literal.startswith(_NO_HTTP) else literal
                     yield printed.encode("utf-8")
@@ -149,7 +153,10 @@ class PatternIndex:
         ``exceptions``: whether the line may belong to an exception.
         """
         places = dict.fromkeys(self._without_literal, 0)
-        literals = self._by_literal if exceptions else self._logged
+        literals = self._logged
+        if exceptions:
+            is_asserted = any(map(text.__contains__, _ASSERTIONS))
+            literals = self._by_literal if is_asserted else self._not_asserted
         for literal in [literal for literal in literals if literal in text]:
             places |= dict.fromkeys(literals[literal], text.find(literal))
         found: dict[str, PatternMatch] = {}

@@ -135,11 +135,23 @@ def diagnose(failure: LoggedFailure, version: str = "") -> Diagnosed | None:
 
 def matches_line(text: str) -> bool:
     """Return whether a diagnosis recognizes a line that names no exception."""
+    patterns = _line_patterns()
     return any(
-        _compiled(pattern).search(text)
-        for diagnosis in diagnoses().values()
-        for pattern in diagnosis.lines
+        pattern.search(text)
+        for literal in [literal for literal in patterns if literal in text]
+        for pattern in patterns[literal]
     )
+
+
+@functools.cache
+def _line_patterns() -> Mapping[str, tuple[re.Pattern[str], ...]]:
+    """Return the patterns for lines by the texts of which every match contains one."""
+    patterns: dict[str, tuple[re.Pattern[str], ...]] = {}
+    for diagnosis in diagnoses().values():
+        for pattern in diagnosis.lines:
+            for literal in required_literals(pattern):
+                patterns[literal] = (*patterns.get(literal, ()), _compiled(pattern))
+    return patterns
 
 
 def line_literals(late: bool) -> Iterator[bytes]:
