@@ -37,8 +37,10 @@ MAX_DEPLOYMENTS = 100
 MAX_NOTES = 5
 MAX_NEAR = 5
 _OPTION = re.compile(r"(--?[A-Za-z][\w-]*)((?:\.[\w.-]*)?)\+?(?:=(.*))?", re.DOTALL)
-_REFERENCE = re.compile(r"\$[\w@*{(].*|\{\w+\}|\{\{.*\}\}", re.DOTALL)
-_OF_MORE = re.compile(r"(?i)\$[{(]?(?:[@*]|\w*(?:arg|opt|flag|extra|param)|\w+\[)")
+_REFERENCE = re.compile(r"\$[\w@*{(].*|\{\w+\}|\{\{.*\}\}|__\w+__", re.DOTALL)
+_OF_MORE = re.compile(
+    r"(?i)\$[{(]?(?:[@*]|\w*(?:arg|opt|flag|extra|param)|\w+\[)|__\w*(?:arg|opt|flag|extra|param)\w*__"
+)
 """A variable whose name says that it holds more options, also where a value may stand."""
 _FLAGS = re.compile(r"enable_\w+|disable_\w+|no_\w+|trust_remote_code|enforce_eager|headless")
 """Options that take no value, beside those whose default is False."""
@@ -114,7 +116,7 @@ def _deployments(text: str, source: str) -> Iterator[Deployment]:
         raise UsageError(f"{source}: {reason}{advice if kind else ''}")
     pinned = _pinned(findings)
     places = [_deployment(server, source) for server in started]
-    leaders = [place for place in places if "headless" not in place.options]
+    leaders = [place for place in places if not {"headless", "help"} & place.options.keys()]
     for deployment in leaders or places:  # the others belong to a server in the file
         if problem:
             note = f"a part is not valid and was left out: {problem}"

@@ -28,7 +28,7 @@ _CPU = re.compile(r"(?:^|[/-])vllm[\w-]*-cpu|:[\w.-]*cpu")
 
 def literal(value: str) -> str:
     """Return ``value``, or ``UNSET`` if a variable or a template decides it."""
-    return UNSET if re.search(r"\$|\{\{|\{\w+\}|%\(\w+\)s", value) else value
+    return UNSET if re.search(r"\$|\{\{|\{\w+\}|%\(\w+\)s|__[A-Z][A-Z0-9_]*__", value) else value
 
 
 def release_of_image(image: str) -> str:

@@ -10,7 +10,8 @@ from itertools import takewhile
 from typing import Any
 
 from ...util.documents import MAX_NODES, YamlSyntaxError, parse_yaml
-from .findings import UNSET, ServerCommand, Unreadable, Word, literal
+from .findings import DEFAULT_OF_VARIABLE, UNSET, ServerCommand, Unreadable, Word, literal
+from .programs import of_python
 from .shell import expanded, is_image, is_own_image, of_image, of_script, servers, split
 
 MAX_BLOCK = 400
@@ -24,16 +25,16 @@ _BLOCK_KEY = re.compile(
     r"[ \t]*(?:- )?(?:containers|services|modelSpec|predictor|spec):[ \t]*(?:#.*)?"
 )
 _TEMPLATE = re.compile(r"\{\{[^{}]*\}\}|\{%[^{}]*%\}")
-_STANDS_FOR_TEMPLATE = "$TEMPLATE"
-_ONLY_TEMPLATES = re.compile(r"(?m)^[ \t]*(?:\$TEMPLATE[ \t]*)+$|^\{\w+\}[ \t]*$")
+_NAME_IN_TEMPLATE = re.compile(r"\{\{-?[ \t]*([A-Za-z_]\w*)[ \t]*-?\}\}")
+_ONLY_TEMPLATES = re.compile(rf"(?m)^[ \t]*(?:(?:{_TEMPLATE.pattern})[ \t]*)+$|^\{{\w+\}}[ \t]*$")
 
 _WORDS = ("entrypoint", "command", "args", "extraArgs")
 _MORE_WORDS = re.compile(r"(?i)(?:.*[a-z_-])?(?:args|arguments|parameters|flags)")
 _OF_OTHERS = re.compile(r"(?i).*(?:install|build|router|docker_?build|helm|mount).*")
 _LABELS = ("name", "container_name")
 _ENVIRONMENTS = ("environment", "env", "envs", "envVars")
-_IMAGES = ("image", "imageName", "image_name", "containerImage", "image_id")
-_OF_CONTAINERS = ("image", "imageName", "containerImage")
+_IMAGES = ("image", "imageName", "image_name", "containerImage", "container_image", "image_id")
+_OF_CONTAINERS = ("image", "imageName", "containerImage", "container_image")
 _TEXTS = re.compile(
     r"(?i)(?:display_?)?name|run-name|description|title|notes?|comment|readme|summary|message"
 )
@@ -72,6 +73,10 @@ _USUAL = re.compile(
 """Options that say enough where vLLM is named, too."""
 
 
+_MODEL_VARIABLE = re.compile(r"(?:VLLM_|LLM_)?MODEL(?:_?(?:NAME|ID|PATH))?\d?")
+_SERVER_VARIABLE = re.compile(
+    r"VLLM_(?:MODEL\w*|HOST|PORT|MAX_MODEL_LEN|GPU_MEMORY\w*|\w*ARGS|TENSOR_PARALLEL\w*)"
+)
 _ENGINE_ARGUMENTS = re.compile(
     r"(?i)vllm_?(?:config|args|arguments|kwargs|options|server_args)|engine_?(?:kwargs|args|config)|server[_-]arguments|arguments"
 )
@@ -87,7 +92,7 @@ _TELLING_NAMES = {
 
 
 _OTHER_ENGINE = re.compile(
-    r"inference-sim|simulat|router|sglang|lmdeploy|text-generation|triton|ollama|trt"
+    r"inference-sim|simulat|router|sglang|lmdeploy|text-(?:generation|embeddings)|triton|ollama|trt|llama[._-]?cpp|infinity|whisper|localai"
 )
 """Images of other servers, which have options of the same names."""
 
@@ -95,11 +100,14 @@ _OTHER_ENGINE = re.compile(
 @dataclass(frozen=True)
 class _Scope:
     """What the mappings around a node say: variables, and a model. ``says_vllm``: the document names
-    vLLM somewhere."""
+    vLLM somewhere. ``is_anchor``: it is a part that others include.
+    ``service``: the name of the one in a compose file."""
 
     variables: Mapping[str, str] = field(default_factory=dict, hash=False)
     model: str = ""
     says_vllm: bool = False
+    is_anchor: bool = False
+    service: str = ""
 
 
 def of_yaml(text: str) -> Iterator[ServerCommand | Unreadable]:
@@ -115,6 +123,11 @@ def of_yaml(text: str) -> Iterator[ServerCommand | Unreadable]:
                 words=tuple(_located(server.words, lines)),
                 complete=server.complete and not problem,
             )
+
+
+def of_document(document: Any) -> Iterator[ServerCommand]:
+    """Yield the servers of a document that another reader made."""
+    yield from _servers_of(document)
 
 
 def _documents(text: str) -> Iterator[tuple[Any, str]]:
@@ -150,8 +163,8 @@ def _reason(error: ValueError) -> str:
 def _repaired(text: str) -> list[Any]:
     """Return what can be read of a text that is no YAML: without its templates, and without the
     lines that cannot be parsed."""
-    text = _TEMPLATE.sub(lambda match: _STANDS_FOR_TEMPLATE + "\n" * match[0].count("\n"), text)
-    lines = _ONLY_TEMPLATES.sub("", text).splitlines()
+    text = _ONLY_TEMPLATES.sub(lambda match: "\n" * match[0].count("\n"), text)
+    lines = _TEMPLATE.sub(_for_template, text).splitlines()
     for _ in range(MAX_REPAIRED if len(text) <= MAX_REPAIRED_TEXT else 1):
         try:
             return parse_yaml("\n".join(lines), text_type=Word)
@@ -163,6 +176,11 @@ def _repaired(text: str) -> list[Any]:
         except ValueError:
             break
     return []
+
+
+def _for_template(match: re.Match[str]) -> str:
+    name = _NAME_IN_TEMPLATE.fullmatch(match[0])
+    return f"${name[1] if name else 'TEMPLATE'}" + "\n" * match[0].count("\n")
 
 
 def _blocks(text: str) -> list[Any]:
@@ -253,6 +271,7 @@ def _merged(found: list[ServerCommand]) -> list[ServerCommand]:
     return [replace(certain[0], words=tuple(words), complete=certain[0].complete and not more)]
 
 
+_SERVICES = "services"
 _ONLY_IMAGE = "\0image"
 """The label of a mapping that has an image and nothing else: it may be the base of another one."""
 
@@ -279,31 +298,50 @@ def _servers_of(document: Any) -> Iterator[ServerCommand]:
     visited: set[int] = set()
     says_vllm = any("vllm" in text.lower() for text in _scalars(document))
     waiting = [(document, _Scope(model=_model_of_document(document), says_vllm=says_vllm))]
+    found = 0
     while waiting and len(visited) < MAX_NODES:
         node, scope = waiting.pop()
-        if id(node) in visited:
+        if id(node) in visited or (scope.is_anchor and found):
             continue
         visited.add(id(node))
         if isinstance(node, dict):
             scope = replace(scope, variables={**scope.variables, **_own_variables(node)})
             started = list(_of_mapping(node, scope))
+            started += _of_programs(node)
+            found += len(started)
             yield from started
             waiting += reversed(
                 [
-                    (value, scope)
-                    for key, value in node.items()
+                    (value, _within(scope, key, value))
+                    for key, value in sorted(node.items(), key=_is_anchor)
                     if (key not in _WORDS or isinstance(value, dict))
                     and not _TEXTS.fullmatch(str(key))
+                    and not str(key).endswith(".py")
                     and not (started and key in (*_IMAGES, "vllmConfig"))
                 ]
             )
         elif isinstance(node, list):
             started = list(servers(_words(node), scope.variables)) or list(_of_patch(node))
+            found += len(started)
             yield from started
             items = [item for item in node if not started or isinstance(item, dict)]
             waiting += reversed([(item, scope) for item in items])
         elif isinstance(node, Word) and re.search(r"vllm|/args", node) and re.search(r"\s", node):
             yield from _of_text(node, scope)
+
+
+def _is_anchor(pair: tuple[Any, Any]) -> bool:
+    """Return whether a key is for a part that others include. It is read after these."""
+    return str(pair[0]).startswith(("x-", "_", "."))
+
+
+def _within(scope: _Scope, key: Any, value: Any) -> _Scope:
+    """Return the scope of a value in a mapping."""
+    if _is_anchor((key, value)):
+        return replace(scope, is_anchor=True)
+    if scope.service == _SERVICES:
+        return replace(scope, service=str(key))
+    return replace(scope, service=_SERVICES if key == _SERVICES else "")
 
 
 def _of_patch(operations: list[Any]) -> Iterator[ServerCommand]:
@@ -334,13 +372,22 @@ def _of_text(text: Word, scope: _Scope) -> Iterator[ServerCommand]:
     yield from of_script(text, text.line, scope.variables)
 
 
+def _of_programs(node: Mapping[Any, Any]) -> Iterator[ServerCommand]:
+    """Yield the servers of the Python programs that a ConfigMap holds."""
+    for key, value in node.items():
+        if str(key).endswith(".py") and isinstance(value, Word) and "vllm" in value:
+            for server in of_python(value):
+                if isinstance(server, ServerCommand):
+                    yield replace(server, line=server.line + value.line)
+
+
 def _own_variables(node: Mapping[Any, Any]) -> dict[str, str]:
     values = (_variables(node.get(key)) for key in _ENVIRONMENTS)
     return {name: text for variables in values for name, text in variables.items()}
 
 
 def _of_mapping(node: Mapping[Any, Any], scope: _Scope) -> Iterator[ServerCommand]:
-    label = next((node[key] for key in _LABELS if isinstance(node.get(key), str)), "")
+    label = next((node[key] for key in _LABELS if isinstance(node.get(key), str)), scope.service)
     image = _image(node)
     config = node.get("vllmConfig", {} if {"modelURL", "repository"} <= node.keys() else None)
     if isinstance(config, dict):
@@ -350,12 +397,16 @@ def _of_mapping(node: Mapping[Any, Any], scope: _Scope) -> Iterator[ServerComman
     words = [part for word in words for part in expanded(word, _known(scope))]
     # In the values of a chart more may be elsewhere.
     has_image = any(isinstance(node.get(key), str) for key in _OF_CONTAINERS)
+    has_image = has_image or ("build" in node and bool(image))
     started: list[ServerCommand] = []
     if has_image and not words:  # RunPod's dockerArgs
         words = next((w for key in node if _is_list(str(key)) and (w := _words(node[key]))), [])
     if has_image or words:
         started = list(of_image(image, words, scope.variables))
-    if started and not is_own_image(image) and not any(server.words for server in started):
+    if "build" in node and any(server.is_certain for server in started):
+        # What the image adds to a program without arguments is not known.
+        started = [replace(s, complete=s.complete and bool(s.words)) for s in started]
+    elif started and not is_own_image(image) and not any(server.words for server in started):
         started = list(_of_variables(started, node, image, scope))
     if any(re.search(r"(?i)args|extra", name) for name in _own_variables(node)):
         started = [s if s.words else replace(s, complete=False) for s in started]
@@ -373,9 +424,10 @@ def _of_variables(
 ) -> Iterator[ServerCommand]:
     """Yield the servers of an image that makes its command of variables, such as RunPod's worker; no
     others without arguments, which may be built here, or be Ray's."""
-    names = ("MODEL_NAME", "MODEL_ID", "MODEL", "VLLM_MODEL", "LLM_MODEL_ID")
-    model = next(filter(None, map(scope.variables.get, names)), "")
-    if "build" in node or re.search(r"\bray", image):
+    model = _model_variable(scope)
+    if "build" in node and not _is_of_server(node):
+        return
+    if re.search(r"\bray", image):
         return
     is_plain = re.search(r"(?:^|/)vllm(?::|$)", image) is not None
     for server in started:
@@ -385,6 +437,19 @@ def _of_variables(
             or (not server.is_certain and not server.complete and "entrypoint" in node)
         ):
             yield replace(server, settings={"model": model} if model else {})
+
+
+def _model_variable(scope: _Scope) -> str:
+    named = (text for name, text in scope.variables.items() if _MODEL_VARIABLE.fullmatch(name))
+    return next(filter(None, named), "")
+
+
+def _is_of_server(node: Mapping[Any, Any]) -> bool:
+    """Return whether the variables of a container that is built configure a server, not a client."""
+    names = _own_variables(node)
+    is_named = any(node.get(key) for key in _IMAGES)
+    is_client = any(re.fullmatch(r"VLLM_\w*(?:URL|ENDPOINT|API_BASE)", name) for name in names)
+    return not is_named and not is_client and any(map(_SERVER_VARIABLE.fullmatch, names))
 
 
 def _of_chart(
@@ -409,6 +474,7 @@ def _of_values(
     """Yield the server of a mapping whose words or keys become a command elsewhere: values of a
     chart, an entry of a catalogue, engine arguments."""
     lists = {str(key): _words(node[key], str(key)) for key in node if _is_list(str(key))}
+    lists["command"] = list(words) if isinstance(node.get("command"), (str, list)) else []
     more = next((words for words in lists.values() if words and words[0].startswith("-")), [])
     kinds = (_TELLING, _USUAL) if scope.says_vllm else (_TELLING,)
     telling = any(kind.fullmatch(word.replace("_", "-")) for word in more for kind in kinds)
@@ -417,6 +483,7 @@ def _of_values(
     if more and (is_vllm or telling) and not is_other:
         model = _model(node) or scope.model
         settings = {"model": model} if model and not _names_model(more) else {}
+        settings = {**_options_of_keys(node), **settings}
         yield ServerCommand(
             tuple(part for word in more for part in expanded(word, _known(scope))),
             more[0].line,
@@ -424,7 +491,7 @@ def _of_values(
             image,
             settings=settings,
             is_certain=False,
-            complete=not _has_options(node),
+            complete=not _has_options(node) and not _has_runtime(node),
         )
     elif (given := _engine_arguments(node)) is not None:
         model = scope.model
@@ -432,8 +499,10 @@ def _of_values(
             (),
             next((key.line for key in node if isinstance(key, Word)), 1),
             scope.variables,
+            image=image if is_image(image) else "",
             settings={**({"model": model} if model else {}), **given},
             is_certain=False,
+            complete="vllm" not in node,
         )
     elif _names_engine(node) and not more and not words and (model := _model(node)):
         line = next((key.line for key in node if isinstance(key, Word)), 1)
@@ -453,7 +522,7 @@ def _of_values(
             image.line,
             scope.variables,
             image,
-            settings={"model": model} if model else {},
+            settings={**_options_of_keys(node), **({"model": model} if model else {})},
             is_certain=False,
             complete=False,
         )
@@ -467,11 +536,35 @@ def _engine_arguments(node: Mapping[Any, Any]) -> dict[str, Any] | None:
     """Return the options of a mapping below a key such as ``vllm_config`` or ``engine_kwargs``,
     where they have their own names; None if there is none."""
     for key, value in node.items():
-        if isinstance(value, dict) and _ENGINE_ARGUMENTS.fullmatch(str(key)):
-            names = {str(name).replace("-", "_") for name in value}
-            if "vllm" in str(key).lower() or names & _TELLING_NAMES:
-                return {str(name): option for name, option in value.items() if option is not None}
+        if not isinstance(value, dict):
+            continue
+        names = {
+            re.sub(r"[A-Z]", lambda m: f"_{m[0].lower()}", str(n)).replace("-", "_") for n in value
+        }
+        telling = len(names & _TELLING_NAMES)
+        if (key == "vllm" and telling > 1) or (
+            _ENGINE_ARGUMENTS.fullmatch(str(key)) and ("vllm" in str(key).lower() or telling)
+        ):
+            return {str(name): option for name, option in value.items() if option not in (None, "")}
     return None
+
+
+def _options_of_keys(node: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return what keys of a chart's values, or of a part of them, probably mean to its template. What
+    is off or empty is left out: the template may see it otherwise."""
+    parts = [
+        node,
+        *(node[key] for key in ("model", "vllm", "config") if isinstance(node.get(key), dict)),
+    ]
+    return {
+        re.sub("^vllm_", "", str(key)): value
+        for part in parts
+        for key, value in part.items()
+        if _LOOKS_LIKE_OPTION.fullmatch(str(key))
+        and not _is_list(str(key))
+        and not isinstance(value, (dict, list))
+        and value not in (None, "", False, "false")
+    }
 
 
 def _is_role(node: Mapping[Any, Any]) -> bool:
@@ -491,6 +584,12 @@ def _is_other_backend(words: Sequence[Word]) -> bool:
 
 def _names_model(words: Sequence[Word]) -> bool:
     return any(re.fullmatch(r"--model(?:=.*)?", word) for word in words)
+
+
+def _has_runtime(node: Mapping[Any, Any]) -> bool:
+    """Return whether a mapping is the model of a KServe service, to whose arguments a runtime
+    elsewhere adds its own."""
+    return "storageUri" in node or "modelFormat" in node
 
 
 def _has_options(node: Mapping[Any, Any]) -> bool:
@@ -522,7 +621,9 @@ def _model(node: Any, depth: int = 3) -> str:
         if isinstance(value, str) and _MODEL_KEY.fullmatch(str(key)):
             if match := _MODEL_NAME.fullmatch(value):
                 return match[1]
-        elif isinstance(value, dict) and re.search(r"(?i)model|storage|predictor|spec", str(key)):
+        elif isinstance(value, dict) and re.search(
+            r"(?i)model|storage|predictor|spec|config", str(key)
+        ):
             for name in ("id", "name", "modelURL"):
                 if isinstance(value.get(name), str) and (m := _MODEL_NAME.fullmatch(value[name])):
                     return m[1]
@@ -537,7 +638,7 @@ def _model_of_document(document: Any) -> str:
 
 def _image(node: Mapping[Any, Any]) -> Word:
     """Return the image of a container, also one that is given as a repository and a tag."""
-    image = next((node[key] for key in _IMAGES if node.get(key)), node)
+    image = next((node[key] for key in _IMAGES if node.get(key)), None) or _base(node) or node
     if isinstance(image, Mapping):
         text = ":".join(
             str(image[key]) for key in ("repository", "tag") if image.get(key) is not None
@@ -546,6 +647,22 @@ def _image(node: Mapping[Any, Any]) -> Word:
         text = f"{registry}/{text}" if isinstance(registry, str) and text else text
         return Word(text, getattr(image.get("repository"), "line", 1))
     return Word(image.removeprefix("docker:"), image.line) if isinstance(image, Word) else Word("")
+
+
+def _base(node: Mapping[Any, Any]) -> Word | None:
+    """Return the image on which a container's image is built: the argument of the build that names
+    vLLM's, or else ``vllm`` if the Dockerfile's name says so."""
+    build = node.get("build")
+    if isinstance(build, Word):
+        build = {"context": build}
+    if not isinstance(build, dict):
+        return None
+    for value in _variables_as_written(build.get("args")).values():
+        if is_own_image(DEFAULT_OF_VARIABLE.sub(r"\1", value)):
+            return Word(value)
+    paths = (str(build.get(key, "")) for key in ("dockerfile", "context"))
+    named = any(re.search(r"(?:^|[/._-])vllm(?:[/._-]|$)", path) for path in paths)
+    return Word("vllm", getattr(next(iter(node)), "line", 1)) if named else None
 
 
 def _words(value: Any, key: str = "command") -> list[Word]:
@@ -566,11 +683,16 @@ def _known(scope: _Scope) -> dict[str, Word | list[Word] | None]:
 
 
 def _variables(value: Any) -> dict[str, str]:
+    """Return variables, with ``UNSET`` for values that other variables decide."""
+    return {name: literal(text) for name, text in _variables_as_written(value).items()}
+
+
+def _variables_as_written(value: Any) -> dict[str, str]:
     """Return variables from a mapping, from texts ``NAME=value``, or from Kubernetes' list of name
     and value."""
     if isinstance(value, dict):
         return {
-            str(name): literal(str(text))
+            str(name): str(text)
             for name, text in value.items()
             if not isinstance(text, (dict, list))
         }
@@ -578,7 +700,7 @@ def _variables(value: Any) -> dict[str, str]:
     for entry in value if isinstance(value, list) else ():
         if isinstance(entry, str) and "=" in entry:
             name, _, text = entry.partition("=")
-            variables[name] = literal(text)
+            variables[name] = text
         elif isinstance(entry, dict) and "name" in entry:
-            variables[str(entry["name"])] = literal(str(entry.get("value", UNSET)))
+            variables[str(entry["name"])] = str(entry.get("value", UNSET))
     return variables

@@ -27,18 +27,22 @@ from .findings import (
     literal,
     release_of_image,
 )
-from .manifests import of_yaml
+from .hcl import parse_hcl
+from .manifests import of_document, of_yaml
 from .programs import of_notebook, of_python
 from .shell import (
+    MAX_BLOCKS,
     MAX_COMMAND,
     commands,
     expanded,
+    is_image,
     is_own_image,
     of_image,
     of_script,
     servers,
     split,
     starts_elsewhere,
+    without_blocks,
 )
 
 __all__ = [
@@ -61,12 +65,6 @@ __all__ = [
 _LINE = 100_000
 _COMMENT = re.compile(r"(?:^|\s)#.*")
 _TEMPLATES = (".j2", ".jinja", ".jinja2", ".tmpl", ".template", ".example", ".sample", ".tpl")
-_BLOCK = re.compile(
-    r"\{%-?\s*(?:if|for)\b(?:(?!\{%-?\s*(?:if|for|endif|endfor)\b).)*?\{%-?\s*(?:endif|endfor)\s*-?%\}",
-    re.DOTALL,
-)
-"""What a template adds on a condition, without another block in it."""
-MAX_BLOCKS = 200
 _HEREDOC = re.compile(
     r"(?P<start><<-?[ \t]*(?P<q>['\"]?)(?P<end>\w+)(?P=q)[^\n]*\n)(?P<body>(?:(?![ \t]*(?P=end)[ \t]*$).*\n)*)",
     re.MULTILINE,
@@ -77,13 +75,14 @@ _NEW_TAG = re.compile(
 """An image to which kustomize gives another tag."""
 _FROM = re.compile(r"(?i)\A(?:[ \t]*(?:#[^\n]*|ARG[ \t][^\n]*)?\n)*[ \t]*FROM[ \t]")
 _INSTRUCTION = re.compile(r"(?m)^[ \t]*([A-Za-z]+)[ \t]+((?:[^\\\n]+|\\[ \t\r]*\n|\\.)*)")
-_STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
+_STRING = re.compile(r'"((?:[^"\\\n]|\\[ \t\r]*\n|\\.)*)"')
 
 # Units of systemd and of supervisord, and containers of podman's
 _UNIT_COMMAND = re.compile(r"(?m)^(?:Exec\w+[ \t]*=[ \t]*[-@:+!]*|Exec=|command[ \t]*=[ \t]*)")
 _UNIT_VARIABLE = re.compile(r"(?m)^[Ee]nvironment[ \t]*=[ \t]*(.*)")
 _UNIT_REFERENCE = re.compile(r"%\((?:ENV_)?(\w+)\)s")
 _UNIT_IMAGE = re.compile(r"(?m)^Image[ \t]*=[ \t]*(\S+)")
+_HCL = (".tf", ".hcl", ".nomad", ".tofu")
 _UNITS = (".service", ".conf", ".ini", ".container")
 
 _STARTS = re.compile(r"\bserve\b|\bapi_server\b|\bvllm-openai\b|docker|podman|nerdctl|vllm")
@@ -145,7 +144,7 @@ def is_dockerfile(file: str) -> bool:
     return name.startswith(("dockerfile", "containerfile")) or name.endswith(".dockerfile")
 
 
-def _servers_in(text: str, name: str) -> Iterator[ServerCommand | Unreadable]:
+def _servers_in(text: str, name: str) -> Iterator[ServerCommand | Pin | Unreadable]:
     starts = _STARTS.search(text) is not None
     inner = name
     while inner.endswith(_TEMPLATES):
@@ -157,12 +156,14 @@ def _servers_in(text: str, name: str) -> Iterator[ServerCommand | Unreadable]:
         yield from of_yaml(text)
     elif inner.endswith(".ipynb") and text.lstrip().startswith("{"):  # not one of its cells
         yield from of_notebook(text) if starts else ()
+    elif inner.endswith(_HCL):
+        yield from of_document(parse_hcl(text)) if starts else ()
     elif inner.endswith(".py"):
         yield from of_python(text) if starts else ()
     elif is_dockerfile(inner) or (not inner.endswith((".sh", ".bash")) and _FROM.search(text)):
-        yield from _of_dockerfile(_without_blocks(text))
+        yield from _of_dockerfile(without_blocks(text))
     elif starts:
-        text = _without_blocks(text)
+        text = without_blocks(text)
         if inner.endswith(_UNITS):
             yield from _of_unit(text)
         else:
@@ -185,15 +186,6 @@ def _of_shell(text: str) -> Iterator[ServerCommand | Unreadable]:
     yield from of_script(script)
     for manifest in manifests[:MAX_BLOCKS]:
         yield from (found for found in of_yaml(manifest) if isinstance(found, ServerCommand))
-
-
-def _without_blocks(text: str) -> str:
-    """Return a text with a variable for each block of a template: what is in it may be left out."""
-    for _ in range(MAX_BLOCKS if "{%" in text else 0):
-        text, count = _BLOCK.subn(lambda match: " $TEMPLATE" + "\n" * match[0].count("\n"), text)
-        if not count:
-            break
-    return text
 
 
 def _of_unit(text: str) -> Iterator[ServerCommand]:
@@ -227,6 +219,7 @@ def _of_dockerfile(text: str) -> Iterator[ServerCommand]:
     base, command = Word(""), list[Word]()
     entrypoint: list[Word] | None = None
     line, at = 1, 0
+    text, scripts = _without_scripts(text)
     for match in _INSTRUCTION.finditer(text):
         line, at = line + text.count("\n", at, match.start()), match.start()
         name, rest = match[1].upper(), match[2]
@@ -254,14 +247,39 @@ def _of_dockerfile(text: str) -> Iterator[ServerCommand]:
         for server in of_image(base, command, variables) if command or is_own_image(base) else ():
             yield replace(server, complete=server.complete and bool(server.words))
     else:
-        for server in servers([*entrypoint, *command], variables):
+        words = [*entrypoint, *command]
+        started = list(servers(words, variables))
+        if not started and starts_elsewhere(entrypoint[:1], is_image(base)):
+            started = [
+                server for script in scripts for server in of_script(script, variables=variables)
+            ] or [ServerCommand((), line, variables, is_certain=False, complete=False)]
+        for server in started:
             # Without arguments here, they come when the container is run.
             complete = server.complete and bool(server.words)
             yield replace(server, image=str(base), complete=complete)
 
 
+def _without_scripts(text: str) -> tuple[str, list[str]]:
+    """Return a Dockerfile without the files that it writes with ``COPY <<EOF``, and these, each with
+    as many lines before it as there are in the Dockerfile."""
+    scripts: list[str] = []
+
+    def take(match: re.Match[str]) -> str:
+        before = text.rfind("\n", 0, match.start()) + 1
+        if not re.match(r"(?i)\s*(?:COPY|ADD)\b", text[before : match.start()]):
+            return match[0]
+        scripts.append("\n" * text.count("\n", 0, match.start("body")) + match["body"])
+        return "\n" * match[0].count("\n")
+
+    return (_HEREDOC.sub(take, text) if "<<" in text else text), scripts
+
+
 def _exec_form(text: str, line: int) -> list[Word]:
     return [
-        Word(re.sub(r"\\(.)", r"\1", match[1]), line + text.count("\n", 0, match.start()), True)
+        Word(
+            re.sub(r"\\(?:[ \t\r]*\n|(.))", r"\1", match[1]),
+            line + text.count("\n", 0, match.start()),
+            True,
+        )
         for match in islice(_STRING.finditer(text), 2000)
     ]

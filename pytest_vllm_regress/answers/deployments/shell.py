@@ -20,7 +20,7 @@ MAX_NESTED = 5
 _MODULE = re.compile(r"vllm\.entrypoints\.(?:openai\.)?api_server")
 _PROGRAM_NAMES = ("vllm", "vllm.entrypoints.cli.main")
 _OWN_IMAGE = re.compile(r"(?:^|[/-])vllm-openai(?:-\w+)*(?:[:@}]|$)")
-_IMAGE = re.compile(r"(?:^|[/-])vllm(?:[-/:@}]|$)")
+_IMAGE = re.compile(r"(?:^|[/-])vllm(?:[-/:@}]|$)|(?i:\$\{?vllm_?image\b)")
 _OTHER_IMAGE = re.compile(
     r"vllm[\w-]*-(?:router|bench\w*|tests?|sim|simulator|client|exporter|operator|proxy|gateway|ui|router\w*)\b"
 )
@@ -47,8 +47,10 @@ _REFERENCE = re.compile(r"\$(?:(\w+)|\{(\w+)(?::-[^{}]*)?\}|\((\w+)\))")
 _ARRAY = re.compile(
     r"\$\{(\w+)\[[@*]\](?:[:+-][^{}]*)?\}|\$\{\w+\[[@*]\]\+\"?\$\{(\w+)\[[@*]\]\}\"?\}"
 )
-_SEARCHES = ("pkill", "pgrep", "grep", "echo", "printf", "log", "info", "warn")
-"""Commands whose words are no commands."""
+_SPEAKS = re.compile(
+    r"pkill|pgrep|grep|printf|(?:\w+_)?(?:echo|log|info|warn|warning|error|debug|print|die|fail|usage|msg|say|ok|success|header)(?:_\w+)?"
+)
+"""Commands whose words are texts, not commands."""
 _DECLARES = ("export", "declare", "local", "readonly", "set", "env")
 _OPENS, _CLOSES = ("if", "case", "while", "until", "for", "select"), ("fi", "esac", "done")
 _KEYWORDS = ("if", "then", "else", "elif", "do", "while", "until", "!", "{", "time")
@@ -61,6 +63,12 @@ _PART = re.compile(
     r"""|'(?P<single>[^']*)'|"(?P<double>(?:[^"\\]|\\.)*)"|\\(?P<escaped>.)|(?P<other>.)""",
     re.DOTALL,
 )
+_BLOCK = re.compile(
+    r"\{%-?\s*(?:if|for)\b(?:(?!\{%-?\s*(?:if|for|endif|endfor)\b).)*?\{%-?\s*(?:endif|endfor)\s*-?%\}(?:(?<=%\})[ \t]*\n)?",
+    re.DOTALL,
+)
+"""What a template adds on a condition, without another block in it."""
+MAX_BLOCKS = 200
 _IN_TEMPLATE = re.compile(r"\{\{[^{}]*\}\}")
 _ESCAPED = re.compile(r'\\(?:\n|(["\\]))')
 _END = ";"
@@ -133,6 +141,21 @@ def _arrays(words: Sequence[Word]) -> Iterator[tuple[Word, list[Word] | None]]:
             at += 1
 
 
+def without_blocks(text: str) -> str:
+    """Return a text with a variable for each block of a template: what is in it may be left out."""
+    for _ in range(MAX_BLOCKS if "{%" in text else 0):
+        text, count = _BLOCK.subn(_for_block, text)
+        if not count:
+            break
+    return text
+
+
+def _for_block(match: re.Match[str]) -> str:
+    # A command that went on before the block does so after it.
+    goes_on = match.string[: match.start()].rstrip().endswith("\\")
+    return " $TEMPLATE_ARGS " + ("\\\n" if goes_on else "\n") * match[0].count("\n")
+
+
 def of_script(
     text: str,
     line: int = 1,
@@ -145,7 +168,7 @@ def of_script(
     """
     script = _Script(variables or {}, depth)
     tokens: list[Word] = []
-    for word, items in _arrays(split(text, line)):
+    for word, items in _arrays(split(without_blocks(text), line)):
         if items is None:
             tokens.append(word)
         else:
@@ -226,7 +249,7 @@ def servers(
 ) -> Iterator[ServerCommand]:
     """Yield the servers that a command starts, also through a shell or a container engine."""
     assigned = dict(variables or {})
-    for index, word in enumerate(words if words and words[0] not in _SEARCHES else ()):
+    for index, word in enumerate(words if words and not _SPEAKS.fullmatch(words[0]) else ()):
         program = word.rpartition("/")[2]
         is_script = index > 0 and re.fullmatch(r"-\w*c", words[index - 1]) is not None
         if _ASSIGNMENT.fullmatch(word) and not is_script:
@@ -234,7 +257,9 @@ def servers(
             assigned[name] = literal(value)
         elif re.search(r"\s", _IN_TEMPLATE.sub("", word)):
             if "vllm" in word and depth < MAX_NESTED:
-                yield from of_script(word, word.line, assigned, depth + 1)
+                nested = of_script(word, word.line, assigned, depth + 1)
+                # Without arguments it is rather the name of a process.
+                yield from (s for s in nested if is_script or s.words or s.image)
         elif (is_module := _MODULE.fullmatch(word)) or (
             program in _PROGRAM_NAMES and "serve" in words[index + 1 : index + 2]
         ):
