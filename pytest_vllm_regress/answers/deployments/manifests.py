@@ -50,6 +50,7 @@ _CHART = {
     "toolCallParser": "tool_call_parser",
 }
 """Settings of vLLM's Helm chart and operator beside ``vllmConfig``, and what they mean."""
+_ON_UNLESS_SAID = ("enablePrefixCaching", "enableChunkedPrefill")
 _OF_KUBERNETES = re.compile(
     r"(?i)name|namespace|repository|tag|image\w*|replica\w*|request\w*|limit\w*|resources|pvc\w*|storage\w*|node\w*|env\w*"
     r"|labels|annotations|\w*secret\w*|hf_?token|api_?key|toleration\w*|affinity|service\w*|priority\w*|shm\w*|init\w*|extra(?:volume|port)\w*"
@@ -460,7 +461,12 @@ def _of_chart(
     model = node.get("model")
     chart = {**(model if isinstance(model, dict) else {}), **node}
     settings = {option: chart[key] for key, option in _CHART.items() if chart.get(key)}
-    settings |= {str(key): config[key] for key in config if key != "extraArgs"}
+    settings |= {
+        # Some templates add an option to turn it off, others nothing, so that it is on.
+        str(key): UNSET if value is False and key in _ON_UNLESS_SAID else value
+        for key, value in config.items()
+        if key != "extraArgs"
+    }
     words = _words(config.get("extraArgs"))
     complete = all(key in _CHART or _OF_KUBERNETES.fullmatch(str(key)) for key in chart)
     return ServerCommand(
