@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
+from packaging.version import Version
+
 from ...errors import UsageError
 from ...util.files import expand_home, read_bounded
 from ...util.validation import format_value
@@ -40,7 +42,7 @@ MAX_NEAR = 5
 _OPTION = re.compile(r"(--?[A-Za-z][\w-]*)((?:\.[\w.-]*)?)\+?(?:=(.*))?", re.DOTALL)
 _REFERENCE = re.compile(r"\$[\w@*{(].*|\{\w+\}|\{\{.*\}\}|__\w+__", re.DOTALL)
 _OF_MORE = re.compile(
-    r"(?i)\$[{(]?(?:[@*]|\w*(?:arg|opt|flag|extra|param)|\w+\[)|__\w*(?:arg|opt|flag|extra|param)\w*__"
+    r"(?i)\$[{(]?(?:[@*]|\w*(?:arg|opt|flag|extra|param|cmd|command)|\w+\[)|__\w*(?:arg|opt|flag|extra|param)\w*__"
 )
 """A variable whose name says that it holds more options, also where a value may stand."""
 _FLAGS = re.compile(r"enable_\w+|disable_\w+|no_\w+|trust_remote_code|enforce_eager|headless")
@@ -139,8 +141,8 @@ def _pinned(findings: Sequence[DeploymentFinding]) -> str:
     """Return the only version that the file requires or names as an image; empty if there are
     several, or none."""
     pins = {pin.specifier.lstrip("=") for pin in findings if isinstance(pin, Pin)}
-    versions = {pin for pin in pins if is_version(pin)}
-    return versions.pop() if len(versions) == 1 == len(pins) else ""
+    versions = {str(Version(pin)) for pin in pins if is_version(pin)}
+    return versions.pop() if len(versions) == 1 and all(map(is_version, pins)) else ""
 
 
 def _deployment(server: ServerCommand, source: str) -> Deployment:

@@ -100,7 +100,8 @@ class Mention:
 
 @dataclass(frozen=True)
 class Pin:
-    """Releases that the file installs, or names as an image."""
+    """Releases that the file installs, or names as an image; empty for an image of vLLM's whose tag
+    is no version."""
 
     specifier: str
     line: int

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import Any
 
 from ...util.documents import MAX_NODES, YamlSyntaxError, parse_yaml
@@ -25,6 +25,7 @@ _BLOCK_KEY = re.compile(
     r"[ \t]*(?:- )?(?:containers|services|modelSpec|predictor|spec):[ \t]*(?:#.*)?"
 )
 _TEMPLATE = re.compile(r"\{\{[^{}]*\}\}|\{%[^{}]*%\}")
+_NO_LINE = "\0"
 _NAME_IN_TEMPLATE = re.compile(r"\{\{-?[ \t]*([A-Za-z_]\w*)[ \t]*-?\}\}")
 _ONLY_TEMPLATES = re.compile(rf"(?m)^[ \t]*(?:(?:{_TEMPLATE.pattern})[ \t]*)+$|^\{{\w+\}}[ \t]*$")
 
@@ -34,13 +35,14 @@ _OF_OTHERS = re.compile(r"(?i).*(?:install|build|router|docker_?build|helm|mount
 _LABELS = ("name", "container_name")
 _ENVIRONMENTS = ("environment", "env", "envs", "envVars")
 _IMAGES = ("image", "imageName", "image_name", "containerImage", "container_image", "image_id")
+_TAGS = ("tag", "imageTag", "image_tag")
 _OF_CONTAINERS = ("image", "imageName", "containerImage", "container_image")
 _TEXTS = re.compile(
     r"(?i)(?:display_?)?name|run-name|description|title|notes?|comment|readme|summary|message"
 )
 """Keys of texts for people."""
 _MODEL_KEY = re.compile(
-    r"(?i)(?:\w*_)?model_?(?:id|name|url|uri|path|repo)?|(?:hugging_?face|hf)_?(?:repo|model)_?(?:id)?|storage_?uri|uri|url|repo_?id"
+    r"(?i)(?:\w*_)?model_?(?:id|name|url|uri|path|repo|source)?|(?:hugging_?face|hf)_?(?:repo|model)_?(?:id)?|storage_?uri|uri|url|repo_?id"
 )
 _MODEL_NAME = re.compile(r"(?:hf://)?([\w.-]+/[\w.-]+|/[\w./-]+)/?")
 _CHART = {
@@ -76,7 +78,7 @@ _USUAL = re.compile(
 
 _MODEL_VARIABLE = re.compile(r"(?:VLLM_|LLM_)?MODEL(?:_?(?:NAME|ID|PATH))?\d?")
 _SERVER_VARIABLE = re.compile(
-    r"VLLM_(?:MODEL\w*|HOST|PORT|MAX_MODEL_LEN|GPU_MEMORY\w*|\w*ARGS|TENSOR_PARALLEL\w*)"
+    r"VLLM_(?:MODEL\w*|HOST|PORT|\w*ARGS)|(?:VLLM_)?(?:MAX_MODEL_LEN|GPU_MEMORY_UTILI\w*|TENSOR_PARALLEL\w*)"
 )
 _ENGINE_ARGUMENTS = re.compile(
     r"(?i)vllm_?(?:config|args|arguments|kwargs|options|server_args)|engine_?(?:kwargs|args|config)|server[_-]arguments|arguments"
@@ -164,11 +166,18 @@ def _reason(error: ValueError) -> str:
 def _repaired(text: str) -> list[Any]:
     """Return what can be read of a text that is no YAML: without its templates, and without the
     lines that cannot be parsed."""
-    text = _ONLY_TEMPLATES.sub(lambda match: "\n" * match[0].count("\n"), text)
+    text = _ONLY_TEMPLATES.sub(lambda m: _NO_LINE + f"\n{_NO_LINE}" * m[0].count("\n"), text)
     lines = _TEMPLATE.sub(_for_template, text).splitlines()
+    # A line of templates only is none; an empty one would break a folded text.
+    numbers = [number for number, line in enumerate(lines, 1) if line != _NO_LINE]
+    lines = [line for line in lines if line != _NO_LINE]
+
+    def located(text: str, line: int) -> Word:
+        return Word(text, numbers[min(line, len(numbers)) - 1] if numbers else 1)
+
     for _ in range(MAX_REPAIRED if len(text) <= MAX_REPAIRED_TEXT else 1):
         try:
-            return parse_yaml("\n".join(lines), text_type=Word)
+            return parse_yaml("\n".join(lines), text_type=located)
         except YamlSyntaxError as error:
             at = min(error.line, len(lines)) - 1
             while at > 0 and not lines[at].strip():  # an error may be noticed later
@@ -229,12 +238,13 @@ def _of_document(document: Any) -> Iterator[ServerCommand]:
     """Yield the servers of a document. If there is none, but vLLM's own image is named beside what
     is left to a template, it starts one that is not known."""
     found = list(_servers_of(document))
-    images = [node for node in _scalars(document) if is_own_image(node)]
+    named = [node for node in _scalars(document) if is_own_image(node)]
     bare = [server for server in found if not server.words and not server.settings]
     if len(found) > len(bare):  # an image of a chart, or the base of another one
         is_chart = isinstance(document, dict) and not {"kind", "services"} & document.keys()
-        uncertain = [s for s in bare if s.label == _ONLY_IMAGE or (is_chart and not s.is_certain)]
-        image = next((server.image for server in uncertain if server.image), "")
+        uncertain = [s for s in bare if s.label == _ONLY_IMAGE or (is_chart and not s.label)]
+        images = {server.image for server in uncertain if server.image}
+        image = images.pop() if len(images) == 1 else ""
         found = [
             replace(server, image=server.image or image)
             for server in found
@@ -246,8 +256,8 @@ def _of_document(document: Any) -> Iterator[ServerCommand]:
         # The command of a bare image may be in a template.
         is_open = not server.words and not server.settings and _has_template(document)
         yield replace(server, label=label, complete=server.complete and not is_open)
-    if not found and images and _leaves_command_open(document):
-        image = images[0]
+    if not found and named and _leaves_command_open(document):
+        image = named[0]
         yield ServerCommand(
             (), image.line, image=image.removeprefix("docker:"), is_certain=False, complete=False
         )
@@ -327,13 +337,18 @@ def _servers_of(document: Any) -> Iterator[ServerCommand]:
             yield from started
             items = [item for item in node if not started or isinstance(item, dict)]
             waiting += reversed([(item, scope) for item in items])
-        elif isinstance(node, Word) and re.search(r"vllm|/args", node) and re.search(r"\s", node):
+        elif (
+            isinstance(node, Word)
+            and re.search(r"vllm|/args|engine_kwargs", node)
+            and re.search(r"\s", node)
+        ):
             yield from _of_text(node, scope)
 
 
 def _is_anchor(pair: tuple[Any, Any]) -> bool:
-    """Return whether a key is for a part that others include. It is read after these."""
-    return str(pair[0]).startswith(("x-", "_", "."))
+    """Return whether a key is for a part that others include, or that belongs to another server. It
+    is read after these."""
+    return str(pair[0]).startswith(("x-", "_", ".")) or pair[0] == "worker"
 
 
 def _within(scope: _Scope, key: Any, value: Any) -> _Scope:
@@ -394,7 +409,9 @@ def _of_mapping(node: Mapping[Any, Any], scope: _Scope) -> Iterator[ServerComman
     if isinstance(config, dict):
         yield _of_chart(node, config, scope, image, label)
         return
-    words = [word for key in _WORDS for word in _words(node.get(key), key)]
+    nested = node.get("image")
+    holder = {**nested, **node} if isinstance(nested, dict) else node  # vLLM's own chart
+    words = [word for key in _WORDS for word in _words(holder.get(key), key)]
     words = [part for word in words for part in expanded(word, _known(scope))]
     # In the values of a chart more may be elsewhere.
     has_image = any(isinstance(node.get(key), str) for key in _OF_CONTAINERS)
@@ -414,7 +431,7 @@ def _of_mapping(node: Mapping[Any, Any], scope: _Scope) -> Iterator[ServerComman
     if has_image and len(node) == 1:
         label = _ONLY_IMAGE
     if not started:
-        started = list(_of_values(node, scope, image, words))
+        started = list(_of_values(node, scope, image, words)) or list(_of_more(node, scope))
     else:
         started = [replace(s, complete=s.complete and not _has_options(node)) for s in started]
     yield from (replace(server, label=label) for server in started)
@@ -438,6 +455,23 @@ def _of_variables(
             or (not server.is_certain and not server.complete and "entrypoint" in node)
         ):
             yield replace(server, settings={"model": model} if model else {})
+
+
+def _of_more(node: Mapping[Any, Any], scope: _Scope) -> Iterator[ServerCommand]:
+    """Yield the server of a container whose variable adds arguments to a command elsewhere: of
+    KServe's services for language models."""
+    for key in _ENVIRONMENTS:
+        for name, text in _variables(node.get(key)).items():
+            if re.fullmatch(r"VLLM_(?:ADDITIONAL|EXTRA)_ARGS", name) and text.startswith("--"):
+                line = next((key.line for key in node if isinstance(key, Word)), 1)
+                yield ServerCommand(
+                    tuple(split(text, line)),
+                    line,
+                    scope.variables,
+                    settings={"model": scope.model} if scope.model else {},
+                    is_certain=False,
+                    complete=False,
+                )
 
 
 def _model_variable(scope: _Scope) -> str:
@@ -481,11 +515,12 @@ def _of_values(
     chart, an entry of a catalogue, engine arguments."""
     lists = {str(key): _words(node[key], str(key)) for key in node if _is_list(str(key))}
     lists["command"] = list(words) if isinstance(node.get("command"), (str, list)) else []
-    more = next((words for words in lists.values() if words and words[0].startswith("-")), [])
+    more = next((words for words in lists.values() if _are_arguments(words)), [])
     kinds = (_TELLING, _USUAL) if scope.says_vllm else (_TELLING,)
     telling = any(kind.fullmatch(word.replace("_", "-")) for word in more for kind in kinds)
     is_vllm = is_image(image) or _says_vllm(node)
     is_other = _OTHER_ENGINE.search(image) is not None or _is_other_backend(more)
+    is_other = is_other or _runs_other(_words(node.get("command")))
     if more and (is_vllm or telling) and not is_other:
         model = _model(node) or scope.model
         settings = {"model": model} if model and not _names_model(more) else {}
@@ -500,7 +535,7 @@ def _of_values(
             complete=not _has_options(node) and not _has_runtime(node),
         )
     elif (given := _engine_arguments(node)) is not None:
-        model = scope.model
+        model = _model(node) or scope.model
         yield ServerCommand(
             (),
             next((key.line for key in node if isinstance(key, Word)), 1),
@@ -579,8 +614,21 @@ def _is_role(node: Mapping[Any, Any]) -> bool:
     return len(names) >= 3 and any(re.fullmatch(r"vllm_model(?:_\w+)?", name) for name in names)
 
 
+def _runs_other(words: Sequence[Word]) -> bool:
+    """Return whether a command runs a program of Python that is not vLLM's."""
+    module = next((after for word, after in pairwise(words) if word == "-m"), "vllm")
+    return "vllm" not in module
+
+
 def _is_list(key: str) -> bool:
     return _MORE_WORDS.fullmatch(key) is not None and not _OF_OTHERS.fullmatch(key)
+
+
+def _are_arguments(words: Sequence[Word]) -> bool:
+    """Return whether words are options, perhaps behind the path of a model."""
+    if words and "/" in words[0] and not words[0].rpartition("/")[0].endswith("bin"):
+        words = words[1:]
+    return bool(words) and words[0].startswith("-")
 
 
 def _is_other_backend(words: Sequence[Word]) -> bool:
@@ -646,13 +694,17 @@ def _image(node: Mapping[Any, Any]) -> Word:
     """Return the image of a container, also one that is given as a repository and a tag."""
     image = next((node[key] for key in _IMAGES if node.get(key)), None) or _base(node) or node
     if isinstance(image, Mapping):
-        text = ":".join(
-            str(image[key]) for key in ("repository", "tag") if image.get(key) is not None
-        )
+        name = image.get("repository") or (image.get("name") if "tag" in image else None)
+        parts = (name, image.get("tag"))
+        text = ":".join(str(part) for part in parts if part is not None)
         registry = image.get("registry")
         text = f"{registry}/{text}" if isinstance(registry, str) and text else text
-        return Word(text, getattr(image.get("repository"), "line", 1))
-    return Word(image.removeprefix("docker:"), image.line) if isinstance(image, Word) else Word("")
+        return Word(text, getattr(name, "line", 1))
+    if not isinstance(image, Word):
+        return Word("")
+    tag = next((node[key] for key in _TAGS if isinstance(node.get(key), str)), "")
+    text = f"{image}:{tag}" if tag and ":" not in image else image.removeprefix("docker:")
+    return Word(text, image.line)
 
 
 def _base(node: Mapping[Any, Any]) -> Word | None:

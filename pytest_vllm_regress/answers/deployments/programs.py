@@ -18,6 +18,9 @@ _PRINTS = ("print", "info", "debug", "warning", "error", "log", "echo")
 _IMAGE_KEYS = ("imagename", "image", "dockerimage", "containerimage")
 _ARGUMENT_KEYS = ("dockerargs", "dockerstartcmd", "args")
 _FROM_ENVIRONMENT = ("get", "getenv")
+_REQUIRED = re.compile(
+    r"(?<![\w.-])vllm(?:\[[\w,-]*\])?\s*((?:===?|[<>~!]=|[<>])\s*[\w.*+!]+(?:\s*,\s*(?:[=<>~!]=|[<>])\s*[\w.*]+)*)"
+)
 MAX_DEPTH = 20
 _Variable = tuple[str, int]
 """A name, and the function in which it is assigned."""
@@ -84,6 +87,7 @@ class _Program:
         self._assigned: dict[int, _Variable] = {}
         self._more: dict[_Variable, list[tuple[ast.expr, bool]]] = {}
         self._left_out: set[int] = set()
+        self._texts: set[int] = set()
         self._bodies: dict[_Variable, int] = {}
         self._scope = 0
         self._read(tree, 0)
@@ -120,6 +124,7 @@ class _Program:
     def _note_statement(self, value: ast.expr, body: int) -> None:
         if isinstance(value, ast.Constant):  # a docstring
             self._left_out.add(id(value))
+            self._texts.add(id(value))
         if not isinstance(value, ast.Call):
             return
         function, owner = value.func, ""
@@ -160,12 +165,12 @@ class _Program:
                     yield from self._of_arguments(node)
 
     def pins(self) -> Iterator[Pin]:
-        """Yield the releases in texts such as ``f"vllm=={VERSION}"``."""
+        """Yield the releases in texts such as ``f"vllm=={VERSION}"``, without docstrings."""
         for node in ast.walk(self._tree):
-            if isinstance(node, ast.JoinedStr):
+            if isinstance(node, (ast.Constant, ast.JoinedStr)) and id(node) not in self._texts:
                 text = DEFAULT_OF_VARIABLE.sub(r"\1", self._text(node))
-                if match := re.fullmatch(r"vllm(?:\[[\w,-]*\])?(==[\w.+]+)", text):
-                    yield Pin(match[1], node.lineno)
+                for specifier in _REQUIRED.findall(text):
+                    yield Pin(specifier.replace(" ", ""), node.lineno)
 
     def _words(self, node: ast.List | ast.Tuple) -> list[Word]:
         """Return the words of a list, with what is added to its variable."""

@@ -69,6 +69,8 @@ _HEREDOC = re.compile(
     r"(?P<start><<-?[ \t]*(?P<q>['\"]?)(?P<end>\w+)(?P=q)[^\n]*\n)(?P<body>(?:(?![ \t]*(?P=end)[ \t]*$).*\n)*)",
     re.MULTILINE,
 )
+_PRINTED = re.compile(r"[ \t]*cat[ \t]*\Z")
+"""What is before a text for people; elsewhere it is written to a file, or run."""
 _NEW_TAG = re.compile(
     r"name:[ \t]*[\"']?(\S*vllm-openai[\w-]*)[\"']?[ \t]*\n(?:[ \t]*newName:.*\n)?[ \t]*newTag:[ \t]*[\"']?([\w.-]+)"
 )
@@ -91,10 +93,19 @@ logs, dashboards, records."""
 _IMAGE_IN_TEXT = re.compile(
     r"(?<![\w.${}:/@-])[\w.${}:/@-]{0,300}vllm[\w.-]{0,100}:[\w.${}:-]{1,200}"
 )
+_NAMES_IMAGE = re.compile(r"(?i)image|^\s*FROM\b")
+_RELEASE = r"(0\.\d+\.\d+(?:\.?post\d+)?)"
+_OF_SOURCE = re.compile(
+    rf"\bvllm-{_RELEASE}(?:%2B|\+)?[\w.]*-cp\d|vllm-project/vllm(?:\.git)?@v{_RELEASE}"
+    rf"|clone\b.*(?:-b|--branch)[ =]v{_RELEASE}\b.*vllm-project/vllm|\bvllm[\w-]*[_-]v?{_RELEASE}\.sif"
+    rf"|\bmodule\s+load\b.*\bvllm/v?{_RELEASE}"
+)
+"""Wheels, tags of the repository, images of Apptainer, and modules of a cluster."""
 _VERSION = re.compile(
     r"""(?i)\bvllm_?version["']?\s*(?:[:=]|:-)\s*["']?v?(0\.\d+\.\d+(?:\.post\d+)?)(?![\w.])"""
 )
 """A variable or a key whose value is vLLM's version."""
+_INLINE_METADATA = re.compile(r"(?m)^# /// script$([\s\S]*?)^# ///$")
 _REQUIRED = re.compile(r"""^\s*(?:-\s+)?["']?vllm(?:\[[\w,-]*\])?\s*[=<>~!]=?""")
 """A line with nothing but a requirement, of an installation over several lines."""
 
@@ -117,16 +128,26 @@ def read(text: str, name: str) -> Iterator[DeploymentFinding]:
     for match in _NEW_TAG.finditer(text):
         if release := release_of_image(f"{match[1]}:{match[2]}"):
             yield Pin(f"=={release}", text.count("\n", 0, match.end()) + 1)
-    is_python = name.endswith((".py", ".ipynb"))
+    is_python = name.endswith(".ipynb")
+    if name.endswith(".py"):  # elsewhere comments explain
+        for block in _INLINE_METADATA.findall(text):
+            yield from (Pin(found.replace(" ", ""), 1) for found in _INSTALLED.findall(block))
     for number, line in enumerate(text.splitlines(), 1):
         line = _COMMENT.sub("", line[:_LINE])
         yield from (Mention(kind, found, number) for kind, found in names_in(line))
         if "vllm" not in line.lower():
             continue
-        for release in filter(None, map(release_of_image, _IMAGE_IN_TEXT.findall(line))):
-            yield Pin(f"=={release}", number)
+        for image in _IMAGE_IN_TEXT.findall(line):
+            if release := release_of_image(image):
+                yield Pin(f"=={release}", number)
+            elif _NAMES_IMAGE.search(line) and is_image(image) and not re.search("[${]", image):
+                yield Pin("", number)
+        for release in _OF_SOURCE.findall(line):
+            yield Pin(f"=={next(filter(None, release))}", number)
         for match in _VERSION.finditer(DEFAULT_OF_VARIABLE.sub(r"\1", line)):
             yield Pin(f"=={match[1]}", number)
+        if name.endswith(".py"):
+            continue  # ``programs`` finds what is no docstring
         if "install" in line or "uv " in line or is_python or _REQUIRED.match(line):
             for specifier in _INSTALLED.findall(line):
                 yield Pin(specifier.replace(" ", ""), number)
@@ -164,6 +185,8 @@ def _servers_in(text: str, name: str) -> Iterator[ServerCommand | Pin | Unreadab
         yield from _of_dockerfile(without_blocks(text))
     elif starts:
         text = without_blocks(text)
+        if inner.endswith(".ps1"):
+            text = re.sub(r"(?m)`[ \t\r]*$", r"\\", text)
         if inner.endswith(_UNITS):
             yield from _of_unit(text)
         else:
@@ -176,6 +199,9 @@ def _of_shell(text: str) -> Iterator[ServerCommand | Unreadable]:
 
     def take(match: re.Match[str]) -> str:
         body = match["body"]
+        if _PRINTED.search(text, text.rfind("\n", 0, match.start()) + 1, match.start()):
+            is_text = not re.search(r"[>|]", match["start"].replace("<<", ""))
+            return match["start"] + "\n" * body.count("\n") if is_text else match[0]
         if not re.search(r"(?m)^\s*(?:- )?(?:kind|services|containers|image|run):", body):
             return match[0]
         lines = text.count("\n", 0, match.start("body"))
@@ -190,6 +216,8 @@ def _of_shell(text: str) -> Iterator[ServerCommand | Unreadable]:
 
 def _of_unit(text: str) -> Iterator[ServerCommand]:
     """Yield the servers of a unit, read as the script that does the same."""
+    if "[program:" in text:  # of supervisord, where lines that are indented go on
+        text = re.sub(r"\n(?=[ \t]+[^\s;#])", " \\\\\n", text)
     text = _UNIT_REFERENCE.sub(r"${\1}", text)
     image = _UNIT_IMAGE.search(text)
     start = f"docker run {image[1]} " if image else ""
@@ -211,6 +239,8 @@ def _of_unit(text: str) -> Iterator[ServerCommand]:
 
 
 # Dockerfiles
+
+_STARTS_ALONE = re.compile(r"(?:.*/)?(?:start|serve|launch|run|entrypoint)[\w-]*")
 
 
 def _of_dockerfile(text: str) -> Iterator[ServerCommand]:
@@ -242,17 +272,21 @@ def _of_dockerfile(text: str) -> Iterator[ServerCommand]:
         else:  # a step of the build, or a line of a script in it
             for server in of_script(match[0], line):
                 yield replace(server, at_build=True)
-    if entrypoint is None:
+    written = [s for script in scripts for s in of_script(script, variables=variables)]
+    if written and not any(servers([*(entrypoint or []), *command], variables)):
+        yield from (replace(server, image=str(base)) for server in written)
+    elif entrypoint is None:
         # Other images than vLLM's own may start anything.
         for server in of_image(base, command, variables) if command or is_own_image(base) else ():
             yield replace(server, complete=server.complete and bool(server.words))
     else:
         words = [*entrypoint, *command]
         started = list(servers(words, variables))
-        if not started and starts_elsewhere(entrypoint[:1], is_image(base)):
-            started = [
-                server for script in scripts for server in of_script(script, variables=variables)
-            ] or [ServerCommand((), line, variables, is_certain=False, complete=False)]
+        is_script = starts_elsewhere(entrypoint[:1], is_image(base)) or (
+            is_own_image(base) and any(map(_STARTS_ALONE.fullmatch, entrypoint[:1]))
+        )
+        if not started and is_script:
+            started = [ServerCommand((), line, variables, is_certain=False, complete=False)]
         for server in started:
             # Without arguments here, they come when the container is run.
             complete = server.complete and bool(server.words)
