@@ -199,9 +199,9 @@ def _of_shell(text: str) -> Iterator[ServerCommand | Unreadable]:
 
     def take(match: re.Match[str]) -> str:
         body = match["body"]
-        if _PRINTED.search(text, text.rfind("\n", 0, match.start()) + 1, match.start()):
-            is_text = not re.search(r"[>|]", match["start"].replace("<<", ""))
-            return match["start"] + "\n" * body.count("\n") if is_text else match[0]
+        is_printed = _PRINTED.search(text, text.rfind("\n", 0, match.start()) + 1, match.start())
+        if is_printed and not re.search(r"[>|]", match["start"]):
+            return match["start"] + "\n" * body.count("\n")
         if not re.search(r"(?m)^\s*(?:- )?(?:kind|services|containers|image|run):", body):
             return match[0]
         lines = text.count("\n", 0, match.start("body"))
