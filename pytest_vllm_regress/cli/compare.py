@@ -47,8 +47,7 @@ def compare(
 
     cases = command.cases()
     old, new = read_sides(before, after)
-    for side in (old, new):
-        require_checkable([side], cases)
+    require_checkable([old, new], cases)
     deployments = read_deployments(serve) if serve is not None else ()
     result = comparison.compare(old, new, cases, (), deployments)
     if run:

@@ -49,7 +49,7 @@ _FLAGS = re.compile(r"enable_\w+|disable_\w+|no_\w+|trust_remote_code|enforce_ea
 """Options that take no value, beside those whose default is False."""
 _ALLOWED = (
     "a command line with `vllm serve` or `docker run`, a script, a Dockerfile, a unit of systemd or supervisord, Python, a notebook, "
-    "or YAML: a compose file, a Kubernetes manifest, Helm values, a workflow"
+    "Terraform, or YAML: a compose file, a Kubernetes manifest, Helm values, a workflow"
 )
 
 

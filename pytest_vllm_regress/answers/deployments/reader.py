@@ -2,7 +2,7 @@
 variables, routes and metrics, and releases that it installs. Each has its line.
 
 One reader for shell scripts, Dockerfiles, compose files, Kubernetes manifests, Helm values and
-templates, workflows, catalogues, units of systemd and supervisord, Python and notebooks. ``audit
+templates, workflows, catalogues, Terraform, units of systemd and supervisord, Python and notebooks. ``audit
 --serve`` and ``uses`` both take its findings, so that they cannot disagree about a file. Nothing is
 run. What starts a server is found in commands (``shell``), in mappings (``manifests``) and in source
 (``programs``); here the form of a text is recognized.
