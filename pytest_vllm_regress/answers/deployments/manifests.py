@@ -81,7 +81,7 @@ _SERVER_VARIABLE = re.compile(
     r"VLLM_(?:MODEL\w*|HOST|PORT|\w*ARGS)|(?:VLLM_)?(?:MAX_MODEL_LEN|GPU_MEMORY_UTILI\w*|TENSOR_PARALLEL\w*)"
 )
 _ENGINE_ARGUMENTS = re.compile(
-    r"(?i)vllm_?(?:config|args|arguments|kwargs|options|server_args)|engine_?(?:kwargs|args|config)|server[_-]arguments|arguments"
+    r"(?i)vllm(?:_?(?:config|args|arguments|kwargs|options|server_args))?|engine_?(?:kwargs|args|config)|server[_-]arguments|arguments"
 )
 _TELLING_NAMES = {
     "max_model_len",
@@ -318,6 +318,7 @@ def _servers_of(document: Any) -> Iterator[ServerCommand]:
         if isinstance(node, dict):
             scope = replace(scope, variables={**scope.variables, **_own_variables(node)})
             started = list(_of_mapping(node, scope))
+            taken = _engine_key(node) if any(server.settings for server in started) else None
             started += _of_programs(node)
             found += len(started)
             yield from started
@@ -329,6 +330,7 @@ def _servers_of(document: Any) -> Iterator[ServerCommand]:
                     and not _TEXTS.fullmatch(str(key))
                     and not str(key).endswith(".py")
                     and not (started and key in (*_IMAGES, "vllmConfig"))
+                    and not (started and key == taken)
                 ]
             )
         elif isinstance(node, list):
@@ -388,6 +390,11 @@ def _of_text(text: Word, scope: _Scope) -> Iterator[ServerCommand]:
     yield from of_script(text, text.line, scope.variables)
 
 
+def words_run(words: Sequence[Word]) -> bool:
+    """Return whether words begin with a program, not with an option."""
+    return bool(words) and not words[0].startswith("-")
+
+
 def _of_programs(node: Mapping[Any, Any]) -> Iterator[ServerCommand]:
     """Yield the servers of the Python programs that a ConfigMap holds."""
     for key, value in node.items():
@@ -430,10 +437,22 @@ def _of_mapping(node: Mapping[Any, Any], scope: _Scope) -> Iterator[ServerComman
         started = [s if s.words else replace(s, complete=False) for s in started]
     if has_image and len(node) == 1:
         label = _ONLY_IMAGE
+    if _OTHER_ENGINE.search(label):
+        return
     if not started:
         started = list(_of_values(node, scope, image, words)) or list(_of_more(node, scope))
     else:
-        started = [replace(s, complete=s.complete and not _has_options(node)) for s in started]
+        # In the values of a chart keys beside the arguments are options, too.
+        is_chart = isinstance(node.get("image"), dict) and image and not words_run(words)
+        settings = _options_of_keys(node) if is_chart else {}
+        started = [
+            replace(
+                server,
+                settings={**settings, **server.settings},
+                complete=server.complete and not _has_options(node),
+            )
+            for server in started
+        ]
     yield from (replace(server, label=label) for server in started)
 
 
@@ -556,11 +575,15 @@ def _of_values(
             is_certain=False,
             complete=not _has_options(node),
         )
-    elif (isinstance(node.get("image"), dict) and is_image(image) and not words) or _is_role(node):
+    elif (
+        (isinstance(node.get("image"), dict) and is_image(image) and not words)
+        or _is_role(node)
+        or (isinstance(node.get("model"), str) and _telling(node) > 1 and not words)
+    ):
         model = _model(node) or scope.model
         yield ServerCommand(
             (),
-            image.line,
+            next((key.line for key in node if isinstance(key, Word)), 1),
             scope.variables,
             image,
             settings={**_options_of_keys(node), **({"model": model} if model else {})},
@@ -573,33 +596,46 @@ def _names_engine(node: Mapping[Any, Any]) -> bool:
     return any(str(node.get(key)).lower() == "vllm" for key in ("engine", "backend"))
 
 
-def _engine_arguments(node: Mapping[Any, Any]) -> dict[str, Any] | None:
-    """Return the options of a mapping below a key such as ``vllm_config`` or ``engine_kwargs``,
-    where they have their own names; None if there is none."""
+def _engine_key(node: Mapping[Any, Any]) -> Any:
+    """Return the key, such as ``vllm_config`` or ``engine_kwargs``, below which options have their
+    own names; None if there is none."""
     for key, value in node.items():
-        if not isinstance(value, dict):
+        if not isinstance(value, dict) or not _ENGINE_ARGUMENTS.fullmatch(str(key)):
             continue
-        names = {
-            re.sub(r"[A-Z]", lambda m: f"_{m[0].lower()}", str(n)).replace("-", "_") for n in value
-        }
-        telling = len(names & _TELLING_NAMES)
-        if (key == "vllm" and telling > 1) or (
-            _ENGINE_ARGUMENTS.fullmatch(str(key)) and ("vllm" in str(key).lower() or telling)
-        ):
-            return {str(name): option for name, option in value.items() if option not in (None, "")}
+        telling, is_whole = _telling(value), key == "vllm"  # which may be anything of vLLM's
+        if is_whole and telling > 1 and not isinstance(value.get("image"), dict):
+            return key
+        if not is_whole and ("vllm" in str(key).lower() or telling):
+            return key
     return None
+
+
+def _engine_arguments(node: Mapping[Any, Any]) -> dict[str, Any] | None:
+    """Return the options below such a key; None if there is none."""
+    key = _engine_key(node)
+    options = node[key].items() if key is not None else ()
+    given = {str(name): option for name, option in options if option not in (None, "")}
+    return given if key is not None else None
+
+
+def _telling(node: Mapping[Any, Any]) -> int:
+    """Return how many keys are options that hardly any other server has, in any spelling."""
+    names = {re.sub(r"[A-Z]", lambda m: f"_{m[0].lower()}", str(n)).replace("-", "_") for n in node}
+    return len(names & _TELLING_NAMES)
+
+
+def _parts(node: Mapping[Any, Any]) -> list[Mapping[Any, Any]]:
+    """Return a mapping and those below it in which charts have options."""
+    inner = (node.get(key) for key in ("model", "vllm", "config"))
+    return [node, *(part for part in inner if isinstance(part, dict))]
 
 
 def _options_of_keys(node: Mapping[Any, Any]) -> dict[str, Any]:
     """Return what keys of a chart's values, or of a part of them, probably mean to its template. What
     is off or empty is left out: the template may see it otherwise."""
-    parts = [
-        node,
-        *(node[key] for key in ("model", "vllm", "config") if isinstance(node.get(key), dict)),
-    ]
     return {
         re.sub("^vllm_", "", str(key)): value
-        for part in parts
+        for part in _parts(node)
         for key, value in part.items()
         if _LOOKS_LIKE_OPTION.fullmatch(str(key))
         and not _is_list(str(key))
@@ -654,7 +690,8 @@ def _has_options(node: Mapping[Any, Any]) -> bool:
         and _LOOKS_LIKE_OPTION.fullmatch(str(key))
         and not _is_list(str(key))
         and not _MODEL_KEY.fullmatch(str(key))
-        for key in node
+        for part in _parts(node)
+        for key in part
     ) or ("vllm_model" in node)
 
 

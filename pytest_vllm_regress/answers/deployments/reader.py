@@ -64,7 +64,17 @@ __all__ = [
 ]
 _LINE = 100_000
 _COMMENT = re.compile(r"(?:^|\s)#.*")
-_TEMPLATES = (".j2", ".jinja", ".jinja2", ".tmpl", ".template", ".example", ".sample", ".tpl")
+_TEMPLATES = (
+    ".tftpl",
+    ".j2",
+    ".jinja",
+    ".jinja2",
+    ".tmpl",
+    ".template",
+    ".example",
+    ".sample",
+    ".tpl",
+)
 _HEREDOC = re.compile(
     r"(?P<start><<-?[ \t]*(?P<q>['\"]?)(?P<end>\w+)(?P=q)[^\n]*\n)(?P<body>(?:(?![ \t]*(?P=end)[ \t]*$).*\n)*)",
     re.MULTILINE,
@@ -124,6 +134,7 @@ _INSTALLED = re.compile(
 
 def read(text: str, name: str) -> Iterator[DeploymentFinding]:
     """Yield what a text says; the name of its file tells its format."""
+    text = text.replace("\r\n", "\n")
     yield from _servers_in(text, name)
     for match in _NEW_TAG.finditer(text):
         if release := release_of_image(f"{match[1]}:{match[2]}"):
@@ -196,11 +207,15 @@ def _servers_in(text: str, name: str) -> Iterator[ServerCommand | Pin | Unreadab
 def _of_shell(text: str) -> Iterator[ServerCommand | Unreadable]:
     """Yield the servers of a script, and of the manifests that it writes or applies."""
     manifests: list[str] = []
+    units: list[str] = []
 
     def take(match: re.Match[str]) -> str:
         body = match["body"]
         is_printed = _PRINTED.search(text, text.rfind("\n", 0, match.start()) + 1, match.start())
         if is_printed and not re.search(r"[>|]", match["start"]):
+            return match["start"] + "\n" * body.count("\n")
+        if re.search(r"(?m)^ExecStart\s*=", body):
+            units.append("\n" * text.count("\n", 0, match.start("body")) + body)
             return match["start"] + "\n" * body.count("\n")
         if not re.search(r"(?m)^\s*(?:- )?(?:kind|services|containers|image|run):", body):
             return match[0]
@@ -210,6 +225,8 @@ def _of_shell(text: str) -> Iterator[ServerCommand | Unreadable]:
 
     script = _HEREDOC.sub(take, text) if "<<" in text else text
     yield from of_script(script)
+    for unit in units[:MAX_BLOCKS]:
+        yield from _of_unit(unit)
     for manifest in manifests[:MAX_BLOCKS]:
         yield from (found for found in of_yaml(manifest) if isinstance(found, ServerCommand))
 
