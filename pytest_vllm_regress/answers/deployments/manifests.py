@@ -538,6 +538,7 @@ def _of_values(
     kinds = (_TELLING, _USUAL) if scope.says_vllm else (_TELLING,)
     telling = any(kind.fullmatch(word.replace("_", "-")) for word in more for kind in kinds)
     is_vllm = is_image(image) or _says_vllm(node)
+    image = image or _versioned(node)
     is_other = _OTHER_ENGINE.search(image) is not None or _is_other_backend(more)
     is_other = is_other or _runs_other(_words(node.get("command")))
     if more and (is_vllm or telling) and not is_other:
@@ -590,6 +591,15 @@ def _of_values(
             is_certain=False,
             complete=False,
         )
+
+
+def _versioned(node: Mapping[Any, Any]) -> Word:
+    """Return the image that a version of the backend means: ``backend: vllm`` with
+    ``backend_version: 0.9.1``."""
+    names = {str(node.get(key)).lower() for key in ("engine", "backend", "backendName")}
+    keys = ("backend_version", "backendVersion", "version")
+    version = next((node[key] for key in keys if isinstance(node.get(key), str)), "")
+    return Word(f"vllm:{version}") if version and "vllm" in names else Word("")
 
 
 def _names_engine(node: Mapping[Any, Any]) -> bool:

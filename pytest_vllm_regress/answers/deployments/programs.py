@@ -79,6 +79,16 @@ def _is_command(server: ServerCommand) -> bool:
     return any(word.startswith(("-", "$")) or "/" in word for word in server.words)
 
 
+def _added_to(name: str, value: ast.expr) -> ast.expr | None:
+    """Return what ``name = name + more`` adds."""
+    match value:
+        case ast.BinOp(ast.Name(left), ast.Add(), right) if left == name:
+            return right
+        case ast.List([ast.Starred(ast.Name(left)), *rest]) if left == name:
+            return ast.copy_location(ast.List(rest), value)
+    return None
+
+
 class _Program:
     def __init__(self, tree: ast.Module, text: str) -> None:
         self._tree = tree
@@ -110,6 +120,10 @@ class _Program:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             for target in targets:
                 if isinstance(target, ast.Name) and node.value is not None:
+                    if (added := _added_to(target.id, node.value)) is not None:
+                        self._add(target.id, added, body)
+                        self._left_out.add(id(node.value))
+                        continue
                     known = self._names.get(target.id, node.value)
                     same = known is not None and ast.dump(known) == ast.dump(node.value)
                     self._names[target.id] = node.value if same else None
@@ -154,7 +168,7 @@ class _Program:
                 for server in servers(words):  # without words, they are added elsewhere
                     yield replace(server, complete=bool(server.words))
             elif isinstance(node, (ast.Constant, ast.JoinedStr, ast.BinOp)):
-                text = self._text(node)
+                text = self._text(node) + self._more_text(node)
                 if "vllm" in text and any(c.isspace() for c in text):
                     line = node.lineno
                     yield from filter(_is_command, of_script(text, line))
@@ -163,6 +177,12 @@ class _Program:
                 yield from self._of_container(node)
                 if isinstance(node, ast.Call) and self._serves:
                     yield from self._of_arguments(node)
+
+    def _more_text(self, node: ast.expr) -> str:
+        """Return what is added to the text of a variable."""
+        variable = self._assigned.get(id(node))
+        more = self._more.get(variable, ()) if variable else ()
+        return "".join(self._text(added) if certain else " $MORE_ARGS" for added, certain in more)
 
     def pins(self) -> Iterator[Pin]:
         """Yield the releases in texts such as ``f"vllm=={VERSION}"``, without docstrings."""

@@ -265,6 +265,8 @@ def _of_dockerfile(text: str) -> Iterator[ServerCommand]:
     arguments: dict[str, Word | list[Word] | None] = {}
     base, command = Word(""), list[Word]()
     entrypoint: list[Word] | None = None
+    stages: dict[str, tuple[Word, list[Word] | None, list[Word]]] = {}
+    stage = ""
     line, at = 1, 0
     text, scripts = _without_scripts(text)
     for match in _INSTRUCTION.finditer(text):
@@ -274,7 +276,8 @@ def _of_dockerfile(text: str) -> Iterator[ServerCommand]:
         if name == "FROM":
             images = [word for word in words if not word.startswith("--")]
             base = expanded(images[0], arguments)[0] if images else base
-            entrypoint, command = None, []
+            base, entrypoint, command = stages.get(base.lower(), (base, None, []))
+            stage = images[2].lower() if len(images) > 2 else ""  # FROM image AS stage
         elif name in ("ENV", "ARG"):
             if "=" not in rest:
                 words = [Word("=".join(rest.split(None, 1)), line)]
@@ -289,6 +292,7 @@ def _of_dockerfile(text: str) -> Iterator[ServerCommand]:
         else:  # a step of the build, or a line of a script in it
             for server in of_script(match[0], line):
                 yield replace(server, at_build=True)
+        stages[stage] = base, entrypoint, command
     written = [s for script in scripts for s in of_script(script, variables=variables)]
     if written and not any(servers([*(entrypoint or []), *command], variables)):
         yield from (replace(server, image=str(base)) for server in written)

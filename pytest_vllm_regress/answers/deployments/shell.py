@@ -71,6 +71,8 @@ _BLOCK = re.compile(
 MAX_BLOCKS = 200
 _IN_TEMPLATE = re.compile(r"\{\{[^{}]*\}\}")
 _ESCAPED = re.compile(r'\\(?:\n|(["\\]))')
+_MORE = "$MORE_ARGS"
+"""What a condition may add."""
 _ALL_ARGUMENTS = ("$@", "$*", "${@}")
 _END = ";"
 
@@ -237,7 +239,7 @@ class _Script:
         elif not self._is_conditional:
             self.known[name] = value if len(value) <= MAX_COMMAND else None
         elif isinstance(before, Word) and value.startswith(before) and value != before:
-            self.known[name] = Word(f"{before} ${name}", value.line)  # maybe with more
+            self.known[name] = Word(f"{before} {_MORE}", value.line)
         elif before != value:
             self.known[name] = None
 
@@ -255,7 +257,7 @@ class _Script:
             start = before if "+" in word and isinstance(before, list) else []
             self.known[name] = [*start, *values][:MAX_WORDS]
         elif "+" in word and isinstance(before, list):
-            self.known[name] = [*before, Word(f"${name}", word.line)]  # maybe with more
+            self.known[name] = [*before, Word(_MORE, word.line)]
         else:
             self.known[name] = None
 

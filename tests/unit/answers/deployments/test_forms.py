@@ -328,6 +328,31 @@ runtime: {command: [vllm, serve], args: [org/m, --enable-lora]}
 """
 OTHER_DOCUMENT = "a: [\n---\n" + KSERVE
 LORA = {"model": "org/m", "enable_lora": True}
+UNIT_IN_SCRIPT = """#!/bin/sh
+cat > /etc/systemd/system/vllm.service <<'UNIT'
+[Service]
+Environment=A=b
+ExecStart=/usr/bin/docker run vllm/vllm-openai:v0.9.1 \\
+  --model org/m --enable-lora
+UNIT
+"""
+BESIDE_ARGUMENTS = """
+image: {repository: vllm/vllm-openai, tag: v0.9.1}
+model: {name: org/m, maxModelLen: "8"}
+extraArgs: [--enable-lora]
+"""
+BELOW_A_KEY = """
+vllm:
+  image: {repository: vllm/vllm-openai, tag: v0.9.1}
+  model: org/m
+  maxModelLen: 8
+  gpuMemoryUtilization: 0.9
+"""
+STAGES = """FROM vllm/vllm-openai:v0.9.1 AS base
+ENTRYPOINT ["vllm", "serve"]
+FROM base
+CMD ["org/m", "--enable-lora"]
+"""
 TERRAFORM = """
 variable "image" { default = "vllm/vllm-openai:v0.9.1" }
 variable "more" { type = list(string) }
@@ -505,7 +530,7 @@ FORMS = [
     Form("sky.yaml", SKYPILOT, {**LORA, "max_model_len": "4096"}, release="0.9.1"),
     Form("ci.yml", WORKFLOW, LORA, release="0.9.2"),
     Form("values.yaml", KUBEAI, LORA),
-    Form("models.yaml", GPUSTACK, LORA),
+    Form("models.yaml", GPUSTACK, LORA, release="0.9.1"),
     Form("runtime.yaml", KSERVE, {"model": "/mnt/models", "enable_lora": True}, release="0.9.1"),
     Form("service.yaml", KSERVE_SERVICE, LORA, complete=False),
     Form("pd.yaml", AIBRIX, LORA, release="0.9.2"),
@@ -585,6 +610,15 @@ FORMS = [
     Form("Dockerfile", 'FROM vllm/vllm-openai:v0.9.1\nENTRYPOINT ["/usr/bin/serve"]', {}, complete=False, release="0.9.1"),
     Form("Dockerfile", 'FROM cuda\nCMD ["sh", "-c", "vllm serve org/m \\\n --enable-lora"]', LORA),
     Form("a.py", METADATA, LORA, release="0.9.1"),
+    Form("a.py", "cmd = 'vllm serve org/m --enable-lora'\nif x:\n    cmd += ' --port 1'\nrun(cmd)", LORA, complete=False),
+    Form("a.py", "cmd = ['vllm', 'serve', 'org/m']\ncmd = cmd + ['--enable-lora']\nif x:\n    cmd = [*cmd, '--port', '1']", LORA, complete=False),
+    Form("pod.yaml", "{{- if .Values.on }}\r\nargs:\r\n- --model=org/m\r\n- --max-model-len=8\r\n{{- end }}\r\n", {"model": "org/m"}, complete=False),
+    Form("user_data.sh", UNIT_IN_SCRIPT, LORA, release="0.9.1"),
+    Form("values.yaml", BESIDE_ARGUMENTS, {"enable_lora": True, "max_model_len": "8"}, complete=False, release="0.9.1"),
+    Form("values.yaml", "model: org/m\nmaxModelLen: 8\ngpuMemoryUtilization: 0.9", {"model": "org/m", "max_model_len": 8}, complete=False),
+    Form("values.yaml", BELOW_A_KEY, {"model": "org/m"}, complete=False, release="0.9.1"),
+    Form("Dockerfile", STAGES, LORA, release="0.9.1"),
+    Form("a.sh", "RUN='vllm serve org/m --enable-lora'\nif x; then RUN+=' --port 1'; fi\n$RUN", LORA, complete=False),
     Form("a.py", CONDITIONAL_LIST, LORA, complete=False),
     Form("a.py", "V = getenv('V', '0.9.1')\npip(f'vllm=={V}')\nrun(['vllm', 'serve', 'org/m', '--enable-lora'])", LORA, release="0.9.1"),
 ]  # fmt: skip
