@@ -104,6 +104,17 @@ class Session:
         self._run.check()
         return self._run
 
+    def _renew_run(self) -> None:
+        """Begin with a new run directory if a program that cleans has removed the present one, so
+        that only the test that ran then has no verdict."""
+        if self._run is None or self._run.exists:
+            return
+        self.progress(f"{self._run.path} was removed by another program: processes start again")
+        self.engines.clear()
+        self.agents.end_processes()
+        process_tree.terminate(process_tree.with_tag(self._run.tag), grace_s=0.5)
+        self._run = None
+
     def environment_names(self) -> tuple[str, ...]:
         """Return the requested environments, or the default one.
 
@@ -171,6 +182,7 @@ class Session:
 
         On GPUs it leases one, since it may start an engine itself.
         """
+        self._renew_run()
         agent = self.agents.warm(target)
         agent.inspect(
             self._deadline("import", None), architectures=architectures_of(self.model_path("text"))
@@ -190,6 +202,7 @@ class Session:
     ) -> Any:
         """Return an engine (front offline or async) or a server (front serve) for ``spec``, shared
         with other users of the same spec unless ``fresh``. ``timeout`` of its start in seconds."""
+        self._renew_run()
         launched = partial(self._launched, front, target, spec, user, timeout)
         self.agents.check_budget()
         try:

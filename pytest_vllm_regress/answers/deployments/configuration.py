@@ -14,7 +14,7 @@ from typing import Any
 from packaging.version import Version
 
 from ...errors import UsageError
-from ...util.files import expand_home, read_bounded
+from ...util.files import expand_home, read_bounded, why_missing
 from ...util.validation import format_value
 from ...util.versions import is_version
 from ..api_history.definitions import options_in
@@ -100,7 +100,7 @@ def read_deployments(text: str) -> tuple[Deployment, ...]:
         limit = MAX_NOTEBOOK if path.suffix == ".ipynb" else MAX_BYTES
         content = read_bounded(path, limit, what="a deployment").decode("utf-8", "replace")
     elif " " not in text.strip():
-        raise UsageError(f"--serve {format_value(text)}: no such file. Give {_ALLOWED}")
+        raise UsageError(f"--serve {format_value(text)}: {why_missing(path)}. Give {_ALLOWED}")
     if not (deployments := tuple(_deployments(content, source))):
         raise UsageError(f"--serve {format_value(text)}: starts no vLLM. Allowed are {_ALLOWED}")
     return deployments
