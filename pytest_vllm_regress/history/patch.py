@@ -1,38 +1,59 @@
-"""The effect of a patch on the cases: each runs once on the work tree and once on the commit that
-it
+"""The effect of a patch on the cases: each runs on the work tree, and once on the commit that it
 is compared with."""
 
 from __future__ import annotations
 
 import enum
+import functools
 import re
-from collections.abc import Iterable, Sequence
+import shlex
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from .._version import __version__
 from ..cases.model import Case
-from ..cases.results import TestResult, verdict_of
-from ..cases.verdict import Verdict, excerpt
+from ..cases.proofs.proof import lock_id, recorded_versions
+from ..cases.results import Cell, RunResult, TestResult, merge_results, verdict_of
+from ..cases.verdict import Verdict
 from ..environments.git import Commit, Repository
 from ..environments.names import resolve
 from ..environments.sources import Source, find_source, parse_name, set_clones
 from ..errors import UsageError
-from ..runner.batch import Batch
+from ..runner.batch import Batch, Executor, RunOptions, RunOutcome
+from ..runner.journal import Journal
+from ..runner.plan import BATCH_S, ENVIRONMENT_S, recorded_seconds, split_batch
+from ..runner.progress import CaseLines, Say
+from ..runner.run import RunRequest, run_batches
 from ..util.files import expand_home, peek
+from ..util.paths import writable_root
+from ..util.report import Report, Section, Table
+from ..util.text import one_line
 from .commits import UPSTREAM
 
+KEPT_BASES = 20
+"""Bases whose verdicts are kept in the cache."""
+_MAX_SHOWN = 12
+"""Changes that a report describes: with three lines for each, a comment has at most 60."""
+_MAX_TESTS = 3
 _MAX_TEXT = 1024 * 1024
 
 _PULL = re.compile(r"/pull/(\d+)\Z")
 
 
 class PatchEffect(enum.StrEnum):
-    """PatchEffect of the patch on a case. ``UNCLEAR``: one side gave no clear verdict."""
+    """Effect of the patch on a case. ``UNCLEAR``: one side gave no clear verdict. ``NOT_RUN``: the
+    base shows the failure already, or the case does not apply to it, so nothing can break."""
 
     BREAKS = "breaks"
     FIXES = "fixes"
     UNCLEAR = "unclear"
     UNCHANGED = "leaves"
+    NOT_RUN = "not run"
+
+
+_CHANGES = (PatchEffect.BREAKS, PatchEffect.FIXES, PatchEffect.UNCLEAR)
 
 
 @dataclass(frozen=True)
@@ -85,54 +106,46 @@ def changed_files(source: Source, base: Commit) -> frozenset[str]:
     )
 
 
-def nearest_first(
+def nearness(
     cases: Iterable[Case], changed: frozenset[str], repository: Repository
-) -> tuple[Case, ...]:
-    """Return the cases in order of relevance: those whose documented fix touched the changed
-    modules, then those whose files name them."""
+) -> dict[str, tuple[int, int]]:
+    """Return how close each case, by its id, is to the changed files: the number of them that its
+    documented fix touched, and the number that its own files name."""
     modules = {path.removesuffix(".py").replace("/", ".") for path in changed} | set(changed)
+    touched: dict[str, set[str]] = {}
+    for commit in repository.commits_touching(sorted(changed)):
+        touched.setdefault(commit.pull_request, set()).update(commit.touched)
 
-    def nearness(case: Case) -> tuple[int, int]:
-        merges = (
-            repository.merge_of(match[1]) for url in case.fixed_by if (match := _PULL.search(url))
-        )
-        touched = {path for merge in merges if merge is not None for path in merge.touched}
+    def of(case: Case) -> tuple[int, int]:
+        pulls = [match[1] for url in case.fixed_by if (match := _PULL.search(url))]
         text = "\n".join(
             peek(file, _MAX_TEXT)
             for pattern in ("*.py", "*.toml", "*.md")
             for file in sorted(case.directory.glob(pattern))
         )
-        return -len(touched & changed), -sum(module in text for module in modules)
+        fixed_there = set().union(*(touched.get(pull, ()) for pull in pulls))
+        return len(fixed_there), sum(module in text for module in modules)
 
-    return tuple(sorted(cases, key=nearness))
-
-
-def effects(
-    cases: Sequence[Case], before: Sequence[TestResult], after: Sequence[TestResult]
-) -> tuple[CaseEffect, ...]:
-    """What does a patch break or fix? Return its effect on each case, from the results on both
-    sides."""
-    return tuple(
-        _effect(
-            case,
-            [r for r in before if r.case_id == case.id],
-            [r for r in after if r.case_id == case.id],
-        )
-        for case in cases
-    )
+    return {case.id: of(case) for case in cases}
 
 
-def _effect(case: Case, before: Sequence[TestResult], after: Sequence[TestResult]) -> CaseEffect:
-    """Return the gravest effect on any test of the case."""
-    old_verdict, new_verdict = (
-        verdict_of(side).value if side else "no result" for side in (before, after)
-    )
+def effect_on(
+    case: Case, before: Sequence[TestResult], after: Sequence[TestResult] | None
+) -> CaseEffect:
+    """Return the gravest effect of a patch on any test of a case, from the results on both sides.
+
+    ``after``: None if the case was not run with the patch.
+    """
+    old_verdict = verdict_of(before).value if before else "no result"
+    if after is None:
+        return CaseEffect(case, PatchEffect.NOT_RUN, old_verdict, "")
+    new_verdict = verdict_of(after).value if after else "no result"
     new_results = {result.test: result for result in after}
     by_effect: dict[PatchEffect, dict[str, str]] = {}
     for old in before:
         new = new_results.get(old.test)
         effect = _effect_on_test(old.verdict, new.verdict if new else Verdict.INCONCLUSIVE)
-        why = excerpt(new.reason) if new else "no result with the patch"
+        why = one_line(new.reason) if new else "no result with the patch"
         by_effect.setdefault(effect, {})[old.test] = why
     effect = next((effect for effect in PatchEffect if effect in by_effect), PatchEffect.UNCLEAR)
     tests = by_effect.get(effect, {}) if effect is not PatchEffect.UNCHANGED else {}
@@ -158,34 +171,36 @@ def _effect_on_test(before: Verdict, after: Verdict) -> PatchEffect:
 @dataclass(frozen=True)
 class PatchComparison:
     """A comparison of the environments ``before`` and ``after`` the patch, both over the
-    environment ``base_environment``."""
+    environment ``base_environment``.
+
+    ``cases``: the closest to the changed files first. ``related``: ids of those that have to do
+    with the changed files, or that the user named.
+    """
 
     base: Commit
+    source: Source
     changed: frozenset[str]
     cases: tuple[Case, ...]
+    related: frozenset[str]
     base_environment: str
     before: str
     after: str
 
-    @property
-    def batches(self) -> tuple[Batch, ...]:
-        """The cases on both sides."""
-        return tuple(Batch(name, self.cases, {}) for name in (self.before, self.after))
+    def check_unchanged(self) -> None:
+        """Raise ``UsageError`` if the work tree is not what was to be compared any more."""
+        tree = parse_name(f"vllm@{self.source.tree}")
+        if tree is None or find_source(tree).key != self.source.key:
+            raise UsageError(
+                f"{self.source.tree}: a file was changed while this command was running: repeat it"
+            )
 
-    @property
-    def key(self) -> list[str]:
-        """The key of the journal."""
-        overlays = (resolve(name).overlay for name in (self.before, self.after))
-        keys = [overlay.source.key for overlay in overlays if overlay is not None]
-        return [*keys, self.base_environment, *(case.id for case in self.cases)]
-
-    def effects(self, results: Sequence[TestResult]) -> tuple[CaseEffect, ...]:
-        """Return what the patch does to each case."""
-        before, after = (
-            [result for result in results if result.environment == resolve(name).name]
-            for name in (self.before, self.after)
-        )
-        return effects(self.cases, before, after)
+    def groups(self) -> Iterator[tuple[Case, ...]]:
+        """Yield the related cases, then the others: the first answers do not wait for the base of
+        all."""
+        for related in (True, False):
+            group = tuple(case for case in self.cases if (case.id in self.related) is related)
+            if group:
+                yield group
 
 
 def plan_comparison(
@@ -211,11 +226,190 @@ def plan_comparison(
         raise UsageError(
             f"{tree}: its vllm/ is that of {base.id[:10]}: nothing to try. Give what to compare with: --base REV"
         )
+    related = frozenset(case.id for case in cases)
     if sort_cases:
-        cases = nearest_first(cases, changed, source.repository)
+        near = nearness(cases, changed, source.repository)
+        cases = tuple(sorted(cases, key=lambda case: near[case.id], reverse=True))
+        related = frozenset(case_id for case_id, numbers in near.items() if any(numbers))
     if environment is None:
         overlay = resolve(f"vllm@{base.id}").overlay
         assert overlay is not None
         environment = overlay.base.name
     before, after = f"{environment}+vllm@{base.id}", f"{environment}+vllm@{source.tree}"
-    return PatchComparison(base, changed, cases, environment, before, after)
+    return PatchComparison(base, source, changed, cases, related, environment, before, after)
+
+
+class BaseVerdicts(Journal):
+    """Verdicts on a base, kept for the next patch to it: by its code, the release below it, and
+    each case. The simulated device is the only one for code without its own compiled parts.
+
+    An INCONCLUSIVE verdict is not kept, because it says more about this run than about the base.
+    """
+
+    def __init__(self, comparison: PatchComparison, pytest_args: Sequence[str]) -> None:
+        root, below = writable_root() / "try-bases", comparison.base_environment
+        super().__init__(
+            root, [comparison.before, below, lock_id(below), __version__, *pytest_args]
+        )
+        # The names of directories have no order. What was used last is what is needed next.
+        for old in sorted(root.glob("*/"), key=lambda path: path.stat().st_mtime)[:-KEPT_BASES]:
+            shutil.rmtree(old, ignore_errors=True)
+
+    def add(self, batch: Batch, run: RunResult) -> None:
+        unclear = {r.case_id for r in run.results if r.verdict is Verdict.INCONCLUSIVE}
+        super().add(batch.without(unclear), run)
+
+
+@dataclass(frozen=True)
+class PatchRunner:
+    """How the cases are run: ``executor`` makes what runs one set of batches and shows it, of
+    which ``at_once`` run side by side."""
+
+    options: RunOptions
+    executor: Callable[[CaseLines], Executor]
+    at_once: int
+    say: Say
+
+    def run(
+        self, name: str, cases: Sequence[Case], journal: Journal, note: Callable[[Cell], str]
+    ) -> RunOutcome:
+        """Run cases in one environment, in their order, and return the outcome."""
+        batch = Batch(name, tuple(cases), {})
+        seconds = sum(recorded_seconds(case, name) for case in cases) / self.at_once
+        parts = split_batch(batch, ENVIRONMENT_S + max(BATCH_S[0], seconds + 1), recorded_seconds)
+        progress = CaseLines(self.say, logs=False, bar=not self.options.verbose, note=note)
+        request = RunRequest(parts, self.executor(progress), self.options, progress, journal)
+        return run_batches(request)
+
+
+@dataclass(frozen=True)
+class PatchReport:
+    """What a patch does to each case, the results of both sides, and how the runs ended."""
+
+    comparison: PatchComparison
+    effects: tuple[CaseEffect, ...]
+    run: RunResult
+    outcomes: tuple[RunOutcome, ...]
+
+    @property
+    def interrupted(self) -> bool:
+        return any(outcome.interrupted for outcome in self.outcomes)
+
+    def having(self, effect: PatchEffect) -> tuple[CaseEffect, ...]:
+        """Return the effects of this kind."""
+        return tuple(one for one in self.effects if one.effect is effect)
+
+    def report(self) -> Report:
+        """Return what the patch changes, and which cases were not run and why: at most 60 lines of
+        Markdown, for a comment."""
+        base = self.comparison.base.id[:10]
+        changes = [one for effect in _CHANGES for one in self.having(effect)]
+        table = Table(
+            ("the patch", "case", f"at {base}", "with the patch"),
+            [(one.effect, one.case.id, one.before, one.after) for one in changes[:_MAX_SHOWN]],
+        )
+        details = tuple(line for one in changes[:_MAX_SHOWN] for line in self._details(one))
+        more = [f"and {len(changes) - _MAX_SHOWN} more"] if changes[_MAX_SHOWN:] else []
+        parts: list[str | tuple[str, ...] | Table] = [self._summary()]
+        parts += [table, details, *more] if changes else []
+        return Report(sections=[Section(parts=[*parts, *self._not_run(), *self._versions()])])
+
+    def _summary(self) -> str:
+        number = {effect: len(self.having(effect)) for effect in PatchEffect}
+        words = [f"breaks {number[PatchEffect.BREAKS] or 'no'} of {len(self.effects)} cases"]
+        words.append(f"fixes {number[PatchEffect.FIXES] or 'none'}")
+        for effect, text in (
+            (PatchEffect.UNCHANGED, "the same on both sides"),
+            (PatchEffect.UNCLEAR, "without a clear verdict on both sides"),
+            (PatchEffect.NOT_RUN, "not run with the patch"),
+        ):
+            words += [f"{number[effect]} {text}"] if number[effect] else []
+        return f"The patch {', '.join(words[:2])}; {', '.join(words[2:])}".rstrip("; ")
+
+    def _details(self, one: CaseEffect) -> Iterator[str]:
+        tests = ", ".join(one.tests[:_MAX_TESTS]) or "no test gave a clear verdict"
+        if one.tests[_MAX_TESTS:]:
+            tests += f" and {len(one.tests) - _MAX_TESTS} more"
+        yield f"{one.effect} {one.case.id}: {tests}: {one.why}"
+        comparison = self.comparison
+        options = ["--base", comparison.base.id[:10], "--env", comparison.base_environment]
+        tree = str(comparison.source.tree)
+        yield f"again: {shlex.join(['vllm-regress', 'try', tree, one.case.id, *options])}"
+
+    def _not_run(self) -> Iterator[str]:
+        """Yield which cases were not run, by what they are at the base."""
+        by_verdict: dict[str, list[str]] = {}
+        for one in self.having(PatchEffect.NOT_RUN):
+            by_verdict.setdefault(one.before, []).append(one.case.id)
+        for verdict, ids in by_verdict.items():
+            yield f"Not run, because {verdict} at the base already ({len(ids)}): {', '.join(ids)}"
+
+    def _versions(self) -> Iterator[str]:
+        """Yield where the cases were run."""
+        ran = next((result for result in self.run.results if "vllm" in result.versions), None)
+        if ran is not None:
+            versions = [f"{name} {v}" for name, v in recorded_versions(ran.versions, None).items()]
+            yield f"On device {ran.device}, with {', '.join(versions)}"
+
+
+def compare(
+    comparison: PatchComparison, runner: PatchRunner, *, base_again: bool = False
+) -> PatchReport:
+    """Run the cases on the base, unless its verdicts are known, and with the patch where that can
+    change something: a case that the base fails already is run only if it is related to the
+    changed files, because the patch may fix it."""
+    base = BaseVerdicts(comparison, runner.options.pytest_args)
+    key = [*(lock_id(name) for name in (comparison.before, comparison.after))]
+    key += [comparison.base_environment, *(case.id for case in comparison.cases)]
+    patched = Journal(writable_root() / "try", [*key, *runner.options.pytest_args])
+    if base_again:
+        base.close()
+    effects: list[CaseEffect] = []
+    outcomes: list[RunOutcome] = []
+    for cases in comparison.groups():
+        outcomes.append(runner.run(comparison.before, cases, base, lambda cell: ""))
+        base.release()
+        before = _by_case(outcomes[-1].run.results)
+        if outcomes[-1].interrupted or outcomes[-1].unbuilt:
+            break
+        to_run = [case for case in cases if _is_worth_a_run(case, before, comparison.related)]
+        after: dict[str, list[TestResult]] = {case.id: [] for case in to_run}
+        if to_run:
+            outcomes.append(
+                runner.run(comparison.after, to_run, patched, functools.partial(_note, before))
+            )
+            after |= _by_case(outcomes[-1].run.results)
+        effects += [effect_on(case, before.get(case.id, ()), after.get(case.id)) for case in cases]
+        if outcomes[-1].interrupted:
+            break
+    if not any(outcome.interrupted or outcome.lost for outcome in outcomes):
+        patched.close()
+        comparison.check_unchanged()
+    return PatchReport(
+        comparison,
+        tuple(effects),
+        merge_results(outcome.run for outcome in outcomes),
+        tuple(outcomes),
+    )
+
+
+def _by_case(results: Iterable[TestResult]) -> dict[str, list[TestResult]]:
+    by_case: dict[str, list[TestResult]] = {}
+    for result in results:
+        by_case.setdefault(result.case_id, []).append(result)
+    return by_case
+
+
+def _is_worth_a_run(
+    case: Case, before: Mapping[str, Sequence[TestResult]], related: frozenset[str]
+) -> bool:
+    verdict = verdict_of(before.get(case.id, ()))
+    passes_or_unclear = verdict.shown is False or verdict is Verdict.INCONCLUSIVE
+    return passes_or_unclear or case.id in related
+
+
+def _note(before: Mapping[str, Sequence[TestResult]], cell: Cell) -> str:
+    """Return for the line of a case whether the patch breaks or fixes it."""
+    old = verdict_of(before.get(cell.case_id, ()))
+    effect = _effect_on_test(old, cell.verdict)
+    return f": the patch {effect} it" if effect in (PatchEffect.BREAKS, PatchEffect.FIXES) else ""
