@@ -60,11 +60,7 @@ def try_(
     if report.interrupted:
         files.save(report.run, command.cases, show)
         raise KeyboardInterrupt
-    names = ("effect", "before", "after", "tests", "why")
-    document = [
-        {"case": e.case.id, **{name: getattr(e, name) for name in names}} for e in report.effects
-    ]
-    print_report(format, report.report(), document)
+    print_report(format, report.report(), report.to_json())
     files.save(report.run, command.cases, show)
     if unbuilt := next((outcome for outcome in report.outcomes if outcome.unbuilt), None):
         return unbuilt.exit_code

@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import enum
 import functools
+import os
 import re
 import shlex
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from .._version import __version__
+from ..answers.fixes.index import FixIndex
 from ..cases.model import Case
 from ..cases.proofs.proof import lock_id, recorded_versions
 from ..cases.results import Cell, RunResult, TestResult, merge_results, verdict_of
@@ -30,6 +33,7 @@ from ..util.files import expand_home, peek
 from ..util.paths import writable_root
 from ..util.report import Report, Section, Table
 from ..util.text import one_line
+from .changed_functions import ChangedFunctions, changed_functions
 from .commits import UPSTREAM
 
 KEPT_BASES = 20
@@ -37,6 +41,7 @@ KEPT_BASES = 20
 _MAX_SHOWN = 12
 """Changes that a report describes: with three lines for each, a comment has at most 60."""
 _MAX_TESTS = 3
+_MAX_NAMES = 20
 _MAX_TEXT = 1024 * 1024
 
 _PULL = re.compile(r"/pull/(\d+)\Z")
@@ -98,9 +103,17 @@ def base_of(source: Source, against: str | None) -> Commit:
 def changed_files(source: Source, base: Commit) -> frozenset[str]:
     """Return the files of the package that differ between the work tree and ``base``, including new
     and removed ones."""
+    return _differing(*_both_sides(source, base))
+
+
+def _both_sides(source: Source, base: Commit) -> tuple[dict[str, bytes], dict[str, bytes]]:
+    """Return the files of the package of ``base`` and of the work tree."""
     listed = source.repository.files(base.id, source.project.folder)
     before = dict(zip(listed, source.repository.contents(listed.values()), strict=True))
-    after = dict(source.files())
+    return before, dict(source.files())
+
+
+def _differing(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> frozenset[str]:
     return frozenset(
         path for path in before.keys() | after.keys() if before.get(path) != after.get(path)
     )
@@ -108,23 +121,32 @@ def changed_files(source: Source, base: Commit) -> frozenset[str]:
 
 def nearness(
     cases: Iterable[Case], changed: frozenset[str], repository: Repository
-) -> dict[str, tuple[int, int]]:
+) -> dict[str, tuple[int, int, int]]:
     """Return how close each case, by its id, is to the changed files: the number of them that its
-    documented fix touched, and the number that its own files name."""
+    documented fix touched, the number that its own files name, and the number of folders of them in
+    which the fix changed any file."""
     modules = {path.removesuffix(".py").replace("/", ".") for path in changed} | set(changed)
     touched: dict[str, set[str]] = {}
     for commit in repository.commits_touching(sorted(changed)):
         touched.setdefault(commit.pull_request, set()).update(commit.touched)
+    folders = {
+        str(fix.number): {os.path.dirname(f"vllm/{path}") for path in fix.changed}
+        for fix in FixIndex.load().fixes
+    }
+    near = set(map(os.path.dirname, changed))
 
-    def of(case: Case) -> tuple[int, int]:
+    def of(case: Case) -> tuple[int, int, int]:
         pulls = [match[1] for url in case.fixed_by if (match := _PULL.search(url))]
         text = "\n".join(
             peek(file, _MAX_TEXT)
             for pattern in ("*.py", "*.toml", "*.md")
             for file in sorted(case.directory.glob(pattern))
         )
-        fixed_there = set().union(*(touched.get(pull, ()) for pull in pulls))
-        return len(fixed_there), sum(module in text for module in modules)
+        return (
+            len(set().union(*(touched.get(pull, ()) for pull in pulls))),
+            sum(module in text for module in modules),
+            sum(any(folder in folders.get(pull, ()) for pull in pulls) for folder in near),
+        )
 
     return {case.id: of(case) for case in cases}
 
@@ -180,6 +202,7 @@ class PatchComparison:
     base: Commit
     source: Source
     changed: frozenset[str]
+    functions: ChangedFunctions
     cases: tuple[Case, ...]
     related: frozenset[str]
     base_environment: str
@@ -221,7 +244,8 @@ def plan_comparison(
     source = find_source(name)
     set_clones([str(source.tree)])  # the base is a commit of the tree's own repository
     base = base_of(source, against)
-    changed = changed_files(source, base)
+    sides = _both_sides(source, base)
+    changed = _differing(*sides)
     if not changed:
         raise UsageError(
             f"{tree}: its vllm/ is that of {base.id[:10]}: nothing to try. Give what to compare with: --base REV"
@@ -230,13 +254,16 @@ def plan_comparison(
     if sort_cases:
         near = nearness(cases, changed, source.repository)
         cases = tuple(sorted(cases, key=lambda case: near[case.id], reverse=True))
-        related = frozenset(case_id for case_id, numbers in near.items() if any(numbers))
+        related = frozenset(case_id for case_id, numbers in near.items() if any(numbers[:2]))
     if environment is None:
         overlay = resolve(f"vllm@{base.id}").overlay
         assert overlay is not None
         environment = overlay.base.name
     before, after = f"{environment}+vllm@{base.id}", f"{environment}+vllm@{source.tree}"
-    return PatchComparison(base, source, changed, cases, related, environment, before, after)
+    functions = changed_functions(changed, *sides)
+    return PatchComparison(
+        base, source, changed, functions, cases, related, environment, before, after
+    )
 
 
 class BaseVerdicts(Journal):
@@ -284,12 +311,16 @@ class PatchRunner:
 
 @dataclass(frozen=True)
 class PatchReport:
-    """What a patch does to each case, the results of both sides, and how the runs ended."""
+    """What a patch does to each case, the results of both sides, and how the runs ended.
+
+    ``not_executed``: changed functions that no case executed with the patch.
+    """
 
     comparison: PatchComparison
     effects: tuple[CaseEffect, ...]
     run: RunResult
     outcomes: tuple[RunOutcome, ...]
+    not_executed: tuple[str, ...]
 
     @property
     def interrupted(self) -> bool:
@@ -298,6 +329,22 @@ class PatchReport:
     def having(self, effect: PatchEffect) -> tuple[CaseEffect, ...]:
         """Return the effects of this kind."""
         return tuple(one for one in self.effects if one.effect is effect)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values for ``--format json``."""
+        names = ("effect", "before", "after", "tests", "why")
+        comparison = self.comparison
+        return {
+            "base": comparison.base.id,
+            "over": comparison.base_environment,
+            "changed": sorted(comparison.changed),
+            "functions": comparison.functions.names,
+            "not_executed": self.not_executed,
+            "cases": [
+                {"case": one.case.id, **{name: getattr(one, name) for name in names}}
+                for one in self.effects
+            ],
+        }
 
     def report(self) -> Report:
         """Return what the patch changes, and which cases were not run and why: at most 60 lines of
@@ -312,7 +359,8 @@ class PatchReport:
         more = [f"and {len(changes) - _MAX_SHOWN} more"] if changes[_MAX_SHOWN:] else []
         parts: list[str | tuple[str, ...] | Table] = [self._summary()]
         parts += [table, details, *more] if changes else []
-        return Report(sections=[Section(parts=[*parts, *self._not_run(), *self._versions()])])
+        parts += [*self._functions(), *self._not_run(), *self._versions()]
+        return Report(sections=[Section(parts=parts)])
 
     def _summary(self) -> str:
         number = {effect: len(self.having(effect)) for effect in PatchEffect}
@@ -335,6 +383,19 @@ class PatchReport:
         options = ["--base", comparison.base.id[:10], "--env", comparison.base_environment]
         tree = str(comparison.source.tree)
         yield f"again: {shlex.join(['vllm-regress', 'try', tree, one.case.id, *options])}"
+
+    def _functions(self) -> Iterator[str]:
+        """Yield how many of the changed functions were executed, and which were not."""
+        number, missing = len(self.comparison.functions.names), self.not_executed
+        ran = len(self.effects) - len(self.having(PatchEffect.NOT_RUN))
+        if missing:
+            names = ", ".join(missing[:_MAX_NAMES])
+            more = f" and {len(missing) - _MAX_NAMES} more" if missing[_MAX_NAMES:] else ""
+            yield f"{len(missing)} of {number} changed functions are not exercised by the {ran} cases that were run: {names}{more}"
+        elif number:
+            yield f"The {ran} cases that were run exercise every changed function ({number})"
+        if outside := self.comparison.functions.outside:
+            yield f"Code outside functions, which runs at the import, is changed in {', '.join(outside[:_MAX_NAMES])}"
 
     def _not_run(self) -> Iterator[str]:
         """Yield which cases were not run, by what they are at the base."""
@@ -375,13 +436,14 @@ def compare(
         to_run = [case for case in cases if _is_worth_a_run(case, before, comparison.related)]
         after: dict[str, list[TestResult]] = {case.id: [] for case in to_run}
         if to_run:
-            outcomes.append(
-                runner.run(comparison.after, to_run, patched, functools.partial(_note, before))
-            )
+            with comparison.functions.recorded(patched.directory):
+                note = functools.partial(_note, before)
+                outcomes.append(runner.run(comparison.after, to_run, patched, note))
             after |= _by_case(outcomes[-1].run.results)
         effects += [effect_on(case, before.get(case.id, ()), after.get(case.id)) for case in cases]
         if outcomes[-1].interrupted:
             break
+    not_executed = comparison.functions.not_executed(patched.directory)
     if not any(outcome.interrupted or outcome.lost for outcome in outcomes):
         patched.close()
         comparison.check_unchanged()
@@ -390,6 +452,7 @@ def compare(
         tuple(effects),
         merge_results(outcome.run for outcome in outcomes),
         tuple(outcomes),
+        not_executed,
     )
 
 

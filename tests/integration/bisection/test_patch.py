@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -97,12 +98,17 @@ def test_the_fix_and_the_text_of_a_case_say_which_modules_concern_it(
         case_named(tmp_path, "b-named", test="from vllm.grammar import x\n"),
         case_named(tmp_path, "c-fixed-there", fixed_by="7"),
         case_named(tmp_path, "d-fixed-elsewhere", fixed_by="8"),
+        case_named(
+            tmp_path, "e-fixed-beside", fixed_by="16863"
+        ),  # outputs.py, v1/engine/output_processor.py
     ]
-    assert nearness(cases, frozenset({"vllm/grammar.py"}), tree(builder).repository) == {
-        "a-far": (0, 0),
-        "b-named": (0, 1),
-        "c-fixed-there": (1, 0),
-        "d-fixed-elsewhere": (0, 0),
+    changed = frozenset({"vllm/grammar.py", "vllm/v1/engine/new.py"})
+    assert nearness(cases, changed, tree(builder).repository) == {
+        "a-far": (0, 0, 0),
+        "b-named": (0, 1, 0),
+        "c-fixed-there": (1, 0, 0),
+        "d-fixed-elsewhere": (0, 0, 0),
+        "e-fixed-beside": (0, 0, 2),
     }
 
 
@@ -229,11 +235,16 @@ def test_what_cannot_break_is_not_run_and_the_base_only_once(
     assert f"breaks breaks: t: {'as seen' * 99}" in output
     assert "Not run, because REPRODUCED at the base already (1): stays" in output
     ran.clear()
-    (builder.place / "vllm/engine.py").write_text("3")
+    (builder.place / "vllm/engine.py").write_text("def run(): return 3")
     assert cli.main([*command, "--format", "markdown"]) == 1
     # An unclear verdict says more about the run than about the base.
     assert ran == [("patch", related), ("base", ("unclear",)), ("patch", ("breaks", "unclear"))]
-    assert len(capsys.readouterr().out.splitlines()) <= 60
+    comment = capsys.readouterr().out
+    assert len(comment.splitlines()) <= 60
+    assert "1 of 1 changed functions are not exercised by the 3 cases" in comment
+    ran.clear()
+    assert cli.main([*command, "--format", "json"]) == 1
+    assert json.loads(capsys.readouterr().out)["not_executed"] == ["vllm.engine:run"]
     ran.clear()
     assert cli.main([*command, "--base-again", "stays"]) == 0
     assert ran == [("base", ("stays",)), ("patch", ("stays",))]
