@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from ..environments.names import sources_looked_up_once
 from ..history.patch import PatchEffect, PatchRunner, compare, plan_comparison
 from ..output.formats import OutputFiles
 from ..runner.slots import machine_room
+from ..surveys.upstream.both_sides import compare_upstream
 from .context import (
     OK,
     UNEXPECTED,
@@ -28,6 +30,7 @@ def try_(
     base: str | None = None,
     base_again: bool = False,
     base_env: str | None = None,
+    upstream: bool = False,
     jobs: int | None = None,
     out: Paths = None,
     format: Format = "text",
@@ -37,7 +40,8 @@ def try_(
     Compares a work tree with its base, on the simulated device. The verdicts on the base are kept
     for the next time. Cases that have to do with the changed files are run first. Of the others
     those that fail on the base are listed and not run, because they cannot break; cases that are
-    named are run in any case. Arguments after -- go to pytest. Exit codes: 0 the patch breaks
+    named are run in any case. --upstream also runs vLLM's own tests of the changed modules on both
+    sides, as far as the simulated device can. Arguments after -- go to pytest. Exit codes: 0 the patch breaks
     nothing; 1 it breaks something; 2 usage; 3 an environment could not be built; 130 interrupted
     (repeat the command to resume).
     """
@@ -57,11 +61,19 @@ def try_(
             show,
         )
         report = compare(comparison, runner, base_again=base_again)
-    if report.interrupted:
-        files.save(report.run, command.cases, show)
-        raise KeyboardInterrupt
-    print_report(format, report.report(), report.to_json())
+        if report.interrupted:
+            files.save(report.run, command.cases, show)
+            raise KeyboardInterrupt
+        tests = compare_upstream(comparison, show, base_again=base_again) if upstream else None
+    if tests is not None:
+        report = report.with_tests(tests.not_executed)
+    shown, document = report.report(), report.to_json()
+    if tests is not None:
+        shown = replace(shown, sections=[*shown.sections, tests.section()])
+        document["upstream"] = tests.to_json()
+    print_report(format, shown, document)
     files.save(report.run, command.cases, show)
     if unbuilt := next((outcome for outcome in report.outcomes if outcome.unbuilt), None):
         return unbuilt.exit_code
-    return UNEXPECTED if report.having(PatchEffect.BREAKS) else OK
+    broken = report.having(PatchEffect.BREAKS) or (tests is not None and tests.broken())
+    return UNEXPECTED if broken else OK

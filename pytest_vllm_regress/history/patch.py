@@ -10,7 +10,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +128,7 @@ def nearness(
     modules = {path.removesuffix(".py").replace("/", ".") for path in changed} | set(changed)
     touched: dict[str, set[str]] = {}
     for commit in repository.commits_touching(sorted(changed)):
-        touched.setdefault(commit.pull_request, set()).update(commit.touched)
+        touched.setdefault(commit.pull_request, set()).update(changed.intersection(commit.touched))
     folders = {
         str(fix.number): {os.path.dirname(f"vllm/{path}") for path in fix.changed}
         for fix in FixIndex.load().fixes
@@ -313,7 +313,8 @@ class PatchRunner:
 class PatchReport:
     """What a patch does to each case, the results of both sides, and how the runs ended.
 
-    ``not_executed``: changed functions that no case executed with the patch.
+    ``not_executed``: changed functions that no case executed with the patch, and if
+    ``with_upstream`` no test of upstream's either.
     """
 
     comparison: PatchComparison
@@ -321,6 +322,7 @@ class PatchReport:
     run: RunResult
     outcomes: tuple[RunOutcome, ...]
     not_executed: tuple[str, ...]
+    with_upstream: bool = False
 
     @property
     def interrupted(self) -> bool:
@@ -329,6 +331,11 @@ class PatchReport:
     def having(self, effect: PatchEffect) -> tuple[CaseEffect, ...]:
         """Return the effects of this kind."""
         return tuple(one for one in self.effects if one.effect is effect)
+
+    def with_tests(self, not_executed: Iterable[str]) -> PatchReport:
+        """Return the report with upstream's tests, which did not execute these functions."""
+        neither = tuple(name for name in self.not_executed if name in set(not_executed))
+        return replace(self, not_executed=neither, with_upstream=True)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for ``--format json``."""
@@ -388,12 +395,13 @@ class PatchReport:
         """Yield how many of the changed functions were executed, and which were not."""
         number, missing = len(self.comparison.functions.names), self.not_executed
         ran = len(self.effects) - len(self.having(PatchEffect.NOT_RUN))
+        what = f"the {ran} cases that were run{' and upstream tests' * self.with_upstream}"
         if missing:
             names = ", ".join(missing[:_MAX_NAMES])
             more = f" and {len(missing) - _MAX_NAMES} more" if missing[_MAX_NAMES:] else ""
-            yield f"{len(missing)} of {number} changed functions are not exercised by the {ran} cases that were run: {names}{more}"
+            yield f"{len(missing)} of {number} changed functions are not exercised by {what}: {names}{more}"
         elif number:
-            yield f"The {ran} cases that were run exercise every changed function ({number})"
+            yield f"Every changed function ({number}) is exercised by {what}"
         if outside := self.comparison.functions.outside:
             yield f"Code outside functions, which runs at the import, is changed in {', '.join(outside[:_MAX_NAMES])}"
 
