@@ -7,6 +7,7 @@ The files are those of the base. Its results are kept for the next patch.
 from __future__ import annotations
 
 import re
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -122,6 +123,7 @@ def compare_upstream(
 
         before: Mapping[str, UpstreamResult] = {}
         after: Mapping[str, UpstreamResult] = {}
+        ended = True
         if files:
             path = _kept(comparison, "upstream", comparison.before, *files)
             kept = Store(path, UpstreamResult, what="upstream's tests on a base", fresh=base_again)
@@ -130,10 +132,13 @@ def compare_upstream(
                 before, ended = run(comparison.before, comparison.before)
                 if ended:
                     kept.rewrite(before)
-        with comparison.functions.recorded(folder / "executed"):
+        executed = _kept(comparison, "executed", comparison.source.key, *files)
+        with comparison.functions.recorded(executed):
             if files:
-                after, _ = run(comparison.after, comparison.source.key)
-        not_executed = comparison.functions.not_executed(folder / "executed")
+                after, ended = run(comparison.after, comparison.source.key)
+        not_executed = comparison.functions.not_executed(executed)
+        if ended:
+            shutil.rmtree(executed)
     return UpstreamComparison(files, before, after, not_executed)
 
 
@@ -141,7 +146,7 @@ def _kept(comparison: PatchComparison, kind: str, *key: str) -> Path:
     """Return the file in the cache with results of ``kind`` over the base environment."""
     below = comparison.base_environment
     name = digest(below, lock_id(below), __version__, *key)
-    return Path(writable_root(), "try-bases", f"{kind}-{name}.jsonl")
+    return Path(writable_root(), "try-bases", f"{kind}-{name}")
 
 
 def files_about(changed: frozenset[str], tree: TestTree, repository: Repository) -> tuple[str, ...]:

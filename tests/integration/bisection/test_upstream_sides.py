@@ -67,7 +67,7 @@ def test_a_test_that_passes_on_the_base_and_fails_with_the_patch_is_broken(
     (builder.place / "vllm/engine.py").write_text("def run(): pass")
     sides: list[str] = []
 
-    def run_tests(request: UpstreamRequest, *_: object) -> UpstreamRun:
+    def run_tests(request: UpstreamRequest, *_: object, **__: object) -> UpstreamRun:
         sides.append(str(request.target))
         patched = sides[-1].endswith(str(builder.place))
         failed = {"breaks", "always"} if patched else {"always", "fixed"}
