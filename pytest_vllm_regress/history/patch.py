@@ -195,8 +195,8 @@ class PatchComparison:
     """A comparison of the environments ``before`` and ``after`` the patch, both over the
     environment ``base_environment``.
 
-    ``cases``: the closest to the changed files first. ``related``: ids of those that have to do
-    with the changed files, or that the user named.
+    ``cases``: the closest to the changed files first, ``close`` of them. ``related``: ids of those
+    that have to do with the changed files themselves, or that the user named.
     """
 
     base: Commit
@@ -204,6 +204,7 @@ class PatchComparison:
     changed: frozenset[str]
     functions: ChangedFunctions
     cases: tuple[Case, ...]
+    close: int
     related: frozenset[str]
     base_environment: str
     before: str
@@ -218,12 +219,9 @@ class PatchComparison:
             )
 
     def groups(self) -> Iterator[tuple[Case, ...]]:
-        """Yield the related cases, then the others: the first answers do not wait for the base of
+        """Yield the close cases, then the others: the first answers do not wait for the base of
         all."""
-        for related in (True, False):
-            group = tuple(case for case in self.cases if (case.id in self.related) is related)
-            if group:
-                yield group
+        yield from filter(None, (self.cases[: self.close], self.cases[self.close :]))
 
 
 def plan_comparison(
@@ -250,11 +248,12 @@ def plan_comparison(
         raise UsageError(
             f"{tree}: its vllm/ is that of {base.id[:10]}: nothing to try. Give what to compare with: --base REV"
         )
-    related = frozenset(case.id for case in cases)
+    related, close = frozenset(case.id for case in cases), len(cases)
     if sort_cases:
         near = nearness(cases, changed, source.repository)
         cases = tuple(sorted(cases, key=lambda case: near[case.id], reverse=True))
         related = frozenset(case_id for case_id, numbers in near.items() if any(numbers[:2]))
+        close = sum(map(any, near.values()))
     if environment is None:
         overlay = resolve(f"vllm@{base.id}").overlay
         assert overlay is not None
@@ -262,7 +261,7 @@ def plan_comparison(
     before, after = f"{environment}+vllm@{base.id}", f"{environment}+vllm@{source.tree}"
     functions = changed_functions(changed, *sides)
     return PatchComparison(
-        base, source, changed, functions, cases, related, environment, before, after
+        base, source, changed, functions, cases, close, related, environment, before, after
     )
 
 

@@ -36,7 +36,8 @@ from .tree import TestTree, write_tree
 
 MAX_FILES = 6
 """Test files that are run: more take longer than somebody waits."""
-LIMITS = RunLimits(test_s=120.0, run_s=900.0)
+RUN_MINUTES = 15
+LIMITS = RunLimits(test_s=120.0, run_s=60.0 * RUN_MINUTES)
 _MAX_SHOWN = 3
 _LEAST_COMMON = 2
 """Commits that must have changed a module and a test file together, if that does not import it."""
@@ -111,6 +112,7 @@ def compare_upstream(
             """Return the results, and whether no test is missing."""
             target, record = session.target(name), _kept(comparison, "begun", key, *files)
             record.parent.mkdir(parents=True, exist_ok=True)
+            say(f"running upstream's tests in {name}, for at most {RUN_MINUTES} min")
             request = UpstreamRequest(
                 tree, files, target, folder / "dossiers", limits=LIMITS, listed=listed_tests(files)
             )
