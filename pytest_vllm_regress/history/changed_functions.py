@@ -47,8 +47,10 @@ class ChangedFunctions:
             module: {name: next(numbers) for name in names}
             for module, names in self.by_module.items()
         }
-        plan = folder / "functions.json"
-        plan.write_text(json.dumps({"record": str(_record(folder)), "functions": functions}))
+        plan, epoch = folder / "functions.json", folder / "epoch"
+        epoch.write_bytes(b"\0")
+        paths = {"record": str(_record(folder)), "epoch": str(epoch)}
+        plan.write_text(json.dumps({**paths, "functions": functions}))
         os.environ[PLAN] = str(plan)
         try:
             yield

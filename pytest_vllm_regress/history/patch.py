@@ -33,11 +33,14 @@ from ..util.files import expand_home, peek
 from ..util.paths import writable_root
 from ..util.report import Report, Section, Table
 from ..util.text import one_line
+from .case_coverage import CaseCoverage
 from .changed_functions import ChangedFunctions, changed_functions
 from .commits import UPSTREAM
 
 KEPT_BASES = 20
 """Bases whose verdicts are kept in the cache."""
+MAX_CLOSE = 12
+"""Cases that are run first on both sides, so that first answers come before the base of all."""
 _MAX_SHOWN = 12
 """Changes that a report describes: with three lines for each, a comment has at most 60."""
 _MAX_TESTS = 3
@@ -120,11 +123,14 @@ def _differing(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> froze
 
 
 def nearness(
-    cases: Iterable[Case], changed: frozenset[str], repository: Repository
-) -> dict[str, tuple[int, int, int]]:
+    cases: Iterable[Case],
+    changed: frozenset[str],
+    functions: ChangedFunctions,
+    repository: Repository,
+) -> dict[str, tuple[int, int, int, int]]:
     """Return how close each case, by its id, is to the changed files: the number of them that its
-    documented fix touched, the number that its own files name, and the number of folders of them in
-    which the fix changed any file."""
+    documented fix touched, the number that its own files name, the number of changed functions that
+    it executed when that was recorded, and the number of folders in which its fix changed a file."""
     modules = {path.removesuffix(".py").replace("/", ".") for path in changed} | set(changed)
     touched: dict[str, set[str]] = {}
     for commit in repository.commits_touching(sorted(changed)):
@@ -135,7 +141,9 @@ def nearness(
     }
     near = set(map(os.path.dirname, changed))
 
-    def of(case: Case) -> tuple[int, int, int]:
+    coverage, names = CaseCoverage.load(), set(functions.names)
+
+    def of(case: Case) -> tuple[int, int, int, int]:
         pulls = [match[1] for url in case.fixed_by if (match := _PULL.search(url))]
         text = "\n".join(
             peek(file, _MAX_TEXT)
@@ -145,6 +153,7 @@ def nearness(
         return (
             len(set().union(*(touched.get(pull, ()) for pull in pulls))),
             sum(module in text for module in modules),
+            len(names & coverage.executed_by(case.id)),
             sum(any(folder in folders.get(pull, ()) for pull in pulls) for folder in near),
         )
 
@@ -248,18 +257,18 @@ def plan_comparison(
         raise UsageError(
             f"{tree}: its vllm/ is that of {base.id[:10]}: nothing to try. Give what to compare with: --base REV"
         )
+    functions = changed_functions(changed, *sides)
     related, close = frozenset(case.id for case in cases), len(cases)
     if sort_cases:
-        near = nearness(cases, changed, source.repository)
+        near = nearness(cases, changed, functions, source.repository)
         cases = tuple(sorted(cases, key=lambda case: near[case.id], reverse=True))
         related = frozenset(case_id for case_id, numbers in near.items() if any(numbers[:2]))
-        close = sum(map(any, near.values()))
+        close = min(sum(map(any, near.values())), MAX_CLOSE)
     if environment is None:
         overlay = resolve(f"vllm@{base.id}").overlay
         assert overlay is not None
         environment = overlay.base.name
     before, after = f"{environment}+vllm@{base.id}", f"{environment}+vllm@{source.tree}"
-    functions = changed_functions(changed, *sides)
     return PatchComparison(
         base, source, changed, functions, cases, close, related, environment, before, after
     )
@@ -370,7 +379,7 @@ class PatchReport:
 
     def _summary(self) -> str:
         number = {effect: len(self.having(effect)) for effect in PatchEffect}
-        words = [f"breaks {number[PatchEffect.BREAKS] or 'no'} of {len(self.effects)} cases"]
+        words = [f"breaks {number[PatchEffect.BREAKS] or 'none'} of {len(self.effects)} cases"]
         words.append(f"fixes {number[PatchEffect.FIXES] or 'none'}")
         for effect, text in (
             (PatchEffect.UNCHANGED, "the same on both sides"),

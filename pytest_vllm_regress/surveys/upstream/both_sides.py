@@ -39,8 +39,6 @@ MAX_FILES = 6
 RUN_MINUTES = 15
 LIMITS = RunLimits(test_s=120.0, run_s=60.0 * RUN_MINUTES)
 _MAX_SHOWN = 3
-_LEAST_COMMON = 2
-"""Commits that must have changed a module and a test file together, if that does not import it."""
 _MAX_TOGETHER = 30
 """Files of a commit. A commit of more, such as one for a formatter, says nothing about them."""
 
@@ -165,7 +163,7 @@ def files_about(changed: frozenset[str], tree: TestTree, repository: Repository)
         file = path.relative_to(tree.root).as_posix()
         text = path.read_text(encoding="utf-8", errors="replace")
         imports = len(set(named.findall(text)))
-        if imports or together[file] >= _LEAST_COMMON:
+        if imports or together[file]:
             ranks[file] = (imports, together[file])
     return tuple(sorted(ranks, key=lambda file: ranks[file], reverse=True)[:MAX_FILES])
 

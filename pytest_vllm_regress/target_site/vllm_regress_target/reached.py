@@ -7,6 +7,7 @@ down every call, and ``sys.monitoring`` needs Python 3.12. Positions and source 
 import ast
 import builtins
 import json
+import mmap
 import os
 import sys
 from contextlib import suppress
@@ -15,7 +16,8 @@ from types import CodeType
 from typing import Any, Dict, List, Union
 
 PLAN = "VLLM_REGRESS_REACHED"
-"""Variable with the path of the plan: the record to append to, and numbers of functions by module."""
+"""Variable with the path of the plan: the record to append to, the file with the epoch, and numbers
+of functions by module."""
 _HOOK = "__vllm_regress_reached__"
 _Function = Union[ast.FunctionDef, ast.AsyncFunctionDef]
 
@@ -25,11 +27,20 @@ def install() -> None:
     path = os.environ.get(PLAN)
     if not path:
         return
-    with open(path, encoding="utf-8") as file:
-        plan = json.load(file)
-    seen = set()
+    with open(path, encoding="utf-8") as text:
+        plan = json.load(text)
+    seen: set[int] = set()
+    # A byte that the controller changes for each test: a process that serves several then records
+    # its functions again. Forked processes share it.
+    with open(plan["epoch"], "r+b") as file:
+        epoch = mmap.mmap(file.fileno(), 1)
+    now = epoch[0]
 
     def reached(number: int) -> None:
+        nonlocal now
+        if epoch[0] != now:
+            now = epoch[0]
+            seen.clear()
         if number not in seen:
             seen.add(number)
             with suppress(OSError), open(plan["record"], "ab", buffering=0) as record:

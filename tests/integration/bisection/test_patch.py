@@ -19,6 +19,8 @@ from pytest_vllm_regress.environments import bases, git
 from pytest_vllm_regress.environments.git import Repository
 from pytest_vllm_regress.environments.sources import Source, find_source, parse_name
 from pytest_vllm_regress.errors import UsageError
+from pytest_vllm_regress.history.case_coverage import CaseCoverage
+from pytest_vllm_regress.history.changed_functions import ChangedFunctions
 from pytest_vllm_regress.history.patch import (
     PatchEffect,
     base_of,
@@ -90,8 +92,8 @@ def test_a_tree_is_compared_with_where_its_branch_left_upstream(builder: Reposit
     }
 
 
-def test_the_fix_and_the_text_of_a_case_say_which_modules_concern_it(
-    builder: RepositoryBuilder, tmp_path: Path
+def test_fix_text_and_coverage_of_a_case_say_which_modules_concern_it(
+    builder: RepositoryBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cases = [
         case_named(tmp_path, "a-far"),
@@ -103,12 +105,15 @@ def test_the_fix_and_the_text_of_a_case_say_which_modules_concern_it(
         ),  # outputs.py, v1/engine/output_processor.py
     ]
     changed = frozenset({"vllm/grammar.py", "vllm/v1/engine/new.py"})
-    assert nearness(cases, changed, tree(builder).repository) == {
-        "a-far": (0, 0, 0),
-        "b-named": (0, 1, 0),
-        "c-fixed-there": (1, 0, 0),
-        "d-fixed-elsewhere": (0, 0, 0),
-        "e-fixed-beside": (0, 0, 2),
+    functions = ChangedFunctions({"vllm.grammar": ("run", "stop")}, ())
+    coverage = CaseCoverage("1.0", (), ("vllm.grammar:run", "vllm.x:run"), {"a-far": (0, 1)})
+    monkeypatch.setattr(CaseCoverage, "load", lambda: coverage)
+    assert nearness(cases, changed, functions, tree(builder).repository) == {
+        "a-far": (0, 0, 1, 0),
+        "b-named": (0, 1, 0, 0),
+        "c-fixed-there": (1, 0, 0, 0),
+        "d-fixed-elsewhere": (0, 0, 0, 0),
+        "e-fixed-beside": (0, 0, 0, 2),
     }
 
 

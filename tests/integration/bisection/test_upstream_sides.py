@@ -52,7 +52,7 @@ def test_the_files_import_a_changed_module_or_were_changed_with_it(
     (tmp_path / "written").mkdir()
     tests = write_tree(repository, "HEAD", tmp_path / "written")
     files = files_about(frozenset({"vllm/engine.py", "csrc/a.cu"}), tests, repository)
-    assert files == ("tests/test_engine.py", "tests/test_beside.py")
+    assert files == ("tests/test_engine.py", "tests/test_beside.py", "tests/test_once.py")
     assert files_about(frozenset({"vllm/__init__.py"}), tests, repository) == ()
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress.engines.processes.agent import TARGET_SITE
+from pytest_vllm_regress.history.case_coverage import CaseCoverage
 from pytest_vllm_regress.history.changed_functions import ChangedFunctions, changed_functions
 from pytest_vllm_regress.target_site.vllm_regress_target.reached import PLAN
 
@@ -89,9 +90,41 @@ def test_each_process_records_the_functions_that_it_executes(tmp_path: Path) -> 
     assert sorted(lines) == ["0", "1", "2"]
 
 
+EPOCHS = """
+from vllm_regress_target import reached
+reached.install()
+import pool
+for epoch in b"\\0\\0\\1":
+    with open("epoch", "r+b") as file:
+        file.write(bytes([epoch]))
+    pool.free()
+"""
+
+
+def test_a_process_records_a_function_again_for_another_test(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pool.py").write_text(BEFORE)
+    with ChangedFunctions({"pool": ("free",)}, ()).recorded(tmp_path):
+        monkeypatch.setenv("PYTHONPATH", f"{TARGET_SITE}:{tmp_path}")
+        subprocess.run([sys.executable, "-c", EPOCHS], check=True, cwd=tmp_path)
+    assert (tmp_path / "executed.txt").read_text() == "0\n0\n"
+
+
+def test_coverage_names_apart_what_every_case_executes(tmp_path: Path) -> None:
+    coverage = CaseCoverage.of("1.0", {"b": {"m:import", "m:f"}, "a": {"m:import", "m:g", "m:f"}})
+    assert (coverage.always, coverage.functions) == (("m:f", "m:import"), ("m:g",))
+    coverage.save(tmp_path / "coverage.zip")
+    assert CaseCoverage.load(tmp_path / "coverage.zip") == coverage
+    assert [coverage.executed_by(name) for name in ("a", "b", "c")] == [{"m:g"}, set(), set()]
+    assert CaseCoverage.load().by_case
+
+
 def test_positions_and_source_of_a_recorded_function_stay(tmp_path: Path) -> None:
     (tmp_path / "pool.py").write_text(BEFORE.replace("return 3", "raise ValueError(3)"))
-    plan = {"record": str(tmp_path / "executed.txt"), "functions": {"pool": {"free": 0}}}
+    (tmp_path / "epoch").write_bytes(b"\0")
+    paths = {"record": str(tmp_path / "executed.txt"), "epoch": str(tmp_path / "epoch")}
+    plan = {**paths, "functions": {"pool": {"free": 0}}}
     (tmp_path / "plan.json").write_text(json.dumps(plan))
     program = (
         "import traceback; from vllm_regress_target import reached; reached.install(); import pool\n"
