@@ -3,6 +3,7 @@ is compared with."""
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import functools
 import os
@@ -37,8 +38,8 @@ from .case_coverage import CaseCoverage
 from .changed_functions import ChangedFunctions, changed_functions
 from .commits import UPSTREAM
 
-KEPT_BASES = 20
-"""Bases whose verdicts are kept in the cache."""
+KEPT_BASES = 40
+"""Results of bases, of cases and of upstream's tests, that are kept in the cache."""
 MAX_CLOSE = 12
 """Cases that are run first on both sides, so that first answers come before the base of all."""
 _MAX_SHOWN = 12
@@ -286,9 +287,10 @@ class BaseVerdicts(Journal):
         super().__init__(
             root, [comparison.before, below, lock_id(below), __version__, *pytest_args]
         )
-        # The names of directories have no order. What was used last is what is needed next.
-        for old in sorted(root.glob("*/"), key=lambda path: path.stat().st_mtime)[:-KEPT_BASES]:
-            shutil.rmtree(old, ignore_errors=True)
+        with contextlib.suppress(OSError):  # another command removes them at this moment
+            others = set(root.glob("*")) - {self.directory}
+            for oldest in sorted(others, key=lambda path: path.stat().st_mtime)[:-KEPT_BASES]:
+                shutil.rmtree(oldest) if oldest.is_dir() else oldest.unlink()
 
     def add(self, batch: Batch, run: RunResult) -> None:
         unclear = {r.case_id for r in run.results if r.verdict is Verdict.INCONCLUSIVE}

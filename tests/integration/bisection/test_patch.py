@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.history.case_coverage import CaseCoverage
 from pytest_vllm_regress.history.changed_functions import ChangedFunctions
 from pytest_vllm_regress.history.patch import (
+    KEPT_BASES,
     PatchEffect,
     base_of,
     changed_files,
@@ -253,6 +255,24 @@ def test_what_cannot_break_is_not_run_and_the_base_only_once(
     ran.clear()
     assert cli.main([*command, "--base-again", "stays"]) == 0
     assert ran == [("base", ("stays",)), ("patch", ("stays",))]
+
+
+def test_only_the_bases_that_were_used_last_are_kept(
+    builder: RepositoryBuilder, tmp_path: Path, ran: list[object]
+) -> None:
+    (builder.place / "vllm/engine.py").write_text("2")
+    command = ["--cases", str(tmp_path / "cases"), "try", str(builder.place), "stays"]
+    assert cli.main(command) == 0
+    kept = tmp_path / "cache" / "try-bases"
+    (own,) = kept.iterdir()
+    for number in range(KEPT_BASES):
+        (kept / f"later-{number}").touch()
+    (kept / "first").mkdir()
+    for path in (own, kept / "first"):
+        os.utime(path, (1, 1))
+    assert cli.main(command) == 0
+    assert own.exists() and not (kept / "first").exists()
+    assert len(ran) == 3
 
 
 def test_git_is_asked_no_more_for_more_cases(
