@@ -52,7 +52,8 @@ def copy_pages(source: Path) -> None:
         place = source / page.relative_to(ROOT)
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(_without_outside_links(page), encoding="utf-8")
-    shutil.copy(ROOT / "docs" / "page.png", source / "docs")
+    for picture in (*(ROOT / "docs").glob("*.png"), *(ROOT / "docs").glob("*.svg")):
+        shutil.copy(picture, source / "docs")
 
 
 def _without_outside_links(page: Path) -> str:
@@ -60,7 +61,7 @@ def _without_outside_links(page: Path) -> str:
 
     def replaced(link: re.Match[str]) -> str:
         target = (page.parent / link[2].partition("#")[0]).resolve()
-        is_page = target.suffix in (".md", ".png") and target.is_relative_to(ROOT)
+        is_page = target.suffix in (".md", ".png", ".svg") and target.is_relative_to(ROOT)
         return link[0] if is_page or not link[2].partition("#")[0] else link[1]
 
     text = page.read_text(encoding="utf-8")
