@@ -270,6 +270,11 @@ def json_or_text(text: str) -> Any:
         return text
 
 
+def values(given: Names) -> dict[str, Any]:
+    """Return the values of words NAME=VALUE, which are JSON or else text. Raises ``UsageError``."""
+    return {name: json_or_text(text) for name, text in settings(given)}
+
+
 def limits(given: Names, **defaults: float) -> dict[str, float]:
     """Return the values of ``--limit NAME=VALUE``. Raises ``UsageError``."""
     values = dict(defaults)

@@ -13,6 +13,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from packaging.version import InvalidVersion, Version
 
@@ -42,7 +43,7 @@ from .processes.agent import Agent
 from .processes.child import Child, Loan
 from .processes.child_processes import Leftover
 from .processes.early_exit import EarlyExitPolicy
-from .running import Launch
+from .running import Launch, Running
 from .settings import Settings
 from .spec import EngineSpec, Front
 from .target import Target, built_target, canonical_name, default_environment, inspect
@@ -82,6 +83,7 @@ class Session:
         self.progress = progress
         self._run: RunDir | None = None
         self._targets: dict[str, Target] = {}
+        self._started: WeakSet[Running] = WeakSet()
         self.engines = EnginePool(settings.max_engines, self._charge)
         self.gpus = Placement(lambda line: self.progress(line))
         self.agents = Agents(
@@ -244,6 +246,7 @@ class Session:
                 raise
             version = target.versions["vllm"]
             raise Unsupported(words, refused_by=f"vLLM {version}", device="gpu") from error
+        self._started.add(running)
         launch.child.note_shared_memory()
         if lease is not None:
             self.gpus.note_started(target, lease, launch.child)
@@ -350,9 +353,20 @@ class Session:
             self._on_waited()
         return lease
 
+    def check_scripts(self) -> None:
+        """Raise ``ScriptError`` if an engine could not follow a script since the last check."""
+        for running in tuple(self._started):
+            running.scripts.check()
+
+    def end_test(self) -> None:
+        """A test has ended: what it scripted for shared servers is forgotten."""
+        for running in tuple(self._started):
+            running.forget_scripts()
+
     def begin_again(self, user: str) -> None:
         """The test ``user`` runs once more: its engines may be reused, or stopped for others that
         it starts."""
+        self.end_test()
         self.engines.release_all(user)
 
     def give_way(self) -> None:

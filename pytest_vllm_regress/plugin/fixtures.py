@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from .state import leg_of, settings_of
+from .state import SESSION, leg_of, settings_of
 
 if TYPE_CHECKING:
     from ..engines.engine import AsyncEngine, Engine
@@ -264,6 +264,29 @@ def skipping() -> Iterator[None]:
         yield
     except Unsupported as error:
         raise pytest.skip.Exception(str(error)) from error
+
+
+@contextlib.contextmanager
+def checking_scripts(item: pytest.Item) -> Iterator[None]:
+    """Raise ``ScriptError`` in the test whose request could not follow its script, from the error
+    that the test had because of it."""
+    from ..errors import ScriptError, Unsupported
+
+    def check() -> None:
+        if SESSION in item.config.stash and leg_of(item).fault is None:
+            item.config.stash[SESSION].check_scripts()
+
+    try:
+        yield
+    except (ScriptError, Unsupported):
+        raise
+    except (Exception, pytest.fail.Exception) as error:
+        try:
+            check()
+        except ScriptError as found:
+            raise found from error
+        raise
+    check()
 
 
 @contextlib.contextmanager

@@ -6,12 +6,15 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from string import Template
 from typing import Annotated, Any, Literal
 
+from ...errors import UsageError
 from ...util.codec import Document, Meta, load, replace
 from ...util.paths import DATA
+from .client_request import ToolChoice
 
 
 class FunctionCall(Document, frozen=True, omit_defaults=False):
@@ -172,3 +175,31 @@ def formats_of(kind: str, name: str) -> tuple[Format, ...]:
     catalogue = _catalogue()
     forms: Mapping[str, tuple[Format, ...]] = getattr(catalogue, kind)
     return forms.get(catalogue.same[kind].get(name, name), ())
+
+
+@dataclass(frozen=True)
+class CallFormat:
+    """How the model of one server writes calls of tools.
+
+    ``parser``: the server's tool parser, empty if it has none. ``always_parsed``: the parser also
+    reads the answers to requests that require a call or name a function; other servers take plain
+    JSON for these, without a parser.
+    """
+
+    parser: str
+    always_parsed: bool
+
+    def __call__(self, calls: Sequence[FunctionCall], choice: ToolChoice) -> str:
+        """Return the text of calls. Raises ``UsageError`` if the parser's format is not known."""
+        if choice != "auto" and not self.always_parsed:
+            parameters = [{"name": call.name, "parameters": dict(call.arguments)} for call in calls]
+            named = parameters[0]["parameters"]
+            return json.dumps(named if choice == "named" else parameters, ensure_ascii=False)
+        forms = formats_of("tool", self.parser)
+        if not (forms and forms[0].call):
+            raise UsageError(
+                f"Script.tool_call: it is not known how a model writes calls for the tool parser "
+                f"{self.parser!r}. Start the server with another one, for example "
+                'server_options={"tool_call_parser": "hermes", "enable_auto_tool_choice": True}'
+            )
+        return forms[0].text(Meaning(calls=tuple(calls)))
