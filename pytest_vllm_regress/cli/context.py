@@ -31,7 +31,7 @@ from ..errors import CaseFileError, UsageError
 from ..util.masking import mask, masker
 from ..util.sizes import size_of
 from ..util.text import printable, render_text
-from ..util.validation import format_value
+from ..util.validation import format_value, json_or_text
 
 if TYPE_CHECKING:
     from ..cases.loading import LoadedCases
@@ -260,14 +260,6 @@ def settings(given: Names) -> Iterator[tuple[str, str]]:
         if not name or "=" not in text:
             raise UsageError(f"{format_value(text)}: write NAME=VALUE")
         yield name, value
-
-
-def json_or_text(text: str) -> Any:
-    """Return the value of a text that is JSON, else the text."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 def values(given: Names) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from weakref import WeakSet
 
 from packaging.version import InvalidVersion, Version
 
-from ..errors import ChildError, Unsupported
+from ..errors import ChildDied, ChildError, DeadlineExceeded, RemoteError, Unsupported
 from ..target_site.vllm_regress_target.dialect.gpu import refusal_in
 from ..util.deadline import DeadlineFor
 from ..util.paths import writable_root
@@ -28,6 +28,7 @@ from .checkpoints.forge import (
     architectures_of,
     arguments_of,
     ensure_checkpoint,
+    positions_for,
     unmet_needs,
 )
 from .checkpoints.hub_cache import snapshot_of, variables_of
@@ -52,6 +53,8 @@ if TYPE_CHECKING:
     from .server import Server
 
 _SHORT_WAIT_S = 1.0
+_CANNOT_START = (RemoteError, ChildDied, DeadlineExceeded, Unsupported)
+"""Errors that say something about a spec and not about the state of the machine."""
 NEWEST_TRIED = "0.33.0"  # see docs/generated/conformance.md; a newer one runs with a warning
 
 
@@ -84,6 +87,7 @@ class Session:
         self._run: RunDir | None = None
         self._targets: dict[str, Target] = {}
         self._started: WeakSet[Running] = WeakSet()
+        self._unstartable: dict[tuple[str, EngineSpec, Front], Exception] = {}
         self.engines = EnginePool(settings.max_engines, self._charge)
         self.gpus = Placement(lambda line: self.progress(line))
         self.agents = Agents(
@@ -148,7 +152,7 @@ class Session:
                     f"warning: vLLM {version} is newer than any this was tried with (up to {NEWEST_TRIED}); errors name what it misses"
                 )
 
-    def model_path(self, kind: str, device: str = "sim") -> str:
+    def model_path(self, kind: str, device: str = "sim", max_model_len: int = 0) -> str:
         """Return the checkpoint for ``kind`` (text, vision and others): forged once per machine, or
         named by --vllm-model. A path stays as it is.
 
@@ -160,7 +164,10 @@ class Session:
             return kind
         return str(
             ensure_checkpoint(
-                kind, writable_root() / "checkpoints", head=64 if device == "gpu" else 32
+                kind,
+                writable_root() / "checkpoints",
+                head=64 if device == "gpu" else 32,
+                positions=positions_for(max_model_len),
             )
         )
 
@@ -189,16 +196,30 @@ class Session:
         user: str,
         fresh: bool,
         timeout: float | None = None,
+        remember: bool = False,
     ) -> Any:
         """Return an engine (front offline or async) or a server (front serve) for ``spec``, shared
-        with other users of the same spec unless ``fresh``. ``timeout`` of its start in seconds."""
+        with other users of the same spec unless ``fresh``. ``timeout`` of its start in seconds.
+
+        ``remember``: if it cannot start, it is not tried again in this session; the next call
+        raises the same error.
+        """
+        key = (target.name, spec, front)
+        if remember and key in self._unstartable:
+            raise self._unstartable[key]
         launched = partial(self._launched, front, target, spec, user, timeout)
         self.agents.check_budget()
         try:
             if fresh:
                 self.engines.make_room(user)
                 return launched()
-            return self.engines.acquire((target.name, spec, front), user, launched)
+            return self.engines.acquire(key, user, launched)
+        except _CANNOT_START as error:
+            if remember:
+                self._unstartable[key] = error
+            if self._run is not None:
+                self._run.check()  # processes die when their files are removed
+            raise
         except ChildError:
             if self._run is not None:
                 self._run.check()  # processes die when their files are removed
@@ -267,7 +288,7 @@ class Session:
         if spec.env and self.settings.start_method == "fork":
             agent = self.agents.forking(target, spec.env)
         forged = self.settings.model is None
-        model_path = self.model_path(spec.model, target.device)
+        model_path = self.model_path(spec.model, target.device, spec.max_model_len)
         files = snapshot_of(model_path, self.settings.hub_cache) or model_path
         agent.inspect(self._deadline("import", None), architectures=architectures_of(str(files)))
         lease = gpu = None
@@ -280,7 +301,7 @@ class Session:
             if timeout is None and not self.gpus.has_started(target, lease):
                 timeout = self.settings.timeouts.first_start_s
         kind = spec.draft if spec.draft in KINDS else None
-        draft = self.model_path(kind, target.device) if kind else None
+        draft = self.model_path(kind, target.device, spec.max_model_len) if kind else None
         request = spec.as_request(
             model_path=model_path,
             device=target.device,

@@ -26,7 +26,7 @@ import pytest
 
 from ..cases.model import Control
 from ..engines.processes.early_exit import DocumentedHang, EarlyExitPolicy
-from ..errors import BuildError, Kind, Part, Unsupported, UsageError
+from ..errors import BuildError, ChildError, Kind, Part, Unsupported, UsageError
 from ..util.masking import mask
 from ..util.paths import PACKAGE
 from ..util.text import printable_output
@@ -91,6 +91,8 @@ def remember(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.Test
     in the report."""
     if report.when == "setup" and call.excinfo is not None and _is_refusal(item, call.excinfo):
         report.longrepr = str(call.excinfo.value)
+    elif call.excinfo is not None and report.failed:
+        report.longrepr = _once(item, call.excinfo.value) or report.longrepr
     _mask_report(report)
     leg = item.stash.get(LEG, None)
     if leg is None or call.excinfo is None:
@@ -184,6 +186,21 @@ def _control(
             "or name EngineSpec fields or probe arguments of this test in [control]"
         )
     return leg
+
+
+_STARTING = ("import", "start", "ready")
+_FIRST: pytest.StashKey[dict[int, tuple[BaseException, str]]] = pytest.StashKey()
+
+
+def _once(item: pytest.Item, error: BaseException) -> str:
+    """Return one line for an error that another test has reported in full: the engine of both could
+    not start, and was not started again. Empty for any other error."""
+    if not isinstance(error, ChildError) or error.phase not in _STARTING:
+        return ""
+    first = item.config.stash.setdefault(_FIRST, {})
+    _, reported = first.setdefault(id(error), (error, item.nodeid))
+    head = str(error).partition("\n")[0]
+    return "" if reported == item.nodeid else f"{head} (in full at {reported}; not started again)"
 
 
 def _is_refusal(item: pytest.Item, error: pytest.ExceptionInfo[BaseException]) -> bool:
