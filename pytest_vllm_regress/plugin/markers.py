@@ -157,7 +157,7 @@ def mark_groups(items: list[pytest.Item]) -> None:
         params = parameters(item)
         marker = engine_marker(item)
         if not marker.fresh:
-            values = {**defaults_for(item), **marker.fixed, **params.get("engine_spec", {})}
+            values = {**marker.fixed, **params.get("engine_spec", {})}
             name = f"{params.get('vllm_env', '')} {marker.front} {sorted(values.items(), key=repr)}"
             item.add_marker(pytest.mark.xdist_group(_NOT_IN_A_NAME.sub("-", name).strip("-")))
 
