@@ -43,7 +43,7 @@ def serve(
     environment could not be built.
     """
     answers = _read(script)
-    address = _address(port)
+    address = address_of(port)
     command.confirm_downloads([environment], warn)
     try:
         with bare_session(warn) as session:
@@ -79,13 +79,13 @@ def _run(server: Server, answers: Answers, address: tuple[str, int]) -> None:
         }
         # Not masked as other output is: the key is what the client needs.
         print(json.dumps(ready), flush=True)
-        _tell_systemd()
+        tell_systemd()
         while server.child.alive:
             server.child.pause(_CHECK_S)
             control.check_scripts()
 
 
-def _tell_systemd() -> None:
+def tell_systemd() -> None:
     """Say that the service is ready (sd_notify(3))."""
     if path := os.environ.get("NOTIFY_SOCKET"):
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
@@ -97,7 +97,7 @@ def _read(script: Path | None) -> Answers:
     return None if script is None else answers_from(load_json(script, _MAX_SCRIPT))
 
 
-def _address(port: str) -> tuple[str, int]:
+def address_of(port: str) -> tuple[str, int]:
     """Return the address of [HOST:]PORT. Raises ``UsageError``."""
     host, _, number = port.rpartition(":")
     if not (number.isdecimal() and int(number) < 65536):

@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from .server import Server
 
 _SHORT_WAIT_S = 1.0
-_CANNOT_START = (RemoteError, ChildDied, DeadlineExceeded, Unsupported)
-"""Errors that say something about a spec and not about the state of the machine."""
+_ABOUT_THE_SPEC = (RemoteError, ChildDied, DeadlineExceeded, Unsupported)
+"""Errors of a start that say something about the spec, and not about the state of the machine."""
 NEWEST_TRIED = "0.33.0"  # see docs/generated/conformance.md; a newer one runs with a warning
 
 
@@ -214,15 +214,11 @@ class Session:
                 self.engines.make_room(user)
                 return launched()
             return self.engines.acquire(key, user, launched)
-        except _CANNOT_START as error:
-            if remember:
+        except (ChildError, Unsupported) as error:
+            if self._run is not None:
+                self._run.check()  # processes die when their files are removed
+            if remember and isinstance(error, _ABOUT_THE_SPEC):
                 self._unstartable[key] = error
-            if self._run is not None:
-                self._run.check()  # processes die when their files are removed
-            raise
-        except ChildError:
-            if self._run is not None:
-                self._run.check()  # processes die when their files are removed
             raise
 
     def drop(self, target: Target, spec: EngineSpec, front: Front) -> None:
