@@ -26,7 +26,15 @@ import pytest
 
 from ..cases.model import Control
 from ..engines.processes.early_exit import DocumentedHang, EarlyExitPolicy
-from ..errors import BuildError, ChildError, Kind, Part, Unsupported, UsageError
+from ..errors import (
+    BuildError,
+    ChildError,
+    Kind,
+    Part,
+    ScriptError,
+    Unsupported,
+    UsageError,
+)
 from ..util.masking import mask
 from ..util.paths import PACKAGE
 from ..util.text import printable_output
@@ -89,7 +97,7 @@ def begin(item: pytest.Item) -> None:
 def remember(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
     """Hook pytest_runtest_makereport: keep the exceptions of the leg, and skips; mask secrets
     in the report."""
-    if report.when == "setup" and call.excinfo is not None and _is_refusal(item, call.excinfo):
+    if call.excinfo is not None and _is_refusal(item, call.excinfo, report.when):
         report.longrepr = str(call.excinfo.value)
     elif call.excinfo is not None and report.failed:
         report.longrepr = _once(item, call.excinfo.value) or report.longrepr
@@ -203,12 +211,18 @@ def _once(item: pytest.Item, error: BaseException) -> str:
     return "" if reported == item.nodeid else f"{head} (in full at {reported}; not started again)"
 
 
-def _is_refusal(item: pytest.Item, error: pytest.ExceptionInfo[BaseException]) -> bool:
-    """Return whether a marker or an option was refused.
+def _is_refusal(item: pytest.Item, error: pytest.ExceptionInfo[BaseException], when: str) -> bool:
+    """Return whether a marker or an option was refused, or a script could not be followed in a
+    request of a foreign client.
 
     The traceback then has no line of the user's code, and ours would not help.
     """
-    if not isinstance(error.value, (UsageError, BuildError, pytest.UsageError)):
+    if isinstance(error.value, ScriptError):
+        if error.value.__cause__ is not None:
+            return False
+    elif when != "setup" or not isinstance(
+        error.value, (UsageError, BuildError, pytest.UsageError)
+    ):
         return False
     files = (Path(entry.path) for entry in error.traceback)
     return not any(
