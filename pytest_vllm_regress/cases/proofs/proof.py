@@ -25,7 +25,7 @@ from ..model import NEEDS_AT_WORK, NEEDS_CONTROL_LEG, Case
 from ..observation import Line
 from ..results import Device, TestResult, one_of, verdict_of
 from ..verdict import Verdict, combine
-from .fingerprint import case_fingerprint
+from .fingerprint import case_fingerprint, code_fingerprint
 from .impostors import MIN_REJECTED, ImpostorRun
 
 FILE = "evidence.json"
@@ -100,6 +100,8 @@ class BisectedCommit(Document, frozen=True, omit_defaults=False):
     """Duration of these runs in seconds."""
     date: str
     """UTC day on which the commit was confirmed."""
+    code: Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
+    """Fingerprint of the case's code that confirmed it (``code_fingerprint``)."""
     arguments: Annotated[tuple[Line, ...], Meta(max_length=100)] = ()
     """Arguments of pytest, which select the tests that were run."""
 
@@ -282,11 +284,14 @@ def recorded_proof(case: Case) -> Proof | None:
 
 
 def with_commits(case: Case, proof: Proof) -> Proof:
-    """Add the commits of the case's existing proof to a new one, if that has the same fingerprint."""
+    """Add the commits of the case's existing proof that the present code confirmed.
+
+    Claims, such as ranges, may have changed since.
+    """
     before = recorded_proof(case)
-    if before is None or before.fingerprint != proof.fingerprint:
-        return proof
-    return replace(proof, commits=before.commits)
+    code = code_fingerprint(case.directory)
+    kept = tuple(commit for commit in before.commits if commit.code == code) if before else ()
+    return replace(proof, commits=kept)
 
 
 def write_proof(case: Case, proof: Proof) -> Path:

@@ -10,7 +10,7 @@ TESTS = """
     import pytest
     from pytest_vllm_regress import png_url
 
-    @pytest.mark.vllm_engine(front="serve", generation="V1", model="vision")
+    @pytest.mark.vllm_engine(front="serve", generation="GENERATION", model="vision")
     def test_pixels(vllm_server):
         def answer(colour, **options):
             image = {"type": "image_url", "image_url": {"url": png_url(56, 56, colour=colour)}}
@@ -27,11 +27,14 @@ TESTS = """
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("environment", ["vllm-0.8.5", "vllm-0.33.0"])
+@pytest.mark.parametrize(
+    ("environment", "generation"),
+    [("vllm-0.8.5", "V0"), ("vllm-0.8.5", "V1"), ("vllm-0.33.0", "V1")],
+)
 def test_the_pixels_of_an_image_decide_the_answer(
-    pytester: pytest.Pytester, user_caches: None, environment: str
+    pytester: pytest.Pytester, user_caches: None, environment: str, generation: str
 ) -> None:
     require_environment(environment)
-    pytester.makepyfile(test_media=TESTS)
+    pytester.makepyfile(test_media=TESTS.replace("GENERATION", generation))
     result = pytester.runpytest_subprocess("--vllm-env", environment, "test_media.py")
     result.assert_outcomes(passed=1)

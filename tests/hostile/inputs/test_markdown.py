@@ -182,7 +182,9 @@ def test_the_texts_of_vllms_forms_quote(
         tmp_path
     )
     commits = tuple(
-        BisectedCommit("fix", text[:100], "a" * 40, "b" * 40, text, place, 2, 1, 1.0, text)
+        BisectedCommit(
+            "fix", text[:100], "a" * 40, "b" * 40, text, place, 2, 1, 1.0, text, "0" * 16
+        )
         for place in (text, address)
     )
     write_proof(case, Proof(case="demo", fingerprint="0" * 16, environments=(), commits=commits))

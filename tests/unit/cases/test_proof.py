@@ -103,6 +103,18 @@ def proven(case: Case) -> proof.Proof:
     return evidence
 
 
+def test_commits_outlast_changed_claims_and_not_changed_code(case: Case) -> None:
+    code = code_fingerprint(case.directory)
+    commit = proof.BisectedCommit(
+        "fix", "vllm", "a" * 40, "b" * 40, "Fix it", "https://github.com/x/y/pull/1", 2, 3, 1.0,
+        "2026-01-01", code,
+    )  # fmt: skip
+    proof.write_proof(case, replace(proven(case), commits=(commit,), fingerprint="0" * 16))
+    assert proof.with_commits(case, proven(case)).commits == (commit,)
+    (case.directory / "test_demo.py").write_text(TEST.replace("== 8", "> 1"))
+    assert proof.with_commits(case, proven(case)).commits == ()
+
+
 def test_rejected_impostors_are_counted_once_by_case_and_environment(case: Case) -> None:
     evidence, _ = proof.make_proof(case, [GOOD], lock)
     (first, *_) = (run for run in REJECTED if run.environment == "old")

@@ -5,8 +5,6 @@ vLLM is imported inside the functions, because the agent imports this package be
 vLLM.
 """
 
-import functools
-import hashlib
 import importlib
 import inspect
 import sys
@@ -160,12 +158,12 @@ def embedded_prompt(new: Any) -> tuple[Any, Any]:
     return getattr(new, "prompt_embeds", None), getattr(new, "prompt_is_token_ids", None)
 
 
-def media(new: Any) -> Iterator[tuple[int, int, bytes]]:
-    """Yield the first position, the number of positions and a digest of each image or sound of a
+def media(new: Any) -> Iterator[tuple[int, int, Any]]:
+    """Yield the first position, the number of positions and the content of each image or sound of a
     new request.
 
-    The digest is the hash that vLLM makes of the content; V1 up to 0.9 has none if nothing is
-    cached, so that the tensors are hashed here.
+    The content is the hash that vLLM makes of it; V1 up to 0.9 has none if nothing is cached, and
+    the content is its tensors.
     """
     features = getattr(new, "mm_features", None)
     if features is not None:  # 0.11 and later
@@ -177,20 +175,15 @@ def media(new: Any) -> Iterator[tuple[int, int, bytes]]:
         )
         parts = list(zip(places, hashes, inputs))
     for place, known, tensors in parts:
-        read: Any = place.get if isinstance(place, dict) else functools.partial(getattr, place)
-        digest = hashlib.blake2b(str(known).encode() if known else _bytes(tensors)).digest()
-        yield int(read("offset")), int(read("length")), digest
+        yield *positions(place), known or tensors
 
 
-def _bytes(value: Any) -> bytes:
-    """Return what tensors in mappings and lists contain."""
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        return bytes(value.detach().to(torch.float32).cpu().contiguous().numpy().tobytes())
-    if hasattr(value, "items"):
-        return b"".join(_bytes(item) for _, item in sorted(value.items()))
-    return b"".join(map(_bytes, value)) if isinstance(value, (list, tuple)) else b""
+def positions(place: Any) -> tuple[int, int]:
+    """Return the first position of an image or sound and their number, from a mapping (older
+    releases) or an object."""
+    if isinstance(place, dict):
+        return int(place["offset"]), int(place["length"])
+    return int(place.offset), int(place.length)
 
 
 def cached_requests(scheduled: Any) -> Iterator[CachedRequest]:

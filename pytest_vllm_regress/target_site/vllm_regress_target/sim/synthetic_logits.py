@@ -176,15 +176,27 @@ def prompt_tokens(tokens: Any, embeddings: Any, are_tokens: Any = None) -> list[
     return [token if is_token else row for token, is_token, row in zip(tokens, are_tokens, rows)]
 
 
-def with_media(tokens: list[int], media: Iterable[tuple[int, int, bytes]]) -> list[int]:
+def with_media(tokens: list[int], media: Iterable[tuple[int, int, Any]]) -> list[int]:
     """Return a prompt in which the positions of images and sounds, given as first position, number
-    and digest, have negative numbers that depend on the content: other pixels, another answer.
+    and content (a hash, or tensors), have negative numbers that depend on the content: other pixels, another answer.
 
     Positions beyond the prompt are those of an encoder: they leave the decoder's prompt alone.
     """
-    for first, count, digest in media:
+    for first, count, content in media:
         if first + count > len(tokens):
             continue
-        number = int.from_bytes(hashlib.blake2b(digest, digest_size=7).digest(), "little")
+        digest = hashlib.blake2b(_bytes(content), digest_size=7).digest()
+        number = int.from_bytes(digest, "little")
         tokens[first : first + count] = [-1 - number] * count
     return tokens
+
+
+def _bytes(content: Any) -> bytes:
+    """Return what a hash, or tensors in mappings and lists, contain."""
+    if isinstance(content, str):
+        return content.encode()
+    if isinstance(content, torch.Tensor):
+        return bytes(content.detach().to(torch.float32).cpu().contiguous().numpy().tobytes())
+    if hasattr(content, "items"):
+        return b"".join(_bytes(item) for _, item in sorted(content.items()))
+    return b"".join(map(_bytes, content)) if isinstance(content, (list, tuple)) else b""

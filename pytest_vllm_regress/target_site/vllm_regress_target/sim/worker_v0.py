@@ -12,7 +12,8 @@ from vllm.platforms import current_platform
 from vllm.sequence import PoolerOutput, PoolingSequenceGroupOutput
 from vllm.worker.worker_base import WorkerBase
 
-from .synthetic_logits import prompt_tokens
+from ..dialect.worker_v1 import positions
+from .synthetic_logits import prompt_tokens, with_media
 from .worker import BLOCKS, SimWorker
 
 SWAP_BLOCKS = 1024
@@ -41,6 +42,7 @@ class SimWorkerV0(SimWorker, WorkerBase):
         self.distributed_init_method = distributed_init_method
         self.is_driver_worker = is_driver_worker
         self.generators: dict[str, torch.Generator] = {}
+        self._media: dict[str, list[tuple[int, int, Any]]] = {}
         self.model_runner = _Runner(self)
         if vllm_config.speculative_config is not None:
             # Without events, vLLM does not measure the count of accepted drafts with CUDA events.
@@ -100,17 +102,21 @@ class SimWorkerV0(SimWorker, WorkerBase):
         groups = request.seq_group_metadata_list
         for finished in request.finished_requests_ids or ():
             self.generators.pop(finished, None)
+            self._media.pop(finished, None)
         rows: list[np.ndarray] = []
         lengths, query_lengths = [], []
         sampling: list[
             Any
         ] = []  # for each sequence that samples: request, prompt, output, index of its row
         for group in groups:
+            if media := _media(group):  # later steps of a request come without its images
+                self._media[group.request_id] = media
+            media = self._media.get(group.request_id, [])
             for sequence in group.seq_data.values():
                 start, stop = _span(group, sequence)
                 lengths.append(stop)
                 query_lengths.append(stop - start)
-                tokens = _tokens(sequence)
+                tokens = with_media(_tokens(sequence), media)
                 if group.is_prompt and group.sampling_params.prompt_logprobs is not None:
                     rows.extend(
                         self._synthetic.within(tokens, start, stop - 1 if group.do_sample else stop)
@@ -169,6 +175,14 @@ def _tokens(sequence: Any) -> list[int]:
     if embeddings is None:
         return list(sequence.get_token_ids())
     return prompt_tokens(None, embeddings) + list(sequence.get_output_token_ids())
+
+
+def _media(group: Any) -> list[tuple[int, int, Any]]:
+    """Return the first position, the number of positions and the content of each image or sound of
+    a request. V0 does not say which tensors belong to which: each has all those of its kind."""
+    contents = getattr(group, "multi_modal_data", None) or {}
+    places = getattr(group, "multi_modal_placeholders", None) or {}  # since 0.6.4
+    return [(*positions(place), contents) for kind in places for place in places[kind]]
 
 
 def _span(group: Any, sequence: Any) -> tuple[int, int]:
