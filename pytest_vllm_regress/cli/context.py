@@ -19,7 +19,7 @@ import shlex
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -354,6 +354,11 @@ def print_json(value: object) -> None:
     # GitHub Actions would obey ##[error]. Both signs stand in texts only, where JSON allows an
     # escape.
     print(text.replace("\x7f", "\\u007f").replace("##[", "#\\u0023["))
+
+
+def print_unmasked(document: Mapping[str, str]) -> None:
+    """Print a line of JSON for a program that needs the key in it."""
+    print(json.dumps(document), flush=True)
 
 
 def print_columns(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 from pathlib import Path
@@ -16,7 +15,7 @@ from ..engines.standalone import bare_session
 from ..errors import ChildError, Unsupported, UsageError
 from ..util.documents import load_json
 from ..util.validation import format_value
-from .context import OK, UNEXPECTED, Invocation, Names, values, warn
+from .context import OK, UNEXPECTED, Invocation, Names, print_unmasked, values, warn
 
 _MAX_SCRIPT = 64 * 1024 * 1024
 _CHECK_S = 1.0
@@ -29,7 +28,7 @@ def serve(
     port: str = "0",
     set: Names = None,
 ) -> int:
-    """Serve scripted answers of any release to clients in any language.
+    """Serve scripted answers of any release to any client.
 
     When the server answers, one line of JSON with its address, key and model is printed, and systemd
     is told. It ends with SIGTERM or SIGINT. The address "control" in that line, on this machine
@@ -77,8 +76,7 @@ def _run(server: Server, answers: Answers, address: tuple[str, int]) -> None:
             "model": server.model,
             "control": control.url,
         }
-        # Not masked as other output is: the key is what the client needs.
-        print(json.dumps(ready), flush=True)
+        print_unmasked(ready)
         tell_systemd()
         while server.child.alive:
             server.child.pause(_CHECK_S)
