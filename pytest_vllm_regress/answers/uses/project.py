@@ -275,7 +275,7 @@ class ProjectReader:
             declared += [
                 Declared(finding.specifier, Place(name, finding.line), local=True)
                 for finding in findings
-                if isinstance(finding, Pin)
+                if isinstance(finding, Pin) and finding.specifier
             ]
         self._declared |= dict.fromkeys(declared)
         if len(self._declared) > MAX_DECLARED:
