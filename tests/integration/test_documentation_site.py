@@ -29,7 +29,7 @@ def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
     assert {page.stem for page in commands.glob("*.html")} >= set(cli.COMMANDS)
     front = (out / "index.html").read_text()
     assert re.findall(r'<span class="caption-text">(\w[^<]*)</span>', front) == [
-        "Tutorial",
+        "Tutorials",
         "How to",
         "Reference",
         "Explanation",

@@ -178,7 +178,7 @@ def test_the_metadata_suits_an_index_page(wheel: Path) -> None:
     links = [part.partition(")")[0] for part in metadata.split("](")[1:]]
     assert len(links) > 10
     assert [link for link in links if not link.startswith(("https://", "#"))] == []
-    assert f"{REPOSITORY}/blob/main/docs/tutorial.md" in links
+    assert f"{REPOSITORY}/blob/main/docs/tutorials/red-and-green.md" in links
     assert f"{REPOSITORY}/raw/main/docs/page.png" in links
 
 
