@@ -288,7 +288,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--texts", type=Path)
-    parser.add_argument("--half", choices=("dev", "test"))
+    parser.add_argument("--half", choices=("dev", "test", "new"))
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument("--speed", type=int, nargs="?", const=200)
     parser.add_argument("--patterns", action="store_true")
@@ -296,7 +296,7 @@ def main() -> None:
     if arguments.texts:
         quality(
             arguments.texts,
-            [arguments.half] if arguments.half else ["dev", "test"],
+            [arguments.half] if arguments.half else ["dev", "test", "new"],
             arguments.verbose,
         )
     if arguments.speed:
