@@ -7,6 +7,7 @@ them, only this module must change.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -29,8 +30,12 @@ def settings_of(config: pytest.Config) -> Settings:
     They are resolved on first use, so that runs without our tests pay nothing.
     """
     if SETTINGS not in config.stash:
+        from ..environments.names import sources_looked_up_once
         from .options import resolve
 
+        run = contextlib.ExitStack()
+        run.enter_context(sources_looked_up_once())
+        config.add_cleanup(run.close)
         config.stash[SETTINGS] = resolve(config)
     return config.stash[SETTINGS]
 
