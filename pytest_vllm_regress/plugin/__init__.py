@@ -124,6 +124,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     with legs.current(item):
         done = yield
     if SESSION in item.config.stash:
+        item.config.stash[SESSION].end_test()
         item.config.stash[SESSION].give_way()
     return done
 
@@ -143,7 +144,7 @@ def pytest_vllm_regress_legs(item: pytest.Item, nextitem: pytest.Item | None) ->
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
     if not uses_target(pyfuncitem):
         return (yield)
-    with fixtures.ending_forks(), fixtures.skipping():
+    with fixtures.ending_forks(), fixtures.skipping(), fixtures.checking_scripts(pyfuncitem):
         return (yield)
 
 

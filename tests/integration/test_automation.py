@@ -168,9 +168,12 @@ def test_workflows_are_pinned_read_only_and_call_tox(path: Path) -> None:
         for device, versions in tox_environments().items()
         for version in versions
     }
-    for job in workflow["jobs"].values():
+    for name, job in workflow["jobs"].items():
         assert job["timeout-minutes"] <= 120
-        assert "permissions" not in job
+        # Trusted publishing needs a token of the job's own identity, in an environment of its own.
+        publishes = (path.stem, name) == ("release", "publish")
+        assert job.get("permissions", {}) == ({"id-token": "write"} if publishes else {})
+        assert job.get("environment") == ("release" if publishes else None)
         matrix = job.get("strategy", {}).get(
             "matrix", {}
         )  # an expression if another job creates it
@@ -184,6 +187,7 @@ def test_workflows_are_pinned_read_only_and_call_tox(path: Path) -> None:
             command[:2] == ["tox", "run"]
             or "install tox" in step["run"]
             or "GITHUB_STEP_SUMMARY" in step["run"]
+            or step.get("name") == "The tag is the version of the package"
         ), step
         if command[:2] == ["tox", "run"] and "$" not in command[3]:
             assert command[3] in named

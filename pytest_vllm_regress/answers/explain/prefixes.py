@@ -15,6 +15,7 @@ _COLOUR = re.compile(
     r"|\[(?:\d{1,3}(?:;\d{1,3})*)?m(?![\w.])|\[(?:0|[0-9];?[0-9]{2})m"
 )
 """Colour codes, also where a tool wrote the escape as text or lost it."""
+_LOST_ESCAPE = re.compile(r"\[[\d;m]")
 _REPEATED = re.compile(r" *\[repeated \d+x across cluster\].*$")
 _TAG = re.compile(
     r"</?(?:pre|code|details|summary|p|br|div|span|b|samp)"
@@ -99,7 +100,7 @@ def strip_prefix(line: str) -> tuple[str, str]:
 def _unmarked(line: str) -> str:
     if "\x1b" in line:
         line = _COLOUR.sub("", line)
-    elif "[" in line:
+    elif _LOST_ESCAPE.search(line, 0, _MAX_PREFIX):
         line = _COLOUR.sub("", line[:_MAX_PREFIX]) + line[_MAX_PREFIX:]
     if not line.isascii():
         line = line.translate(_SPACES)
