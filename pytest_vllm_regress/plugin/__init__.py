@@ -11,7 +11,16 @@ from typing import Any
 import pytest
 
 from . import fixtures, options
-from .state import SESSION, needs_legs, refusal_of, refuse, settings_of, tell_worker, uses_target
+from .state import (
+    SESSION,
+    Workers,
+    needs_legs,
+    refusal_of,
+    refuse,
+    settings_of,
+    tell_worker,
+    uses_target,
+)
 
 MARKERS = (
     "vllm_case(id, variant=None): this test shows the documented failure `id` (case.toml beside the test file); its outcome becomes a verdict",
@@ -67,6 +76,8 @@ def pytest_configure_node(node: Any) -> None:
             for line in lines:
                 terminal.write_line(line)
     tell_worker(node.workerinput)
+    if options.any_set(config):
+        Workers.add(node)
     _collect_verdicts(config)
 
 

@@ -109,12 +109,13 @@ class PatternIndex:
         self._not_asserted = self._beside({Part.ASSERTION})
         self._logged = self._beside(_OF_EXCEPTIONS)
         """Those of cases that a line at the level INFO can show."""
-        self._spanning = [entry for entry in self._all if entry.spans_lines]
-        self._begins = [
-            literal
-            for entry in self._spanning
-            for literal in required_literals(_SPANS.split(entry.pattern)[0])
-        ]
+        self._spanning = {
+            entry: required_literals(_SPANS.split(entry.pattern)[0])
+            for entry in self._all
+            if entry.spans_lines
+        }
+        """Patterns that span lines, with the texts of their first line."""
+        self._begins = [literal for literals in self._spanning.values() for literal in literals]
 
     def _beside(self, parts: Set[Part]) -> dict[str, list[_Wanted]]:
         """Return the literals of patterns that count in other lines than those of ``parts``."""
@@ -133,7 +134,8 @@ class PatternIndex:
         parts = [part for part in Part if part is not Part.ASSERTION]
         matches = [
             self._match(entry, 0, dict.fromkeys(entry.parts.intersection(parts) or parts, text))
-            for entry in self._spanning
+            for entry, literals in self._spanning.items()
+            if any(map(text.__contains__, literals))
         ]
         return [match for match in matches if match is not None and "\n" in match.text]
 

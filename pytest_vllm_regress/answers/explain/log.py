@@ -46,6 +46,8 @@ from .tracebacks import FRAME_LITERALS, PHASE_LITERALS, FailureForm, LoggedFailu
 
 MAX_WINDOW = 40
 """Lines in which a text that spans lines must end."""
+MAX_WIDTH = 500
+"""Characters of each of these lines that are searched."""
 MAX_CONTINUED = 3
 """Lines after an error in which its message goes on."""
 MAX_ANNOUNCED = 3
@@ -262,7 +264,7 @@ class _LogReader:
         elif self._window_left <= 0:
             self._window.clear()
             return matches
-        self._window = [*self._window[1 - MAX_WINDOW :], line.text]
+        self._window = [*self._window[1 - MAX_WINDOW :], line.text[:MAX_WIDTH]]
         matches += self._index.search_window("\n".join(self._window))
         if matches:
             self._window.clear()

@@ -28,6 +28,8 @@ _QUOTE = re.compile(r"(?: {0,3}> ?)+(?=\S| |$)")
 _BAR = re.compile(
     r"^.{0,300}(?:it/s|s/it|B/s|\d%\|)[^\r\n]{0,80}?\]?(?=Traceback \(most|ERROR |\()"
 )
+_AFTER_BAR = ("Traceback (most", "ERROR ", "%|", "it/s]", "s/it]", "B/s]")
+"""One of these stands in a line with a progress bar before its message."""
 
 _DATE = r"(?:\d{4}[-/]\d\d[-/]\d\d[T ]|\d\d-\d\d |[A-Z][a-z]{2} {1,2}\d{1,2} )?"
 _TIME = rf"{_DATE}\d\d:\d\d:\d\d[\d.,]*(?:Z\b|[+-]\d\d:?\d\d)?"
@@ -114,7 +116,7 @@ def _unmarked(line: str) -> str:
         line = line.rpartition("\r")[2]
     if line.lstrip().startswith(">") and (match := _QUOTE.match(line)):
         line = line[match.end() :]
-    if ("it/s" in line or "s/it" in line or "%|" in line) and (match := _BAR.match(line)):
+    if any(map(line.__contains__, _AFTER_BAR)) and (match := _BAR.match(line)):
         line = line[match.end() :]
     return line
 
