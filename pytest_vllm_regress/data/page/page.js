@@ -112,18 +112,15 @@ const setUpTable = (table, filters) => {
       for (const cell of cells.slice(1)) {
         const link = cell.firstElementChild;
         if (!link) continue;
-        marks(cell);
-        link.everywhere ??= { names: link.className, hash: link.hash, text: link.textContent };
         const [mark] = marks(cell);
+        link.everywhere ??= { className: link.className, href: link.getAttribute("href"), textContent: link.textContent };
         link.hidden = !mark;
         if (!mark) continue;
-        const { names, hash, text } = device
-          ? { names: mark.names[0], hash: "#" + mark.place, text: words.get(mark.names[0]) } : link.everywhere;
-        if (link.textContent === text && link.className === names) continue;
-        link.className = names;
-        link.hash = hash;
-        link.textContent = text;
-        link.title = "";
+        const href = `${link.everywhere.href.split("#")[0]}#${mark.place}`;
+        const next = device ? { className: mark.names[0], href, textContent: words.get(mark.names[0]) } : link.everywhere;
+        if (link.className !== next.className) link.className = next.className;
+        if (link.textContent !== next.textContent) link.textContent = next.textContent;
+        if (link.getAttribute("href") !== next.href) link.href = next.href;
       }
     }
     apply();
@@ -221,7 +218,7 @@ const setUpTable = (table, filters) => {
   });
   table.addEventListener("mouseover", (event) => {
     const mark = event.target.closest("td a");
-    if (!mark || mark.title) return;
+    if (!mark) return;
     const cell = mark.parentElement;
     mark.title = `${cell.parentElement.cells[0].firstElementChild.textContent} in ${head[cell.cellIndex].textContent}: ${mark.ariaLabel || mark.textContent}`;
   });

@@ -204,7 +204,7 @@ def overview(knowledge: Knowledge) -> Grid:
             case.id,
             case,
             case_page(case.id),
-            [_cell(case, state) for state in knowledge.states(case).values()],
+            [mark_of(case, state) for state in knowledge.states(case).values()],
         )
         for case in sorted(knowledge.cases, key=lambda case: (severity(case).rank, case.id))
     ]
@@ -228,7 +228,7 @@ def badge(label: str, failures: int) -> str:
     return render("badge.svg", label=label, failures=failures)
 
 
-def _cell(case: Case, state: ReleaseState) -> Sequence[Mark]:
+def mark_of(case: Case, state: ReleaseState) -> Sequence[Mark]:
     """Return the mark of a case in a release, if anything is known: one for all devices.
 
     What is not expected comes first, then what shows the failure; equals by environment, so that
