@@ -76,6 +76,12 @@ const setUpTable = (table, filters) => {
     columns = next;
     table.classList.toggle("compared", columns.length > 0);
     table.classList.toggle("one", columns.length === 1);
+    showEnd();
+  };
+  // The newest releases, unless the columns fit.
+  const frame = table.parentElement;
+  const showEnd = () => {
+    frame.scrollLeft = columns.length || (newest && newest.checked) ? 0 : frame.scrollWidth;
   };
   const apply = () => {
     const [text, family, severity, verdict] = fields.map((field) => (field ? field.value : ""));
@@ -147,11 +153,6 @@ const setUpTable = (table, filters) => {
     rows.splice(0, rows.length, ...ordered);
     apply();
   };
-  const frame = table.parentElement;
-  const showNewest = () => { // of equal order in the document: only the boxes move
-    table.classList.toggle("newest", newest.checked);
-    frame.scrollLeft = newest.checked ? 0 : frame.scrollWidth;
-  };
   const every = [...fields, ...compared].filter(Boolean);
   every.forEach((field) => field.addEventListener(field.matches("select") ? "change" : "input", apply));
   byId("filter-reset").addEventListener("click", () => {
@@ -162,7 +163,7 @@ const setUpTable = (table, filters) => {
     release.addEventListener("change", apply);
     devices.addEventListener("change", showDevice);
     group.addEventListener("change", showGroups);
-    newest.addEventListener("change", showNewest);
+    newest.addEventListener("change", () => { table.classList.toggle("newest", newest.checked); showEnd(); });
     NARROW.addEventListener("change", apply);
     apply();
   }
@@ -228,7 +229,7 @@ const setUpTable = (table, filters) => {
       fields[0].focus();
     }
   });
-  if (frame.classList.contains("dense")) frame.scrollLeft = frame.scrollWidth; // the newest releases
+  if (frame.classList.contains("dense")) showEnd();
   all(".keys", table).forEach((element) => { element.hidden = false; });
 };
 const filters = document.querySelector(".filters");

@@ -180,6 +180,25 @@ def test_only_what_is_special_has_a_sign(shown: Show, site: Mapping[str, str | b
     }
 
 
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_verdicts_can_be_told_without_colour(
+    shown: Show, site: Mapping[str, str | bytes], dark: bool
+) -> None:
+    """Failing and passing differ by lightness, what is in range by stripes."""
+    browser = shown(site, dark=dark)
+    script = """
+        const style = getComputedStyle(document.querySelector(`#table td a.${arguments[0]}`));
+        const [r, g, b, alpha] = style.backgroundColor.match(/[\\d.]+/g).map(Number);
+        return [style.backgroundImage, alpha === 0 ? null : 0.2126 * r + 0.7152 * g + 0.0722 * b];
+    """
+    (_, fails), (_, passes), (stripes, _), (_, lacks) = (
+        browser.execute_script(script, code) for code in "RFGN"
+    )
+    assert abs(fails - passes) > 80
+    assert "gradient" in stripes
+    assert lacks is None
+
+
 def test_the_newest_release_comes_first_if_asked(
     shown: Show, site: Mapping[str, str | bytes]
 ) -> None:
@@ -238,6 +257,8 @@ def test_two_columns_are_compared(shown: Show, site: Mapping[str, str | bytes]) 
         script = f"return [...document.querySelectorAll('tr[data-change={name}]:not([hidden]) th a')].map((a) => a.textContent)"
         assert set(browser.execute_script(script)) == ids
     assert heads(browser) == ["Case", "0.8.4", "0.13.0"]
+    (frame,) = boxes(browser, "#table")
+    assert max(box["right"] for box in boxes(browser, "#table thead th.on")) <= frame["right"]
     browser.find_element(By.ID, "filter-reset").click()
     assert len(visible_rows(browser)) == len(CASES)
 
