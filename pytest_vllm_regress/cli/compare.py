@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..answers.audit import comparison
-from ..answers.audit.matching import Inventory, severity
+from ..answers.audit.matching import Inventory, require_checkable, severity
 from ..answers.audit.target import read_sides
 from ..answers.deployments.configuration import read_deployments
 from ..answers.fixes.index import Fix, fix_index
@@ -47,6 +47,7 @@ def compare(
 
     cases = command.cases()
     old, new = read_sides(before, after)
+    require_checkable([old, new], cases)
     deployments = read_deployments(serve) if serve is not None else ()
     result = comparison.compare(old, new, cases, (), deployments)
     if run:

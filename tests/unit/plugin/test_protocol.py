@@ -6,6 +6,7 @@ import dataclasses
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -233,3 +234,19 @@ def test_the_policy_of_a_case(
     assert protocol.early_exit_policy(item, None) == (
         NO_EARLY_EXIT if settings else EarlyExitPolicy()
     )
+
+
+def test_an_engine_that_cannot_start_is_reported_in_full_once(make_item: MakeItem) -> None:
+    first, second = make_item(), make_item()
+    second.config, second.nodeid = first.config, "test_demo.py::test_other"
+    error = ChildDied("it ended", phase="start", detail="a long dossier")
+    texts = []
+    for item in (first, second):
+        failed = report("failed", when="setup", text="a long text")
+        call: Any = SimpleNamespace(excinfo=SimpleNamespace(value=error, traceback=[]))
+        protocol.remember(item, call, failed)
+        texts.append(failed.longrepr)
+    assert texts == [
+        "a long text",
+        "[start] it ended (in full at test_demo.py::test_demo; not started again)",
+    ]
