@@ -232,6 +232,7 @@ const setUpTable = (table, filters) => {
   if (frame.classList.contains("dense")) showEnd();
   all(".keys", table).forEach((element) => { element.hidden = false; });
 };
+all(".chart").forEach((chart) => { chart.scrollLeft = chart.scrollWidth; }); // the newest releases
 const filters = document.querySelector(".filters");
 // After the first paint, which a large table would delay.
 if (filters) requestAnimationFrame(() => setTimeout(() => setUpTable(document.querySelector("#table table"), filters)));

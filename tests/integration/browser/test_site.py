@@ -220,6 +220,7 @@ def test_a_phone_shows_one_release_in_words(shown: Show, site: Mapping[str, str 
     row = browser.find_element(By.CSS_SELECTOR, "#table tbody tr:not([hidden], .group)")
     (title,) = [case.title for case in CASES if case.id == "vllm-17173"]
     browser.execute_script("arguments[0].scrollIntoView()", row)
+    assert browser.execute_script("return document.querySelector('.chart').scrollLeft") > 0
     assert row.text.split("\n") == ["vllm-17173", title, "fixed"]
     choose(browser, "release", "0.8.4")
     assert heads(browser) == ["Case", "0.8.4"]
