@@ -73,7 +73,9 @@ class Invocation:
     def run_options(self, device: str | None) -> RunOptions:
         """Return the options of a run of batches."""
         from ..runner.batch import RunOptions
+        from ..runner.suite import refuse_paths
 
+        refuse_paths(self.pytest_args)
         return RunOptions(device, None, self.pytest_args, self.cases_dir, self.verbose)
 
     def command(self, name: str, *arguments: str) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from ..answers.audit.boundaries import Only, remaining
@@ -13,15 +14,17 @@ from ..environments.cache import EnvironmentCache
 from ..environments.sources import names_interpreter
 from ..errors import UsageError
 from ..output.formats import OutputFiles
+from ..output.suite import save_suite, with_known_failures
 from ..output.table import print_to_console
-from ..runner.batch import Batch, Executor, RunOutcome
+from ..runner.batch import Batch, Executor, RunOptions, RunOutcome
 from ..runner.executors import ThreadsExecutor, check_environments
 from ..runner.journal import Journal
 from ..runner.plan import named_environments, plan_batches
-from ..runner.progress import CaseLines
-from ..runner.run import RunRequest, run_batches
+from ..runner.progress import CaseLines, OutputInOrder, Progress
+from ..runner.run import RunRequest, run_batches, run_suite
 from ..runner.shards import CiSystem, ci_job_matrix, shard_count
 from ..runner.slots import machine_room
+from ..runner.suite import SuiteRun, TestOutcome, suite_command
 from ..runner.sweep import DiskBudget, plan_sweep
 from ..util.paths import writable_root
 from ..util.sizes import GIB
@@ -37,6 +40,7 @@ from .context import (
     make_executor,
     print_columns,
     print_json,
+    print_report,
     say,
 )
 
@@ -63,8 +67,18 @@ def matrix(
     (--env '>=0.8,<0.12') means all environments of environments.toml with such a vLLM. Repeat the
     command to resume an interrupted matrix. Arguments after -- go to pytest. Exit codes are those
     of `run`.
+
+    `-- pytest tests/` runs your own suite instead, once for each environment, in the working
+    directory and with your configuration, and shows what became of each test.
     """
     cases = command.select(case_ids)
+    if suite := suite_command(command.pytest_args):
+        unfit: dict[str, object] = {"--only": only, "--on": on, "--shard": shard, "--fresh": fresh}
+        unfit |= {"--format": format != "text", "ids of cases": case_ids}
+        if unused := [option for option, value in unfit.items() if value]:
+            raise UsageError(f"{', '.join(unused)}: not with a suite of your own; leave that out")
+        places = _SuitePlaces(environments or (), releases, disk, device, jobs or 1, dry_run)
+        return _own_suite(command, suite, places, OutputFiles.of(out).check_results())
     limit = _disk_limit(disk, releases, on)
     names = named_environments(cases, environments or [], releases)
     batches: Sequence[Batch] = remaining(cases, plan_batches(cases, names), only or ())
@@ -94,21 +108,13 @@ def matrix(
     progress = CaseLines(say, logs=False, bar=not command.verbose)
     options = command.run_options(device)
     executor: Executor
+    if dry_run:
+        return _print_plan(batches, limit)
     with contextlib.ExitStack() as stack:
         if limit is not None:
-            budget, batches = _sweep(batches, limit, dry_run=dry_run)
-            if dry_run:
-                return OK
-            command.confirm()
-            stack.enter_context(budget.opened())
-            room, release = jobs or machine_room(), budget.release
-            executor = ThreadsExecutor(
-                budget.build, room, say, seconds=None, release=release, ahead=1
+            executor, batches = stack.enter_context(
+                _swept(command, batches, limit, jobs or machine_room())
             )
-        elif dry_run:
-            rows = [(batch.environment, str(len(batch.cases))) for batch in batches]
-            print_columns(("environment", "cases"), rows)
-            return OK
         else:
             executor = make_executor(on, jobs, say, progress)
             if on is None:
@@ -126,6 +132,78 @@ def matrix(
         finally:  # also on a full disk
             print_to_console(outcome.run)
     return _ended(outcome, journal)
+
+
+@dataclass(frozen=True)
+class _SuitePlaces:
+    """Where a user's own suite runs. ``jobs``: one environment at a time unless the user says
+    otherwise, because the suite may write to its working directory."""
+
+    environments: Sequence[str]
+    releases: str | None
+    disk: str | None
+    device: Device
+    jobs: int
+    dry_run: bool
+
+
+def _own_suite(
+    command: Invocation, suite: tuple[str, ...], places: _SuitePlaces, files: OutputFiles
+) -> int:
+    """Run a user's own suite in each environment, and show test by release."""
+    if not places.environments and places.releases is None:
+        raise UsageError("-- pytest: say where your suite is to run, with --releases or --env")
+    limit = _disk_limit(places.disk, places.releases, None)
+    names = named_environments((), places.environments, places.releases)
+    batches: Sequence[Batch] = plan_batches((), names)
+    if places.dry_run:
+        return _print_plan(batches, limit)
+    options = RunOptions(places.device, suite=suite, verbose=command.verbose)
+    progress = OutputInOrder(say) if options.verbose else Progress()
+    with contextlib.ExitStack() as stack:
+        if limit is not None:
+            executor, batches = stack.enter_context(_swept(command, batches, limit, places.jobs))
+        else:
+            executor = make_executor(None, places.jobs, say)
+            command.prepare(batches, options)
+        outcome = run_suite(batches, executor, options, progress, lambda run: say(_summary(run)))
+    results = with_known_failures(outcome, suite, command.cases_if_any())
+    try:
+        save_suite(results, files, say)
+    finally:  # also on a full disk
+        print_report("text", results.report(everything=False), None)
+    return outcome.exit_code
+
+
+def _summary(run: SuiteRun) -> str:
+    counts = ", ".join(f"{run.count(o)} {o.value}" for o in TestOutcome if run.count(o))
+    seconds = sum(test.seconds for test in run.tests.values())
+    return f"{run.environment}: {counts or 'no tests'}, {seconds:.0f} s"
+
+
+@contextlib.contextmanager
+def _swept(
+    command: Invocation, batches: Sequence[Batch], limit: int, jobs: int
+) -> Iterator[tuple[Executor, Sequence[Batch]]]:
+    """Yield the executor of a sweep within ``limit`` bytes, and the batches in its order."""
+    budget, batches = _sweep(batches, limit, dry_run=False)
+    command.confirm()
+    with budget.opened():
+        release = budget.release
+        yield (
+            ThreadsExecutor(budget.build, jobs, say, seconds=None, release=release, ahead=1),
+            batches,
+        )
+
+
+def _print_plan(batches: Sequence[Batch], limit: int | None) -> int:
+    """Print the environments in their order, with sizes for a sweep."""
+    if limit is not None:
+        _sweep(batches, limit, dry_run=True)
+    else:
+        rows = [(batch.environment, str(len(batch.cases))) for batch in batches]
+        print_columns(("environment", "cases"), rows)
+    return OK
 
 
 def _ended(outcome: RunOutcome, journal: Journal) -> int:

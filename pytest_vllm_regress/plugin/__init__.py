@@ -6,6 +6,7 @@ Nothing heavy is imported until a test asks for an engine or names a case.
 from __future__ import annotations
 
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,6 +34,16 @@ MARKERS = (
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     options.add_options(parser)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    path = config.getoption("vllm_suite")
+    if path and not hasattr(config, "workerinput"):
+        from . import suite_report as suite
+
+        suite.limit_each_test(config)
+        config.pluginmanager.register(suite.SuiteReporter(Path(path)), "vllm_regress_suite")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -140,6 +140,13 @@ def add_options(parser: pytest.Parser) -> None:
         default=None,
         help=argparse.SUPPRESS,
     )
+    group.addoption(
+        "--vllm-suite",
+        dest="vllm_suite",
+        metavar="FILE",
+        default=None,
+        help=argparse.SUPPRESS,
+    )
     parser.addini(
         DEFAULTS_INI,
         "fields of EngineSpec for all tests without a case, one NAME=VALUE a line, as JSON or else text",
@@ -255,8 +262,11 @@ def resolve(config: pytest.Config) -> Settings:
             usable()
     except UsageError as error:
         raise pytest.UsageError(str(error)) from None
+    environments = _value(config, "vllm_env") or ()
+    if config.getoption("vllm_suite"):  # the last one is that of `matrix`, others are the project's
+        environments = environments[-1:]
     return Settings(
-        environments=tuple(dict.fromkeys(_value(config, "vllm_env") or ())),
+        environments=tuple(dict.fromkeys(environments)),
         device=device,
         model=str(expand_home(model)) if model and model.startswith("~") else model,
         timeouts=Timeouts(**{f"{_PHASES[name]}_s": value for name, value in timeouts.items()}),

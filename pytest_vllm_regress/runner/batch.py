@@ -101,6 +101,7 @@ class Needs:
 class RunOptions:
     """Options that all batches of a run share. ``pytest_args`` come last on pytest's command line.
 
+    ``suite``: the command of the user's own suite, which is run instead of cases.
     ``cases_dir``: the directory of cases if the user named one, for commands that repeat a run.
     ``verbose``: show all of pytest's output as it is written.
     """
@@ -110,6 +111,7 @@ class RunOptions:
     pytest_args: tuple[str, ...] = ()
     cases_dir: Path | None = None
     verbose: bool = False
+    suite: tuple[str, ...] = ()
 
     @property
     def live(self) -> bool:
@@ -320,7 +322,7 @@ def with_missing_cases(
     case_ids = {case.id for case in batch.cases}
     results = tuple(result for result in reported.results if result.case_id in case_ids)
     missing, problems = batch.cases, reported.problems
-    why = f"pytest {_describe(status)}"
+    why = f"pytest {describe_status(status)}"
     if status in (0, 1):
         missing = batch.without({result.case_id for result in results}).cases
         unreadable = unreadable or " and reported nothing for this case"
@@ -336,7 +338,7 @@ def with_missing_cases(
     )
 
 
-def _describe(status: int) -> str:
+def describe_status(status: int) -> str:
     if status < 0:
         with contextlib.suppress(ValueError):
             return f"was ended by {signal.Signals(-status).name}"

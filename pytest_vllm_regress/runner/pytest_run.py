@@ -22,7 +22,8 @@ from ..errors import UsageError
 from ..util.paths import PACKAGE
 from ..util.rundir import scratch
 from ..util.text import without_colours
-from .batch import Batch, RunOptions, with_missing_cases
+from .batch import Batch, RunOptions, describe_status, with_missing_cases
+from .suite import read_suite_report
 
 INTERRUPT_GRACE_S = 30.0
 """Seconds that an interrupted pytest has to end its engines."""
@@ -108,6 +109,8 @@ def run_batch(
 
     ``log``: where ``start`` writes pytest's output (None: to our own terminal).
     """
+    if options.suite:
+        return _run_suite(batch, options, start, report.path, log)
     with scratch() as folder:
         status = start(
             _batch_command(batch, options, folder, report.path), pytest_environment(folder)
@@ -115,6 +118,21 @@ def run_batch(
         unreadable = report.read_rest()
         output = "" if log is None else _last_lines(log)
         return with_missing_cases(batch, report.results, status, unreadable, output)
+
+
+def _run_suite(
+    batch: Batch, options: RunOptions, start: StartCommand, report: Path, log: Path | None
+) -> RunResult:
+    """Run the user's own suite with the user's own configuration. Return no results, only problems:
+    the results are in ``report`` (see ``suite.py``)."""
+    device = [f"--vllm-device={options.device}"] if options.device else []
+    ours = [f"--vllm-env={batch.environment}", f"--vllm-suite={report}", *device]
+    status = start([*options.suite, *ours], os.environ)
+    tests = read_suite_report(report).values()
+    if status == 0 or (status == 1 and not all(test.fits for test in tests)):
+        return RunResult()
+    output = f". Its output ends with: {_last_lines(log)}" if log else ""
+    return RunResult((), (f"{batch.environment}: pytest {describe_status(status)}{output}",))
 
 
 def _last_lines(log: Path) -> str:

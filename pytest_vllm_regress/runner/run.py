@@ -7,7 +7,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +34,7 @@ from .executors import SequentialExecutor, ThreadsExecutor
 from .journal import Journal
 from .plan import assign_workers, split_batches
 from .progress import BatchHeaders, CaseLines, OutputInOrder, Progress, Say
+from .suite import SuiteOutcome, SuiteRun, read_suite_report
 
 _log = logging.getLogger("vllm_regress.runner")
 
@@ -232,6 +233,46 @@ class _Run:
         )
         merged = merge_results(runs)
         return RunOutcome(merged, tuple(self._unbuilt), interrupted, tuple(self._lost))
+
+
+def run_suite(
+    batches: Sequence[Batch],
+    executor: Executor,
+    options: RunOptions,
+    progress: Progress,
+    show: Callable[[SuiteRun], None],
+) -> SuiteOutcome:
+    """Run the suite of ``options`` once for each batch, which have no cases. ``show`` gets each
+    run when it ends."""
+    runs: dict[str, SuiteRun] = {}
+    with scratch() as folder, sources_looked_up_once():
+        files = BatchFiles(folder)
+        progress.begin(batches, batches, files)
+        try:
+            for update in executor.execute(batches, options, files):
+                progress.show(update)
+                if update is not None and update.last:
+                    runs[update.batch.environment] = run = _run_of(update, files)
+                    show(run)
+        except KeyboardInterrupt:
+            for batch in batches:
+                if batch.environment not in runs and files.report(batch).exists():
+                    update = BatchUpdate(batch, RunResult((), ("interrupted",)))
+                    runs[batch.environment] = _run_of(update, files)
+            return SuiteOutcome(_in_order(batches, runs), interrupted=True)
+        finally:
+            progress.end()
+    return SuiteOutcome(_in_order(batches, runs))
+
+
+def _in_order(batches: Sequence[Batch], runs: Mapping[str, SuiteRun]) -> tuple[SuiteRun, ...]:
+    return tuple(runs[b.environment] for b in batches if b.environment in runs)
+
+
+def _run_of(update: BatchUpdate, files: BatchFiles) -> SuiteRun:
+    unbuilt = update.state is BatchState.UNBUILT
+    tests = read_suite_report(files.report(update.batch))
+    return SuiteRun(update.batch.environment, tests, update.run.problems, unbuilt)
 
 
 KEPT_COPIES = 20

@@ -19,6 +19,7 @@ from markupsafe import Markup
 from ...errors import UsageError
 from ...util.files import read_bounded
 from ...util.text import printable
+from .rendering import render
 
 MAX_DOCUMENT = 4 * 1024 * 1024
 _ABSOLUTE = re.compile(r"[a-z][a-z0-9+.-]*:|//", re.IGNORECASE)
@@ -90,6 +91,15 @@ def render_document(sources: Sources, name: str, page: str) -> RenderedDocument:
                     child.attrs = {attribute: address, **child.attrs}
     html = Markup(_PARSER.renderer.render(tokens, _PARSER.options, {}))
     return RenderedDocument(title or name, html, files)
+
+
+def page_of_markdown(title: str, text: str) -> str:
+    """Return a page of one Markdown document that leads nowhere."""
+    tokens = _PARSER.parse(text)
+    for token in tokens:
+        _move_alignment(token)
+    content = Markup(_PARSER.renderer.render(tokens, _PARSER.options, {}))
+    return render("document.html", title=title, content=content)
 
 
 def _is_inside(path: Path, root: Path) -> bool:

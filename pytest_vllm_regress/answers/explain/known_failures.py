@@ -1,0 +1,96 @@
+"""Which documented failures of its environment may a failed test of somebody else's suite show?
+
+Those whose text stands in its report, as ``explain`` finds it. Otherwise those whose tests use a
+route that the report names, if they show the same status, or if only few use that route.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ...cases.model import Case
+from ...environments.installed import VLLM
+from ...environments.sources import names_interpreter
+from ...errors import UsageError
+from ...util.files import expand_home
+from ..audit.audit import audit
+from ..audit.target import read_interpreter, read_side
+from . import log
+from .explanation import Certainty
+
+MAX_SAME_ROUTE = 3
+"""Cases that may have only the route in common with a report: more say nothing about it."""
+_MAX_SOURCE = 256 * 1024
+_ROUTE = re.compile(
+    r"(?<![\w.])/(?:(?:v\d|inference/v\d)/[a-z_]+(?:/[a-z_]+)*|(?:de)?tokenize|score|rerank|pooling)\b"
+)
+_STATUS = re.compile(r"(?:status(?:[ _]code)?|Error code|HTTP/1\.1\"?)\W{1,4}([45]\d\d)\b", re.I)
+
+
+@dataclass(frozen=True)
+class Suspects:
+    """Ids of documented failures. ``shown``: their text stands in the report; ``perhaps``: they
+    only concern the same route."""
+
+    shown: tuple[str, ...] = ()
+    perhaps: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        if self.shown or not self.perhaps:
+            return ", ".join(self.shown)
+        return f"perhaps {', '.join(self.perhaps)}"
+
+
+@dataclass(frozen=True)
+class KnownFailures:
+    """The documented failures of an environment, and the versions in it that decide."""
+
+    cases: tuple[Case, ...]
+    versions: Mapping[str, str]
+
+    @classmethod
+    def of(cls, environment: str, cases: Sequence[Case]) -> KnownFailures:
+        """Audit an environment, by name or interpreter. One of which nothing is known has none."""
+        try:
+            inventory = (
+                read_interpreter(expand_home(environment), cases)
+                if names_interpreter(environment)
+                else read_side(environment)
+            )
+        except UsageError:
+            return cls((), {})
+        result = audit(inventory, cases, None, ())
+        return cls(tuple(finding.case for finding in result.findings), result.versions)
+
+    def suspects(self, report: str) -> Suspects:
+        """Return which of them the report of a failed test may show."""
+        about = "\n".join(f"vllm {self.versions[name]}" for name in VLLM if name in self.versions)
+        stream = io.BytesIO(report.encode("utf-8", "replace"))
+        findings = log.explain(stream, self.cases, "a test", about).findings
+        shown = [f.case.id for f in findings if f.certainty is not Certainty.OUTSIDE]
+        return Suspects(tuple(shown), () if shown else self._on_route(report))
+
+    def _on_route(self, report: str) -> tuple[str, ...]:
+        routes, statuses = set(_ROUTE.findall(report)), set(_STATUS.findall(report))
+        same = [case for case in self.cases if not routes.isdisjoint(routes_of(case))]
+        alike = [case for case in same if not statuses.isdisjoint(_statuses_of(case))]
+        chosen = alike or same
+        return tuple(case.id for case in chosen) if len(chosen) <= MAX_SAME_ROUTE else ()
+
+
+@functools.lru_cache(maxsize=1024)
+def routes_of(case: Case) -> frozenset[str]:
+    """Return the routes that the tests and probes of a case name."""
+    texts = (
+        path.read_text(encoding="utf-8", errors="replace")[:_MAX_SOURCE]
+        for path in case.directory.glob("*.py")
+    )
+    return frozenset(route for text in texts for route in _ROUTE.findall(text))
+
+
+def _statuses_of(case: Case) -> list[str]:
+    return _STATUS.findall(f"{case.title}\n{case.symptom.pattern}")

@@ -1,0 +1,192 @@
+"""A user's own suite on several releases: test by release, with the documented failures beside the
+tests that fail; as text, Markdown, page, JUnit and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from packaging.version import Version
+
+from ..answers.explain.known_failures import KnownFailures
+from ..cases.model import Case
+from ..environments.installed import VLLM
+from ..environments.releases import known_releases
+from ..runner.suite import SuiteOutcome, SuiteRun, SuiteTest, TestOutcome
+from ..util import codec
+from ..util.files import write_atomically
+from ..util.report import Report, Section, Table, to_markdown
+from ..util.text import printable, render_text
+from ..util.versions import version_of
+from .formats import DOCUMENTS, OutputFiles
+
+FILE = "suite.json"
+"""The name of the results in a folder."""
+_MAX_REASON = 300
+Suspects = Mapping[tuple[str, str], str]
+"""The documented failures that a test may show, by environment and test."""
+
+
+@dataclass(frozen=True)
+class SuiteResults:
+    """The outcome of a suite, and the documented failures that its tests may show.
+
+    ``versions``: of vLLM, by environment.
+    """
+
+    outcome: SuiteOutcome
+    command: tuple[str, ...]
+    suspects: Suspects
+    versions: Mapping[str, str]
+
+    @property
+    def badge(self) -> str:
+        """In one line, with which releases the suite works."""
+        runs = self.outcome.runs
+        works = [run for run in runs if run.works]
+        if not works:
+            return "works with none of the tested releases of vLLM"
+        return (
+            f"works with vLLM {_spans([self.versions.get(run.environment, '') for run in works])}"
+        )
+
+    def cell(self, run: SuiteRun, name: str) -> str:
+        """Return what became of a test in a run, in words."""
+        test = run.tests.get(name)
+        if test is None:
+            return TestOutcome.NOT_RUN.value
+        suspects = self.suspects.get((run.environment, name), "")
+        return f"{test.outcome.value}: {suspects}" if suspects else test.outcome.value
+
+    def report(self, *, everything: bool = True) -> Report:
+        """Return the tables. ``everything``: also tests that failed nowhere."""
+        outcome = self.outcome
+        counts = [
+            (run.environment, *(str(run.count(o)) for o in TestOutcome), _yes(run.works))
+            for run in outcome.runs
+        ]
+        rows = [
+            (name, *(self.cell(run, name) for run in outcome.runs))
+            for name in outcome.tests
+            if everything or not all(_fits(run.tests.get(name)) for run in outcome.runs)
+        ]
+        parts = [Table(("environment", *(o.value for o in TestOutcome), "works"), counts)]
+        if rows:
+            parts.append(Table(("test", *(run.environment for run in outcome.runs)), rows))
+        problems = [f"Problem: {problem}" for run in outcome.runs for problem in run.problems]
+        return Report(sections=[Section(parts=parts)], notes=[*problems, self.badge])
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the results as plain values; ``badge`` is what shields.io reads."""
+        works = any(run.works for run in self.outcome.runs)
+        return {
+            "schema": 1,
+            "suite": self.command,
+            "badge": {
+                "schemaVersion": 1,
+                "label": "tests",
+                "message": self.badge,
+                "color": "brightgreen" if works else "red",
+            },
+            "interrupted": self.outcome.interrupted,
+            "runs": [
+                {
+                    "environment": run.environment,
+                    "works": run.works,
+                    "problems": run.problems,
+                    "tests": {name: self._test(run, name, run.tests[name]) for name in run.tests},
+                }
+                for run in self.outcome.runs
+            ],
+        }
+
+    def _test(self, run: SuiteRun, name: str, test: SuiteTest) -> dict[str, Any]:
+        suspects = self.suspects.get((run.environment, name), "")
+        known = {"documented": suspects} if suspects else {}
+        return {**codec.encode(test), **known}
+
+
+def with_known_failures(
+    outcome: SuiteOutcome, command: tuple[str, ...], cases: Sequence[Case]
+) -> SuiteResults:
+    """Return the results with the documented failures of each environment beside the tests that
+    failed there."""
+    suspects, versions = {}, {}
+    for run in outcome.runs:
+        known = KnownFailures.of(run.environment, cases)
+        versions[run.environment] = next(
+            (known.versions[name] for name in VLLM if name in known.versions), ""
+        )
+        for name, test in run.tests.items():
+            if not test.fits and test.text:
+                suspects[run.environment, name] = str(known.suspects(test.text))
+    return SuiteResults(outcome, command, suspects, versions)
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+def _fits(test: SuiteTest | None) -> bool:
+    return test is not None and test.fits
+
+
+def rendered_suite(format: str, results: SuiteResults) -> str:
+    """Return the results as ``html``, ``markdown``, ``junit`` or ``json``."""
+    if format == "markdown":
+        return to_markdown(results.report())
+    if format == "html":
+        from .pages.documents import page_of_markdown
+
+        return page_of_markdown("Test by release", to_markdown(results.report()))
+    if format == "junit":
+        return render_text(
+            "suite.xml.txt",
+            runs=results.outcome.runs,
+            names=results.outcome.tests,
+            cell=results.cell,
+            reason=_first_line,
+            printable=printable,
+        )
+    return codec.to_text(results.to_json())
+
+
+def save_suite(results: SuiteResults, files: OutputFiles, say: Callable[[str], None]) -> None:
+    """Write what ``--out`` names."""
+    if (place := files.results) is not None:
+        if place.suffix != ".json":
+            place.mkdir(parents=True, exist_ok=True)
+            place = place / FILE
+        write_atomically(place, rendered_suite("json", results))
+        say(f"results: {place}")
+    for path in files.documents:
+        format, name = DOCUMENTS[path.suffix]
+        write_atomically(path, rendered_suite(format, results))
+        say(f"{name}: {path}")
+
+
+def _first_line(text: str) -> str:
+    """Return the line that says why: of pytest's report the last one that it marks."""
+    lines = text.strip().splitlines() or [""]
+    marked = [line[2:].strip() for line in lines if line.startswith("E ")]
+    return (marked or lines)[0][:_MAX_REASON]
+
+
+def _spans(versions: Sequence[str]) -> str:
+    """Return releases in words. Two are joined by "to" if no minor release is between them."""
+    tested = sorted({version for version in map(version_of, versions) if version is not None})
+    minors = sorted({version.release[:2] for version in (*known_releases("vllm"), *tested)})
+    spans: list[list[Version]] = []
+    for version in tested:
+        place = minors.index(version.release[:2])
+        if spans and place - minors.index(spans[-1][-1].release[:2]) <= 1:
+            spans[-1].append(version)
+        else:
+            spans.append([version])
+    ends = (dict.fromkeys(map(_short, (span[0], span[-1]))) for span in spans)
+    return ", ".join(map(" to ".join, ends)) or "of an unknown version"
+
+
+def _short(version: Version) -> str:
+    return version.public.removesuffix(".0") if len(version.release) > 2 else version.public
