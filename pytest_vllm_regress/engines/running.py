@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -226,6 +226,11 @@ class Running:
                 yield
         finally:
             self.schemas = previous
+
+    @property
+    def answered(self) -> Sequence[str]:
+        """The requests of this test's clients that were answered, with their status."""
+        return ()
 
     def forget_scripts(self) -> None:
         """Forget what a test has scripted apart from its prompts."""

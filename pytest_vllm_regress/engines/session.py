@@ -388,6 +388,10 @@ class Session:
         for running in tuple(self._started):
             running.scripts.check()
 
+    def answered(self) -> list[str]:
+        """Return the requests of this test's clients that servers answered, with their status."""
+        return [line for running in self._started for line in running.answered]
+
     def end_test(self) -> None:
         """A test has ended: what it scripted for shared servers is forgotten."""
         for running in tuple(self._started):

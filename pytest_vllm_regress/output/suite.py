@@ -9,7 +9,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from ..answers.explain.known_failures import KnownFailures
+from ..answers.explain.known_failures import KnownFailures, Suspects
 from ..cases.model import Case
 from ..environments.installed import VLLM
 from ..environments.releases import known_releases
@@ -24,20 +24,18 @@ from .formats import DOCUMENTS, OutputFiles
 FILE = "suite.json"
 """The name of the results in a folder."""
 _MAX_REASON = 300
-Suspects = Mapping[tuple[str, str], str]
-"""The documented failures that a test may show, by environment and test."""
 
 
 @dataclass(frozen=True)
 class SuiteResults:
     """The outcome of a suite, and the documented failures that its tests may show.
 
-    ``versions``: of vLLM, by environment.
+    ``suspects``: by environment and test. ``versions``: of vLLM, by environment.
     """
 
     outcome: SuiteOutcome
     command: tuple[str, ...]
-    suspects: Suspects
+    suspects: Mapping[tuple[str, str], Suspects]
     versions: Mapping[str, str]
 
     @property
@@ -47,16 +45,15 @@ class SuiteResults:
         works = [run for run in runs if run.works]
         if not works:
             return "works with none of the tested releases of vLLM"
-        return (
-            f"works with vLLM {_spans([self.versions.get(run.environment, '') for run in works])}"
-        )
+        versions = [self.versions.get(run.environment, "") for run in works]
+        return f"works with vLLM {_spans(versions)}"
 
     def cell(self, run: SuiteRun, name: str) -> str:
         """Return what became of a test in a run, in words."""
         test = run.tests.get(name)
         if test is None:
             return TestOutcome.NOT_RUN.value
-        suspects = self.suspects.get((run.environment, name), "")
+        suspects = str(self.suspects.get((run.environment, name), ""))
         return f"{test.outcome.value}: {suspects}" if suspects else test.outcome.value
 
     def report(self, *, everything: bool = True) -> Report:
@@ -102,9 +99,8 @@ class SuiteResults:
         }
 
     def _test(self, run: SuiteRun, name: str, test: SuiteTest) -> dict[str, Any]:
-        suspects = self.suspects.get((run.environment, name), "")
-        known = {"documented": suspects} if suspects else {}
-        return {**codec.encode(test), **known}
+        suspects = self.suspects.get((run.environment, name))
+        return {**codec.encode(test), **({"documented": suspects} if suspects else {})}
 
 
 def with_known_failures(
@@ -120,7 +116,8 @@ def with_known_failures(
         )
         for name, test in run.tests.items():
             if not test.fits and test.text:
-                suspects[run.environment, name] = str(known.suspects(test.text))
+                found = known.suspects(test.text)
+                suspects |= {(run.environment, name): found} if str(found) else {}
     return SuiteResults(outcome, command, suspects, versions)
 
 

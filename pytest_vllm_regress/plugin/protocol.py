@@ -44,7 +44,7 @@ from .impostor_runs import impostor_runs_of, report_of
 from .leg import CONTROL, SUBJECT, Leg, sanitize
 from .markers import MarkedCase, check_requirements, marked_case
 from .session import environment_of, session_of, set_current_item
-from .state import LEG, leg_of, needs_legs, settings_of
+from .state import LEG, SESSION, leg_of, needs_legs, settings_of
 
 
 def run(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
@@ -101,6 +101,9 @@ def remember(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.Test
         report.longrepr = str(call.excinfo.value)
     elif call.excinfo is not None and report.failed:
         report.longrepr = _once(item, call.excinfo.value) or report.longrepr
+    session = item.config.stash.get(SESSION, None)
+    if report.failed and session is not None and (answered := session.answered()):
+        report.sections.append(("Requests to vLLM", "\n".join(answered)))
     _mask_report(report)
     leg = item.stash.get(LEG, None)
     if leg is None or call.excinfo is None:

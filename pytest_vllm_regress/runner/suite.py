@@ -100,7 +100,7 @@ def suite_command(arguments: Sequence[str]) -> tuple[str, ...]:
     words = list(arguments)
     if words and Path(words[0]).name in ("pytest", "py.test"):
         # The one beside this interpreter has our plugin, whatever PATH says.
-        own = Path(sys.executable).with_name(words[0])
+        own = Path(sys.executable).parent / words[0]
         head, tail = [str(own) if own.exists() else words[0]], words[1:]
     elif words[1:3] == ["-m", "pytest"]:
         ours = words[0] in ("python", "python3")

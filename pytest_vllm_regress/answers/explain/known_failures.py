@@ -22,7 +22,9 @@ from ..audit.target import read_interpreter, read_side
 from . import log
 from .explanation import Certainty
 
-MAX_SAME_ROUTE = 3
+MAX_NAMED = 3
+"""Ids that are named where there is little room."""
+MAX_SAME_ROUTE = 8
 """Cases that may have only the route in common with a report: more say nothing about it."""
 _MAX_SOURCE = 256 * 1024
 _ROUTE = re.compile(
@@ -40,9 +42,11 @@ class Suspects:
     perhaps: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        if self.shown or not self.perhaps:
-            return ", ".join(self.shown)
-        return f"perhaps {', '.join(self.perhaps)}"
+        ids = self.shown or self.perhaps
+        more = f" and {len(ids) - MAX_NAMED} more" if len(ids) > MAX_NAMED else ""
+        return (
+            f"{'' if self.shown else 'perhaps '}{', '.join(ids[:MAX_NAMED])}{more}" if ids else ""
+        )
 
 
 @dataclass(frozen=True)

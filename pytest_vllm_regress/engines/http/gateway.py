@@ -12,6 +12,7 @@ import json
 import logging
 import socket
 import threading
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 from typing import Any
@@ -36,6 +37,7 @@ _OF_THE_CONNECTION = frozenset(
 """Headers between two neighbours (RFC 9110, 7.6.1); each connection has its own."""
 _REQUEST_ID = b"x-request-id"
 _READ = 1 << 16
+_MAX_ANSWERED = 100
 _STEP_S = 10.0
 """Seconds that the gateway's thread gets for one order."""
 
@@ -56,6 +58,8 @@ class Gateway:
     ) -> None:
         self.book = book
         self.faults = FaultQueue()
+        self.answered: deque[str] = deque(maxlen=_MAX_ANSWERED)
+        """The requests that the server answered, each with its status."""
         self._server_url = server_url
         self._guard = guard
         self._address = address
@@ -92,9 +96,10 @@ class Gateway:
         return self.faults.add(fault)
 
     def clear(self) -> None:
-        """Forget all answers and faults but those of ``with`` blocks."""
+        """Forget requests, and all answers and faults but those of ``with`` blocks."""
         self.book.clear()
         self.faults.clear()
+        self.answered.clear()
 
     def close(self) -> None:
         """Break all connections and stop listening."""
@@ -230,6 +235,7 @@ class Gateway:
             headers, body = _named(headers, body, scripted.request_id, url)
         request = httpx.Request(head.method.decode("ascii"), url, headers=headers, content=body)
         response = await self._client.send(request, stream=True)
+        self.answered.append(f"{request.method} {request.url.path}: status {response.status_code}")
         try:
             await self._relay(connection, response, fault)
         finally:

@@ -216,6 +216,11 @@ class Transport(Running):
             finally:
                 self.forget_scripts()
 
+    @property
+    def answered(self) -> Sequence[str]:
+        """As ``Running.answered``: those that went through the gateway."""
+        return () if self._gateway is None else tuple(self._gateway.answered)
+
     def forget_scripts(self) -> None:
         """Forget the answers and faults of a test."""
         if self._gateway is not None:

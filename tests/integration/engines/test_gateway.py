@@ -162,6 +162,7 @@ def test_an_error_of_the_server_keeps_the_answer(client: httpx.Client, gateway: 
     gateway.book.add(["one"])
     assert client.post(CHAT, json={"break": True}).status_code == 500
     assert client.post(CHAT, json={}).text == "one"
+    assert list(gateway.answered) == [f"POST {CHAT}: status {code}" for code in (500, 200)]
 
 
 def test_concurrent_requests_get_their_own_answers(gateway: Gateway) -> None:
