@@ -108,7 +108,8 @@ def with_known_failures(
 ) -> SuiteResults:
     """Return the results with the documented failures of each environment beside the tests that
     failed there."""
-    suspects, versions = {}, {}
+    suspects: dict[tuple[str, str], Suspects] = {}
+    versions: dict[str, str] = {}
     for run in outcome.runs:
         known = KnownFailures.of(run.environment, cases)
         versions[run.environment] = next(

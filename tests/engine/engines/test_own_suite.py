@@ -19,15 +19,21 @@ import httpx, pytest
 def server(vllm_engines):
     return vllm_engines(front="serve")
 
-def test_chat(server):
+@pytest.fixture
+def client(server):
+    key = {"Authorization": f"Bearer {server.api_key}"}
+    with httpx.Client(base_url=server.base_url, headers=key, timeout=60) as client:
+        yield client
+
+def test_chat(server, client):
     server.script(["Hello"])
     body = {"model": server.model, "messages": [{"role": "user", "content": "Hi"}]}
-    answer = httpx.post(f"{server.base_url}/chat/completions", json=body, timeout=60).json()
+    answer = client.post("/chat/completions", json=body).json()
     assert answer["choices"][0]["message"]["content"] == "Hello"
 
-def test_messages(server):
+def test_messages(server, client):
     body = {"model": server.model, "max_tokens": 4, "messages": [{"role": "user", "content": "Hi"}]}
-    assert httpx.post(f"{server.base_url}/messages", json=body, timeout=60).status_code == 200
+    assert client.post("/messages", json=body).status_code == 200
 """
 
 
@@ -49,4 +55,5 @@ def test_a_suite_by_release(tmp_path: Path) -> None:
     old, new = json.loads((tmp_path / "o.json").read_text())["runs"]
     assert [test["outcome"] for test in old["tests"].values()] == ["passed", "failed"]
     assert "POST /v1/messages: status 404" in old["tests"]["test_own.py::test_messages"]["text"]
+    assert "failed: /v1/messages exists since 0.11.1" in done.stdout
     assert new["works"] and done.stdout.rstrip().endswith("works with vLLM 0.33")

@@ -56,6 +56,7 @@ def test_json_has_everything_and_a_badge(tmp_path: Path) -> None:
     assert document["runs"][0]["tests"]["a.py::x"]["documented"] == {
         "shown": ["demo-1"],
         "perhaps": [],
+        "missing": [],
     }
     assert document["badge"]["message"] == TWO.badge
 

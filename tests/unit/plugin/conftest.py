@@ -33,6 +33,9 @@ class FakeSession:
     def environment_names(self) -> tuple[str, ...]:
         return ("old",)
 
+    def answered(self) -> list[str]:
+        return ["POST /v1/completions: status 500"]
+
     def begin_again(self, user: str) -> None:
         """It has no engines."""
 

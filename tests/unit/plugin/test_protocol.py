@@ -265,7 +265,7 @@ def test_a_script_error_belongs_to_the_test_that_caused_it(make_item: MakeItem) 
         raise ScriptError("it could not be followed")
 
     item = make_item()
-    item.config.stash[SESSION] = SimpleNamespace(check_scripts=check)
+    item.config.stash[SESSION] = SimpleNamespace(check_scripts=check, answered=list)
     with pytest.raises(ScriptError) as raised, checking_scripts(item):
         raise KeyError("no answer")
     assert isinstance(raised.value.__cause__, KeyError)

@@ -35,7 +35,15 @@ def test_a_common_status_narrows_a_route(tmp_path: Path) -> None:
     ]
     known = KnownFailures(tuple(cases), {"vllm": "0.8.4"})
     assert known.suspects("POST /v1/messages: status 500").perhaps == ("same",)
-    assert known.suspects("POST /v1/messages: status 404").perhaps == ("other", "same")
+    assert known.suspects("POST /v1/messages: status 502").perhaps == ("other", "same")
+    assert known.suspects("POST /v1/messages: status 401") == Suspects()
+
+
+def test_a_route_that_the_release_does_not_have_explains_a_404() -> None:
+    report = "POST /v1/messages: status 404"
+    old = KnownFailures((), {"vllm": "0.8.5"}).suspects(report)
+    assert old.missing == (str(old),) == ("/v1/messages exists since 0.11.1",)
+    assert KnownFailures((), {"vllm": "0.33.0"}).suspects(report) == Suspects()
 
 
 def test_a_route_that_many_have_in_common_says_nothing(tmp_path: Path) -> None:
