@@ -36,7 +36,7 @@ def explain(command: Invocation, file: str, about: str = "", format: TextOrJson 
     with log.opened(file, warn) as stream:
         source = "standard input" if file == "-" else file
         explanation = log.explain(stream, cases, source, about)
-    fixes = suggestions(explanation.unexplained, about)
+    fixes = suggestions(explanation, about)
     if format == "json":
         suggested = [suggestion.to_json() for suggestion in fixes]
         print_json({"schema": SCHEMA_VERSION, **explanation.to_json(), "fixes": suggested})

