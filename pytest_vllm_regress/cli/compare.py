@@ -136,8 +136,8 @@ def _print_weeks(release: Inventory, deployments: Sequence[Deployment], *, as_js
     weeks = weeks_after(index, version, _options(deployments)) if version else []
     if version is None or not weeks:
         raise UsageError(
-            f"--newer: the history of vLLM's changes ({index.releases[0]} to {index.until_date}) "
-            f"has no {release.source}"
+            f"--newer: the history of vLLM's changes, from {index.releases[0]} to "
+            f"{index.until_date}, does not have what came after {release.source}"
         )
     patches = patch_releases(index, version)
     if as_json:

@@ -132,12 +132,12 @@ class Week:
 
 def weeks_after(index: FixIndex, version: str, options: Mapping[str, Any]) -> list[Week]:
     """Return what is titled as a fix and landed after the code of a release was cut, week by week
-    until the end of the history; nothing for an unknown version.
+    until the end of the history; nothing for a version that is unknown or later than the history.
 
     With ``options`` of a server only the fixes that touch what they use.
     """
     day, number = index.day_of(version), index.release_number(version)
-    if not day or number is None:
+    if number is None or not "" < day < index.until_date:
         return []
     cut = _day(day)
     weeks: list[list[Fix]] = [[] for _ in range((_day(index.until_date) - cut).days // 7 + 1)]
